@@ -16,7 +16,7 @@ FILES = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are
 KNOWN = {"BUS": ("system", "session")}  # suggested; others are accepted, too
 
 # bash splits words at = and :, too, but nvsharectl's values may contain both. So the script joins
-# what no blank separates, and strips from each candidate the part that bash does not replace.
+# words without a blank between them, and strips from each candidate the part that bash keeps.
 BASH = r"""_nvsharectl() {
     local word="${COMP_WORDS[COMP_CWORD]}" rest="$COMP_LINE" i value
     local -a line=() from=()
@@ -180,7 +180,7 @@ def _described(word: str, help: str, shell: str) -> str:
     argument("words", "", argparse.SUPPRESS, nargs=argparse.REMAINDER),
 )
 def completion(options: Options) -> None:
-    """Print what makes the Tab key work in a shell.
+    """Print the script that makes the Tab key complete words.
 
     Prints a completion script for bash, zsh or fish.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl doctor: prints what keeps programs from sharing GPUs, with advice."""
+"""nvsharectl doctor: prints the faults that keep programs from sharing GPUs, with advice."""
 
 import shutil
 import sys
@@ -21,11 +21,11 @@ TOPICS = 17                             # characters of the column; the longest 
 
 @verb("doctor")
 def doctor(options: Options) -> ExitCode:
-    """What keeps programs from sharing GPUs, and what to do.
+    """Find faults that keep programs from sharing GPUs.
 
-    Looks at what is installed, at nvshared and whether it can be reached, at the driver and the
-    GPUs, at programs that use a GPU without sharing it, at static pods of Kubernetes that lack the
-    GPU they ask for, and at host memory. For each it says what to do. It needs neither nvshared nor
+    Checks the installed packages, nvshared and whether it can be reached, the driver and the GPUs,
+    programs that use a GPU without sharing it, static pods of Kubernetes that lack the GPU they
+    ask for, and host memory. Each finding comes with advice. The command needs neither nvshared nor
     a bus, a driver or root, but root sees more. The exit status is 1 if programs cannot share their
     GPUs, and 0 otherwise.
 

@@ -110,17 +110,18 @@ TERMINAL = "-"                          # the value of --plot without a file: dr
         "FILE.svg or FILE.png", nargs="?", const=TERMINAL),
 )
 def history(options: Options) -> None:
-    """Who used the GPUs, and how much.
+    """The use of the GPUs by user, tenant or GPU.
 
-    Shows what was used of the GPUs, for accounting: by your own programs, or as root or with --all
-    by everybody's. GPU-SECONDS is the time of the GPUs, divided equally at each moment among the
-    programs that held the GPU: together they are never more than the time. A program that nobody
-    waits for holds the GPU also while it computes nothing. HELD and WAITED count each program by
-    itself. HAND-OVERS are turns for which memory had to move, IN and OUT what moved. GPU-GIBH and
-    HOST-GIBH are memory on the GPU, and host memory for what was away, in GiB times hours. Kept are
-    minutes for two days, hours for two months and days (of UTC) for five years; where minutes have
-    gone, --since and --until mean the hour or day around them. The last minute is lost if the
-    machine goes down, and what is used while nvshared does not run is not counted.
+    Shows the past use of the GPUs, for accounting: by your own programs, or as root or with --all
+    by the programs of all users. GPU-SECONDS is the time of the GPUs, divided equally at each
+    moment among the programs that held the GPU: their sum is never more than the time. A program
+    holds the GPU also while it computes nothing, as long as no other program waits. HELD and WAITED
+    count each program by itself. HAND-OVERS are turns for which memory had to move, IN and OUT the
+    memory that moved onto and off the GPU. GPU-GIBH and HOST-GIBH are memory on the GPU, and host
+    memory of swapped memory, in GiB times hours. nvshared keeps minutes for two days, hours for two
+    months and days (of UTC) for five years; where the minutes are deleted, --since and --until mean
+    the hour or day around them. The last minute is lost if the machine goes down, and use while
+    nvshared does not run is not counted.
 
         nvsharectl history                                              # the last seven days
         nvsharectl history --since 2026-11-01 --until 2026-12-01 --csv  # a month's bill

@@ -43,7 +43,7 @@ def show_table(columns: list[Column], rows: Sequence[Any]) -> None:
 
 
 def draw(what: "RenderableType") -> None:
-    """Prints `what` with rich, which obeys NO_COLOR by itself."""
+    """Prints a renderable with rich, which obeys NO_COLOR by itself."""
     from rich.console import Console
 
     Console(highlight=False).print(what)

@@ -30,7 +30,7 @@ VERBS: tuple[Verb, ...] = (
     help,
 )
 
-Examples = Sequence[tuple[str, str]]    # (command, what it does)
+Examples = Sequence[tuple[str, str]]    # (command, its effect)
 WIDTH = 78                              # of a terminal of 80
 FEW = 5                                 # choices listed by a hint; of more, the closest is named
 HELP_COLUMN = 18                        # where the help of an option or verb begins

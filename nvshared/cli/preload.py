@@ -49,7 +49,7 @@ def preload(options: Options) -> None:
     change the library, and programs run with it preloaded: a simple one, Python, and a setuid one.
     Other entries in the list stay. For single programs, use nvsharectl run.
 
-        nvsharectl preload status                    # whether it is preloaded, and what else is
+        nvsharectl preload status                    # whether it is preloaded; other entries
         nvsharectl preload enable                    # from now on, for every program that starts
         nvsharectl preload disable                   # from now on, for none
         nvsharectl preload enable --root /srv/image  # in an image that you make

@@ -14,7 +14,7 @@ from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: PyTorch and CuPy free cached memory on request
 MODULES = "PYTHONPATH"
 REQUIRED = "NVSHARE_REQUIRED"           # if nvshared is absent: 1: wait; 0: run unshared
-VERBOSE = "NVSHARE_VERBOSE"             # 1: the program reports that it waits, and for what
+VERBOSE = "NVSHARE_VERBOSE"             # 1: the program reports that it waits, and the reason
 NAME = "NVSHARE_NAME"                   # the program's name in tables
 GANG = "NVSHARE_GANG"                   # NAME:N: the program's gang and its number of processes
 RANKS_MOST = 1024
@@ -63,17 +63,17 @@ def _name(text: str) -> str:
 def run(options: Options) -> NoReturn:
     """Run a program that shares its GPU with others.
 
-    Runs a CUDA program with libnvshare.so preloaded, in addition to what LD_PRELOAD names already.
-    The program, and those that it starts, share the GPU with other such programs, each with all of
-    the GPU's memory. Where nvshared does not run, the program waits for it, and says so; with
-    NVSHARE_REQUIRED=0 in the environment it runs unshared. The program replaces this command, so
-    the exit status is the program's.
+    Runs a CUDA program with libnvshare.so preloaded, in addition to libraries that LD_PRELOAD
+    names already. The program and its child processes share the GPU with other such programs, each
+    with all of the GPU's memory. Where nvshared does not run, the program waits for it, and says
+    so; with NVSHARE_REQUIRED=0 in the environment the program runs unshared. The program replaces
+    this command, so the exit status is the program's.
 
         nvsharectl run -- python train.py --epochs 3                   # one program
         nvsharectl run --name 'llama, 3rd try' -- python train.py      # it is shown by that name
         nvsharectl run --gang -- torchrun --nproc-per-node=2 train.py
             # a training on two GPUs: both at once, or none
-        nvsharectl run -- bash  # a shell; all that is started from it shares the GPU
+        nvsharectl run -- bash  # a shell; programs started from it share the GPU
     """
     from nvshared import library
     from nvshared.control import unit

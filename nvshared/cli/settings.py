@@ -62,7 +62,7 @@ def set_tq(options: Options) -> None:
 
         nvsharectl set-tq 30         # half a minute each, on all GPUs
         nvsharectl set-tq 500ms      # half a second
-        nvsharectl set-tq auto       # what suits the programs that there are
+        nvsharectl set-tq auto       # as short as moving memory permits
         nvsharectl set-tq 5 --gpu 1  # five seconds on the second GPU
     """
     _change(options, options.quantum, None, options.gpu)
@@ -91,12 +91,12 @@ def anti_thrash(options: Options) -> None:
 
 @verb("reset")
 def reset(options: Options) -> None:
-    """Forget what was set with set-tq and anti-thrash.
+    """Forget the settings made with set-tq and anti-thrash.
 
-    Forgets what was set with set-tq and anti-thrash, for all GPUs and for single ones. Then the
-    settings that nvshared last read hold again: those of /etc/nvshare/nvshared.conf, and the
-    defaults for the rest: 30 seconds, auto. What is set for single programs with limit, weight and
-    suspend stays, and so does what is set for tenants.
+    Forgets the settings made with set-tq and anti-thrash, for all GPUs and for single GPUs. Then
+    the settings that nvshared last read hold again: the settings of /etc/nvshare/nvshared.conf, and
+    the defaults for the rest: 30 seconds, auto. Each term set for single programs with limit,
+    weight and suspend stays, and so does each term of a tenant.
 
         nvsharectl reset  # the TQ and the anti-thrash mode of the file
     """

@@ -59,7 +59,7 @@ def clients(options: Options) -> None:
     the card (RESIDENT) and in host memory or on another card (SWAPPED), what it does, and how long
     it has held the GPU and waited for it, also before nvshared was restarted. BORROWED is its
     memory on another card, ON DISK its memory there. IDLE shows for how long a program has had
-    nothing to do since its turn. LIMITS shows what is set for a program: its memory limit, its
+    nothing to do since its turn. LIMITS shows the terms of a program: its memory limit, its
     share of the time in percent, its weight (w200). PIN-REASON shows why nothing of a program
     leaves the GPU any more: its work does not end (undrained), the library may not see its work
     (unseen), or a device or another library has its memory (given). A narrow terminal shows fewer
@@ -87,17 +87,18 @@ def clients(options: Options) -> None:
         "yet to come", type=tenant),
 )
 def tenants(options: Options) -> None:
-    """Whom the programs belong to, and what is set for these.
+    """The tenants of the programs, and their terms.
 
-    Shows the pods, jobs, containers, systemd units and users that the programs belong to, and those
-    for which something is set. A program is under what is set for each of its tenants. LIMITS shows
-    what holds for all programs of a tenant together: memory on each GPU, host memory (h64.0G),
-    share of the time in percent at most and in any case (r30%), weight (w200), priority. FROM shows
-    whether it was set by hand, with nvsharectl limit, weight and priority, by a pod's annotation or
-    claim, by a SLURM job, or by a rule of the configuration, see nvshared.conf(5).
+    Shows the pods, jobs, containers, systemd units and users that the programs belong to, and
+    tenants without programs that have terms. The terms of each of its tenants hold for a program.
+    LIMITS shows the terms that hold for all programs of a tenant together: memory on each GPU, host
+    memory (h64.0G), share of the time in percent at most and in any case (r30%), weight (w200),
+    priority. FROM shows whether a term was set by hand, with nvsharectl limit, weight and priority,
+    by a pod's annotation or claim, by a SLURM job, or by a rule of the configuration, see
+    nvshared.conf(5).
 
         nvsharectl tenants                       # all of them
-        nvsharectl tenants --explain user:alice  # which rule set what
+        nvsharectl tenants --explain user:alice  # the source of each term
     """
     with Daemon(options.bus) as daemon:
         if options.explain is not None:
@@ -150,18 +151,18 @@ def _interval(text: str) -> float:
     argument("-i --interval", "SECONDS", "time between two looks; 1", type=_interval, default=1.0),
 )
 def top(options: Options) -> None:
-    """Watch who has each GPU, and memory move.
+    """Watch the GPUs, their programs, and memory move.
 
     Shows each GPU, live: how full the card is, and for the last minutes how much it was used, how
-    many programs waited, and how much memory came in and went out. Below stand the programs: who
-    holds a GPU (▶), whose memory is on the card (█) and whose in host memory (▒), who waits, since
-    when, and about how much longer; and programs that use a GPU without sharing it. The arrows
-    select a program, Enter shows its details: whose it is, its memory, what is set for it and where
-    that comes from, its last turns. m, c, w, s, r and p limit its memory or time, set its weight,
-    suspend, resume and preempt, and ask first; Tab makes it all programs of its tenant together. /
-    filters, < and > sort, ? shows all keys, q quits. A mouse selects, sorts and scrolls. A small
-    terminal shows less of each GPU; one that cannot be drawn on (TERM=dumb) gets one picture below
-    the other.
+    many programs waited, and how much memory came in and went out. Below stand the programs:
+    the holders of a GPU (▶), each program's memory on the card (█) and in host memory (▒), the
+    waiting programs with the time waited and about how much longer; and programs that use a GPU
+    without sharing it. The arrows select a program, Enter shows its details: its tenants, its
+    memory, its terms with their sources, its last turns. m, c, w, s, r and p limit its memory or
+    time, set its weight, suspend, resume and preempt, and ask first; Tab extends the command to all
+    programs of its tenant together. / filters, < and > sort, ? shows all keys, q quits. A mouse
+    selects, sorts and scrolls. A small terminal shows less of each GPU; on a terminal that cannot
+    be drawn on (TERM=dumb) each picture is printed below the last.
 
         nvsharectl top         # once a second
         nvsharectl top -i 0.2  # five times a second

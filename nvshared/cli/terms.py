@@ -157,7 +157,7 @@ def _has_account(name: str) -> bool:
 
 
 def _term(names: str, metavar: str, term: str, help: str) -> Argument:
-    """The argument that sets a term; "none", which takes back what was set, is 0."""
+    """The argument that sets a term; "none", which takes back the value that was set, is 0."""
     parse = parsed(or_word("none", 0, MEANINGS[term].parse, ", or none"),
                    f"the {term.replace('-', ' ')} cannot be {{!r}}")
     dest = {"dest": term} if names[0] == "-" else {}
@@ -184,23 +184,24 @@ def limit(options: Options) -> None:
     """Limit the memory and time of a GPU for a program or tenant.
 
     With --memory, the GPU is that large for the program from then on: allocations beyond it fail as
-    out of memory. The program keeps what it has already. With --compute, it uses the GPU for no
-    more than that share of the time, whether others want it or not; how much work that is depends
-    on clock rates and on the program's processor. With --host-memory, the programs of a tenant may
-    have allocated on all GPUs together what could move into so much host memory; what is held
-    already may still move. With --neighbour, they may have so much of other GPUs' memory for what
-    is swapped. With --disk, no more of their swapped memory goes on to the disk, where there is
-    one. With --request, a tenant gets at least that share of each GPU's time while programs take
-    turns. What all request together is at most 100 %. A limit lasts until the program ends. A limit
-    of a tenant (a user, unit, container, job or pod) holds on each GPU for all its programs
-    together, also for those to come, until it is taken back; then the configuration holds again.
-    You may limit your own programs; for other users' programs and for tenants you need permission.
+    out of memory. The program keeps memory that it has already. With --compute, the program uses
+    the GPU for no more than that share of the time, whether other programs want the GPU or not; how
+    much work that is depends on clock rates and on the program's processor. With --host-memory, the
+    programs of a tenant may have allocated on all GPUs together as much as could move into so much
+    host memory; memory that they hold already may still move. With --neighbour, they may have so
+    much of other GPUs' memory for swapped memory. With --disk, no more of their swapped memory goes
+    on to the disk, where there is a disk tier. With --request, a tenant gets at least that share of
+    each GPU's time while programs take turns. All requests together are at most 100 %. A limit of a
+    program lasts until the program ends. A limit of a tenant (a user, unit, container, job or pod)
+    holds on each GPU for all its programs together, also for later programs, until it is taken
+    back; then the configuration holds again. You may limit your own programs; for other users'
+    programs and for tenants you need permission.
 
         nvsharectl limit 4711 --memory 20GiB             # at most 20 GiB on each GPU it uses
         nvsharectl limit 4711 --compute 50               # at most half of the time
         nvsharectl limit 4711 --memory none              # as much as the GPU has
         nvsharectl limit user:alice --memory 40GiB       # all programs of a user together
-        nvsharectl limit user:alice --host-memory 64GiB  # what leaves the GPUs, of all of them
+        nvsharectl limit user:alice --host-memory 64GiB  # swapped memory of all its programs
         nvsharectl limit job:4711 --request 30  # 30 % of the time whenever the job wants it
         nvsharectl limit user:alice --memory none        # as the configuration says
     """
@@ -251,16 +252,17 @@ def weight(options: Options) -> None:
 def priority(options: Options) -> None:
     """Set which tenants go first.
 
-    Where programs take turns, those of high priority go before all others who wait. Those in the
-    background get the GPU only while nobody else wants it, and are stopped as soon as somebody
-    does; if others are always busy, they never run. Weights count among those of one priority. A
-    program is in the background if one of its tenants is. Where programs fit on the GPU together,
-    no turns are taken, and one in the background submits nothing while another has work on the GPU;
-    what it submitted before takes about 300 microseconds, or is one kernel. It holds until it is
-    taken back; then the configuration holds again.
+    Where programs take turns, programs of high priority go before all other waiting programs.
+    Background programs get the GPU only while no other program wants it, and are stopped as soon as
+    another program does; if other programs are always busy, background programs never run. Weights
+    count among programs of the same priority. A program is in the background if one of its tenants
+    is. Where programs fit on the GPU together, no turns are taken, and a background program submits
+    no work while another program has work on the GPU; the work that it submitted before takes about
+    300 microseconds, or is one kernel. A priority holds until it is taken back; then the
+    configuration holds again.
 
-        nvsharectl priority unit:alice/train.service background  # when nobody else needs it
-        nvsharectl priority unit:inference.service high          # before others who wait
+        nvsharectl priority unit:alice/train.service background  # while no other program wants it
+        nvsharectl priority unit:inference.service high          # before other waiting programs
         nvsharectl priority unit:inference.service none          # as the configuration says
     """
     set_terms(options, {"priority": PRIORITIES.get(options.priority, 0)})
@@ -288,7 +290,7 @@ def suspend(options: Options) -> None:
 
     Ends the program's turn and moves its memory to the host. The program goes on until it needs the
     GPU, and then waits. For a tenant (a user, unit, container, job or pod), that is so for all its
-    programs, also for those to come.
+    programs, also for later programs.
 
         nvsharectl suspend 4711             # until: nvsharectl resume 4711
         nvsharectl suspend --wait job:4711  # returns when its memory has left the GPU
@@ -304,8 +306,8 @@ def suspend(options: Options) -> None:
 def resume(options: Options) -> None:
     """Let a suspended program or tenant use the GPU again.
 
-    Puts a program that was suspended back in the queue. One that was suspended itself and with its
-    tenant needs both.
+    Puts a program that was suspended back in the queue. A program that was suspended itself and
+    with its tenant must be resumed itself and with its tenant.
 
         nvsharectl resume 4711      # after: nvsharectl suspend 4711
         nvsharectl resume job:4711  # after: nvsharectl suspend job:4711

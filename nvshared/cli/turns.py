@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         "gpu", "GPU", "index, UUID or PCI address; not needed where there is one GPU", nargs="?"),
 )
 def preempt(options: Options) -> None:
-    """End the present turns on a GPU at once, if somebody waits.
+    """End the present turns on a GPU at once, if a program waits.
 
     The program that has waited longest gets its turn now. The programs that must make room for it
     queue again.
@@ -77,15 +77,16 @@ def _drain_gpu(options: Options) -> None:
 def drain(options: Options) -> None:
     """Let programs in, so that nvshared can end.
 
-    Without nvshared, a program that holds a GPU keeps it; any other stands still when it uses its
-    GPU next, and stays so until nvshared is started again. This lists those others, one line each,
-    and lets in all that fit beside those that hold the GPU, the smallest first. Nobody's turn ends
-    meanwhile. It waits until there are none left. apt and dnf do the same before they remove
-    nvshared, but wait for nobody who does not fit. With --gpu, one GPU is emptied, and nvshared
-    goes on: its programs move to GPUs of the same kind, or are parked.
+    Without nvshared, a program that holds a GPU keeps it; any other program stands still when it
+    uses its GPU next, and stays so until nvshared is started again. This command lists those other
+    programs, one line each, and lets in all that fit beside the programs that hold the GPU, the
+    smallest first. No program's turn ends meanwhile. The command waits until no such program is
+    left. apt and dnf do the same before they remove nvshared, but do not wait for programs that do
+    not fit. With --gpu, one GPU is emptied, and nvshared goes on: the GPU's programs move to GPUs
+    of the same kind, or are parked.
 
         nvsharectl drain            # before: systemctl stop nvshared
-        nvsharectl drain --no-wait  # the same; whoever does not fit is named
+        nvsharectl drain --no-wait  # the same; programs that do not fit are named
         nvsharectl drain --check    # which programs would stand still
         nvsharectl drain --gpu 1    # before work on the second GPU
     """

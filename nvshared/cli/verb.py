@@ -30,7 +30,7 @@ class Verb(NamedTuple):
     name: str
     summary: str                        # one line, for the list of verbs
     description: str                    # for --help
-    examples: list[tuple[str, str]]     # (command, what it does)
+    examples: list[tuple[str, str]]     # (command, its effect)
     act: Act
     arguments: tuple[Argument, ...]
     usage: str | None                   # text behind "usage:"; None: by argparse
@@ -40,10 +40,10 @@ class Verb(NamedTuple):
 def verb(
     name: str, *arguments: Argument, usage: str | None = None, more: str = ""
 ) -> Callable[[Act], Verb]:
-    """Makes a verb of the function that carries it out, whose docstring is the verb's help.
+    """Makes a verb of a function that carries it out. The function's docstring is the help.
 
     The docstring's first line is the summary. The description follows, then the examples: each a
-    command and, behind " # ", what it does.
+    command and, behind " # ", its effect.
     """
     def made(act: Act) -> Verb:
         summary, _, text = (act.__doc__ or "").partition(".\n")
