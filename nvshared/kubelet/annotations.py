@@ -33,9 +33,9 @@ PATIENCE = 5.0                          # seconds for nvshared's reply
 PERIOD = 2.0                            # seconds until nvshared is called again
 MOST_IN_STATUS = 4096                   # bytes of a condition's message; the limit is 32,768
 MOST_QUOTED = 60                        # characters of an annotation that a message quotes
-ANNOTATION, CLAIM, CLASS = "annotation", "claim", "class"       # what sets a term
+ANNOTATION, CLAIM, CLASS = "annotation", "claim", "class"       # sources of a term
 NONE = (0, CLASS)                       # value and source of a term that is not set,
-UNKNOWN = (-1, "")                      # and of one that nvshared may have or not
+UNKNOWN = (-1, "")                      # and of a term that nvshared may have or not
 
 # Terms whose annotation cannot exceed the claim; each with the formatter of its value.
 CLAIMED: Mapping[str, Callable[[int], str]] = {
@@ -68,12 +68,12 @@ class Terms:
         self._claimed = {pod: dict(terms) for pod, terms in (claimed or {}).items() if terms}
         self._reasons: dict[Pod, dict[str, str]] = {}   # of refusals, see _refuse()
         self._refusals: dict[Pod, list[str]] = {}       # not sent as events yet
-        # The terms that we have set in nvshared: value and what sets it.
+        # The terms that we have set in nvshared: value and source.
         self._set = {pod: dict.fromkeys(terms, UNKNOWN) for pod, terms in self._claimed.items()}
         # Of these, pods whose annotations are unknown until the first list. nvshared may have kept
         # stricter terms by them, which the claims' terms must not overwrite.
         self._unlisted = set(self._claimed)
-        self._changed: set[Pod] = set()                 # whose terms may differ from those there
+        self._changed: set[Pod] = set()                 # their terms may differ from nvshared's
         self._renamed = False                           # nvshared lacks names of pods
         self._listed = False                            # terms of removed pods may be left
         self._waiting: list[Future[None]] = []          # claims that nvshared does not have yet
@@ -223,7 +223,7 @@ class Terms:
         return meanings(known.annotations, self._smallest)[term][:2]
 
     def _desired(self, pod: Pod) -> dict[str, tuple[int, str]]:
-        """The terms that a pod is to have, and what sets each."""
+        """The terms that a pod is to have, and the source of each."""
         known = self._pods.get(pod.uid)
         by_class = priority(self._classes, *known.priority_class) if known else 0
         found = {"priority": (by_class, CLASS)} if by_class else {}

@@ -100,7 +100,7 @@ class Server:
         return response
 
     def _context(self) -> ssl.SSLContext:
-        """A TLS context that verifies what kubelet and kubectl verify. Raises OSError."""
+        """A TLS context that accepts the certificates that kubectl accepts. Raises OSError."""
         context = ssl.create_default_context(cadata=self.authority or None)
         # Python 3.13 and later would refuse a CA certificate without key usage or key
         # identifiers, which many clusters have. Go also trusts an intermediate CA.
@@ -254,7 +254,7 @@ def _of(config: Any, kubeconfig: Path) -> Server:
         return next(one[kind] for one in config[f"{kind}s"] if one["name"] == name)
 
     def content(of: Any, key: str) -> bytes:
-        """What an entry holds itself, or the file that it names; b"" without either."""
+        """The data of an entry, or the content of the file that the entry names; b"": neither."""
         if text := of.get(f"{key}-data"):
             return base64.b64decode(text)
         return (kubeconfig.parent / of[key]).read_bytes() if of.get(key) else b""

@@ -10,8 +10,9 @@
       reservedFor: [{resource: pods, name: train, uid: …}]
 
 A pod is a tenant: its terms are the same on each GPU and hold for all its containers together. So
-what its claims consume of one GPU is added up, and must be the same on each GPU of the pod. Pods
-that use one claim have equal parts of it. Without consumed capacity there is no limit.
+the capacity that its claims consume of one GPU is added up, and the sum must be the same on each
+GPU of the pod. Pods that use one claim have equal parts of it. Without consumed capacity there is
+no limit.
 """
 
 import json

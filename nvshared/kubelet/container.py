@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container needs to share a GPU: the library, nvshared's socket, and the GPU.
+"""The requirements of a container that shares a GPU: the library, nvshared's socket, and the GPU.
 
 A mounted /etc/ld.so.preload preloads the library. Setting LD_PRELOAD would replace the image's
 value (many images preload jemalloc or tcmalloc), and a pod's own value would replace ours: the pod

@@ -144,7 +144,7 @@ async def _serve(options: Options) -> None:
         ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         notifier.stopping()
         for one in ended:
-            one.result()                # raises what has ended it, unless that is a signal
+            one.result()                # raises its error; a signal raises none
     finally:
         for task in tasks:
             task.cancel()

@@ -115,7 +115,7 @@ class Offer:
         return "; ".join(parts) or "nvshared knows no GPU"
 
     def check(self, shares: Sequence[str]) -> list[str]:
-        """The GPUs of the shares that one container is to get, sorted by index.
+        """The GPUs of the shares that a container is to get, sorted by index.
 
         Raises NvshareError if a share is unavailable; SameCardTwice for two shares of one GPU.
         """

@@ -35,7 +35,7 @@ class StaticPods:
     """Finds static pods that run without the GPU share that they request, for nvshare's doctor.
 
         /var/lib/nvshare-kubelet/without-gpu.json
-        [[what is wrong with a pod, what to do], ...]
+        [[a pod and its fault, advice], ...]
 
     If kubelet starts a static pod before our resource is registered, the pod gets no share, and
     kubelet reports no error: static pods bypass Kubernetes' scheduler, which would have checked.
@@ -126,7 +126,7 @@ class Pods:
             raise NvshareError(str(error) or "nvshared does not take its terms in time") from error
 
     def renew(self, uid: str, claim: Claim | None) -> None:
-        """Updates the terms of a claim whose pods have changed; None: that is unprepared.
+        """Updates the terms of a claim whose pods have changed; None: the claim is unprepared.
 
         Raises NvshareError.
         """

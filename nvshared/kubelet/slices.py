@@ -132,7 +132,7 @@ class Published:
                 "ResourceSlices", kubeconfig, SLICES, node, dict, self._update)).start()
 
     def publish(self, offer: Offer) -> None:
-        """Sets what to publish; no-op while the GPUs are unknown."""
+        """Sets the offer to publish; no-op while the GPUs are unknown."""
         if not offer.common_problem:
             self._labels.want(labels(offer))
         offered = offer.offered()
