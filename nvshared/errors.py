@@ -3,7 +3,7 @@
 
 Each class has a D-Bus error name and the exit status of a command that ends with it, so the bus and
 the command line need no tables of their own. The message is one sentence that names the value. The
-hint, if there is one, tells the user what to do.
+hint, if there is one, gives the user advice.
 """
 
 from enum import IntEnum

@@ -43,7 +43,7 @@ def here(
 async def call(
     run: Run, key: Hashable, function: Callable[[], Result], patience: int | None = None,
 ) -> Result | None:
-    """Returns what `run`, which is Lanes.run or here(), would pass to its `answer`."""
+    """Returns the value that `run` (Lanes.run or here()) would pass to its `answer`."""
     answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
     # The caller may have been cancelled by the time of the answer.
     run(key, function, lambda result: None if answer.done() else answer.set_result(result),

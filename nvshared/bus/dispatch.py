@@ -20,8 +20,8 @@ Up to COALESCE later the properties are compared with the values announced last,
 PropertiesChanged carries the difference. So an unchanged value is never announced, and a GPU with
 a hundred hand-overs in a second sends ten signals.
 
-Anybody on the machine may call GetManagedObjects at any rate. So its reply is collected in slices,
-between which the event loop serves the clients' sockets. Calls that arrived before a collection
+Any process may call GetManagedObjects at any rate. So its reply is collected in slices, between
+which the event loop serves the clients' sockets. Calls that arrived before a collection
 began share its result; a later call waits for the next collection. After each collection there is a
 pause of SHARE - 1 times its duration, which is not noticeable on a machine with few clients.
 """

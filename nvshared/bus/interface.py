@@ -29,7 +29,7 @@ from dbus_next.signature import Variant
 
 from nvshared.names import UNKNOWN
 
-ANYONE = ""                             # the action of a method that anybody may call
+ANYONE = ""                             # the action of a method that any user may call
 
 
 def method(

@@ -118,7 +118,7 @@ class Publication:
             reason = ""
             try:
                 await asyncio.shield(self._connection.reading)
-            except Exception as error:    # whatever it is, the connection is lost
+            except Exception as error:    # after any error the connection is lost
                 reason = str(error)
             logger.error("lost the message bus %r (%s); sharing goes on", self._address,
                          reason or "it closed the connection")

@@ -44,7 +44,7 @@ DRAINER_LINGER = 10.0                   # seconds that draining goes on afterwar
 
 
 def rows(clients: Iterable[Client]) -> bytes:
-    """Clients as a marshalled a(uuuoa{sv}): there may be thousands, and anybody may call."""
+    """Clients as a marshalled a(uuuoa{sv}): there may be thousands, and any user may call."""
     return array(_client(one.id, one.peer.pid, one.gpu.facts.index) for one in clients)
 
 
@@ -422,7 +422,7 @@ class ManagerInterface(TurnSettings):
         self, since_usec: "t", until_usec: "t", step_usec: "t", by: "s", gpu: "s", names: "u",
         everyone: "b",
     ) -> "ttta(tsstttttttttta{sv})s":
-        # Anybody may see what they have used themselves.
+        # Any user may see the use by the user's own programs.
         if everyone:
             await caller.get().authorise(ACTION_VIEW_HISTORY)
         if self._history is None:

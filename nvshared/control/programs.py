@@ -2,9 +2,9 @@
 """The title of a program: its command line for its own user and for root, its name for others.
 
 The daemon reports no command lines, which may contain secrets, since it serves all users alike.
-This module reads them from /proc with the caller's rights. It also finds what distinguishes
-programs with the same command line: the notebook of a Jupyter kernel, or the SLURM job's name. A
-name that the program has chosen for itself has priority.
+This module reads them from /proc with the caller's rights. It also finds the detail that
+distinguishes programs with the same command line: the notebook of a Jupyter kernel, or the SLURM
+job's name. A name that the program has chosen for itself has priority.
 """
 
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nvshared reports: its state with GPUs and clients at one time, tenants, and past usage.
+"""Reports of nvshared: its state with GPUs and clients at one time, tenants, and past usage.
 
 Bytes and microseconds, as on the bus. None: the GPU or its driver does not report the figure.
 """

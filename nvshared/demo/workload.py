@@ -73,7 +73,7 @@ async def _end(process: Process) -> None:
 
 
 async def errors_of(process: Process) -> str:
-    """What the process writes to stderr until it ends."""
+    """The text that the process writes to stderr until it ends."""
     assert process.stderr is not None
     return (await process.stderr.read()).decode(errors="replace").strip()
 

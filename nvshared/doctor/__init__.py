@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what keeps programs of this machine from sharing GPUs, with advice.
+"""Finds faults that keep programs of this machine from sharing GPUs, with advice.
 
     for finding in examine("system"):
         print(finding.grade, finding.topic, finding.words, finding.advice)

@@ -11,11 +11,11 @@ reason (permissions, a full disk), sqlite3.Error or OSError is raised.
              and days need no later aggregation, and outlive the minutes
     dropped: the start of the latest deleted step of each length
 
-Of each length the steps that were begun last are kept, whatever their times: so a wrong clock
+Of each length the steps that were begun last are kept, independent of their times: so a wrong clock
 deletes no data. In each step the number of parties per GPU is limited, the smallest are merged.
 If the file reaches its maximum size all the same, the oldest minutes are deleted first, then hours.
 
-A query's time is covered by days, then by hours at both ends, then by minutes at the ends of those:
+A query's time is covered by days, then at both ends by hours and by minutes:
 coarse steps are fewer, and keep more parties apart. Where the minutes are deleted, the time is
 rounded to hours or days.
 """

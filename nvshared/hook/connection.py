@@ -76,7 +76,7 @@ class HookConnection:
         self._listens = True            # False: waits for its user's turn in Rotation, or a lookup
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, identity.pid)
-        # After what may raise: the session and the connection refer to each other.
+        # After calls that may raise: the session and the connection refer to each other.
         self.session = Session(server.manager, identity, self, refusal)
         self._timeout: asyncio.TimerHandle | None = None
         self._loop.add_reader(connected, self._readable)

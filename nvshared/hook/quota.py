@@ -6,8 +6,8 @@ root, and up to 1/4 for users with few connections. The more connections a user 
 must leave free for others. So a few users that open as many connections as they can still leave
 some for a user without any, and for root.
 
-A pod or container counts as a separate user, whatever uids its processes have. Root in a container
-is not the host's root.
+A pod or container counts as a separate user, independent of the uids of its processes. Root in a
+container is not the host's root.
 """
 
 from collections import Counter

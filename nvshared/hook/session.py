@@ -382,7 +382,7 @@ def _record(order: actions.Order) -> OrderRecord:
 
 
 def _wait(client: Client) -> OrderRecord:
-    """Returns a QUEUED record: what the client waits for, and its position in the queue."""
+    """Returns a QUEUED record: the reason of the client's wait, and its position in the queue."""
     position = client.position
     match client.view.state:
         case actions.ClientState.SUSPENDED:
@@ -426,7 +426,7 @@ def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
 
 
 def _bounded(said: events.Memory, total: int) -> events.Memory:
-    """Returns the client's figures, cut to what is possible on a card of `total` bytes.
+    """Returns the client's figures, limited to possible values on a card of `total` bytes.
 
     Raises ProtocolError for impossible figures.
     """

@@ -55,7 +55,7 @@ class Capacity:
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes, by the valid samples so far
     _last: tuple[int, int] | None = field(default=None, init=False)     # used and held
-    # Account, and samples since, of each client whose context they may not have seen yet.
+    # Account, and samples since, of each client whose context may be in no sample yet.
     _young: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
     @property

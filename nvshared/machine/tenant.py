@@ -128,8 +128,8 @@ def locate(
     cgroup: str, uid: int, own: str, owner_of: OwnerOf, job_of: JobOf,
     environment: Callable[[], str],
 ) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
-    """Returns the tenants whose terms apply to a process: its user, then the one that contains it;
-    and cgroup paths to report to the administrator.
+    """Returns the tenants whose terms apply to a process: its user, then the pod, job,
+    container or unit that contains the process; and cgroup paths to report to the administrator.
 
     `cgroup` and `own` are /proc/PID/cgroup of the process and of the daemon; `environment` reads
     /proc/PID/environ as of the start of the process, which its user controls: it counts only in a

@@ -76,7 +76,7 @@ class State:
     place: str                          # path of the list, as seen by this process
     entries: tuple[str, ...]            # entries that are libnvshare.so
     others: tuple[str, ...]             # entries of other libraries
-    fault: str                          # what is wrong with `entries`, or ""
+    fault: str                          # the fault of `entries`, or ""
 
     @property
     def enabled(self) -> bool:
@@ -151,7 +151,7 @@ def disable(tree: Tree) -> bool:
 
 
 def _fault(tree: Tree, entries: tuple[str, ...]) -> str:
-    """What is wrong with these entries of libnvshare.so; "": nothing."""
+    """The fault of these entries of libnvshare.so; "": none."""
     if len(entries) > 1:
         return f"it is in the list {len(entries)} times"
     for entry in entries:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves the Prometheus metrics over HTTP, to anybody who can connect.
+"""Serves the Prometheus metrics over HTTP, to any process that can connect.
 
 A scrape reads the figures from the manager, at most once per FRESH seconds: a thousand clients
 take the event loop noticeable time. Formatting takes longer, so it is done in another thread, one
 response at a time. There are four forms of a response: two formats, each plain or gzipped. The rest
 of a request is ignored.
 
-Connections are limited in number and in time, whatever they send or read. If there are too many,
-the oldest is closed. A normal scrape takes milliseconds, so it is hardly ever the oldest.
+Connections are limited in number and in time, independent of their traffic. If there are too many,
+the oldest connection is closed. A normal scrape takes milliseconds, so its connection is hardly
+ever the oldest.
 """
 
 import asyncio

@@ -110,7 +110,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """YIELD: end this speculative EVICT or LOAD early, and keep what has been moved."""
+    """YIELD: end this speculative EVICT or LOAD early, and keep blocks that were moved."""
 
     client: int
     number: int
@@ -142,7 +142,7 @@ class Limits:
     commit: int                         # promised
     most: int                           # could be promised on request
     total: int                          # size of the card as the program sees it
-    beyond: int = 0                     # host memory allowed for what does not fit the card
+    beyond: int = 0                     # host memory allowed for blocks that do not fit the card
     why: str = ""                       # the limit because of which the COMMIT is refused
 
 

@@ -97,7 +97,7 @@ class Counted(NamedTuple):
     figures: Figures = Figures()
     account: Account = Account()
     # Three entries: for host memory, for tenants' memory limits and for disk limits. Each has the
-    # client's domains and what the client adds to the sums of each of them.
+    # client's domains and the client's addends to the sums of each domain.
     stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 3
 
 
@@ -241,7 +241,7 @@ class BusPatience:
 
     This is a token bucket of microseconds. It drains while moves wait and fills while they do not,
     at the same rate and up to BURST. So in any period moves wait at most half of the time plus
-    BURST, whatever hooks report.
+    BURST, independent of the reports of hooks.
     """
 
     left: int = BURST

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the schedulers of all cards share: memory domains, budgets, and loans (loans.py).
+"""Shared by the schedulers of all cards: memory domains, budgets, and loans (loans.py).
 
 A domain is a group of clients that share a limit of host memory, such as a container. The swapped
-memory of its clients counts against the limit, whatever cards the clients are on. The kernel kills
-them when the limit is exceeded. A client is in any number of domains, such as one for each level
-of control groups. The tightest domain decides.
+memory of its clients counts against the limit, on any card. The kernel kills clients when
+the limit is exceeded. A client is in any number of domains, such as one for each level of control
+groups. The tightest domain decides.
 
 Promises keep to the domains (promises.py). So all memory that was promised in a domain fits into
 its host memory until the limit is lowered or other use of host memory grows. Memory that cannot be

@@ -149,7 +149,7 @@ def send_limits(decision: Decision) -> None:
 
 
 def settle(card: Card) -> None:
-    """Records what this card needs of the budgets of host memory and the disk, for other cards."""
+    """Records this card's needs of the budgets of host memory and the disk, for other cards."""
     sums, clients = card.groups.sums, card.groups.margins()
     card.host.needs, card.disk.needs = sums.host_charged, sums.disk
     if card.lost:                       # it needs only the memory that clients hold until they end

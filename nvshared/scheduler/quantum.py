@@ -42,12 +42,12 @@ People and hooks are shown a quantum that follows from past hand-overs. It is up
 changes by an eighth.
 
 **Idleness.** If an idle holder continues soon, stopping it was wrong. If it stays idle for long,
-waiting for it was wrong. Waiting exactly as long as a hand-over costs loses at most twice what the
-best decision would (the ski-rental rule). So a hook reports idleness after the time that loading
-the next client would take now. That window is at least IDLE_LEAST: hooks poll every 5 ms, and a
-program's host work between two launches must not cost it a turn. It is at most IDLE_MOST: pauses of
-programs are either short or very long, and a wrong estimate must not leave the card unused for
-longer than a person takes to notice.
+waiting for it was wrong. Waiting exactly as long as a hand-over costs loses at most twice the
+loss of the best decision (the ski-rental rule). So a hook reports idleness after the time that
+loading the next client would take now. That window is at least IDLE_LEAST: hooks poll
+every 5 ms, and a program's host work between two launches must not cost it a turn. It is at most
+IDLE_MOST: pauses of programs are either short or very long, and a wrong estimate must not leave the
+card unused for longer than a person takes to notice.
 
 If a program's turn ends by idleness and the program then stays idle for IDLE_MOST, stopping it
 earlier would have been right. So its window is halved after each such turn, down to IDLE_LEAST. If

@@ -6,9 +6,9 @@ client whose turn was cut short goes to the end. A client whose turn never began
 
 **Lines.** Waiting clients are in lines, ordered by `queue_number`. A tenant with several clients
 has a line of its own. Tenants with one client share one line for each weight, so equal tenants are
-served first come, first served. Of the first clients of all lines, the next is the one whose tenant
-has the least virtual time (tenants.py). So over the turns all virtual times grow alike, and the
-time held is proportional to the weight, whatever the number of clients. A turn under way counts
+served first come, first served. Of the first clients of all lines, the next is the client whose
+tenant has the least virtual time (tenants.py). So over the turns all virtual times grow alike, and
+the time held is proportional to the weight, with any number of clients. A turn under way counts
 with a usual length, and so do the turns of all clients that are earlier in the queue.
 
 **Priority.** Clients of high priority come before all others, background clients after them. Each
@@ -123,7 +123,7 @@ def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterabl
 def _merged(
     card: Card, lines: dict[Hashable, list[ScheduledClient]], level: int
 ) -> Iterator[ScheduledClient]:
-    """Merges lines: of the first clients of all lines, takes the one with least virtual time."""
+    """Merges lines: of the first clients of all lines, takes the client with least virtual time."""
     first: dict[Hashable, ScheduledClient] = {}
     others: dict[Hashable, Iterator[ScheduledClient]] = {}
     before = dict.fromkeys(lines, 0.0)  # virtual time of the same tenant's turns that come before

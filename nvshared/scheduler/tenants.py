@@ -43,7 +43,7 @@ from nvshared.scheduler.settings import (
 from nvshared.units import MIB, SECOND
 
 MIB_SECOND = MIB * SECOND               # one mebibyte times second, in byte-microseconds
-LEAST_PART = 10                         # 1/10 of a window is enough for a turn, whatever the grain
+LEAST_PART = 10                         # 1/10 of a window is enough for a turn, with any grain
 MOST_REQUESTED = 99.0                   # percent of the time that all requests together get
 NO_TERMS = TenantTerms()
 

@@ -37,7 +37,7 @@ class Option:
 
     name: str                           # as in files, and with two dashes on the command line
     section: str
-    parse: Callable[[str], Any]         # raises ValueError, which says what is allowed
+    parse: Callable[[str], Any]         # raises ValueError that names valid values
     default: str                        # as in a file
     help: str
     metavar: str = ""                   # "" for a switch

@@ -102,7 +102,7 @@ class TenantsFile:
 def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Read | None:
     """Parses a file with `read`; None if it does not exist or cannot be used.
 
-    `instead`: what is in force then, for the journal.
+    `instead`: words for the journal that name the values in force then.
     """
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))

@@ -128,7 +128,7 @@ class Gangs:
         self._timer = timer
         self._gangs: dict[object, Gang] = {}
         self._of: dict[Client, object] = {}     # the key of each client's gang
-        # Gangs for which may_form holds, by card; and those that must be reviewed.
+        # Gangs for which may_form holds, by card; and gangs that must be reviewed.
         self._forming: defaultdict[GPU, dict[Gang, None]] = defaultdict(dict)
         self._stale: dict[Gang, None] = {}
         self._numbers = count(1)

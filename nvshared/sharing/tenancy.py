@@ -233,7 +233,7 @@ class Tenancy:
         return self._view(self._named(name))
 
     def _rules_of(self, name: str) -> list[Rule]:
-        """Returns all settings of a tenant's terms; of each term the one in force is first."""
+        """Returns all settings of a tenant's terms; of each term the setting in force is first."""
         by_hand = [Rule("", term, *given) for term, given in self._by_hand.get(name, {}).items()]
         names = {name, self._shown(name)}
         rules = holding(self._rules, names, self._groups.get(name, frozenset()))

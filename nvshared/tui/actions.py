@@ -152,7 +152,7 @@ def failed(state: State, words: str) -> State:
 
 
 def settled(state: State) -> State:
-    """Selects the same program again or, if it is gone, the one now in its row."""
+    """Selects the same program again or, if it is gone, the program now in its row."""
     shown = [program_key(one) for one in rows(state)]
     if state.selected in shown:
         return replace(state, at=shown.index(state.selected))
@@ -161,7 +161,7 @@ def settled(state: State) -> State:
 
 
 def act(state: State, event: Event, frame: Frame) -> Answer:
-    """Handles a key or mouse event; `frame`: what is on the screen."""
+    """Handles a key or mouse event; `frame`: the present screen."""
     match event:
         case Wheel(notches):
             return _moved(state, notches * NOTCH, frame), None
@@ -265,7 +265,7 @@ def _opened(state: State) -> Answer:
 
 
 def _meant(state: State) -> ClientSnapshot | None:
-    """The program whose details are shown or, in the list, the selected one."""
+    """The program whose details are shown or, in the list, the selected program."""
     if state.screen is Screen.DETAILS and state.opened is not None:
         return state.opened.client
     return next((one for one in rows(state) if program_key(one) == state.selected), None)
@@ -312,7 +312,7 @@ def _now(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
 
 
 def next_whom(state: State, asked: Prompt | Command) -> str:
-    """What Tab selects next as the command's target: the program (""), or one of its tenants.
+    """The command's next target after Tab: the program (""), or one of its tenants.
 
     The tenants around its own one are known only while its details are shown.
     """

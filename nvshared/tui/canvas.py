@@ -100,7 +100,7 @@ def grid(
     """Draws rows as lines of `width` columns. On a narrow line columns are shortened or left out.
 
     `titles`: in place of the names of the columns. `seen`: numbers of the rows to draw; columns
-    are as wide as all rows need. `empty`: what an empty cell shows.
+    are as wide as all rows need. `empty`: the text of an empty cell.
     """
     cells: list[Sequence[Text | Bar]] = [titles or [Text(column.name) for column in columns]]
     cells += [[_cell(column, row, empty) for column in columns] for row in rows]

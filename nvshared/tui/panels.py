@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of the dashboard about GPUs: memory, graphs, and who waits for what, in words."""
+"""The part of the dashboard about GPUs: memory, graphs, and the waiting programs, in words."""
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -27,7 +27,7 @@ NAMED = 2                               # holders named in a sentence, at most
 
 
 def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
-    """What the client waits for, to follow the word "waits"; "" if it does not wait."""
+    """The reason of the client's wait, to follow the word "waits"; "" if it does not wait."""
     match client.state:
         case "waiting" if client.gang and not client.position:
             return "for its turn on several GPUs at once"

@@ -131,7 +131,7 @@ def program_key(client: ClientSnapshot) -> ProgramKey:
 
 
 def all_rows(snapshot: Snapshot) -> list[ClientSnapshot]:
-    """All programs on all GPUs, including those that use a GPU unshared."""
+    """All programs on all GPUs, including programs that use a GPU unshared."""
     return [
         *snapshot.clients,
         *(_outsider(gpu, one) for gpu in snapshot.gpus for one in gpu.unshared),
