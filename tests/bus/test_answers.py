@@ -80,7 +80,7 @@ async def all_that_can() -> None:
         await asyncio.sleep(0)
 
 
-async def test_bus_sends_large_replies_one_at_a_time_and_counts_unsent_ones() -> None:
+async def test_bus_sends_large_replies_in_sequence_and_counts_unsent_replies() -> None:
     bus = SlowBus()
     library = a_library(bus)
     for _ in range(CALLS_EACH):

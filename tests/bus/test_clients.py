@@ -92,7 +92,7 @@ async def test_preempt_on_a_lost_gpu_is_refused_with_gpulost(
     )
 
 
-async def test_invalid_term_of_a_client_is_refused_with_one_sentence(
+async def test_invalid_term_of_a_client_is_refused_with_a_single_sentence(
     manager: Manager, other: Peeper
 ) -> None:
     client = a_client(manager, manager.gpus[0])

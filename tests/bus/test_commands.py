@@ -466,7 +466,7 @@ async def test_command_with_unwritable_stdout_fails_with_the_reason(
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "status --help"])
-async def test_help_with_an_unwritable_stdout_fails_with_one_line(arguments: str) -> None:
+async def test_help_with_an_unwritable_stdout_fails_with_a_single_line(arguments: str) -> None:
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run("bash", "-c", f"{quoted} {arguments} >/dev/full")
     assert ended.code == ExitCode.FAILURE

@@ -61,7 +61,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-a-rival"])
-def test_profiler_profiles_the_program_and_the_library_logs_one_line(
+def test_profiler_profiles_the_program_and_the_library_logs_a_single_line(
     name: str, beside: bool
 ) -> None:
     with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET) as daemon:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is all zero or as it came in does not cross the bus; whatever has changed does, block by
-block."""
+"""Blocks that are all zero or unchanged since their load do not cross the bus; changed blocks
+do."""
 
 import pytest
 
@@ -105,7 +105,7 @@ assert get(address, size) == data
 
 
 @pytest.mark.parametrize(("total", "block"), [(16 * GIB, 64 * MIB), (4 * GIB, 32 * MIB)])
-def test_eviction_of_a_megabyte_moves_one_block_of_the_cards_size(
+def test_eviction_of_a_megabyte_moves_a_single_block_of_the_cards_block_size(
     site: Site, total: int, block: int
 ) -> None:
     daemon, program = begin(site, HELD, total=total, host_slab=0)

@@ -362,7 +362,7 @@ pause("freed")
     program.ends_well()
 
 
-def test_daemon_with_a_disk_stores_an_idle_program_and_loads_it_unchanged(site: Site) -> None:
+def test_daemon_with_a_disk_stores_and_loads_an_idle_program_unchanged(site: Site) -> None:
     folder = site.folder / "swap"
     folder.mkdir()
     if problem := fault(folder, GIB):

@@ -153,7 +153,9 @@ def test_workload_takes_a_share_of_free_memory(environment: dict[str, str]) -> N
     assert said["bytes"] == said["free"] // 4 // 8 * 8
 
 
-def test_workload_without_enough_memory_fails_with_one_line(environment: dict[str, str]) -> None:
+def test_workload_without_enough_memory_fails_with_a_single_line(
+    environment: dict[str, str]
+) -> None:
     done = workload(environment, "--memory", "1GiB", "--chunk", "8MiB")
     assert done.returncode == OUT_OF_MEMORY
     assert done.stderr.startswith("nvshare-workload: out of memory: ")
