@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bus, a manager on it, and somebody to talk to it, for each test."""
+"""A bus, a manager on it, and a D-Bus client of the manager, for each test."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -62,7 +62,7 @@ def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
 async def caller(
     manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Peeper]:
-    """That user on what passes for the system bus, where the manager is."""
+    """A D-Bus client of that user on the private bus, which replaces the system bus."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
     async with published(manager, "system"), peeper(private.address) as someone:
         yield someone

@@ -45,7 +45,7 @@ CONFIGURATION = """\
 </busconfig>
 """
 PROPERTIES = "org.freedesktop.DBus.Properties"
-SOMEBODY = 4711                         # a user who is neither root nor the daemon's
+SOMEBODY = 4711                         # a user other than root and the daemon's
 NOBODY = 4_999_999                      # no process has such a number
 SAMPLE = Sample(
     memory_used=40 * GIB, utilisation=0.97, temperature=61, power=412.4, processes=()

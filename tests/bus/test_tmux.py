@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl top in a real terminal: what somebody sees there, not what was written to it."""
+"""nvsharectl top in a real terminal: the text on the screen, not the bytes written to it."""
 
 import asyncio
 import contextlib

@@ -67,7 +67,7 @@ async def bus() -> AsyncIterator[Bus]:
 
 
 def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH) -> bytes:
-    """As somebody on the bus would send it."""
+    """A message as a peer on the bus sends it."""
     return pack(Message(
         "com.nvshare", path, MANAGER_INTERFACE, "SetTQ", signature=signature, body=list(values),
     ), 5)
@@ -205,5 +205,5 @@ async def test_pending_deliveries_return_when_the_bus_closes_the_connection(bus:
     await asyncio.gather(*waiting)
     with pytest.raises(OSError, match="reset"):
         await bus.connection.reading
-    bus.connection.post(a_signal(0))        # to nobody
+    bus.connection.post(a_signal(0))        # the connection is closed
     await bus.connection.deliver(a_signal(0))

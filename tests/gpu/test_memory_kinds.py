@@ -17,7 +17,7 @@ KINDS = {
     # JAX maps its memory itself: at its start, three quarters of the card.
     "JAX preallocating": (JAX, 12, {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".75"}),
-    # It holds what it uses and no more, so the rival has to be larger.
+    # This allocator keeps no unused memory, so the rival has to be larger.
     "JAX cuda_async": (JAX, 17, {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}),
     "torch.multiprocessing": (

@@ -21,7 +21,7 @@ WHAT = ["plain", "sandbox", "environment", "closes-descriptors", "takes-descript
 
 
 def ended(program: Path, what: str, folder: Path, **environment: str) -> tuple[int, str]:
-    """It goes on after its pause, in which it is sent away if somebody waits."""
+    """The program goes on after its pause, in which it is evicted if another client waits."""
     with subprocess.Popen(
         [program, what], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -47,7 +47,7 @@ def compare(
     record: Record, name: str, command: list[str], rival_gib: int,
     environment: dict[str, str] | None = None, options: Sequence[str] = (),
 ) -> None:
-    """The program alone, and with somebody who fights for a card of 20 GiB as long as it runs."""
+    """The program alone, and beside a rival that wants a card of 20 GiB as long as it runs."""
     alone = run([command], environment)
     with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET, *options,
                  environment=environment) as daemon:

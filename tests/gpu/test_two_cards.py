@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs on two cards at once, with somebody on each who fights for it."""
+"""Programs on two cards at once, with a rival for each card."""
 
 import os
 import subprocess

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshared with something changed: python -m tests.integration.changed OPTIONS. Variables say what.
+"""nvshared with faults: python -m tests.integration.changed OPTIONS. Variables choose the faults.
 
 NVSHARE_TEST_HELPER: a file that is its nvshare-checkpoint.
 NVSHARE_TEST_CUT=COMMAND:CALLS[:SIGNAL]: of the first such command, nvshare-checkpoint makes so many
     calls of the driver and ends without an answer. The daemon gets the signal (KILL or TERM) then.
-NVSHARE_TEST_CUT_AFTER=COMMAND: the daemon is killed when nvshare-checkpoint has carried that out.
-NVSHARE_TEST_LOST: once there is this file, the driver says that cards are lost: those whose UUIDs
-    are in the file, or all.
+NVSHARE_TEST_CUT_AFTER=COMMAND: the daemon is killed after nvshare-checkpoint carried it out.
+NVSHARE_TEST_LOST: once this file exists, the driver reports the cards whose UUIDs are in the file,
+    or all cards if it is empty, as lost.
 NVSHARE_TEST_MEMINFO: a file like /proc/meminfo, of this host.
 NVSHARE_TEST_GROUPS: a folder like /sys/fs/cgroup. All programs are in its group pod/box.
 NVSHARE_TEST_PIPES: a folder in which pipes without a writer stand for lookups that hang: among the

@@ -259,7 +259,7 @@ def site_of_three(site_folder: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def small_site(site_folder: Path) -> Iterator[Site]:
-    """The same with small cards, whose memory is soon moved."""
+    """A site with small cards, whose memory is soon moved."""
     yield from _made(site_folder, simulate(site_folder / "cards", memory=160 * MIB))
 
 
@@ -313,7 +313,7 @@ def node(site: Site, short_path: Path) -> "Iterator[Node]":
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Waits for what no record tells: looks again and again, and fails after long."""
+    """Polls a condition that no record reports; fails after PATIENCE."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "it never became so"

@@ -57,7 +57,7 @@ static inline void pause_here(const char *word)
     must(getchar() == '\n', "a line");
 }
 
-/* A socket, and not one that the driver listens on. */
+/* True for a socket that is not a listening socket of the driver. */
 static inline int is_socket_of_library(int descriptor)
 {
     struct sockaddr_un address = { .sun_family = 0 };
@@ -66,7 +66,7 @@ static inline int is_socket_of_library(int descriptor)
         && strncmp(address.sun_path + 1, "cuda-", 5) != 0;
 }
 
-/* In main(): does so, and ends, if that is what the program was asked for. */
+/* In main(): executes `statement` and returns 0 if the program was started for the case `name`. */
 #define WHEN(name, statement) \
     do { \
         if (strcmp(what, name) == 0) { \

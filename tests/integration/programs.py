@@ -126,8 +126,8 @@ call("cuCtxSetCurrent", context)
 
 
 class Program:
-    """A program under the library that can be sent away from the card between two lines. What
-    comes `before` runs before it uses the card."""
+    """A program under the library that can be evicted between two lines of output. The code
+    `before` runs before the program uses the card."""
 
     def __init__(
         self, site: Site, body: str, within: Sequence[str] = (), before: str = ""
@@ -137,7 +137,7 @@ class Program:
             [*within, sys.executable, "-c", before + PRELUDE + body], stderr=subprocess.PIPE)
 
     def hears(self) -> Any:
-        """What it says next."""
+        """The program's next line of output, parsed."""
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         if not line:
@@ -185,7 +185,7 @@ def ends_well(site: Site, body: str) -> None:
 
 
 def alone(site: Site, body: str) -> Any:
-    """What a program, PRELUDE included, says without the library."""
+    """The output of a program, PRELUDE included, without the library."""
     done = subprocess.run(
         [sys.executable, "-c", body], env=site.environment, cwd=ROOT, capture_output=True,
         text=True, check=False,

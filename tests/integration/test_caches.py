@@ -379,7 +379,7 @@ def moved(site: Site) -> int:
 
 
 def pair(site: Site, trim: str) -> list[Program]:
-    """One after the other, so that it is known who has the card first."""
+    """Two programs, started in sequence, so that the first program is the first holder."""
     site.environment = {**site.environment, **WANTED, "NVSHARE_TRIM_CACHES": trim}
     trace = str(site.folder / "trace")
     site.start("--tq", "200ms", "--capacity", str(CAPACITY), "--trace", trace)
@@ -400,7 +400,7 @@ def test_cached_memory_is_evicted_at_most_once(site: Site) -> None:
         looked, emptied = program.hears()
         assert looked > emptied == 1
         program.ends_well()
-    # What has left since is of the 64 MiB that both use, and those fit together.
+    # Bytes evicted since are of the 64 MiB that each program uses; both programs' fit together.
     assert moved(site) - before <= 64 * MIB
 
 

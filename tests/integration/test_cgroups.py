@@ -133,7 +133,7 @@ sys.stdin.readline()
 
 
 def until_told(site: Site, granted: bool) -> None:
-    """Asks for nearly all of the card, as somebody new each time, until that is the answer."""
+    """Requests nearly all of the card, as a new client each time, until the grant is `granted`."""
     while True:
         hook = site.hook()
         assert hook.hello() is not None
@@ -144,7 +144,7 @@ def until_told(site: Site, granted: bool) -> None:
 
 
 def test_program_stays_on_the_card_while_others_fill_its_cgroup(site: Site, box: Path) -> None:
-    """While the other one is there, the program has no place on the host, and stays on the card."""
+    """While the other process runs, the program gets no host memory and stays resident."""
     site.start("--tq", "1")
     program = workload(site, box, "160MiB")
     assert program.stdout is not None
@@ -157,12 +157,12 @@ def test_program_stays_on_the_card_while_others_fill_its_cgroup(site: Site, box:
     site.started.append(eater)
     assert eater.stdout is not None
     assert eater.stdout.readline() == "full\n"
-    most = site.holding(700 * MIB)     # which fits beside what must stay
+    most = site.holding(700 * MIB)     # fits beside the memory that must stay
     most.close()
-    until_told(site, granted=False)     # this does not, as is noticed within milliseconds
+    until_told(site, granted=False)     # 1000 MiB do not: the cgroup is full
     eater.communicate("\n", timeout=PATIENCE)
-    assert eater.returncode == 0        # nobody was killed
-    until_told(site, granted=True)      # and so is that it does again
+    assert eater.returncode == 0        # the kernel has killed no process
+    until_told(site, granted=True)      # 1000 MiB fit again: the cgroup has room
     site.holding(1000 * MIB).close()
     said, errors = program.communicate("", timeout=PATIENCE)
     assert program.returncode == 0, errors

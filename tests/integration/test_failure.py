@@ -108,7 +108,7 @@ def test_daemon_answers_hello_of_many_clients(site: Site, number: int) -> None:
 
 
 def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> None:
-    """The limit is lowered under the running daemon, below what it has open already."""
+    """The limit of the running daemon is lowered below its number of open descriptors."""
     daemon = site.start()
     first = site.hook()
     first.hello()

@@ -209,7 +209,7 @@ def test_invalid_annotation_is_refused_and_the_earlier_value_stays(
     assert message in event["message"]
     assert (event["reason"], event["type"]) == ("AnnotationRefused", "Warning")
     assert event["involvedObject"]["name"] == "old"
-    lab.expect(old, compute_limit=50, memory_limit=512 * MIB, weight=400)    # what was right is set
+    lab.expect(old, compute_limit=50, memory_limit=512 * MIB, weight=400)    # valid values are set
     lab.expect_condition("old", "True", event["message"])
     lab.api.annotate("old", weight="500")
     lab.expect(old, compute_limit=50, memory_limit=512 * MIB, weight=500)
@@ -284,7 +284,7 @@ def test_priority_class_gives_the_priority_without_an_annotation(lab: Lab) -> No
     lab.expect(lab.api.tenant("batch"), priority=3)
     lab.api.annotate("batch", priority="highest")
     lab.expect_condition("batch", "True", "give background, normal, high")
-    lab.expect(lab.api.tenant("batch"), priority=3)        # what held goes on to hold
+    lab.expect(lab.api.tenant("batch"), priority=3)        # the former value stays
     lab.api.annotate("batch", priority=None)
     lab.expect(lab.api.tenant("batch"), priority=1)
     lab.expect(lab.api.tenant("usual"))
@@ -302,7 +302,7 @@ def test_terms_of_a_deleted_pod_are_removed_and_no_others(lab: Lab) -> None:
     lab.api.delete("old")
     lab.expect(old)
     lab.node.kill_plugin()
-    lab.set_terms(gone, weight=2)             # of a pod that went while nobody looked
+    lab.set_terms(gone, weight=2)             # the pod was deleted while no plugin ran
     lab.start()
     lab.expect(gone)
     lab.expect(mine, weight=700)

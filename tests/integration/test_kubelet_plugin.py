@@ -20,7 +20,7 @@ from tests.integration.kubelet_node import Node
 
 @pytest.fixture
 def sharing(node: Node) -> Node:
-    """A node whose daemon and plugin run, and that offers ten shares of each card."""
+    """A node whose daemon and plugin run, and which offers ten shares of each card."""
     node.daemon()
     node.start()
     node.allocatable(20)
@@ -235,7 +235,7 @@ def test_shares_of_a_card_are_withdrawn_after_an_error_that_no_program_causes(
     first, second = uuids(sharing)
     assert f"{second} cannot be relied on: Xid 79" in sharing.refused(f"{second}::0")
     sharing.kubelet.allocate([f"{first}::0"])
-    sharing.kill_daemon()               # as an administrator who has reset the card does
+    sharing.kill_daemon()               # as an administrator does after a reset
     sharing.daemon()
     sharing.allocatable(20)
 

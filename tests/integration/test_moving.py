@@ -36,7 +36,7 @@ for facts in nvml.find():
 class Program:
     """tests/integration/moved.py, under the library."""
 
-    right = "{7}"                       # what its memory has
+    right = "{7}"                       # the bytes in its memory
 
     def __init__(
         self, site: Site, *command: object, environment: dict[str, str] | None = None
@@ -58,7 +58,7 @@ class Program:
         return self.popen.stdout.readline().strip()
 
     def check(self) -> None:
-        """Its memory has what it wrote; to see that wakes it."""
+        """Asserts that the program's memory is unchanged; reading it wakes the program."""
         assert self.ask("read()") == self.right
 
     def end(self) -> None:

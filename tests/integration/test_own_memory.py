@@ -263,7 +263,7 @@ call("cuMemGetInfo_v2", byref(free), byref(total))
 say([free.value, total.value])
 ''')
     assert program.hears() == "away"
-    hook = site.holding(800 * MIB)      # what was exported pin_reason: 96 MiB and the context
+    hook = site.holding(800 * MIB)      # pinned: 96 MiB exported, and the context
     hook.close()
     program.go_on()
     free, total = program.hears()

@@ -66,7 +66,7 @@ def comes_and_goes(site: Site, hook: Hook, program: Program) -> int:
 
 def test_eviction_uses_preallocated_host_memory(site: Site) -> None:
     program = begin(site)
-    assert not site.lines(order="preallocate")          # nobody else is there
+    assert not site.lines(order="preallocate")          # there is no other client
     hook = other(site)
     wait_until(lambda: made(site, program) >= LACKS * MIB)
     # Its turn ends only where a busy machine has let its thread stand still, and a part is enough.

@@ -77,7 +77,7 @@ def test_drain_command_lets_fitting_clients_run_and_lists_the_others(
         pump([one, large, small], lambda: small.running)
         said, error = drain.communicate()
     assert drain.returncode == 1
-    assert len(said.splitlines()) == 3      # the two, and that one of them goes on
+    assert len(said.splitlines()) == 3      # both clients, and the client that goes on
     assert error.startswith("nvsharectl: 1 program would stand still without nvshared; ")
     daemon.terminate()
     daemon.wait()

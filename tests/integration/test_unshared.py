@@ -30,7 +30,7 @@ def site(own_site: Site) -> Site:
 
 
 class Bare(Program):
-    """tests/integration/bare.py, without the library, and what the daemon says of it."""
+    """tests/integration/bare.py, without the library, and the daemon's report about it."""
 
     right = "{5}"
 
@@ -76,7 +76,7 @@ def test_program_without_the_library_and_a_client_take_turns_and_both_keep_their
 ) -> None:
     bare = Bare(site, start())
     bare.await_turn()
-    ours = Program(site)                # it allocates what does not fit beside the other
+    ours = Program(site)                # its memory does not fit beside bare's
     for byte in (6, 7, 8):
         for program in (ours, bare):
             before = int(bare.ask("asked")) if program is bare else 0

@@ -143,7 +143,7 @@ pause("there")
 
 def test_program_waiting_in_an_allocation_logs_that_the_daemon_is_gone(site: Site) -> None:
     """As under systemd, which keeps the socket of a daemon that cannot start: the program connects,
-    and nobody replies."""
+    and gets no reply."""
     daemon = FakeDaemon(site)
     program = Own(site, ASKS_LATER)
     daemon.accept()

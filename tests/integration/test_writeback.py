@@ -114,15 +114,16 @@ def test_preallocate_order_preallocates_host_memory_up_to_its_allowance(site: Si
     # Never more than there is use for.
     daemon.send(OrderRecord(Type.PREALLOCATE, host=1 << 40))
     daemon.until_memory(lambda memory: memory.host == 48 * MIB)
-    # Where others need it, it goes back, what is being made as soon as it is, and no more is made.
+    # If other clients need host memory, the client frees its preallocated memory, the allocation in
+    # progress as soon as it completes, and preallocates no more.
     if daemon.move(Type.LOAD, daemon.room, host=0).memory.host:
         daemon.until_memory(lambda memory: memory.host == 0)
     # A new daemon knows nothing of what an earlier one has ordered.
     daemon.send(OrderRecord(Type.PREALLOCATE, host=1 << 40), OrderRecord(Type.INTRODUCE, number=7))
-    made = daemon.until(Type.HELLO).memory.host     # what was begun may yet end, and counts already
+    made = daemon.until(Type.HELLO).memory.host     # includes the allocation in progress
     daemon.send(daemon.limits)
     assert daemon.move(Type.LOAD, daemon.room).memory.host == made
-    # It does not wait for what is being made.
+    # The eviction does not wait for the allocation in progress.
     daemon.send(OrderRecord(Type.PREALLOCATE, host=1 << 40))
     daemon.stop()
     evicted = daemon.move(Type.EVICT)

@@ -148,14 +148,14 @@ class Cluster(Node):
         return {term["name"]: term["value"] for term in terms if term["holds"]}
 
     def refusals(self, name: str, reason: str = "AnnotationRefused") -> str:
-        """What `kubectl describe` says is wrong with a pod, by default with its annotations."""
+        """The errors of a pod in `kubectl describe`, by default of its annotations."""
         uid = self.get("pod", name)["metadata"]["uid"]
         chosen = f"--field-selector=involvedObject.uid={uid},reason={reason}"
         return self.kubectl(
             "get", "events", chosen, "--output=jsonpath={.items[*].message}")
 
     def is_refused(self, name: str) -> str:
-        """What the status of a pod says is wrong with its annotations, as long as something is."""
+        """The error of a pod's annotations in the pod's status; empty without an error."""
         said = self.get("pod", name)["status"].get("conditions", ())
         return "".join(one["message"] for one in said
                        if one["type"] == CONDITION and one["status"] == "True")
@@ -163,7 +163,7 @@ class Cluster(Node):
     def last_said(self, unit: str, words: str) -> tuple[float, str]:
         """When a unit wrote a line with these words to its journal last, and the line.
 
-        Waits for the first: the journal has a line later than what it says is to be seen.
+        Waits for the first such line: a line reaches the journal later than its effect is visible.
         """
         command = shlex.join([
             "journalctl", f"--unit={unit}", "--output=json", "--lines=1", f"--grep={words}"])

@@ -389,7 +389,7 @@ class World:
             states = {view.state for view in views.values()}
             calm = {ClientState.IDLE, ClientState.RUNNING, ClientState.SUSPENDED,
                     ClientState.EVICTING, ClientState.LIMITED}
-            # What lies on another card alone is copied while others wait for turns or for room.
+            # Blocks on another card are written back even while clients wait for turns or room.
             calm |= set() if action.size else {ClientState.WAITING, ClientState.CROWDED}
             assert states <= calm, f"it saves, and is awaited: {states - calm}"
         if isinstance(action, Store):

@@ -201,7 +201,7 @@ class Noted:
 
 
 class Wire:
-    """A connection that keeps what is sent."""
+    """A connection that records the orders and descriptors sent."""
 
     def __init__(self) -> None:
         self.sent: list[OrderRecord] = []

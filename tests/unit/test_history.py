@@ -80,7 +80,7 @@ def test_joined_parties_keep_the_sum_of_usage(parties: Used, most: int) -> None:
 
 
 class Batches(Keeper):
-    """Keeps what it is given in memory."""
+    """Keeps the written batches in memory."""
 
     is_behind = False
 

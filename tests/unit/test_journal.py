@@ -61,7 +61,7 @@ def test_journal_names_programs_that_wait_when_the_daemon_stops(
 
 
 class Systemd(Notifier):
-    """Records what it is told; its watchdog is patient."""
+    """Records the notifications; its watchdog has a long interval."""
 
     def __init__(self, watchdog: int = 3_600_000_000) -> None:
         super().__init__({})

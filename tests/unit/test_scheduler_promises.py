@@ -604,7 +604,7 @@ def test_root_is_granted_a_cards_worth_for_any_claims_of_accounts(seed: int) -> 
 FULL = Memory(pinned=CARD, room=CARD)
 UNDRAINABLE = Memory(
     allocated=GIB, resident=GIB, pinned=GIB, room=2 * GIB, pin_reason=PinReason.GIVEN)
-# What a liar says of its memory in HELLO, the commit that it claims there, and its later records.
+# A false client's memory and commit in HELLO, and its later records.
 CLAIMS: dict[str, tuple[Memory, int, list[Callable[[int], Event]]]] = {
     "commit": (Memory(allocated=CARD), CARD, []),
     "request": (Memory(), 0, [lambda id: CommitAsked(id, Memory(), 1, CARD)]),

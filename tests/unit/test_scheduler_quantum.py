@@ -208,7 +208,7 @@ def test_quantum_may_change_between_seconds_and_auto() -> None:
 
 
 def windows(actions: list[Action], client: int) -> list[int]:
-    """What it is told, in us."""
+    """The idle windows in the RUN orders to the client, in us."""
     return [a.idle_window for a in actions if isinstance(a, Run) and a.client == client]
 
 
@@ -256,7 +256,7 @@ def test_idle_window_of_a_limited_client_alone_has_the_usual_length() -> None:
 
 
 def last_window(talk: Talk, client: int) -> int:
-    """What it was told last while others wait."""
+    """The idle window of the client's last RUN while other clients waited, in us."""
     return [a.idle_window for a in talk.said
             if isinstance(a, Run) and a.client == client and a.pace][-1]
 
@@ -284,7 +284,7 @@ def test_idle_window_halves_after_long_pauses_only() -> None:
     assert told[3:8:2] == [quantum.IDLE_MOST >> halvings for halvings in (1, 2, 3)]
     assert told[-1] >= quantum.IDLE_LEAST
     hand_over(3, took=0.1)
-    hand_over(0.1)                      # who left then was stopped too early
+    hand_over(0.1)                      # the client evicted before was stopped too early
     hand_over(3)
     assert told[-1] == quantum.IDLE_MOST
 

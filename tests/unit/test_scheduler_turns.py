@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which clients run, when a turn ends, and whose memory is evicted for the next."""
+"""Choice of the clients that run, end of a turn, and choice of the memory to evict."""
 
 from dataclasses import replace
 
@@ -344,7 +344,8 @@ def test_evict_takes_the_last_in_the_queue_after_idle_clients() -> None:
     actions = talk.want(4)
     assert evicts(actions + talk.said)[0][0] == 1
     talk.wait(TQ)
-    # 3 needs 60 more: all that is left of 4 goes before the least of 2, who ran just now
+    # Client 3 needs 60 more: all the rest of client 4 is evicted first, then the least of client 2,
+    # which was the last holder.
     talk.obey([])
     actions = talk.stopped(2)
     assert talk.view(3).state is ClientState.LOADING

@@ -100,7 +100,7 @@ def waits(talk: Talk) -> dict[int, Wait]:
 
 
 def seconds(talk: Talk, client: int) -> int:
-    """What is left, to the second."""
+    """The remaining time of the client's wait, rounded to seconds."""
     left = talk.scheduler.snapshot().waits[client].left
     assert left is not None
     return round(left / SECOND)

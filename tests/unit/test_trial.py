@@ -59,7 +59,7 @@ def test_trial_start_writes_settings_and_stop_removes_them(run: Run, systemctl: 
     os.umask(before)
     state = trial.FOLDER / "gpus"
     assert state.stat().st_mode & 0o777 == 0o666        # for all users
-    assert trial.FOLDER.stat().st_mode & 0o777 == 0o755     # who cannot put anything else there
+    assert trial.FOLDER.stat().st_mode & 0o777 == 0o755     # users cannot create files there
     assert (trial.FOLDER / "settings").stat().st_mode & 0o777 == 0o644
     lines = trial.DROP_IN.read_text().splitlines()
     assert f"Environment=NVSHARE_SIM_DIR={trial.FOLDER}" in lines
