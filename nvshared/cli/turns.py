@@ -47,7 +47,7 @@ def _only(daemon: Daemon) -> str:
 LOOK = 1.0                              # seconds between two polls
 SETTLED = 5                             # polls without a change until --no-wait gives up,
 SLOW = 30                               # and the same while a program is in a state of MOVING
-LONGEST = 60.0                          # seconds for --no-wait, whatever changes meanwhile
+LONGEST = 60.0                          # seconds for --no-wait, even if programs move meanwhile
 EMPTY_WITHIN = 3600.0                   # seconds for a reply: --gpu moves programs one by one
 MOVING = frozenset({"loading", "draining", "evicting"})
 

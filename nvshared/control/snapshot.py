@@ -126,7 +126,7 @@ class Snapshot(NamedTuple):
         return tuple(client for client in self.clients if client.gpu == gpu.index)
 
     def as_dict(self) -> dict[str, Any]:
-        """What --json prints, and the text shows."""
+        """The data that --json prints and the text shows."""
         return {
             **self._asdict(),
             "gpus": [
@@ -168,7 +168,7 @@ class Tenant(NamedTuple):
         return names.USUAL_TERMS[name] if term is None else term.value
 
     def as_dict(self) -> dict[str, Any]:
-        """What --json prints, and the text shows."""
+        """The data that --json prints and the text shows."""
         terms = [
             {**term._asdict(), "holds": term is self.holding(term.name)} for term in self.terms
         ]
@@ -203,7 +203,7 @@ class History(NamedTuple):
     missing: str                        # why the latest usage is missing; "": it is not
 
     def as_dict(self) -> dict[str, Any]:
-        """What --json prints, and the text shows."""
+        """The data that --json prints and the text shows."""
         return {**self._asdict(), "rows": [row._asdict() for row in self.rows]}
 
 

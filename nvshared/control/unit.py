@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of our systemd units, by systemctl, and of the socket that one of them binds."""
+"""The state of our systemd units, by systemctl, and of the socket that the socket unit binds."""
 
 import errno
 import shutil

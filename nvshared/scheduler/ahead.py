@@ -46,7 +46,7 @@ program copy for a part f of the time, and let the moves take m in a turn of len
 m <= (1 - f) q, waiting costs no client anything, and not waiting would cost the program up to f m.
 Moves that do not fit into that time cost the same during the turn or after it, but after the turn
 they would delay all waiting clients. Turns may be minutes long, so moves also wait at most half of
-the time and half a second in a row (card.py: BusPatience), whatever a program reports. A hand-over
+the time and half a second in a row (card.py: BusPatience), for any reports of programs. A hand-over
 is never delayed: while a client drains or a holder lacks memory, no move waits.
 """
 

@@ -174,7 +174,7 @@ class Client:
         self.set_terms(before.terms)
 
     def set_leaving(self, leaving: bool) -> None:
-        """Suspends the client whatever its terms say, until it is parked; False ends that."""
+        """Suspends the client regardless of its terms, until it is parked; False ends that."""
         self.leaving = leaving
         self._apply_terms()
 
