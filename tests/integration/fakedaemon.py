@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon that a test plays: it serves one program, and gives the orders that the test wants."""
 
+import fcntl
 import os
 import select
 import signal
 import socket
+import sys
+import termios
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -72,6 +75,11 @@ class FakeDaemon:
     def send(self, *orders: OrderRecord) -> None:
         for order in orders:
             self.connection.send(encode_order(order))
+
+    def has_no_unread_order(self) -> bool:
+        """Whether the library has read all orders, by the kernel's count of bytes in flight."""
+        unread = fcntl.ioctl(self.connection, termios.TIOCOUTQ, bytes(4))
+        return int.from_bytes(unread, sys.byteorder) == 0
 
     def send_at_once(self, program: Program, *orders: OrderRecord) -> None:
         """The program reads nothing before all of it is there."""

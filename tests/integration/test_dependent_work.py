@@ -152,7 +152,10 @@ def said_while_drained(site: Site, call: str, capturing: bool, *behind: OrderRec
     daemon, answering, program = dependent(
         site, f"spins()\n{begins}\naway()\nsay({call}())\n{ends}\n")
     assert program.hears() == "away"
-    daemon.send(OrderRecord(Type.STOP), *behind)
+    daemon.send(OrderRecord(Type.STOP))
+    wait_until(daemon.has_no_unread_order)      # on a busy machine the program could end before
+    for order in behind:
+        daemon.send(order)
     program.go_on()
     assert program.hears() == CALLS.get(call, 0)
     program.ends_well()
