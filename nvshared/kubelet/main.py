@@ -136,6 +136,7 @@ async def _serve(options: Options) -> None:
     tasks = []
     try:
         await plugin.start()
+        await plugin.await_registration()
         notifier.ready()
         if options.cdi != OFF and (why := await runtime.cdi_problem()):
             logger.log(logging.ERROR if options.dra else logging.INFO, "%s", why)

@@ -2,7 +2,9 @@
 """How plugins register with kubelet, and the device plugin, deviceplugin/v1beta1: kubelet counts
 shares, and hands them to containers."""
 
+import asyncio
 import logging
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +20,9 @@ from nvshared.kubelet.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
+REGISTRATION_PATIENCE = 10.0            # seconds for a running kubelet to register a plugin
 REGISTRY = "plugins_registry"           # in kubelet's folder; each socket there is a plugin's
+KUBELET_SOCKET = "device-plugins/kubelet.sock"      # in kubelet's folder, while it runs
 
 
 class Plugin(ABC):
@@ -39,6 +43,7 @@ class Plugin(ABC):
         self._runtime = runtime
         self._refresh = refresh
         self._server: Any = None
+        self._is_registered = asyncio.Event()
 
     @abstractmethod
     def services(self) -> Mapping[str, rpc.Methods]:
@@ -68,6 +73,23 @@ class Plugin(ABC):
             **self.services(),
         })
 
+    async def await_registration(self) -> None:
+        """Waits until kubelet has registered the plugin; not if kubelet does not run yet.
+
+        Until then kubelet refuses for good each pod with a share that is bound to the node.
+        """
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(self.path.parent.parent / KUBELET_SOCKET))
+            except OSError:
+                return
+        try:
+            async with asyncio.timeout(REGISTRATION_PATIENCE):
+                await self._is_registered.wait()
+        except TimeoutError:
+            logger.warning(
+                "kubelet has not registered %s within %d seconds", self.name, REGISTRATION_PATIENCE)
+
     async def stop(self) -> None:
         """Removes the socket, which unregisters the plugin."""
         if self._server is not None:
@@ -84,6 +106,7 @@ class Plugin(ABC):
     async def _registered(self, status: Any, _context: Any) -> Any:
         if status.plugin_registered:
             logger.info("kubelet knows %s now", self.name)
+            self._is_registered.set()
         else:
             logger.error("kubelet does not take %s: %s", self.name, status.error)
         return REG["RegistrationStatusResponse"]()

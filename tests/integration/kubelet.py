@@ -8,6 +8,7 @@ writes the checkpoint of what it has given away.
 """
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,13 +28,13 @@ LOOK = 0.02                             # seconds between two looks into the fol
 class Plugin:
     """A connection to one that has registered."""
 
-    def __init__(self, socket: Path, changed: Callable[[], None]) -> None:
+    def __init__(self, path: Path, changed: Callable[[], None]) -> None:
         self._changed = changed
-        self._channel = grpc.insecure_channel(f"unix:{socket}")
+        self._channel = grpc.insecure_channel(f"unix:{path}")
         self.devices: dict[str, str] = {}
         info = self._call("pluginregistration.Registration/GetInfo", REG["InfoRequest"](),
                           REG["PluginInfo"])
-        assert info.endpoint == str(socket)
+        assert info.endpoint == str(path)
         self.name = info.name
         self.is_driver = info.type == "DRAPlugin"
         assert (info.type, info.name, *info.supported_versions) in (
@@ -108,6 +109,12 @@ class Kubelet:
 
     def start(self) -> None:
         """Looks for plugins from now on."""
+        # Its own registry of device plugins, which the older way of registering uses.
+        own = self.folder / "device-plugins" / "kubelet.sock"
+        own.unlink(missing_ok=True)
+        self._own = socket.socket(socket.AF_UNIX)
+        self._own.bind(str(own))
+        self._own.listen()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -116,6 +123,7 @@ class Kubelet:
         """Forgets all plugins, as a kubelet does that ends."""
         self._ended.set()
         self._thread.join()
+        self._own.close()
         for _, plugin in self._plugins.values():
             plugin.close()
         self._plugins.clear()

@@ -27,6 +27,20 @@ def sharing(node: Node) -> Node:
     return node
 
 
+def test_plugin_is_ready_once_a_running_kubelet_has_registered_it(node: Node) -> None:
+    """Pods that are bound before, as after an update, are refused for good."""
+    node.daemon()
+    node.start()
+    assert "kubelet knows nvshare.com/gpu now" in node.log.read_text()
+    node.kill_plugin()
+    node.log.write_text("")
+    node.kubelet.stop()
+    node.start()                        # kubelet may be started after it
+    assert "kubelet knows" not in node.log.read_text()
+    node.kubelet.start()
+    node.allocatable(20)
+
+
 def test_replicas_option_sets_the_shares_of_each_card(node: Node) -> None:
     node.daemon()
     node.start("--replicas", "3", "--replicas", "1=0")
