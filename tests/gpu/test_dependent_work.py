@@ -33,7 +33,7 @@ def took(work, called):
     call("cuMemsetD8_v2", shared, c_uint(7), 4 * MIB)
     address = shared
     if called == "destroys_a_context":
-        another = begin_context()
+        another = new_context()
         call("cuCtxSetCurrent", home)
     call("cuMemAllocAsync", byref(small), 8 * MIB, stream)
     call("cuStreamSynchronize", stream)
@@ -57,7 +57,7 @@ def took(work, called):
 wait_in(stream)                         # loads the module while nothing waits
 reached.value = 1
 call("cuStreamSynchronize", stream)
-says({{called: [took(work, called) for work in WORKS] for called in CALLS}})
+say({{called: [took(work, called) for work in WORKS] for called in CALLS}})
 '''
 # The module is loaded by the first round, as loading may wait for work.
 LOADED_ONCE = DEPENDENT + '''

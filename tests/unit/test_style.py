@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The linter, the type checker, and the house rules that neither of them knows."""
 
+import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.integration.programs import PRELUDE
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [
@@ -50,6 +53,24 @@ def test_ruff() -> None:
 
 def test_mypy() -> None:
     run("mypy")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests" / "gpu").glob("test_*.py")), ids=lambda path: str(path.stem)
+)
+def test_programs_in_strings_of_gpu_tests_use_defined_names_only(path: Path) -> None:
+    # They run on a real card only, where a misspelt name is found late.
+    module = importlib.import_module(f"tests.gpu.{path.stem}")
+    programs = [
+        text for text in vars(module).values() if isinstance(text, str) and "call(" in text
+    ]
+    assigned_by_tests = 'builtins = ["MODE", "first", "on", "plugin", "size"]'
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821",
+         "--config", assigned_by_tests, "-"],
+        input=PRELUDE + "".join(programs), capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_source_files_name_the_licence() -> None:
