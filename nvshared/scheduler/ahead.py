@@ -56,7 +56,6 @@ from nvshared.scheduler import quantum
 from nvshared.scheduler.actions import Preallocate, Writeback, Yield
 from nvshared.scheduler.card import BURST, Card
 from nvshared.scheduler.client import Direction, Goal, Phase, ScheduledClient
-from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.moves import SLACK_MOST, Evictions, coming, latest_first, victims
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, MILLISECOND, SECOND
@@ -71,9 +70,8 @@ REST = 10 * MILLISECOND                 # least time between two changes of BusP
 BLOCKS = 2                              # preallocated in addition, because blocks may be split
 
 
-def interrupt(decision: Decision) -> None:
+def interrupt(card: Card) -> None:
     """Cuts short speculative moves that are in the way. Called before and after all decisions."""
-    card = decision.card
     if not card.groups.size("speculating"):
         return
     calm, quiet, copying = _calm(card), _quiet(card), _copying(card)
@@ -95,31 +93,30 @@ def interrupt(decision: Decision) -> None:
                     continue
             if not goes_on and not move.cut:
                 move.cut = True
-                decision.add(Yield(client.id, move.order.number))
+                card.send(Yield(client.id, move.order.number))
 
 
-def plan(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
+def plan(card: Card, head: ScheduledClient | None, lasts: int) -> None:
     """Orders the next speculative moves, once the moves that clients wait for are ordered.
 
     `lasts`: microseconds of a turn, if it ends for the head of the queue.
     """
-    card = decision.card
-    _share_bus(decision, head, lasts)
-    interrupt(decision)
+    _share_bus(card, head, lasts)
+    interrupt(card)
     if head is not None and not any(c.lacks_room for c in card.groups["lacking"]):
         others = [c for c in victims(card) if c is not head] if head.lacks_room else []
         goal = Goal.HEAD if card.settings.bus_sharing else None
-        while _load_ahead(decision, head, head.lacks_room, others, goal):
+        while _load_ahead(card, head, head.lacks_room, others, goal):
             pass                        # the ordered evictions may leave host memory for another
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
-            _prefetch(decision)
+            _prefetch(card)
         if writeback_pays(card) and Direction.OUT not in _copying(card):
-            _write_back(decision)
+            _write_back(card)
     if card.settings.writeback and _quiet(card) and Direction.OUT not in _copying(card):
-        _copy_borrowed(decision)
+        _copy_borrowed(card)
     if card.settings.writeback and not _fit_together(card) and not card.groups.size("lacking"):
-        _preallocate(decision, head)
+        _preallocate(card, head)
 
 
 def pauses_matter(card: Card) -> bool:
@@ -167,31 +164,29 @@ def _copying(card: Card) -> frozenset[Direction]:
     return directions
 
 
-def _share_bus(decision: Decision, head: ScheduledClient | None, lasts: int) -> None:
+def _share_bus(card: Card, head: ScheduledClient | None, lasts: int) -> None:
     """Decides in which directions moves for the head wait."""
-    card = decision.card
     copying = _copying(card)
-    early = head is not None and bool(copying) and _is_early(decision, head, lasts)
+    early = head is not None and bool(copying) and _is_early(card, head, lasts)
     for direction in Direction:
         asked = early and direction in copying
         if not asked and not card.patience[direction].waits:
             continue                    # while no move waits, `left` fills up
-        bus, now = card.patience[direction], decision.now
+        bus, now = card.patience[direction], card.now
         left = bus.left + (bus.at - now if bus.waits else now - bus.at)
         bus.left, bus.at = min(max(left, 0), BURST), now
-        if bus.waits and (not asked or decision.due(now + bus.left)):
+        if bus.waits and (not asked or card.due(now + bus.left)):
             bus.waits, bus.since = False, now
         # A wait that ended just now does not begin again at the same time.
         begins = now + max(0, WORTH - bus.left)
         begins = begins if bus.since is None else max(begins, bus.since + REST)
-        if not bus.waits and asked and decision.due(begins):
+        if not bus.waits and asked and card.due(begins):
             bus.waits, bus.since = True, now
-            decision.due(now + bus.left)
+            card.due(now + bus.left)
 
 
-def _is_early(decision: Decision, head: ScheduledClient, lasts: int) -> bool:
+def _is_early(card: Card, head: ScheduledClient, lasts: int) -> bool:
     """Whether bytes can be loaded for the head, and a wait leaves enough of the turn for that."""
-    card = decision.card
     room = card.beside(card.holders) - head.memory.resident
     ahead = min(quantum.missing_bytes(head), room)
     if ahead <= 0:
@@ -199,43 +194,41 @@ def _is_early(decision: Decision, head: ScheduledClient, lasts: int) -> bool:
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True                     # no turn has a planned end
     started = min(
-        (c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=decision.now)
-    return not decision.due(started + lasts - quantum.load_time(card, head, ahead))
+        (c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=card.now)
+    return not card.due(started + lasts - quantum.load_time(card, head, ahead))
 
 
 def _load_ahead(
-    decision: Decision, client: ScheduledClient, missing: int, victims: Iterable[ScheduledClient],
+    card: Card, client: ScheduledClient, missing: int, victims: Iterable[ScheduledClient],
     goal: Goal | None,
 ) -> bool:
     """Orders evictions from `victims` and a LOAD of up to `missing` bytes before the client asks.
 
     False: nothing was ordered.
     """
-    card = decision.card
-    before = len(decision.actions)
+    before = len(card.actions)
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)
     # Evict only if the client lacks memory, not merely to keep the cushion (free memory for holders
     # to grow) free.
     short = missing + cushion - card.free - coming(card) if missing else 0
     if short > 0 and not card.patience[Direction.OUT].waits:
-        evictions = Evictions(decision)
+        evictions = Evictions(card)
         # Leave each running client up to SLACK_MOST beyond its need: it may soon reuse that much
         # of what it has freed, rarely more.
         evictions.plan(list(victims), short, card.groups[Phase.RUNNING], keep=SLACK_MOST)
         evictions.order(goal)
     waits = card.patience[Direction.IN].waits or bool(client.moves)
-    if not waits and decision.due(client.failures.load_after):
+    if not waits and card.due(client.failures.load_after):
         piece = max(0, min(missing, card.free - cushion, card.settings.step))
         whole = min(missing, card.settings.step)
         least = min(missing, card.settings.block) if coming(card) == 0 else whole
         if client.cut or (piece > 0 and piece >= least):
-            decision.load(client, client.ordered + piece, client.host_charged, goal)
-    return len(decision.actions) > before
+            card.load(client, client.ordered + piece, client.host_charged, goal)
+    return len(card.actions) > before
 
 
-def _prefetch(decision: Decision) -> None:
+def _prefetch(card: Card) -> None:
     """Loads one idle client at a time, at most `step` (a setting, bytes) for each order."""
-    card = decision.card
     if any(move.goal is not Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves):
         return
     idle = [c for c in card.groups[Phase.IDLE] if not c.terms.suspended and not c.moves]
@@ -246,13 +239,13 @@ def _prefetch(decision: Decision) -> None:
         later = LATER * client.pauses.left(card.now - client.since)
         others = [c for c in idle if c.pauses.left(card.now - c.since) > later]
         missing = min(client.lacks_room, card.settings.step)
-        if card.fits([client]) and decision.due(client.failures.load_after) and _load_ahead(
-            decision, client, missing, others, Goal.PREFETCH
+        if card.fits([client]) and card.due(client.failures.load_after) and _load_ahead(
+            card, client, missing, others, Goal.PREFETCH
         ):
             return
     if wanted:
         soonest = wanted[0].pauses.left(card.now - wanted[0].since)
-        decision.due(card.now + max(LOOKS_LEAST, round(soonest / LOOKS)))
+        card.due(card.now + max(LOOKS_LEAST, round(soonest / LOOKS)))
 
 
 def _short(card: Card) -> int:
@@ -265,9 +258,8 @@ def _short(card: Card) -> int:
     return lack - max(0, card.settings.capacity - card.groups.sums.filled) if lack else 0
 
 
-def _write_back(decision: Decision) -> None:
+def _write_back(card: Card) -> None:
     """Writes back one idle client at a time, at most `step` (a setting, bytes) for each order."""
-    card = decision.card
     short = _short(card)
     if short <= card.groups.sums.written_back or any(
         move.goal is Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves
@@ -280,19 +272,18 @@ def _write_back(decision: Decision) -> None:
     ]
     for client in latest_first(idle, card.now):
         part = min(short, client.staying)
-        if client.written_back < part and _write_back_step(decision, client, part):
+        if client.written_back < part and _write_back_step(card, client, part):
             return
         short -= part
         if short <= 0:
             return
 
 
-def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -> bool:
+def _write_back_step(card: Card, client: ScheduledClient, wanted: int) -> bool:
     """Orders a writeback of at most `wanted` bytes. False: it is not possible, or not yet."""
-    card = decision.card
-    if client.moves or client.writeback_exhausted or not decision.due(client.failures.evict_after):
+    if client.moves or client.writeback_exhausted or not card.due(client.failures.evict_after):
         return False
-    if not decision.due(client.since + client.writeback_after):
+    if not card.due(client.since + client.writeback_after):
         return False
     size = min(wanted, client.written_back + card.settings.step)
     # Memory that is written back already occupies a part of the spare host memory.
@@ -301,16 +292,16 @@ def _write_back_step(decision: Decision, client: ScheduledClient, wanted: int) -
     host = client.host_charged + min(more, max(0, card.host_free_for(client)) // HOST_PART)
     if host < client.host_charged + card.settings.block and not spare:
         return False
-    decision.write_back(client, size, host)
+    card.write_back(client, size, host)
     return True
 
 
-def _copy_borrowed(decision: Decision) -> None:
+def _copy_borrowed(card: Card) -> None:
     """Copies a client's memory that only a neighbour card holds to the host, one client at a time.
 
     At most a part of the free host memory is used for that.
     """
-    card, block = decision.card, decision.card.settings.block
+    block = card.settings.block
     if any(move.goal is Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves):
         return
     for client in card.groups["borrowing"]:
@@ -319,18 +310,17 @@ def _copy_borrowed(decision: Decision) -> None:
         unfit = client.moves or client.holds or client.terms.suspended or wanted < block
         if not client.memory.dirty or unfit:
             continue
-        if decision.due(max(client.since + client.writeback_after, client.copy_after)):
-            decision.write_back(client, 0, client.host_charged + wanted)
+        if card.due(max(client.since + client.writeback_after, client.copy_after)):
+            card.write_back(client, 0, client.host_charged + wanted)
             return
 
 
-def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
+def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     """Orders running clients to allocate host memory for the evictions that the next client needs.
 
     The size of those evictions is the memory that the next client lacks, less free room and the
     room of clients without a turn. The running client with the oldest turn is evicted first.
     """
-    card = decision.card
     comes = head or card.clients.get(_most_swapped(card)[1])
     if comes is None or comes.holds:
         return
@@ -353,5 +343,5 @@ def _preallocate(decision: Decision, head: ScheduledClient | None) -> None:
             more = min(wanted - spare, step, left)
             if more >= block:
                 client.preallocated = client.host_charged + more
-                decision.add(Preallocate(client.id, client.preallocated))
+                card.send(Preallocate(client.id, client.preallocated))
         short -= client.staying

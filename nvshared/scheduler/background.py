@@ -13,14 +13,13 @@ A background client watches at most MOST clients, holders first.
 """
 
 from nvshared.scheduler.actions import Publish, Watch
-from nvshared.scheduler.decision import Decision
+from nvshared.scheduler.card import Card
 
 MOST = 64
 
 
-def plan(decision: Decision) -> None:
+def plan(card: Card) -> None:
     """Orders the changes in which clients publish and watch."""
-    card = decision.card
     if not card.watching and not card.groups.size("background"):
         return
     background = [client.id for client in card.groups["background"]]
@@ -28,17 +27,17 @@ def plan(decision: Decision) -> None:
     urgent.sort(key=lambda client: not client.holds)
     publishing = {client.id for client in urgent[:MOST]}
     for id in sorted(publishing - card.publishing):
-        decision.add(Publish(id, True))
+        card.send(Publish(id, True))
     watching = dict.fromkeys(background, publishing)
     former = {id: set[int]() for id in card.watching if id not in watching and id in card.clients}
     for id, after in (watching | former).items():
         before = card.watching.get(id, set())
         for watched in sorted(before - after):
-            decision.add(Watch(id, watched, False))
+            card.send(Watch(id, watched, False))
         for watched in sorted(after - before):
-            decision.add(Watch(id, watched, True))
+            card.send(Watch(id, watched, True))
     for id in sorted(card.publishing - publishing):
         if id in card.clients:
-            decision.add(Publish(id, False))
+            card.send(Publish(id, False))
     card.publishing = publishing
     card.watching = watching

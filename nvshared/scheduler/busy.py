@@ -34,7 +34,6 @@ OTHERS_IDLE, their gates are shut.
 from nvshared.scheduler import quantum
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import AntiThrash, Priority
 from nvshared.units import MILLISECOND, SECOND
 
@@ -65,18 +64,17 @@ def awaits_idle(card: Card) -> bool:
     return 1 < busy < len(running)
 
 
-def review(decision: Decision) -> bool:
+def review(card: Card) -> bool:
     """Begins or ends busy turns. True: the set of clients that may run has changed."""
-    card = decision.card
     if not card.busy_members:
-        return _begin(decision)
+        return _begin(card)
     members = [card.clients[id] for id in sorted(card.busy_members) if id in card.clients]
     wanting = (*card.groups["holding"], *card.groups["queued"])
     goes_on = (
         all(client.id in card.busy_members for client in wanting)
         and _may_begin(card) and _suit(members) and card.fits(members)
     )
-    gap = next((one for one in members if _has_gap(decision, one)), None) if goes_on else None
+    gap = next((one for one in members if _has_gap(card, one)), None) if goes_on else None
     if goes_on and gap is None:
         return False
     end(card, gap)
@@ -109,8 +107,8 @@ def _suit(members: list[ScheduledClient]) -> bool:
     )
 
 
-def _begin(decision: Decision) -> bool:
-    card, groups = decision.card, decision.card.groups
+def _begin(card: Card) -> bool:
+    groups = card.groups
     members = card.groups[Phase.RUNNING]
     others = ("queued", "lacking", Phase.LIMITED)
     if len(members) < max(2, groups.size("holding")) or not _may_begin(card) or any(
@@ -123,23 +121,23 @@ def _begin(decision: Decision) -> bool:
         if turn.busy is None or turn.idle:
             return False
         since = max(since, turn.busy, client.busy_after - PROOF, turn.stop_after - PROOF)
-    if not _suit(members) or not card.fits(members) or not decision.due(since + PROOF):
+    if not _suit(members) or not card.fits(members) or not card.due(since + PROOF):
         return False
     card.busy_members = frozenset(client.id for client in members)
     card.busy_since = card.now
     return True
 
 
-def _has_gap(decision: Decision, client: ScheduledClient) -> bool:
+def _has_gap(card: Card, client: ScheduledClient) -> bool:
     """Whether the client does not use its turns, or drains so slowly that it uses others'."""
     match client.phase:
         case Phase.IDLE:
-            return decision.due(client.since + COMES_BACK)
+            return card.due(client.since + COMES_BACK)
         case Phase.DRAINING:
             # Work submitted before busy turns began may take long, and runs beside the others'.
             turn = client.its_turn
-            return (turn.started or 0) >= decision.card.busy_since and decision.due(
+            return (turn.started or 0) >= card.busy_since and card.due(
                 turn.stop_sent + DRAINS)
         case Phase.RUNNING:
-            return client.its_turn.idle or client.its_turn.stop_after > decision.now
+            return client.its_turn.idle or client.its_turn.stop_after > card.now
     return False

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything the scheduler knows about one GPU, and the sums over its clients."""
+"""Everything the scheduler knows about one GPU, the sums over its clients, and the actions that the
+current event causes. All orders are created here, so that orders under way are recorded in one
+place.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,8 +11,21 @@ from itertools import count
 from operator import add, attrgetter, sub
 from typing import NamedTuple
 
-from nvshared.scheduler.actions import Run
-from nvshared.scheduler.client import PACE, Average, Direction, Phase, ScheduledClient
+from nvshared.scheduler.actions import (
+    Action,
+    Crowded,
+    Evict,
+    Limits,
+    Load,
+    MoveOrder,
+    Run,
+    Stop,
+    Store,
+    TurnEnd,
+    TurnEnded,
+    Writeback,
+)
+from nvshared.scheduler.client import PACE, Average, Direction, Goal, Move, Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import Domain, Domains, HostPart, Loan, Neighbour, Stake
 from nvshared.scheduler.events import PinReason, Standing
@@ -55,6 +71,8 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # The cost of the client's last hand-over is known, and it holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
 }
+# Orders to a client under way at a time, so that the hook begins the next without a round trip.
+DEPTH = 2
 MARGINS_MOST = 16                       # margins of host memory for one account, at most
 BURST = 500 * MILLISECOND               # longest wait of moves for the head of the queue
 
@@ -255,7 +273,7 @@ class Card:
     """The state of one card; bytes and microseconds."""
 
     settings: Settings
-    now: int
+    now: int                            # time of the current event
     gathering_until: int
     host: HostPart
     disk: HostPart
@@ -267,6 +285,8 @@ class Card:
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
     tenants: Tenants = field(default_factory=Tenants)
+    actions: list[Action] = field(default_factory=list)  # of the current event
+    deadline: int | None = None         # the earliest time at which a new plan may differ
     awaiting: bool = False              # a client of an earlier daemon has not said HELLO yet
     lost: bool = False
     expecting: list[Node] = field(default_factory=list)  # nodes whose `ahead` was set
@@ -449,6 +469,103 @@ class Card:
         for totals in (self.counters, client.history):
             for name, number in more.items():
                 setattr(totals, name, getattr(totals, name) + number)
+
+    def due(self, moment: int) -> bool:
+        """Whether the time `moment` has been reached. If not, lowers the deadline to it."""
+        if moment <= self.now:
+            return True
+        if self.deadline is None or moment < self.deadline:
+            self.deadline = moment
+        return False
+
+    def crowded(self, client: ScheduledClient, alone: int) -> None:
+        """Reports a client that has waited for long, and would not fit even alone."""
+        if client.takes <= alone or client.crowded:
+            return
+        client.crowded = self.due(client.since + self.settings.stuck_after)
+        if client.crowded:
+            pinned = min(client.need, client.memory.pinned)
+            self.send(Crowded(client.id, client.need, alone + pinned))
+
+    def send(self, action: Action) -> None:
+        """Adds a report, or an order that needs no record of being under way."""
+        self.actions.append(action)
+
+    def stop(self, client: ScheduledClient, why: TurnEnd) -> None:
+        """Orders a running client to drain (STOP)."""
+        turn = client.its_turn
+        turn.ending, turn.stop_sent, turn.reported = why, self.now, False
+        client.enter(Phase.DRAINING, self.now)
+        self.send(Stop(client.id))
+
+    def end_turn(self, client: ScheduledClient, why: TurnEnd) -> None:
+        """Ends a client's turn, and reports the end if the gate was open."""
+        turn = client.turn
+        client.turn = None
+        if turn is not None and turn.started is not None:
+            self.send(TurnEnded(client.id, why, self.now - turn.started))
+
+    def evict(
+        self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None,
+        loan: int | None = None,
+    ) -> None:
+        """Orders a client to shrink to `room` bytes, and to hold up to `host` bytes on the host and
+        `loan` bytes on another card; None: as many as the limits allow."""
+        if loan is None:
+            loan = self._lend(client, max(0, client.ordered - room))
+        self._move(client, Evict(
+            client.id, next(self.numbers), room, host, goal is not None, loan,
+            client.lender.uuid if client.lender else ""), goal)
+
+    def load(self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None) -> None:
+        """Gives a client room. The sum of room never exceeds the capacity of a card that works."""
+        more = max(0, room - client.charged)
+        assert more == 0 or more <= self.free or self.lost, "the card has no such room"
+        client.cut = False
+        number = next(self.numbers)
+        self._move(client, Load(client.id, number, room, host, goal is not None), goal)
+
+    def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
+        """Orders a client to copy `size` bytes to its tier, with up to `host` bytes on the host."""
+        loan = self._lend(client, size)
+        self._move(client, Writeback(
+            client.id, next(self.numbers), client.ordered, host, True, loan,
+            client.lender.uuid if client.lender else "", size), Goal.WRITEBACK)
+
+    def store(self, client: ScheduledClient, size: int) -> None:
+        """Orders a client to move swapped blocks to the disk, up to `size` bytes there in all."""
+        order = Store(client.id, next(self.numbers), size)
+        client.stores = (*client.stores, order)
+        self.send(order)
+
+    def send_limits(
+        self, client: ScheduledClient, number: int, most: int, beyond: int, why: str = ""
+    ) -> None:
+        """Sends LIMITS. `why`: the limit because of which a COMMIT request was refused."""
+        promise = client.promise
+        promise.last_most, promise.last_total = most, self.total_for(client)
+        self.send(Limits(
+            client.id, number, promise.commit, most, promise.last_total, beyond, why))
+
+    def _lend(self, client: ScheduledClient, moved: int) -> int:
+        """Bytes that may lie on another card after `moved` more bytes were evicted or copied."""
+        loan = client.loan.ordered
+        left = self.borrowable(client)
+        moved = moved if left is None else min(moved, max(0, left))
+        if client.terms.suspended:
+            return loan                 # see loans.py
+        if client.lender is None and moved:
+            client.lender = self.neighbour.lender()
+        return loan if client.lender is None else loan + min(moved, client.lender.available)
+
+    def _move(self, client: ScheduledClient, order: MoveOrder, goal: Goal | None = None) -> None:
+        host = client.host_counted
+        if not isinstance(order, Load):
+            host += max(0, order.host - client.host_charged)
+        client.moves = (*client.moves, Move(order, self.now, host, goal))
+        client.preallocated = 0         # a move ends the preallocation; the order's host covers it
+        client.note_loan()
+        self.send(order)
 
 
 def crowd(members: Iterable[ScheduledClient]) -> int:

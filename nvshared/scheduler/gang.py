@@ -25,7 +25,6 @@ from typing import NamedTuple
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Standing
 
 
@@ -74,17 +73,17 @@ def member(card: Card, client: ScheduledClient) -> Member:
     )
 
 
-def plan(decision: Decision) -> None:
+def plan(card: Card) -> None:
     """Stops members whose gang's turn ends, and reports members that do not fit."""
-    alone = decision.card.alone
-    for client in decision.card.groups["ganged"]:
+    alone = card.alone
+    for client in card.groups["ganged"]:
         if client.phase is Phase.WAITING:
-            decision.crowded(client, alone)     # also for members that are not queued
+            card.crowded(client, alone)  # also for members that are not queued
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or client.is_permanent:
             continue
-        if client.standing in (Standing.APART, Standing.ENDS) and decision.due(turn.stop_after):
-            decision.stop(client, TurnEnd.GANG)
+        if client.standing in (Standing.APART, Standing.ENDS) and card.due(turn.stop_after):
+            card.stop(client, TurnEnd.GANG)
 
 
 def claim(card: Card) -> ScheduledClient | None:

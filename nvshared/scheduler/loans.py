@@ -39,8 +39,7 @@ The schedulers of all cards share these objects, as they share the host budget. 
 bytes are those at the end of its last event.
 """
 
-from nvshared.scheduler.card import Card
-from nvshared.scheduler.decision import DEPTH, Decision
+from nvshared.scheduler.card import DEPTH, Card
 from nvshared.scheduler.domains import Loan
 
 RESERVE_PART = 8                        # of a card is never lent
@@ -64,9 +63,8 @@ def settle(card: Card) -> None:
         neighbour.lendable = max(0, left)
 
 
-def plan(decision: Decision) -> None:
+def plan(card: Card) -> None:
     """Orders this card's clients to return loans that exceed their lenders' lendable bytes."""
-    card = decision.card
     borrowing = card.groups["borrowing"]
     for client in borrowing:
         client.note_loan()              # updated by the event that is being handled
@@ -79,13 +77,13 @@ def plan(decision: Decision) -> None:
             continue
         if client.unresponsive or len(client.moves) >= DEPTH:
             continue
-        if not decision.due(client.return_after):
+        if not card.due(client.return_after):
             continue
         home = min(client.memory.dirty, excess, card.free)
         if (home >= card.settings.block and not client.moves and not client.terms.suspended
-                and not card.groups.size("lacking") and decision.due(client.failures.load_after)):
-            decision.load(client, client.ordered + home, client.host_charged)
+                and not card.groups.size("lacking") and card.due(client.failures.load_after)):
+            card.load(client, client.ordered + home, client.host_charged)
         # Return a step more, so that a slowly growing client of the lender does not wait each time.
         loan = max(0, client.loan.ordered - excess - card.settings.step)
         host = min(max(0, card.host_free_for(client)), RETURN_BLOCKS * card.settings.block)
-        decision.evict(client, client.ordered, client.host_charged + host, loan=loan)
+        card.evict(client, client.ordered, client.host_charged + host, loan=loan)

@@ -28,7 +28,7 @@ from collections.abc import Iterable
 
 from nvshared.scheduler import promises, queue, trust
 from nvshared.scheduler.actions import Evict, Writeback
-from nvshared.scheduler.card import Card
+from nvshared.scheduler.card import DEPTH, Card
 from nvshared.scheduler.client import (
     QUEUING,
     WRITEBACK_AFTER,
@@ -38,7 +38,6 @@ from nvshared.scheduler.client import (
     Phase,
     ScheduledClient,
 )
-from nvshared.scheduler.decision import DEPTH, Decision
 from nvshared.scheduler.events import Evicted, Loaded, Moved, Standing, WrittenBack
 from nvshared.units import GIB, SECOND
 
@@ -62,28 +61,26 @@ LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
 SHORTFALL = 10 * SECOND
 
 
-def plan(decision: Decision) -> int:
+def plan(card: Card) -> int:
     """Evicts memory for holders that lack room, and loads their memory into the free room.
 
     Returns the bytes of host memory that evictions lack.
     """
-    card = decision.card
-    if card.shortfall and decision.due(card.shortfall_until):
+    if card.shortfall and card.due(card.shortfall_until):
         card.shortfall = 0
     # An order may leave host memory that allows another order.
     before, host_short = -1, 0
-    while before != len(decision.actions):
-        before = len(decision.actions)
-        host_short = _move(decision)
+    while before != len(card.actions):
+        before = len(card.actions)
+        host_short = _move(card)
     return host_short
 
 
-def _move(decision: Decision) -> int:
-    card = decision.card
+def _move(card: Card) -> int:
     lacking = card.groups["lacking"]
     lacking.sort(key=lambda c: (c.phase is Phase.LOADING, c.turn.serial if c.turn else 0))
     short = sum(c.lacks_room for c in lacking) - card.free - coming(card)
-    evictions = Evictions(decision)
+    evictions = Evictions(card)
     host_short = 0
     if short > 0:
         holders = [c for c in card.holders if c.phase is not Phase.DRAINING and not c.unresponsive]
@@ -95,14 +92,14 @@ def _move(decision: Decision) -> int:
                 for c in card.groups["answering"] for move in c.moves
                 if move.direction is Direction.IN)
             host_short = max(0, evictions.host_short - comes)
-    host_short = _load(decision, lacking, host_short)
-    _trim(decision, host_short, evictions)
-    _relieve(decision)
-    _slacken(decision, lacking)
+    host_short = _load(card, lacking, host_short)
+    _trim(card, host_short, evictions)
+    _relieve(card)
+    _slacken(card, lacking)
     # Suspended clients are evicted as far as host memory allows.
     suspended = [c for c in card.groups["suspended"] if c.turn is None]
     if suspended:
-        evictions = Evictions(decision)
+        evictions = Evictions(card)
         evictions.plan(suspended, sum(c.ordered - c.memory.pinned for c in suspended), [])
         evictions.order()
         host_short += evictions.host_short
@@ -146,11 +143,11 @@ class Evictions:
     and of the client's domains. If one client has too little, the next may still have some.
     """
 
-    def __init__(self, decision: Decision) -> None:
+    def __init__(self, card: Card) -> None:
         self.amounts: dict[int, int] = {}
         self.host_short = 0             # bytes that could be evicted but for host memory
-        self._decision = decision
-        self._host_left = max(0, decision.card.host_free)
+        self._card = card
+        self._host_left = max(0, card.host_free)
         self._given: Counter[str] = Counter()   # of host memory, by domain
 
     def plan(
@@ -163,7 +160,7 @@ class Evictions:
         """
         willing = [
             v for v in victims
-            if short > 0 and not v.unresponsive and self._decision.due(v.failures.evict_after)
+            if short > 0 and not v.unresponsive and self._card.due(v.failures.evict_after)
         ]
         for victim in willing:
             if not victim.moving(Direction.IN):
@@ -172,7 +169,7 @@ class Evictions:
             # A running client may fill its surplus before the EVICT arrives; then the hook keeps
             # that room.
             surplus = holder.ordered - max(holder.need, holder.memory.filled) - keep
-            if short > 0 and self._decision.due(holder.failures.evict_after):
+            if short > 0 and self._card.due(holder.failures.evict_after):
                 short -= self._note(holder, min(short, surplus))
         for victim in willing:
             short -= self._note(victim, self._movable(victim, short))
@@ -180,7 +177,7 @@ class Evictions:
 
     def order(self, goal: Goal | None = None) -> None:
         """Orders the evictions, in steps. The rest is planned anew after the replies."""
-        card = self._decision.card
+        card = self._card
         for id, amount in self.amounts.items():
             client = card.clients[id]
             if client.moving(Direction.IN):
@@ -199,7 +196,7 @@ class Evictions:
                     more = max(BLOCKS * card.settings.block,
                                min(card.settings.step, free // HOST_PART))
                     host += min(free, max(0, moved - spare) + more)
-                self._decision.evict(
+                self._card.evict(
                     client, client.ordered - unfilled - moved, host, goal if moved else None)
                 amount -= unfilled + moved
 
@@ -217,7 +214,7 @@ class Evictions:
             return 0
         own = _usable_host(victim)
         # Hooks move whole blocks: with less than one in host memory, nothing moves.
-        block = self._decision.card.settings.block
+        block = self._card.settings.block
         domains = victim.domains
         left = max(0, min([self._host_left, *(d.untaken - self._given[d.name] for d in domains)]))
         possible = min(wanted, own + (left if left >= block else 0))
@@ -244,15 +241,14 @@ def _usable_host(client: ScheduledClient) -> int:
     return max(client.host_spare, min(client.staying, client.host_charged))
 
 
-def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -> int:
+def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
     """Gives holders the room that they lack. Returns the host memory that is still short."""
-    card = decision.card
     free, more_comes = card.free, coming(card) > 0
     for client in wanting:
         want = client.lacks_room
         mine = max(0, min(want, free))  # reserved for this client, whether ordered now or later
         free -= mine
-        if client.moving(Direction.OUT) or not decision.due(client.failures.load_after):
+        if client.moving(Direction.OUT) or not card.due(client.failures.load_after):
             continue
         # Smaller pieces are not worth a round trip while orders under way will free more room.
         while mine > 0 and len(client.moves) < DEPTH and (
@@ -261,17 +257,16 @@ def _load(decision: Decision, wanting: list[ScheduledClient], host_short: int) -
             piece = min(mine, card.settings.step)
             host = max(0, client.host_charged - host_short)
             host_short -= min(host_short, client.host_charged - host, piece)
-            decision.load(client, client.ordered + piece, host)
+            card.load(client, client.ordered + piece, host)
             mine -= piece
             want -= piece
         if not client.moves and (client.cut or (want == 0 and not client.whole)):
-            decision.load(client, client.ordered, client.host_charged)
+            card.load(client, client.ordered, client.host_charged)
     return host_short
 
 
-def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
+def _slacken(card: Card, lacking: list[ScheduledClient]) -> None:
     """Gives running clients room to grow, out of room that no client needs."""
-    card = decision.card
     spare = card.free - sum(c.lacks_room for c in lacking) - card.groups.sums.queued_want
     slack = min(SLACK_MOST, spare // SLACK_PART)
     if slack <= 0:
@@ -281,12 +276,11 @@ def _slacken(decision: Decision, lacking: list[ScheduledClient]) -> None:
         if client.phase is not Phase.RUNNING or not client.whole or client.moves:
             continue
         if has < slack // SLACK_REFILL and slack - has <= card.free:
-            decision.load(client, client.need + slack, client.host_charged)
+            card.load(client, client.need + slack, client.host_charged)
 
 
-def _trim(decision: Decision, host_short: int, evictions: Evictions) -> None:
+def _trim(card: Card, host_short: int, evictions: Evictions) -> None:
     """Takes back host memory that resident blocks keep for their next eviction."""
-    card = decision.card
     if host_short <= 0 or card.groups.size("evicting"):
         return                          # the evictions under way may free enough
     keepers = [
@@ -296,27 +290,27 @@ def _trim(decision: Decision, host_short: int, evictions: Evictions) -> None:
     ]
     certain = [c for c in keepers if kept(c) > 0]
     for client in sorted(certain or keepers, key=lambda c: -kept(c)):
-        if host_short > 0 and _take_back(decision, client, host_short):
+        if host_short > 0 and _take_back(card, client, host_short):
             host_short -= min(host_short, kept(client) or client.host_charged)
 
 
-def _relieve(decision: Decision) -> None:
+def _relieve(card: Card) -> None:
     """Takes back unused host memory of domains that have shrunk."""
-    for domain in decision.card.domains.lacking:
+    for domain in card.domains.lacking:
         short = domain.lacking
-        for client in promises.members(decision.card, domain):
+        for client in promises.members(card, domain):
             unused = min(short, kept(client))
             free = unused > 0 and not client.moves and client.phase is not Phase.DRAINING
-            if free and _take_back(decision, client, unused):
+            if free and _take_back(card, client, unused):
                 short -= unused
 
 
-def _take_back(decision: Decision, client: ScheduledClient, size: int) -> bool:
+def _take_back(card: Card, client: ScheduledClient, size: int) -> bool:
     """Orders a client to give back host memory, at most once in TRIM_AGAIN. False: not ordered."""
-    if not (decision.due(client.failures.trim_after) and decision.due(client.failures.load_after)):
+    if not (card.due(client.failures.trim_after) and card.due(client.failures.load_after)):
         return False
-    client.failures.trim_after = decision.now + TRIM_AGAIN
-    decision.load(client, client.ordered, max(0, client.host_charged - size))
+    client.failures.trim_after = card.now + TRIM_AGAIN
+    card.load(client, client.ordered, max(0, client.host_charged - size))
     return True
 
 
@@ -362,9 +356,7 @@ def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
         card.count(client, failures=1)
 
 
-def _evicted(
-    card: Card, client: ScheduledClient, answer: Evicted, done: Move, before: int
-) -> None:
+def _evicted(card: Card, client: ScheduledClient, answer: Evicted, done: Move, before: int) -> None:
     card.count(client, bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now

@@ -35,7 +35,6 @@ from operator import attrgetter, itemgetter
 from nvshared.scheduler import queue, trust
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, Pin, ScheduledClient
-from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
 from nvshared.scheduler.events import CommitAsked
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
@@ -53,43 +52,40 @@ CHECKS_APART = MILLISECOND              # and the time until the next ones are
 HARDLY = 8                              # below 1/8 of that change, clients are not checked
 
 
-def welcome(decision: Decision, client: ScheduledClient, commit: int) -> None:
+def welcome(card: Card, client: ScheduledClient, commit: int) -> None:
     """Sends the first LIMITS to a client, which may hold a commit from an earlier daemon."""
-    card = decision.card
     trust.judge_joined(card, client, commit, _left(card))
-    if client.committed == 0 and decision.now >= card.gathered:
+    if client.committed == 0 and card.now >= card.gathered:
         client.promise.commit = _grant(card, client, 0, min(_left(card), _bound(card, client)[0]))
-    _send_limits(decision, client, 0, _most(card, client))
+    _send_limits(card, client, 0, _most(card, client))
 
 
-def answer_beyond(decision: Decision, client: ScheduledClient, number: int) -> None:
+def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
     """Answers whether a client may hold as much host memory beyond the card as it claims."""
-    card = decision.card
     if client.overclaims.beyond <= _beyond_card(card, client):
         client.overclaims = replace(client.overclaims, beyond=0)
     left, domain = _bound(card, client)
     why = domain.words if domain is not None and left < 0 <= _left(card) else ""
     why = next((tenant.words for tenant in client.tenancies), why)
-    _send_limits(decision, client, number, _most(card, client), why)
+    _send_limits(card, client, number, _most(card, client), why)
 
 
-def plan(decision: Decision) -> None:
+def plan(card: Card) -> None:
     """Answers COMMIT requests, and calls back commits that exceed a limit."""
-    card = decision.card
     for client in card.groups["granted_to_pin"]:
         pins = tuple(
             pin for pin in client.promise.pins
-            if pin.number > client.memory.answered and not decision.due(pin.until)
+            if pin.number > client.memory.answered and not card.due(pin.until)
         )
         if pins != client.promise.pins:
             client.promise.pins = pins
     for client in card.groups["memory_limited"]:
-        _call_back(decision, client, client.terms.memory_limit)
+        _call_back(card, client, client.terms.memory_limit)
     # A grant to one account may decide the request of another.
-    while any(_answer_account(decision, account) for account in _first_requests(card)):
+    while any(_answer_account(card, account) for account in _first_requests(card)):
         pass
     for client in card.groups["undrainable_overcommitted"]:
-        _call_back(decision, client, client.need + client.to_pin)
+        _call_back(card, client, client.need + client.to_pin)
     # A domain has promised too much after it has shrunk, or when pinned memory was freed: a domain
     # counts no pinned memory, but counts the commit again that becomes unused. This comes last, as
     # answers may show that a grant is used.
@@ -99,7 +95,7 @@ def plan(decision: Decision) -> None:
         if domain.sums.unused > 0 > _left_in(domain):
             overdrawn += members(card, domain)
     for client in overdrawn:
-        _call_back(decision, client)
+        _call_back(card, client)
     # Idle clients load swapped blocks that exceed a shrunken domain.
     card.groups.settle()
     for domain in card.domains.lacking:
@@ -108,9 +104,9 @@ def plan(decision: Decision) -> None:
                 queue.arrive(card, client)
 
 
-def send_limits(decision: Decision) -> None:
+def send_limits(card: Card) -> None:
     """Sends LIMITS to clients whose largest possible commit has changed. Runs last in a plan."""
-    card, settings = decision.card, decision.card.settings
+    settings = card.settings
     unused = card.groups.sums.committed - card.groups.sums.used
     least = settings.total // CHANGE_PART
     hardly = least // HARDLY
@@ -133,19 +129,19 @@ def send_limits(decision: Decision) -> None:
                 card.domain_left[domain.name] = left
                 card.limits_unchecked.update(domain.stakes.keys() & card.clients.keys())
     ids: list[int] = []
-    if card.limits_unchecked and decision.due(card.check_limits_at):
+    if card.limits_unchecked and card.due(card.check_limits_at):
         # Checking all would delay other events.
         ids = sorted(card.limits_unchecked)[:CHECKED_AT_ONCE]
         card.limits_unchecked.difference_update(ids)
         if card.limits_unchecked:
-            card.check_limits_at = decision.now + CHECKS_APART
-            decision.due(card.check_limits_at)
+            card.check_limits_at = card.now + CHECKS_APART
+            card.due(card.check_limits_at)
     told = [card.clients[id] for id in ids if id in card.clients]
     for client in [*told, *(c for c in changed if c.id not in card.limits_unchecked)]:
         most = _most(card, client)
         last = client.promise
         if abs(most - last.last_most) > least or last.last_total != card.total_for(client):
-            _send_limits(decision, client, 0, most)
+            _send_limits(card, client, 0, most)
 
 
 def settle(card: Card) -> None:
@@ -172,22 +168,22 @@ def _first_requests(card: Card) -> dict[str, ScheduledClient]:
     return first
 
 
-def _answer_account(decision: Decision, account: str) -> bool:
+def _answer_account(card: Card, account: str) -> bool:
     """Answers the COMMIT requests of an account, up to the first that has to wait. False: none."""
     answered = False
-    while (client := _first_requests(decision.card).get(account)) is not None:
+    while (client := _first_requests(card).get(account)) is not None:
         request, heard = client.promise.request, client.memory.answered
         # A hook that has the reply to a later request no longer waits for this one.
-        if request and request.number > heard and not _answer(decision, client, request):
+        if request and request.number > heard and not _answer(card, client, request):
             break
         client.promise.request = None
         answered = True
     return answered
 
 
-def _answer(decision: Decision, client: ScheduledClient, request: CommitAsked) -> bool:
+def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
     """Answers a COMMIT request. False: the reply has to wait until others return commit."""
-    card, promise, wanted = decision.card, client.promise, request.bytes
+    promise, wanted = client.promise, request.bytes
     left = _left(card) - max(0, wanted - client.committed)
     pins = max(0, wanted - client.pinned_expected) if client.memory.pin_reason else request.pins
     within, domain = _bound(card, client, wanted, pins)
@@ -196,20 +192,20 @@ def _answer(decision: Decision, client: ScheduledClient, request: CommitAsked) -
     spare = _left_for_account(card, client, wanted)
     if fits and min(left, within, spare) >= 0 and not squeezed:
         promise.commit = max(promise.commit, _grant(card, client, wanted, min(left, within)))
-        promise.granted, promise.granted_until = wanted, decision.now + USED_WITHIN
+        promise.granted, promise.granted_until = wanted, card.now + USED_WITHIN
         if request.pins:
-            until = decision.now + PINNED_WITHIN
+            until = card.now + PINNED_WITHIN
             promise.pins = (*promise.pins, Pin(request.number, request.pins, until))
-        _send_limits(decision, client, request.number, _most(card, client))
+        _send_limits(card, client, request.number, _most(card, client))
         return True
     if not fits:
         # It may fit once undrainable clients have acknowledged that they may not grow any more.
         back = sum(c.committed - max(c.promise.commit, c.used)
                    for c in card.groups["undrainable"] if c is not client)
-        waits = wanted <= _ceiling(card, client) + back and not _overdue(decision, client)
+        waits = wanted <= _ceiling(card, client) + back and not _overdue(card, client)
     elif squeezed:
         room = _unpinned(card) - pins
-        waits = _recall(decision, client, squeezed,
+        waits = _recall(card, client, squeezed,
                         lambda: all(c.used - c.pinned_expected <= room for c in squeezed))
     else:
         others, short = card.groups["unused_commit"], max(-left, -spare)
@@ -219,8 +215,8 @@ def _answer(decision: Decision, client: ScheduledClient, request: CommitAsked) -
             others = [c for c in others if c.account == client.account]
         clients = [c for c in others if c is not client and not c.unresponsive]
         unknown = within >= 0 > left and card.host.budget.gathering
-        waits = (unknown and not _overdue(decision, client)) or _recall(
-            decision, client, clients,
+        waits = (unknown and not _overdue(card, client)) or _recall(
+            card, client, clients,
             lambda: sum(c.committed - c.need for c in clients) >= short)
     if waits:
         return False
@@ -231,62 +227,61 @@ def _answer(decision: Decision, client: ScheduledClient, request: CommitAsked) -
         # The hook takes a LIMITS with at least the requested commit as a grant, so a refusal must
         # carry a smaller commit.
         promise.commit = min(promise.commit, client.need)
-    _send_limits(decision, client, request.number, _most(card, client), why)
+    _send_limits(card, client, request.number, _most(card, client), why)
     return True
 
 
-def _overdue(decision: Decision, client: ScheduledClient) -> bool:
+def _overdue(card: Card, client: ScheduledClient) -> bool:
     """Whether the request has waited for so long that it is decided without others' replies."""
-    return decision.due(client.promise.requested + decision.card.settings.stuck_after)
+    return card.due(client.promise.requested + card.settings.stuck_after)
 
 
 def _recall(
-    decision: Decision, asker: ScheduledClient, clients: list[ScheduledClient],
-    enough: Callable[[], bool],
+    card: Card, asker: ScheduledClient, clients: list[ScheduledClient], enough: Callable[[], bool]
 ) -> bool:
     """Calls back unused commits, if they are enough and the request is not overdue. True: done."""
     for client in clients:
-        _forget_grant(decision, client)
-    if not enough() or _overdue(decision, asker):
+        _forget_grant(card, client)
+    if not enough() or _overdue(card, asker):
         return False
     for client in clients:
-        _call_back(decision, client)
+        _call_back(card, client)
     return True
 
 
-def _forget_grant(decision: Decision, client: ScheduledClient) -> None:
+def _forget_grant(card: Card, client: ScheduledClient) -> None:
     """Clears a grant that has been used, or that has not been used in time."""
     promise = client.promise
     used = client.need >= promise.granted
-    if promise.granted and (used or decision.due(promise.granted_until)):
+    if promise.granted and (used or card.due(promise.granted_until)):
         promise.granted = 0
 
 
-def _call_back(decision: Decision, client: ScheduledClient, limit: int = 0) -> None:
+def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
     """Takes back the unused part of a commit beyond the limit."""
-    _forget_grant(decision, client)
+    _forget_grant(card, client)
     promise, least = client.promise, max(client.used, limit)
     if promise.withdrawn or promise.commit <= least:
         return
     promise.withdrawn, promise.commit = promise.commit, least
-    _send_limits(decision, client, 0, min(promise.last_most, decision.card.total_for(client)))
+    _send_limits(card, client, 0, min(promise.last_most, card.total_for(client)))
     # This order moves nothing; its reply shows that the hook has received the LIMITS. It allows no
     # host memory beyond that of earlier orders.
     held = [client.memory.host, *(move.order.host for move in client.moves)]
-    decision.evict(client, client.ordered, min(held))
+    card.evict(client, client.ordered, min(held))
     promise.confirmed_by = client.moves[-1].order.number
 
 
 def _send_limits(
-    decision: Decision, client: ScheduledClient, number: int, most: int, why: str = ""
+    card: Card, client: ScheduledClient, number: int, most: int, why: str = ""
 ) -> None:
     """Sends LIMITS. They may allow host memory beyond the card that is not promised to any client.
 
     A client with a memory limit is treated as on a card of that size, and gets none beyond it.
     """
     bounded = client.terms.memory_limit or client.tenancies
-    more = 0 if bounded else max(0, client.beyond + _beyond_card(decision.card, client))
-    decision.limits(client, number, most, more, why)
+    more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
+    card.send_limits(client, number, most, more, why)
 
 
 def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:

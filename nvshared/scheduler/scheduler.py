@@ -75,7 +75,6 @@ from nvshared.scheduler import (
 from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.domains import UNBOUNDED, DiskBudget, Domains, HostBudget, Neighbour
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import Snapshot
@@ -103,7 +102,8 @@ class Scheduler:
         self._card = Card(
             settings, now, now + settings.gather, host, disk.join(), disk.limits,
             neighbour or Neighbour(), domains or Domains())
-        self._deadline: int | None = now + settings.gather if settings.gather else None
+        if settings.gather:
+            self._card.deadline = now + settings.gather
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
         """Handles an event. Returns the actions to carry out, in order.
@@ -111,24 +111,22 @@ class Scheduler:
         A client's first action is its Limits, the reply to HELLO.
         """
         card = self._card
-        card.now = now = max(now, card.now)
-        decision = Decision(card, now)
+        card.now, card.actions, card.deadline = max(now, card.now), [], None
         if card.lost:
-            _hear_lost(decision, event)
+            _hear_lost(card, event)
         else:
             terms.account(card)
-            _note(decision, event)
+            _note(card, event)
             queue.account(card)
-            _plan(decision)
+            _plan(card)
         loans.settle(card)              # other cards read the loans next,
         card.groups.settle()            # the domains,
         promises.settle(card)           # and the budgets
-        self._deadline = decision.deadline
-        return decision.actions
+        return card.actions
 
     def deadline(self) -> int | None:
         """The time at which to send a Tick if no event arrives earlier. None: never."""
-        return self._deadline
+        return self._card.deadline
 
     @property
     def settings(self) -> Settings:
@@ -210,29 +208,28 @@ class Scheduler:
         return snapshot.take(self._card)
 
 
-def _note(decision: Decision, event: events.Event) -> None:
+def _note(card: Card, event: events.Event) -> None:
     """Records an event in the card's state."""
-    card = decision.card
     match event:
         case events.Joined():
-            _join(decision, event)
+            _join(card, event)
         case events.Left():
             client = card.remove(event.client)
             if client is not None:
-                decision.end(client, TurnEnd.LEFT)
+                card.end_turn(client, TurnEnd.LEFT)
                 queue.leave(client)
-                card.tenants.weigh(decision.now, *client.path[1:3])
+                card.tenants.weigh(card.now, *client.path[1:3])
                 queue.forget(card, client.path, client.tenants)
         case events.CapacityChanged() | events.SettingsChanged():
             _change_settings(card, event)
         case events.GPULost():
-            _lose(decision)
+            _lose(card)
         case events.TermsChanged():
             client = card.clients.get(event.client)
             if client is not None:
                 terms.change(card, client, event.terms)
         case events.Ganged():
-            turns.ganged(decision, event)
+            turns.ganged(card, event)
         case events.TenantChanged():
             terms.change_tenant(card, event.tenant, event.terms)
         case events.Awaited():
@@ -249,10 +246,10 @@ def _note(decision: Decision, event: events.Event) -> None:
             # A client may have been removed before its last record is read.
             if client is not None:
                 stayed = client.memory.pin_reason
-                trust.hear(client, event.memory, decision.now)
-                _hear(decision, client, event)
+                trust.hear(client, event.memory, card.now)
+                _hear(card, client, event)
                 if client.memory.pin_reason and client.memory.pin_reason != stayed:
-                    decision.add(Pinned(client.id, client.memory.pin_reason))
+                    card.send(Pinned(client.id, client.memory.pin_reason))
 
 
 def _change_settings(card: Card, event: events.CapacityChanged | events.SettingsChanged) -> None:
@@ -263,10 +260,9 @@ def _change_settings(card: Card, event: events.CapacityChanged | events.Settings
     card.shortfall = 0
 
 
-def _join(decision: Decision, event: events.Joined) -> None:
-    card = decision.card
+def _join(card: Card, event: events.Joined) -> None:
     client = ScheduledClient(
-        event.client, card.groups.touched, event.memory, event.memory.room, since=decision.now,
+        event.client, card.groups.touched, event.memory, event.memory.room, since=card.now,
         domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
         tenants=event.tenants,
         lender=next((one for one in card.neighbour.others if one.uuid == event.lender), None),
@@ -282,79 +278,76 @@ def _join(decision: Decision, event: events.Joined) -> None:
         turns.take_over(card, client)
     elif event.wants:
         queue.arrive(card, client)
-    promises.welcome(decision, client, event.commit)
+    promises.welcome(card, client, event.commit)
 
 
-def _hear(decision: Decision, client: ScheduledClient, record: events.Record) -> None:
+def _hear(card: Card, client: ScheduledClient, record: events.Record) -> None:
     match record:
         case events.WentIdle() | events.Copies() | events.Busy():
-            turns.hear(decision.card, client, record)
+            turns.hear(card, client, record)
         case events.Stopped():
-            turns.stopped(decision, client, record)
+            turns.stopped(card, client, record)
         case events.Reopened():
-            turns.reopened(decision.card, client)
+            turns.reopened(card, client)
         case events.Moved():
-            moves.answered(decision.card, client, record)
+            moves.answered(card, client, record)
         case events.Stored():
-            storage.answered(decision.card, client, record)
+            storage.answered(card, client, record)
         case events.CommitAsked(bytes=0):
-            promises.answer_beyond(decision, client, record.number)
+            promises.answer_beyond(card, client, record.number)
         case events.CommitAsked():
-            client.promise.request, client.promise.requested = record, decision.now
+            client.promise.request, client.promise.requested = record, card.now
         case events.Parked():
             if client.waits and not client.holds:
-                client.enter(Phase.IDLE, decision.now)
+                client.enter(Phase.IDLE, card.now)
         case events.MemoryChanged(wants=True):
-            turns.want(decision.card, client)
+            turns.want(card, client)
         case events.MemoryChanged():
             # The record may be older than a thread's wait at the gate, so it does not end the wait.
             return
 
 
-def _plan(decision: Decision) -> None:
-    """Adds all actions to the decision that are due now."""
-    card = decision.card
+def _plan(card: Card) -> None:
+    """Orders everything that is due now."""
     if card.lost:
         return
-    if not decision.due(card.gathered):
+    if not card.due(card.gathered):
         return                          # some clients have not reported figures and promises yet
     for client in card.groups["ignoring_evicts"]:
-        if decision.due(client.failures.pinned_until):
-            trust.hear(client, client.said, decision.now)   # its own figures count again
-    turns.report_stuck(decision)        # first: no client waits for an unresponsive one
-    ahead.interrupt(decision)
-    promises.plan(decision)
-    loans.plan(decision)
-    terms.plan(decision)
-    blocked, lasts = turns.plan(decision)
-    host_short = moves.plan(decision)
-    ahead.plan(decision, blocked, lasts)
-    storage.plan(decision, host_short)
-    background.plan(decision)
-    promises.send_limits(decision)
-    turns.report_stuck(decision)        # again, for the deadline of the orders of this plan
+        if card.due(client.failures.pinned_until):
+            trust.hear(client, client.said, card.now)   # its own figures count again
+    turns.report_stuck(card)            # first: no client waits for an unresponsive one
+    ahead.interrupt(card)
+    promises.plan(card)
+    loans.plan(card)
+    terms.plan(card)
+    blocked, lasts = turns.plan(card)
+    host_short = moves.plan(card)
+    ahead.plan(card, blocked, lasts)
+    storage.plan(card, host_short)
+    background.plan(card)
+    promises.send_limits(card)
+    turns.report_stuck(card)            # again, for the deadline of the orders of this plan
 
 
-def _lose(decision: Decision) -> None:
+def _lose(card: Card) -> None:
     """Ends all turns, the queue and all orders, and opens all gates."""
-    card = decision.card
     card.lost = card.host.lost = card.disk.lost = True
     card.contended, card.head = False, None
     for client in card.everyone:
-        decision.end(client, TurnEnd.LOST)
-        client.enter(Phase.IDLE, decision.now)
+        card.end_turn(client, TurnEnd.LOST)
+        client.enter(Phase.IDLE, card.now)
         client.moves = ()
         if (request := client.promise.request) is not None:
-            _grant_commit(decision, client, request.number, request.bytes)
+            _grant_commit(card, client, request.number, request.bytes)
             client.promise.request = None
         client.failures.load_after = 0
-        _load_all(decision, client)
-        decision.add(Run(client.id))
+        _load_all(card, client)
+        card.send(Run(client.id))
 
 
-def _hear_lost(decision: Decision, event: events.Event) -> None:
+def _hear_lost(card: Card, event: events.Event) -> None:
     """Handles an event of a lost card."""
-    card = decision.card
     match event:
         case events.Left():
             card.remove(event.client)
@@ -363,32 +356,32 @@ def _hear_lost(decision: Decision, event: events.Event) -> None:
         case events.TermsChanged() if event.client in card.clients:
             card.clients[event.client].terms = event.terms
         case events.Said() if event.client in card.clients:
-            _hear_of_lost(decision, card.clients[event.client], event)
+            _hear_of_lost(card, card.clients[event.client], event)
     for client in card.everyone:
-        _load_all(decision, client)
+        _load_all(card, client)
 
 
-def _hear_of_lost(decision: Decision, client: ScheduledClient, event: events.Said) -> None:
-    trust.hear(client, event.memory, decision.now)
+def _hear_of_lost(card: Card, client: ScheduledClient, event: events.Said) -> None:
+    trust.hear(client, event.memory, card.now)
     match event:
         case events.Stopped() | events.MemoryChanged(wants=True):
-            decision.add(Run(client.id))  # the record may have crossed the RUN sent to all
+            card.send(Run(client.id))  # the record may have crossed the RUN sent to all
         case events.Evicted() | events.Loaded():
             client.room = client.memory.room
             client.moves = tuple(move for move in client.moves if move.order.number > event.number)
         case events.Stored():
-            storage.answered(decision.card, client, event)
+            storage.answered(card, client, event)
         case events.CommitAsked():
-            _grant_commit(decision, client, event.number, event.bytes)
+            _grant_commit(card, client, event.number, event.bytes)
 
 
-def _load_all(decision: Decision, client: ScheduledClient) -> None:
-    if client.moves or client.whole or not decision.due(client.failures.load_after):
+def _load_all(card: Card, client: ScheduledClient) -> None:
+    if client.moves or client.whole or not card.due(client.failures.load_after):
         return
-    client.failures.load_after = decision.now + AGAIN
-    decision.load(client, client.need, client.memory.host)
+    client.failures.load_after = card.now + AGAIN
+    card.load(client, client.need, client.memory.host)
 
 
-def _grant_commit(decision: Decision, client: ScheduledClient, number: int, size: int) -> None:
+def _grant_commit(card: Card, client: ScheduledClient, number: int, size: int) -> None:
     client.promise.commit = max(client.promise.commit, size)
-    decision.limits(client, number, client.promise.commit, client.memory.beyond)
+    card.send_limits(client, number, client.promise.commit, client.memory.beyond)

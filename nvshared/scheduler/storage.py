@@ -30,7 +30,6 @@ from collections.abc import Iterable
 
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Stored
 from nvshared.scheduler.moves import kept, victims
 from nvshared.scheduler.settings import BLOCK
@@ -47,9 +46,9 @@ COPIES_AGAIN = SECOND                   # between orders to one client to give u
 COPIES_TAKE = SECOND // 4
 
 
-def plan(decision: Decision, short: int) -> None:
+def plan(card: Card, short: int) -> None:
     """Sends STORE orders. `short`: bytes of host memory that evictions wait for."""
-    card, block = decision.card, decision.card.settings.block
+    block = card.settings.block
     if not (card.disk.budget.size or card.groups.size("storing")):
         return
     short -= sum(map(kept, card.everyone)) if short else 0     # which LOADs take back
@@ -57,52 +56,52 @@ def plan(decision: Decision, short: int) -> None:
     chosen = [] if moves else [
         c for c in card.groups["storable"] if c.phase is Phase.LOADING]
     goes_on = set()
-    for client, size in _wanted(decision, short, [*victims(card, "storable"), *chosen]):
-        if client.unresponsive or not decision.due(client.failures.store_after):
+    for client, size in _wanted(card, short, [*victims(card, "storable"), *chosen]):
+        if client.unresponsive or not card.due(client.failures.store_after):
             continue
         if card.disk_free_for(client) < 0:      # the disk has failed, or a limit has shrunk
             continue
-        if not decision.due(client.failures.copies_after - COPIES_AGAIN + COPIES_TAKE):
+        if not card.due(client.failures.copies_after - COPIES_AGAIN + COPIES_TAKE):
             continue                    # the client gives up copies first
         most = max([client.memory.disk, *(order.size for order in client.stores[-1:])])
         if most - client.memory.disk < block:       # the last STORE is carried out
             more = min(size + block, card.disk_free_for(client) + client.disk_charged - most)
             if more < min(size, block):
                 continue
-            client.failures.store_since = decision.now
-            decision.store(client, most + more)
-            decision.due(decision.now + STALLED)
-        elif decision.due(client.failures.store_since + STALLED):
-            _pause(client, decision.now)
-            decision.due(client.failures.store_after)
+            client.failures.store_since = card.now
+            card.store(client, most + more)
+            card.due(card.now + STALLED)
+        elif card.due(client.failures.store_since + STALLED):
+            _pause(client, card.now)
+            card.due(client.failures.store_after)
             continue
         goes_on.add(client.id)
     for client in card.groups["storing"]:
         if client.id not in goes_on and client.stores[-1].size - client.memory.disk >= block:
-            decision.store(client, client.memory.disk)
+            card.store(client, client.memory.disk)
     if card.disk.takeable - card.groups.sums.disk < card.disk.takeable // FREE_PART:
         for client in card.groups["stored"]:
             idle = client.id not in goes_on and client.memory.disk >= block
-            if idle and decision.due(client.failures.copies_after):
-                client.failures.copies_after = decision.now + COPIES_AGAIN
-                decision.store(client, 0)
+            if idle and card.due(client.failures.copies_after):
+                client.failures.copies_after = card.now + COPIES_AGAIN
+                card.store(client, 0)
 
 
 def _wanted(
-    decision: Decision, short: int, candidates: Iterable[ScheduledClient]
+    card: Card, short: int, candidates: Iterable[ScheduledClient]
 ) -> Iterable[tuple[ScheduledClient, int]]:
     """Yields the clients that are to store blocks, and how many more bytes. If no eviction waits,
     up to a block stays in host memory, because a hook may keep as much as a load buffer."""
-    card, park_after = decision.card, decision.card.settings.park_after
+    park_after = card.settings.park_after
     little = card.host.takeable // FREE_PART - card.host_free
     for client in candidates:
         storable = client.storable
         size = min(storable, max(0, short))
         rests = client.phase is Phase.IDLE or client.terms.suspended
         if rests and storable > BLOCK:
-            if decision.due(client.since + park_after):
+            if card.due(client.since + park_after):
                 size = storable
-            elif little > 0 and decision.due(client.since + park_after // EARLY_PART):
+            elif little > 0 and card.due(client.since + park_after // EARLY_PART):
                 size = min(storable, max(short, little))
         short, little = short - size, little - size
         if size > 0:

@@ -28,7 +28,6 @@ from nvshared.scheduler import queue
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.settings import TenantTerms, Terms
 from nvshared.scheduler.tenants import Node
 
@@ -156,9 +155,8 @@ def account(card: Card) -> None:
         )
 
 
-def plan(decision: Decision) -> None:
+def plan(card: Card) -> None:
     """Stops clients that have used up their window, and queues clients with time in a new one."""
-    card = decision.card
     for client in card.groups["rationed"]:
         if client.phase in (Phase.IDLE, Phase.DRAINING):
             continue
@@ -167,20 +165,20 @@ def plan(decision: Decision) -> None:
             case Phase.RUNNING:
                 turn = client.its_turn
                 if left > 0 and not turn.idle:
-                    decision.due(min(decision.now + left, ends))
-                elif decision.due(turn.stop_after):
-                    decision.stop(
+                    card.due(min(card.now + left, ends))
+                elif card.due(turn.stop_after):
+                    card.stop(
                         client, TurnEnd.IDLE if turn.idle and left > 0 else TurnEnd.LIMIT)
             case Phase.LIMITED if enough:
                 queue.arrive(card, client)
             case Phase.WAITING if not enough:
-                client.enter(Phase.LIMITED, decision.now)
+                client.enter(Phase.LIMITED, card.now)
             case Phase.LOADING if left <= 0:
                 client.turn = None
-                client.enter(Phase.LIMITED, decision.now)
+                client.enter(Phase.LIMITED, card.now)
                 queue.account(card)
         if client.phase is Phase.LIMITED:
-            decision.due(ends)
+            card.due(ends)
 
 
 def standing(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:

@@ -22,7 +22,6 @@ from nvshared.scheduler import ahead, busy, gang, quantum, queue
 from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
 from nvshared.scheduler.card import Card, crowd
 from nvshared.scheduler.client import Direction, Phase, ScheduledClient, Turn
-from nvshared.scheduler.decision import Decision
 from nvshared.scheduler.events import Busy, Copies, Ganged, Standing, Stopped, WentIdle
 from nvshared.scheduler.settings import AntiThrash, Priority
 from nvshared.units import SECOND
@@ -85,7 +84,7 @@ def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) ->
                 busy.end(card, client)
 
 
-def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> None:
+def stopped(card: Card, client: ScheduledClient, answer: Stopped) -> None:
     """Ends the turn of a client that has drained, or parks the turn until its gang has drained."""
     turn = client.turn
     if turn is None or turn.started is None:
@@ -93,31 +92,31 @@ def stopped(decision: Decision, client: ScheduledClient, answer: Stopped) -> Non
     if client.standing in TOGETHER and not client.is_permanent:
         turn.parked = replace(answer, used=None) if turn.resumed else answer
         turn.reported = False
-        decision.card.groups.touched.add(client.id)
+        card.groups.touched.add(client.id)
         return
     client.invited = False
     if turn.ending is not None and turn.parked is None:
-        latency = decision.now - turn.stop_sent - answer.microseconds   # without the drain
+        latency = card.now - turn.stop_sent - answer.microseconds   # without the drain
         latency = min(max(latency, quantum.LEAST_LATENCY), quantum.MOST_LATENCY)
-        decision.card.latency = decision.card.latency.after(latency)
+        card.latency = card.latency.after(latency)
     client.failures.drains = 0
     client.failures.spare_host_unusable = False
-    decision.end(client, turn.ending or TurnEnd.IDLE)
-    client.enter(Phase.IDLE, decision.now)
+    card.end_turn(client, turn.ending or TurnEnd.IDLE)
+    client.enter(Phase.IDLE, card.now)
     client.idle_end_window = None
-    run = decision.card.common_run
+    run = card.common_run
     if turn.ending is TurnEnd.IDLE and turn.last_run is not None and run is not None:
         client.idle_end_window = run.idle_window if run.pace else quantum.IDLE_WATCHED
     if answer.used is not None:
-        held = decision.now - turn.started
+        held = card.now - turn.started
         for node in client.nodes:
             node.credit(min(max(0, held - answer.used), held // BELIEVED_PART))
     queue.leave(client)
     if turn.ending is TurnEnd.PREEMPTED:
-        queue.give_precedence(decision.card, client)
+        queue.give_precedence(card, client)
     if answer.wants:
-        quantum.adapt_idle_window(client, decision.now)
-        queue.join(decision.card, client)
+        quantum.adapt_idle_window(client, card.now)
+        queue.join(card, client)
 
 
 def reopened(card: Card, client: ScheduledClient) -> None:
@@ -141,35 +140,34 @@ def _resume(card: Card, client: ScheduledClient, turn: Turn) -> None:
     client.enter(Phase.RUNNING, card.now)
 
 
-def ganged(decision: Decision, event: Ganged) -> None:
+def ganged(card: Card, event: Ganged) -> None:
     """Changes the standing of clients in their gang.
 
     All changes of a gang on one card are in one event: each event causes a plan, and the cost of a
     plan grows with the number of clients.
     """
-    for client in filter(None, map(decision.card.clients.get, event.clients)):
+    for client in filter(None, map(card.clients.get, event.clients)):
         client.membership, standing = event, event.standing
         client.ready = client.ready and standing is Standing.CLAIMS
         turn = client.turn
         if turn is not None:
             turn.stop_after = max(turn.stop_after, event.stop_after)
             if turn.parked is not None and standing in (Standing.OPEN, Standing.STEPS):
-                _resume(decision.card, client, turn)
+                _resume(card, client, turn)
             elif turn.parked is not None and standing is not Standing.ENDS:
-                stopped(decision, client, turn.parked)
+                stopped(card, client, turn.parked)
             elif client.phase is Phase.LOADING and standing in NOT_CHOSEN:
-                _put_back(decision, client)
+                _put_back(card, client)
         elif client.phase is Phase.IDLE and standing in (Standing.CLAIMS, Standing.GRANTED):
-            queue.arrive(decision.card, client)
+            queue.arrive(card, client)
             client.invited = True
         if client.invited and client.phase is Phase.WAITING and standing < Standing.CLAIMS:
             client.invited = False
-            client.enter(Phase.IDLE, decision.now)
+            client.enter(Phase.IDLE, card.now)
 
 
-def report_stuck(decision: Decision) -> None:
+def report_stuck(card: Card) -> None:
     """Reports clients that have not answered an order for too long. The order stays in force."""
-    card = decision.card
     owing = [
         (client, client.its_turn, client.its_turn.stop_sent)
         for client in card.groups[Phase.DRAINING] if client.its_turn.parked is None
@@ -179,10 +177,10 @@ def report_stuck(decision: Decision) -> None:
         if client.phase is not Phase.DRAINING
     ]
     for client, owed, since in owing:
-        if not owed.reported and decision.due(since + card.settings.stuck_after):
+        if not owed.reported and card.due(since + card.settings.stuck_after):
             owed.reported = True
             card.groups.touched.add(client.id)
-            decision.add(Stuck(client.id, client.state, decision.now - since))
+            card.send(Stuck(client.id, client.state, card.now - since))
             card.count(client, stuck=1)
 
 
@@ -190,52 +188,50 @@ def report_stuck(decision: Decision) -> None:
 Admission = tuple[ScheduledClient | None, int]
 
 
-def plan(decision: Decision) -> Admission:
+def plan(card: Card) -> Admission:
     """Chooses and stops clients. Returns the blocked client for which turns end, and their length.
     """
-    _queue_idle_clients(decision)
-    _suspend(decision)
-    gang.plan(decision)
-    _give_way(decision)
-    _repair(decision)
-    busy.review(decision)              # if busy turns end, a waiting member need not wait any more
-    blocked, lasts = _admit_and_start(decision)
-    while busy.review(decision):
-        blocked, lasts = _admit_and_start(decision)
-    blocked = blocked or gang.claim(decision.card)
-    decision.card.contended = blocked is not None or _crowded(decision.card)
-    decision.card.head = None if blocked is None else blocked.id
-    _stop_idle_holders(decision)
-    _send_runs(decision, blocked, lasts)
+    _queue_idle_clients(card)
+    _suspend(card)
+    gang.plan(card)
+    _give_way(card)
+    _repair(card)
+    busy.review(card)                   # if busy turns end, a waiting member need not wait any more
+    blocked, lasts = _admit_and_start(card)
+    while busy.review(card):
+        blocked, lasts = _admit_and_start(card)
+    blocked = blocked or gang.claim(card)
+    card.contended = blocked is not None or _crowded(card)
+    card.head = None if blocked is None else blocked.id
+    _stop_idle_holders(card)
+    _send_runs(card, blocked, lasts)
     return blocked, lasts
 
 
-def _admit_and_start(decision: Decision) -> Admission:
-    found = _settle(decision)
-    while _start(decision):             # the measured hand-over may have changed the quantum
-        found = _settle(decision)
+def _admit_and_start(card: Card) -> Admission:
+    found = _settle(card)
+    while _start(card):                 # the measured hand-over may have changed the quantum
+        found = _settle(card)
     return found
 
 
-def _settle(decision: Decision) -> Admission:
+def _settle(card: Card) -> Admission:
     """Chooses clients as far as they fit, then ends turns for the head if it does not fit."""
-    blocked, lasts = _admit_all(decision)
-    if _crowded(decision.card):
-        _stop_enough(decision, None, lasts, lambda staying: crowd(staying) <= 1)
-    while blocked is not None and _stop_enough(
-        decision, blocked, lasts, _fits_with(decision.card, blocked)
-    ):
-        blocked, lasts = _admit_all(decision)   # a client that was put back may be the new head
+    blocked, lasts = _admit_all(card)
+    if _crowded(card):
+        _stop_enough(card, None, lasts, lambda staying: crowd(staying) <= 1)
+    while blocked is not None and _stop_enough(card, blocked, lasts, _fits_with(card, blocked)):
+        blocked, lasts = _admit_all(card)   # a client that was put back may be the new head
     return blocked, lasts
 
 
-def _admit_all(decision: Decision) -> Admission:
+def _admit_all(card: Card) -> Admission:
     """Repeats admission while it chooses clients: the new turns count in advance, so the head of
     the queue may change."""
-    groups = decision.card.groups
+    groups = card.groups
     while True:
         before = groups.size("holding")
-        found = _admit(decision)
+        found = _admit(card)
         if found[0] is None or groups.size("holding") == before:
             return found
 
@@ -259,75 +255,70 @@ def _crowded(card: Card) -> bool:
     return crowd(card.groups[Phase.RUNNING]) > 1
 
 
-def _choose(
-    decision: Decision, client: ScheduledClient, beside: frozenset[int] = frozenset()
-) -> None:
-    waited = client.id == decision.card.head
+def _choose(card: Card, client: ScheduledClient, beside: frozenset[int] = frozenset()) -> None:
+    waited = client.id == card.head
     client.turn = Turn(
-        next(decision.card.serials), chosen=decision.now, beside=beside,
+        next(card.serials), chosen=card.now, beside=beside,
         lacked=quantum.missing_bytes(client) if waited else None,
         swapped=client.swapped,
     )
-    client.enter(Phase.LOADING, decision.now)
-    queue.choose(decision.card, client)
+    client.enter(Phase.LOADING, card.now)
+    queue.choose(card, client)
 
 
-def _put_back(decision: Decision, client: ScheduledClient) -> None:
+def _put_back(card: Card, client: ScheduledClient) -> None:
     """Cancels a turn that never began. The client keeps its place in the queue."""
     client.turn = None
-    client.enter(Phase.WAITING, decision.now)
-    queue.account(decision.card)
+    client.enter(Phase.WAITING, card.now)
+    queue.account(card)
 
 
-def _queue_idle_clients(decision: Decision) -> None:
+def _queue_idle_clients(card: Card) -> None:
     """Queues all idle clients before the daemon ends, because turns do not change without it. The
     smallest clients come first, so that as many as possible fit."""
-    card = decision.card
     if card.settings.draining:
         for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.takes):
             if not client.terms.suspended:
                 queue.arrive(card, client)
 
 
-def _suspend(decision: Decision) -> None:
+def _suspend(card: Card) -> None:
     """Ends the turns of suspended clients."""
-    for client in [c for c in decision.card.holders if c.terms.suspended]:
+    for client in [c for c in card.holders if c.terms.suspended]:
         if client.phase is Phase.LOADING:
-            _put_back(decision, client)
-        elif client.phase is Phase.RUNNING and decision.due(client.its_turn.stop_after):
-            decision.stop(client, TurnEnd.SUSPENDED)
+            _put_back(card, client)
+        elif client.phase is Phase.RUNNING and card.due(client.its_turn.stop_after):
+            card.stop(client, TurnEnd.SUSPENDED)
 
 
-def _give_way(decision: Decision) -> None:
+def _give_way(card: Card) -> None:
     """Cancels turns of chosen clients that are unresponsive, or for which no room is found."""
-    card = decision.card
     # Others can use the room that is reserved for an unresponsive client.
     for client in [c for c in card.groups[Phase.LOADING] if c.unresponsive]:
-        _put_back(decision, client)
+        _put_back(card, client)
     stalled = [client for client in card.groups[Phase.LOADING] if not client.whole]
-    if not stalled or not any(c.not_before <= decision.now for c in card.groups.queue()):
+    if not stalled or not any(c.not_before <= card.now for c in card.groups.queue()):
         return
     for client in stalled:
         under_way = client.moves or card.groups.size("evicting")
         patience = card.settings.stuck_after if under_way else STALLED
-        if decision.due(max(client.its_turn.chosen, client.progress, card.last_evicted) + patience):
+        if card.due(max(client.its_turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
             queue.join(card, client)
             queue.account(card)
-            client.not_before = decision.now + GAVE_WAY
+            client.not_before = card.now + GAVE_WAY
             card.count(client, gave_way=1)
 
 
-def _repair(decision: Decision) -> None:
+def _repair(card: Card) -> None:
     """Ends turns that no longer fit: a client grew, the card shrank, the mode changed."""
-    card = decision.card
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     for client in reversed([c for c in staying if c.phase is Phase.LOADING]):
         members = [c for c in staying if not c.is_permanent]
         if (not card.one_at_a_time or crowd(members) <= 1) and card.fits(members):
             return
         staying.remove(client)
-        _put_back(decision, client)
+        _put_back(card, client)
     # First stop clients that lack memory, the youngest turn first; then the oldest turns.
     asking = [c for c in reversed(staying) if not c.whole]
     content = [c for c in staying if c.whole and not c.is_permanent]
@@ -336,17 +327,16 @@ def _repair(decision: Decision) -> None:
         alone = [c for c in staying if not c.is_permanent] == content[-1:]
         if card.fits(staying) or alone:
             return
-        if decision.due(client.its_turn.stop_after):
+        if card.due(client.its_turn.stop_after):
             staying.remove(client)
-            decision.stop(client, TurnEnd.ROOM if client in asking else TurnEnd.CAPACITY)
+            card.stop(client, TurnEnd.ROOM if client in asking else TurnEnd.CAPACITY)
 
 
-def _admit(decision: Decision) -> Admission:
-    card = decision.card
+def _admit(card: Card) -> Admission:
     one_at_a_time = card.one_at_a_time
     for client in card.groups["queued_permanent"]:
         if not client.unresponsive:
-            _choose(decision, client)   # whichever other clients hold the card
+            _choose(card, client)   # whichever other clients hold the card
     number = card.groups.size("holding") - card.groups.size("permanent")
     number -= sum(c.unresponsive and not c.is_permanent for c in card.groups["holding"])
     alone = card.alone
@@ -365,10 +355,10 @@ def _admit(decision: Decision) -> Admission:
             if client.ready or other:
                 continue
         # A client that cannot run at all now does not delay the others.
-        if not decision.due(client.not_before) or client.takes > alone or client.unresponsive or (
+        if not card.due(client.not_before) or client.takes > alone or client.unresponsive or (
             tight and not card.fits([client])
         ):
-            decision.crowded(client, alone)
+            card.crowded(client, alone)
             continue
         crowded = one_at_a_time and number > gang.siblings(card.holders, client)
         fits = client.takes <= beside and not crowded and not (
@@ -381,19 +371,16 @@ def _admit(decision: Decision) -> Admission:
             blocked, overtaken = client, card.holders
             lasts = quantum.now(card, blocked)
             # No other client fits or may overtake, so the rest of the queue need not be checked.
-            if beside < least or one_at_a_time or not _may_overtake(
-                decision, blocked, overtaken, lasts
-            ):
+            full = beside < least or one_at_a_time
+            if full or not _may_overtake(card, blocked, overtaken, lasts):
                 break
             continue
         if blocked is not None and client.priority is Priority.BACKGROUND < blocked.priority:
             break                       # background clients wait behind all others
-        if blocked is not None and not (
-            fits and _may_overtake(decision, blocked, overtaken, lasts)
-        ):
+        if blocked is not None and not (fits and _may_overtake(card, blocked, overtaken, lasts)):
             continue
         serials = [holder.its_turn.serial for holder in overtaken]
-        _choose(decision, client, frozenset(serials))
+        _choose(card, client, frozenset(serials))
         if blocked is not None:
             overtaken.append(client)    # the youngest turn, so the list stays sorted by age
         beside -= client.takes
@@ -402,34 +389,34 @@ def _admit(decision: Decision) -> Admission:
 
 
 def _may_overtake(
-    decision: Decision, blocked: ScheduledClient, holders: list[ScheduledClient], lasts: int
+    card: Card, blocked: ScheduledClient, holders: list[ScheduledClient], lasts: int
 ) -> bool:
     """Whether clients may run beside the holders until the first of those turns ends.
 
     `lasts`: microseconds of a turn.
     """
-    if decision.card.settings.anti_thrash is AntiThrash.OFF:
+    if card.settings.anti_thrash is AntiThrash.OFF:
         return True
-    ended = _ended(decision, blocked, holders, lasts)
+    ended = _ended(card, blocked, holders, lasts)
     heard = [h for h in holders if not h.unresponsive and not h.is_permanent]
     soonest = min(
         (h.its_turn.counted for h in heard if h.its_turn.started is not None),
-        default=decision.now,
+        default=card.now,
     )
     return (
         not any(h.phase is Phase.DRAINING or h.id in ended for h in heard)
-        and soonest + lasts >= decision.now + lasts // WORTHWHILE
+        and soonest + lasts >= card.now + lasts // WORTHWHILE
     )
 
 
 def _ended(
-    decision: Decision, head: ScheduledClient | None, holders: list[ScheduledClient], usual: int
+    card: Card, head: ScheduledClient | None, holders: list[ScheduledClient], usual: int
 ) -> dict[int, TurnEnd]:
     """Returns the clients whose turns may end now for the head of the queue, with the reasons.
 
     `usual`: microseconds that a turn lasts. Lowers the deadline to the end of the next turn.
     """
-    settings = decision.card.settings
+    settings = card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
     for holder in holders:              # oldest first: turns that a holder overtook come before it
@@ -448,10 +435,10 @@ def _ended(
         over = not turn.beside <= lasting
         if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
             lasts = min(usual, quantum.LEAST) if yields else usual
-            again = head is not None and queue.stays_first(decision.card, holder, head)
-            if not over and again and decision.due(turn.counted + lasts):
-                turn.renewed = decision.now
-            over = over or decision.due(turn.counted + lasts)
+            again = head is not None and queue.stays_first(card, holder, head)
+            if not over and again and card.due(turn.counted + lasts):
+                turn.renewed = card.now
+            over = over or card.due(turn.counted + lasts)
         elif holder.phase is not Phase.DRAINING:
             over = (over and rank >= holder.priority) or yields
         if turn.idle and not settings.draining and not holder.standing:
@@ -466,22 +453,22 @@ def _ended(
 
 
 def _stop_enough(
-    decision: Decision, head: ScheduledClient | None, lasts: int,
+    card: Card, head: ScheduledClient | None, lasts: int,
     enough: Callable[[list[ScheduledClient]], bool],
 ) -> bool:
     """Ends as few turns as are enough for the head, and none if all that may end are not enough.
 
     True: a chosen client's turn was cancelled, or the head got ready, so admission is repeated.
     """
-    staying = [c for c in decision.card.holders if c.phase is not Phase.DRAINING]
+    staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     claims = head is not None and head.standing is Standing.CLAIMS
     if enough(staying):
         if head is not None and claims:
             head.ready = True           # the head fits once draining clients are gone
         return claims
-    ended = _ended(decision, head, decision.card.holders, lasts)
+    ended = _ended(card, head, card.holders, lasts)
     leaving: list[ScheduledClient] = []
-    may_leave = [c for c in staying if c.id in ended and decision.due(c.its_turn.stop_after)]
+    may_leave = [c for c in staying if c.id in ended and card.due(c.its_turn.stop_after)]
     for client in sorted(may_leave, key=lambda c: (ended[c.id] is not TurnEnd.IDLE, c.priority)):
         staying.remove(client)
         leaving.append(client)
@@ -498,35 +485,34 @@ def _stop_enough(
         return True
     for client in leaving:
         if client.phase is Phase.RUNNING:
-            decision.stop(client, ended[client.id])
+            card.stop(client, ended[client.id])
         else:
-            _put_back(decision, client)
+            _put_back(card, client)
     return any(client.turn is None for client in leaving)
 
 
-def _start(decision: Decision) -> bool:
+def _start(card: Card) -> bool:
     """Starts the turns of chosen clients that are whole. True: a hand-over's cost was measured."""
     learnt = False
-    for client in decision.card.groups[Phase.LOADING]:
+    for client in card.groups[Phase.LOADING]:
         turn = client.its_turn
         if not client.whole or client.standing not in MAY_START:
             continue
-        turn.started = decision.now
-        learnt = quantum.measure(decision.card, client) or learnt
+        turn.started = card.now
+        learnt = quantum.measure(card, client) or learnt
         client.failures.load_pause = 0
         if client.written_back:         # the program makes the copies stale
             client.writeback_after = min(2 * client.writeback_after, WRITEBACK_AFTER_MOST)
         client.written_back, client.writeback_exhausted = 0, False
-        decision.card.count(client, turns=1)
-        client.enter(Phase.RUNNING, decision.now)
-        decision.add(TurnStarted(client.id))
+        card.count(client, turns=1)
+        client.enter(Phase.RUNNING, card.now)
+        card.send(TurnStarted(client.id))
     return learnt
 
 
-def _stop_idle_holders(decision: Decision) -> None:
+def _stop_idle_holders(card: Card) -> None:
     """Stops idle clients if their room may soon be needed, or if busy turns could begin without
     them."""
-    card = decision.card
     if card.contended or card.settings.draining:
         return
     running = card.groups[Phase.RUNNING]
@@ -536,15 +522,13 @@ def _stop_idle_holders(decision: Decision) -> None:
         return
     for client in running:
         turn = client.its_turn          # members of a gang go on: other members may not be idle
-        if turn.idle and not client.standing and not client.is_permanent and decision.due(
-            turn.stop_after
-        ):
-            decision.stop(client, TurnEnd.IDLE)
+        stays = client.standing or client.is_permanent
+        if turn.idle and not stays and card.due(turn.stop_after):
+            card.stop(client, TurnEnd.IDLE)
 
 
-def _send_runs(decision: Decision, blocked: ScheduledClient | None, lasts: int) -> None:
+def _send_runs(card: Card, blocked: ScheduledClient | None, lasts: int) -> None:
     """Sends RUN to running clients whose quantum, pacing or requested reports have changed."""
-    card = decision.card
     running = card.groups[Phase.RUNNING]
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
@@ -567,7 +551,7 @@ def _send_runs(decision: Decision, blocked: ScheduledClient | None, lasts: int) 
             continue
         if not endless:
             # The turn of a gate that opened just now ends at this time.
-            decision.due(turn.counted + lasts)
+            card.due(turn.counted + lasts)
         window = quantum.patience(client, quantum.IDLE_WATCHED) if watched else 0
         if moves or client.rationed:
             window = common.idle_window
@@ -590,5 +574,5 @@ def _send_runs(decision: Decision, blocked: ScheduledClient | None, lasts: int) 
         if not told.report_busy:
             turn.busy = None
         turn.last_run = told
-        left = max(1, turn.counted + told.quantum - decision.now)
-        decision.add(told if told.step or not told.quantum else replace(told, quantum=left))
+        left = max(1, turn.counted + told.quantum - card.now)
+        card.send(told if told.step or not told.quantum else replace(told, quantum=left))

@@ -18,7 +18,7 @@ from nvshared.scheduler.actions import (
     TurnEnd,
     TurnEnded,
 )
-from nvshared.scheduler.decision import DEPTH
+from nvshared.scheduler.card import DEPTH
 from nvshared.scheduler.events import (
     CapacityChanged,
     CommitAsked,
