@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon, told by lines of its standard input what to move: for machines without a D-Bus.
+"""The daemon, moving programs as lines of its standard input say: for machines without a D-Bus.
 
-    park PID        move PID GPU        Answers: "done", or why not.
+    park PID        move PID GPU        deep-idle SECONDS
+
+Orders are carried out at the same time. Each is answered by the line "PID done", or "PID" and the
+reason why not; the PID of deep-idle is 0. It uses the first two GPUs only.
 """
 
 import asyncio
@@ -11,35 +14,52 @@ from typing import Any
 from nvshared import daemon
 from nvshared.errors import NvshareError
 from nvshared.machine import host
-from nvshared.sharing.moving import Moving
+from nvshared.machine.nvml import NVML
+from nvshared.sharing.moving import Moving, start_task
+from nvshared.units import SECOND
+
+CARDS = 2
+
+find_all, watch = NVML.find, Moving.watch
 
 
-async def _obey(moving: Moving, words: list[str]) -> str:
+async def _carry_out(moving: Moving, order: str, *words: str) -> str:
     gpus: Any = moving._gpus
-    pid = int(words[1])
+    if order == "deep-idle":
+        moving.deep_idle = round(float(words[0]) * SECOND)
+        return "0 done"
+    pid = int(words[0])
     found: list[Any] = []
-    # Just after a move it is on its way to the other card.
+    # Just after a move the client is on its way to the other card.
     while not found and host.started(pid) is not None:
         await asyncio.sleep(0.001)
         found = [one for gpu in gpus for one in gpu.clients.values() if one.peer.pid == pid]
+    if not found:
+        return f"{pid} has ended"
+    if len(found) > 1:
+        return f"{pid} uses several GPUs"
     try:
-        (client,) = found
-        if words[0] == "park":
-            await moving.park(client)
+        if order == "park":
+            await moving.park(found[0])
         else:
-            await moving.move(client, gpus[int(words[2])])
-    except (NvshareError, ValueError) as error:
-        return str(error)
-    return "done"
+            await moving.move(found[0], gpus[int(words[1])])
+    except NvshareError as error:
+        return f"{pid} {error}"
+    return f"{pid} done"
+
+
+async def _answer(moving: Moving, line: str) -> None:
+    print(await _carry_out(moving, *line.split()), flush=True)
 
 
 async def _listen(moving: Moving) -> None:
-    loop = asyncio.get_running_loop()
+    loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[Any]]()
+    start_task(tasks, watch(moving))
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        print(await _obey(moving, line.split()), flush=True)
+        start_task(tasks, _answer(moving, line))
 
 
 if __name__ == "__main__":
-    # In the place of its look for idle clients, which is off by default.
+    setattr(NVML, "find", lambda nvml: [*find_all(nvml)][:CARDS])   # noqa: B010
     setattr(Moving, "watch", _listen)   # noqa: B010
     sys.exit(daemon.main())

@@ -62,21 +62,28 @@ class LineProcess:
 
 
 class Daemon:
-    """A daemon; `module` may take orders by lines."""
+    """bench.moving.daemon."""
 
-    def __init__(self, folder: Path, *options: str, module: str = "nvshared") -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.log = folder / "log"
         self.socket = folder / "sock"
         with self.log.open("w") as log:
-            self.process = LineProcess([sys.executable, "-m", module, "--bus", "none", "--socket",
-                              str(self.socket), *options], log)
+            self.process = LineProcess(
+                [sys.executable, "-m", "bench.moving.daemon", "--bus", "none", "--socket",
+                 str(self.socket), *options], log)
         while not self.socket.exists():
             if self.process.popen.poll() is not None:
                 raise SystemExit(self.log.read_text())
             time.sleep(0.05)
 
+    def answer(self) -> tuple[int, str]:
+        """The pid and the result of an order, in the order in which they end."""
+        pid, *words = self.process.receive()
+        return int(pid), " ".join(words)
+
     def order(self, *words: object) -> str:
-        return " ".join(self.process.ask(*words)[0])
+        self.process.send(*words)
+        return self.answer()[1]
 
     def end(self) -> None:
         self.process.end(SIGTERM)
@@ -94,7 +101,7 @@ class Bench:
     def __init__(self, folder: Path, gib: float) -> None:
         self._nvml = NVML()
         self.cards: tuple[Facts, ...] = tuple(self._nvml.find())
-        self.daemon = Daemon(folder, module="bench.moving.daemon")
+        self.daemon = Daemon(folder)
         self.program = start("bench.moving.program", self.daemon.socket, gib)
         self.right = self.program.receive()[1]
         self.wrong = 0

@@ -4,7 +4,8 @@
     balance     four trainings, three of them begun on one of two GPUs: the time until all have
                 ended with balance on, off, and with two begun on each GPU
     random      random parks and moves of PyTorch, a CUDA graph, CuPy and JAX, as far as they are
-                installed: each step's checksum is compared with that of the program alone
+                installed, all at the same time: each step's checksum is compared with that of the
+                program alone
     charged     whose host memory grows when a program is parked
     idle        idle notebooks under deep-idle: memory of the GPU before and after
 
@@ -17,6 +18,8 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,6 +28,7 @@ from bench.moving.measure import Daemon, LineProcess, start
 from nvshared.machine.nvml import NVML
 from nvshared.units import MIB
 
+VARIANTS = ("on", "best", "off")
 ON, OFF = (0, 0, 0, 1), (0, 0, 1, 1)    # the GPUs of the four trainings
 SMALL = "8GiB"                          # of each GPU, so that programs are evicted, too
 CAPACITY = "18GiB"                      # of each GPU, so that two trainings do not fit
@@ -34,10 +38,10 @@ def say(part: str, **figures: Any) -> None:
     print(json.dumps({"part": part, **figures}), flush=True)
 
 
-def balance(seconds: float) -> int:
+def balance(seconds: float, variants: Sequence[str]) -> int:
     """Whether a checksum is wrong. All programs import PyTorch before the first variant begins."""
     with tempfile.TemporaryDirectory() as name:
-        folders = {one: Path(name) / one for one in ("on", "best", "off")}
+        folders = {one: Path(name) / one for one in variants}
         trainings: dict[str, list[LineProcess]] = {}
         for variant, folder in folders.items():
             folder.mkdir()
@@ -67,56 +71,91 @@ def balance(seconds: float) -> int:
             for one in trainings[variant]:
                 one.end()
             daemon.end()
-    say("balance", to_best=round(took["on"] / took["best"], 3),
-        off_to_best=round(took["off"] / took["best"], 3))
+    if "best" in took:
+        say("balance", to_best={
+            one: round(seconds / took["best"], 3) for one, seconds in took.items()})
     return len(sums) != 1
 
 
-def random(seconds: float, seed: int) -> int:
-    """The number of wrong checksums, in as many steps as fit into the time, or 100."""
+def random(seconds: float, seed: int, number: int) -> int:
+    """The number of wrong checksums, in `number` parks and moves, or as many as fit into the time.
+
+    In each round all programs do something at the same time: they are parked or moved, or make a
+    step. A parked program is not parked again, but moved or woken by a step.
+    """
     kinds: list[tuple[str, tuple[object, ...]]] = [("bench.moving.program", (1,))]
     kinds += [("bench.moving.others", (kind, 1)) for kind in ("torch", "cupy", "jax")
               if importlib.util.find_spec(kind)]
     chance = Random(seed)
-    gpus = len(NVML().find())
+    moves = ["move", "move"] if len(NVML().find()) > 1 else []
     wrong, counts = 0, {"park": 0, "move": 0, "step": 0}
     refused: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as name:
-        daemon = Daemon(Path(name), "--tq", "auto", "--capacity", SMALL,
-                        module="bench.moving.daemon")
-        pairs = [(words[0], start(module, daemon.socket, *words),
-                  start(module, daemon.socket, *words, shared=False), [0])
+        daemon = Daemon(Path(name), "--tq", "auto", "--capacity", SMALL)
+        pairs = [Pair(str(words[0]), start(module, daemon.socket, *words),
+                      start(module, daemon.socket, *words, shared=False))
                  for module, words in kinds]
-        for _, shared, alone, _at in pairs:
-            wrong += shared.receive() != alone.receive()
-        say("random", programs=[str(kind) for kind, *_ in pairs], wrong_at_start=wrong)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and counts["park"] + counts["move"] < 100:
-            kind, shared, alone, at = chance.choice(pairs)
-            action = chance.choice(["park", "move", "move", "step"] if gpus > 1
-                                   else ["park", "park", "step"])
-            counts[action] += 1
-            if action == "step":
-                answer, right = shared.ask("step")[0][0], alone.ask("step")[0][0]
-                wrong += answer != right
-                if answer != right:
-                    say("random", wrong=str(kind), said=answer, right=right, counts=counts)
-                continue
-            to = [1 - at[0]] if action == "move" else []
-            said = daemon.order(action, shared.pid, *to)
-            if said == "done":
-                at[:] = to or at
-            else:
-                refused[f"{kind}: {said}"] = refused.get(f"{kind}: {said}", 0) + 1
-        for kind, shared, alone, _at in pairs:
-            same = shared.ask("step")[0][0] == alone.ask("step")[0][0]
+        wrong += sum(one.shared.receive() != one.alone.receive() for one in pairs)
+        say("random", programs=[one.kind for one in pairs], wrong_at_start=wrong)
+        began = time.monotonic()
+        while time.monotonic() < began + seconds and counts["park"] + counts["move"] < number:
+            orders: dict[int, tuple[Pair, str]] = {}
+            steps = []
+            for one in pairs:
+                action = chance.choice(["step", *moves] + ["park"] * (not one.parked))
+                counts[action] += 1
+                if action == "step":
+                    one.send_step()
+                    steps.append(one)
+                else:
+                    orders[one.shared.pid] = one, action
+                    to = [1 - one.gpu] if action == "move" else []
+                    daemon.process.send(action, one.shared.pid, *to)
+            for one in steps:
+                right = one.is_right()
+                wrong += not right
+                if not right:
+                    say("random", wrong=one.kind, counts=counts)
+            for _ in orders:
+                pid, said = daemon.answer()
+                one, action = orders[pid]
+                if said != "done":
+                    refused[f"{one.kind}: {said}"] = refused.get(f"{one.kind}: {said}", 0) + 1
+                elif action == "move":
+                    one.gpu, one.parked = 1 - one.gpu, False
+                else:
+                    one.parked = True
+        took = time.monotonic() - began
+        for one in pairs:
+            one.send_step()
+            same = one.is_right()
             wrong += not same
-            say("random", program=str(kind), same=same)
-            shared.end()
-            alone.end()
+            say("random", program=one.kind, same=same)
+            one.shared.end()
+            one.alone.end()
         daemon.end()
-        say("random", seed=seed, **counts, refused=refused, wrong=wrong)
+        say("random", seed=seed, seconds=round(took, 1), **counts, refused=refused, wrong=wrong)
     return wrong
+
+
+@dataclass
+class Pair:
+    """A program that shares the GPUs, and the same program alone."""
+
+    kind: str
+    shared: LineProcess
+    alone: LineProcess
+    gpu: int = 0
+    parked: bool = False
+
+    def send_step(self) -> None:
+        self.shared.send("step")
+        self.alone.send("step")
+        self.parked = False
+
+    def is_right(self) -> bool:
+        """Whether both have the same checksum."""
+        return self.shared.receive()[0] == self.alone.receive()[0]
 
 
 def rss(pid: int) -> dict[str, int]:
@@ -130,7 +169,7 @@ def rss(pid: int) -> dict[str, int]:
 def charged(gib: float) -> int:
     """Whether the checksum is wrong at the end."""
     with tempfile.TemporaryDirectory() as name:
-        daemon = Daemon(Path(name), module="bench.moving.daemon")
+        daemon = Daemon(Path(name))
         program = start("bench.moving.program", daemon.socket, gib)
         right = program.receive()[1]
 
@@ -157,60 +196,63 @@ def charged(gib: float) -> int:
     return not same
 
 
-def idle(number: int) -> int:
-    """Whether a checksum is wrong."""
+def idle(number: int, seconds: float) -> int:
+    """Whether a checksum is wrong. `seconds`: the longest wait until all are parked."""
     with tempfile.TemporaryDirectory() as name:
         nvml = NVML()
         card = nvml.find()[0].uuid
-        folder = Path(name)
-        daemon = Daemon(folder, "--deep-idle", "8s")
+        daemon = Daemon(Path(name), "--deep-idle", "1h")
+        began = time.monotonic()
         notebooks = [start("bench.moving.others", daemon.socket, "torch", 0.25)
                      for _ in range(number)]
-        pids = {one.popen.pid for one in notebooks}
-        most, began = 0, time.monotonic()
+        pids = {one.pid for one in notebooks}
 
         def held() -> list[int]:
             processes = nvml.sample(card).processes or ()
             return [(one.memory or 0) // MIB for one in processes if one.pid in pids]
 
-        answers = []
-        for one in notebooks:
-            answers.append(one.receive()[1])
-            most = max(most, sum(held()))
-        say("idle", notebooks=number, most_mib=most, ready_s=round(time.monotonic() - began, 1))
+        answers = {one.receive()[1] for one in notebooks}
+        used = (nvml.sample(card).memory_used or 0) // MIB
+        say("idle", notebooks=number, same=len(answers) == 1, held_mib=sum(held()), used_mib=used,
+            ready_s=round(time.monotonic() - began, 1))
         began = time.monotonic()
-        while held() and time.monotonic() < began + 90:
+        daemon.order("deep-idle", 1)
+        while held() and time.monotonic() < began + seconds:
             time.sleep(0.5)
-        say("idle", left=held(), parked_s=round(time.monotonic() - began, 1))
+        used = (nvml.sample(card).memory_used or 0) // MIB
+        say("idle", still_held_mib=held(), used_mib=used,
+            parked_s=round(time.monotonic() - began, 1))
         wakes = [one.ask("step") for one in notebooks[:5]]
-        say("idle", wake_s=[round(took, 2) for _, took in wakes], held_mib=held(),
-            same=len({answer[0] for answer, _ in wakes}) == 1)
         wrong = len({answer[0] for answer, _ in wakes}) != 1
+        say("idle", wake_s=[round(took, 2) for _, took in wakes], held_mib=held(), same=not wrong)
         for one in notebooks:
             one.popen.kill()
+        for one in notebooks:
             one.popen.wait()
         daemon.end()
-    return wrong
+    return wrong or len(answers) != 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", choices=["balance", "random", "charged", "idle"])
-    parser.add_argument("--seconds", type=float, default=30.0,
-                        help="of each training alone, or of all random steps")
+    parser.add_argument("--seconds", type=float, default=60.0,
+                        help="of each training alone, of all random steps, or until all are parked")
+    parser.add_argument("--variant", action="append", choices=VARIANTS, help="of balance")
+    parser.add_argument("--moves", type=int, default=100, help="random parks and moves")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--notebooks", type=int, default=30)
     parser.add_argument("--gib", type=float, default=10.0)
     options = parser.parse_args()
     match options.part:
         case "balance":
-            wrong = balance(options.seconds)
+            wrong = balance(options.seconds, options.variant or VARIANTS)
         case "random":
-            wrong = random(options.seconds, options.seed)
+            wrong = random(options.seconds, options.seed, options.moves)
         case "charged":
             wrong = charged(options.gib)
         case _:
-            wrong = idle(options.notebooks)
+            wrong = idle(options.notebooks, options.seconds)
     return wrong > 0
 
 
