@@ -21,12 +21,19 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nvshared.hook import packets, protocol
-from nvshared.hook.connection import HookConnection
+from nvshared.hook import protocol
+from nvshared.hook.connection import (
+    HookConnection,
+    Rotation,
+    close_copy,
+    prepare,
+    refuse_descriptors,
+    shut_down,
+    turn_away,
+)
 from nvshared.hook.listening import BACKLOG
 from nvshared.hook.protocol import OrderRecord, Refusal, Type
 from nvshared.hook.quota import ConnectionQuota
-from nvshared.hook.rotation import Rotation
 from nvshared.lanes import Lanes
 from nvshared.machine import peer, subordinate
 from nvshared.machine.peer import Credentials, Peer
@@ -112,7 +119,7 @@ class Server:
         self._pause: asyncio.TimerHandle | None = None
         self._warned = False
         listening.setblocking(False)
-        packets.refuse_descriptors(listening)
+        refuse_descriptors(listening)
         self._loop.add_reader(listening, self._acceptable)
         lender = subordinate.lenders()
         for name, connected in kept.items():
@@ -131,7 +138,7 @@ class Server:
         self.rotation.close()
         for process in tuple(self._processes.values()):
             for connected, _ in self._take_unserved(process, len(process.unserved)):
-                packets.leave(connected)
+                close_copy(connected)
         for connection in tuple(self._connections):
             connection.end("the daemon stops", for_good=False)
 
@@ -175,9 +182,9 @@ class Server:
         if name is None and mine >= self._room:
             self.complain(
                 Peer.unknown(*credentials), "unserved", "refused: too many are not served yet")
-            packets.turn_away(connected, TOO_MANY, self._loop)
+            turn_away(connected, TOO_MANY, self._loop)
             return
-        packets.prepare(connected)
+        prepare(connected)
         if process is not None and peer.has_ended(process.pidfd):
             self._decline_all(process)  # its pid may belong to a new process by now
             process = None
@@ -295,7 +302,7 @@ class Server:
                 self.keeper.forget(name)
             closed()
 
-        packets.close(connected, self._loop, emptied)
+        shut_down(connected, self._loop, emptied)
 
     def _hold_off(self, error: OSError) -> None:
         """Stops accepting for ACCEPT_PAUSE; new connections wait in the kernel's queue."""

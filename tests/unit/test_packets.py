@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.errors import ProtocolError
-from nvshared.hook import packets
+from nvshared.hook import connection
 
 LINGER = 600                            # seconds; a close that waits for it fails the test
 PATIENCE = 60
@@ -22,7 +22,7 @@ class Pair:
 
     def __init__(self, stack: ExitStack) -> None:
         self.ours, self.client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        packets.prepare(self.ours)
+        connection.prepare(self.ours)
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self._full = socket.create_connection(listening.getsockname())
             self.reading, _ = listening.accept()
@@ -51,14 +51,14 @@ def test_receive_distinguishes_an_empty_packet_from_the_end_of_the_connection(pa
     pair.client.send(b"one")
     pair.client.send(b"")
     pair.client.close()
-    assert [packets.receive(pair.ours, 10) for _ in range(3)] == [b"one", b"", None]
+    assert [connection.receive(pair.ours, 10) for _ in range(3)] == [b"one", b"", None]
 
 
 def test_receive_refuses_a_packet_with_descriptors_and_leaves_it_queued(pair: Pair) -> None:
     pair.send_lingering(b"packet")
     for _ in range(2):
         with pytest.raises(ProtocolError, match="descriptors"):
-            packets.receive(pair.ours, 10)
+            connection.receive(pair.ours, 10)
 
 
 def test_close_does_not_wait_for_descriptors_that_were_sent(pair: Pair) -> None:
@@ -66,7 +66,7 @@ def test_close_does_not_wait_for_descriptors_that_were_sent(pair: Pair) -> None:
         emptied = asyncio.Event()
         pair.client.send(b"")           # what an attacker may hide them behind
         pair.send_lingering(b"packet")
-        packets.close(pair.ours, asyncio.get_running_loop(), emptied.set)
+        connection.shut_down(pair.ours, asyncio.get_running_loop(), emptied.set)
         await asyncio.sleep(0.2)
         assert not emptied.is_set()
         pair.reading.close()            # which ends the linger
@@ -81,7 +81,7 @@ def test_close_without_descriptors_is_done_at_once(pair: Pair) -> None:
         emptied = asyncio.Event()
         for packet in (b"one", b"", b"two"):
             pair.client.send(packet)
-        packets.close(pair.ours, asyncio.get_running_loop(), emptied.set)
+        connection.shut_down(pair.ours, asyncio.get_running_loop(), emptied.set)
         return emptied.is_set()
 
     assert asyncio.run(closes())
@@ -91,10 +91,10 @@ def test_close_without_descriptors_is_done_at_once(pair: Pair) -> None:
 def test_leave_keeps_a_socket_with_descriptors_open(pair: Pair) -> None:
     number = pair.ours.fileno()
     pair.send_lingering(b"packet")
-    packets.leave(pair.ours)
+    connection.close_copy(pair.ours)
     left = socket.socket(fileno=number)
     with pytest.raises(ProtocolError):
-        packets.receive(left, 10)
+        connection.receive(left, 10)
     pair.reading.close()
     left.close()
 
@@ -108,11 +108,11 @@ def test_turn_away_delivers_the_refusal_to_a_client_that_has_sent_packets(
                 socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
             listening.bind(str(tmp_path / "socket"))
             listening.listen()
-            packets.refuse_descriptors(listening)
+            connection.refuse_descriptors(listening)
             client.connect(str(tmp_path / "socket"))
             for _ in range(before):
                 client.send(b"name")
-            packets.turn_away(listening.accept()[0], b"refused", asyncio.get_running_loop())
+            connection.turn_away(listening.accept()[0], b"refused", asyncio.get_running_loop())
             return client.recv(10)
 
     assert asyncio.run(refuses()) == b"refused"

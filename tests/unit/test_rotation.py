@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nvshared.hook.rotation import MOMENT, Rotation
+from nvshared.hook.connection import MOMENT, Rotation
 
 
 class Loop(asyncio.SelectorEventLoop):
