@@ -133,7 +133,7 @@ class OrderRecord:
     room: int = 0
     host: int = 0
     writeback: int = 0                  # in STORE: `file`
-    quantum: int = 0
+    step_pause: int = 0
     idle_window: int = 0
     commit: int = 0                     # from here on struct nvshare_limits
     most: int = 0
@@ -166,7 +166,7 @@ def encode_order(order: OrderRecord) -> bytes:
     begin = (order.commit, order.most) if order.lender == NO_UUID else LENDER.unpack(order.lender)
     return ORDER.pack(
         order.type, VERSION, order.flags, order.number,
-        order.room, order.host, order.writeback, order.quantum, order.idle_window,
+        order.room, order.host, order.writeback, order.step_pause, order.idle_window,
         *begin, order.total, order.host_slab, order.beyond, order.loan,
     )
 

@@ -358,7 +358,7 @@ def _record(order: actions.Order) -> OrderRecord:
                 | (Flag.STEP if order.step else 0)
             )
             return OrderRecord(
-                Type.RUN, flags, quantum=order.quantum, idle_window=order.idle_window)
+                Type.RUN, flags, step_pause=order.step_pause, idle_window=order.idle_window)
         case actions.Stop():
             return OrderRecord(Type.STOP)
         case actions.Writeback():

@@ -45,13 +45,13 @@ class Run:
     """RUN: opens the gate, or changes how a client runs whose gate is open."""
 
     client: int
-    quantum: int = 0                    # us left of the turn; 0: no end is planned
     pace: bool = False                  # others wait: bound the work in flight
     report_idle: bool = False           # send IDLE after `idle_window` without work
     report_copies: bool = False         # send COPIES when the program copies
     idle_window: int = 0                # 0: as before
     report_busy: bool = False           # send BUSY: whether work is in flight at all times
-    step: bool = False                  # one launch at a time, `quantum` us after the last ended
+    step: bool = False                  # one launch at a time
+    step_pause: int = 0                 # us from the end of a launch to the next one
 
 
 @dataclass(frozen=True, slots=True)

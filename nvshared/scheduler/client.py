@@ -121,7 +121,7 @@ class Turn:
     renewed: int = 0                    # when a new quantum began without a hand-over, because the
                                         # client would have been the next again
     idle: bool = False                  # IDLE arrived since the hook was ordered to report it
-    last_run: Run | None = None         # the last RUN, with the quantum of the whole turn
+    last_run: Run | None = None         # the last RUN
     copying: frozenset[Direction] = frozenset()  # in which the program's own copies load the bus
     busy: int | None = None             # when BUSY reported work in flight at all times
     lacked: int | None = None           # bytes to load when chosen; None: it did not wait for room

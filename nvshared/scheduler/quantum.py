@@ -38,8 +38,8 @@ notice a tenth of a second, kernels of some milliseconds drain in a small part o
 and cold caches cost well below the twentieth. The administrator sets the longest quantum, for cards
 where a hand-over takes seconds.
 
-People and hooks are shown a quantum that follows from past hand-overs. It is updated only when it
-changes by an eighth.
+The quantum that people are shown follows from past hand-overs. It is updated only when it changes
+by an eighth.
 
 **Idleness.** If an idle holder continues soon, stopping it was wrong. If it stays idle for long,
 waiting for it was wrong. Waiting exactly as long as a hand-over costs loses at most twice the
@@ -109,16 +109,15 @@ def now(card: Card, head: ScheduledClient | None) -> int:
     return _quantum(card, total, known)
 
 
-def shown(card: Card, head: ScheduledClient | None) -> int:
-    """The quantum that people and hooks are shown: by past hand-overs, not by current moves."""
-    if (fixed := _fixed(card)) is not None:
-        return fixed
+def update_shown(card: Card, head: ScheduledClient | None) -> None:
+    """Updates the automatic quantum that is shown: by past hand-overs, not by current moves."""
+    if _fixed(card) is not None:
+        return
     fresh = now(card, head)
     if head is None or head.cost is not None:
         fresh = _quantum(card, card.groups.sums.cost, card.groups.size("measured"))
     if STEADY * abs(fresh - card.shown_quantum) > card.shown_quantum:
         card.shown_quantum = fresh
-    return card.shown_quantum
 
 
 def in_force(card: Card) -> int:

@@ -528,16 +528,17 @@ def _stop_idle_holders(card: Card) -> None:
 
 
 def _send_runs(card: Card, blocked: ScheduledClient | None, lasts: int) -> None:
-    """Sends RUN to running clients whose quantum, pacing or requested reports have changed."""
+    """Sends RUN to running clients whose pacing or requested reports have changed."""
     running = card.groups[Phase.RUNNING]
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     watched = not card.contended and ahead.pauses_matter(card)
     moves = card.contended and not card.busy_members    # whether memory moves between turns
     hinders = busy.awaits_idle(card)
+    if not endless:
+        quantum.update_shown(card, blocked)
     common = Run(
-        0, quantum=0 if endless else quantum.shown(card, blocked),
-        pace=card.contended or bool(card.busy_members),
+        0, pace=card.contended or bool(card.busy_members),
         report_idle=moves or watched or hinders,
         report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
         idle_window=quantum.idle_window(card, blocked), report_busy=busy.reports_matter(card))
@@ -564,7 +565,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, lasts: int) -> None:
         if client.is_permanent and not client.rationed:     # no client waits for its end
             told = Run(client.id, report_copies=common.report_copies)
         if client.standing is Standing.STEPS:
-            told = Run(client.id, client.membership.pause, pace=True, step=True)
+            told = Run(client.id, pace=True, step=True, step_pause=client.membership.pause)
         if turn.last_run == told:
             continue
         if not common.report_copies:
@@ -574,5 +575,4 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, lasts: int) -> None:
         if not told.report_busy:
             turn.busy = None
         turn.last_run = told
-        left = max(1, turn.counted + told.quantum - card.now)
-        card.send(told if told.step or not told.quantum else replace(told, quantum=left))
+        card.send(told)

@@ -227,7 +227,7 @@ class Commander:
             flags |= Flag.REPORT_COPIES
         hook.reports_copies = hook.reports_copies or bool(flags & Flag.REPORT_COPIES)
         self.send(hook, OrderRecord(
-            Type.RUN, flags, quantum=1000, idle_window=self.random.choice((0, 1000, 20000))))
+            Type.RUN, flags, step_pause=1000, idle_window=self.random.choice((0, 1000, 20000))))
 
     def _stop(self, hook: Hook) -> None:
         hook.stopping = True

@@ -122,7 +122,7 @@ class Rank(Hook):
             self._proceed()
 
     def _run(self, order: Run) -> None:
-        self.step = order.quantum if order.step else None
+        self.step = order.step_pause if order.step else None
         super()._run(order)
 
     def _stop(self) -> None:

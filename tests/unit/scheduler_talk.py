@@ -250,9 +250,9 @@ def runs(actions: list[Action]) -> list[int]:
     return [action.client for action in actions if isinstance(action, Run)]
 
 
-def turns(actions: list[Action]) -> list[tuple[int, float, bool]]:
-    """Whose gate is open for how many seconds (0: no end is planned), and whether others wait."""
-    return [(a.client, a.quantum / SECOND, a.pace) for a in actions if isinstance(a, Run)]
+def paced(actions: list[Action]) -> list[tuple[int, bool]]:
+    """The clients that RUN was sent to, and whether their work in flight is bounded."""
+    return [(a.client, a.pace) for a in actions if isinstance(a, Run)]
 
 
 def evicts(actions: list[Action]) -> list[tuple[int, float]]:

@@ -62,10 +62,10 @@ def test_gpu_sends_each_order_to_the_client_it_names(gpu: GPU) -> None:
     one, two = Noted(), Noted()
     joined(gpu, 1, one)
     joined(gpu, 2, two)
-    Scripted.latest.decide = lambda _: [Stop(1), Run(2, 5)]
+    Scripted.latest.decide = lambda _: [Stop(1), Run(2, pace=True)]
     gpu.tell(MemoryChanged(2, Memory(), wants=True))
     assert one.orders[1:] == [Stop(1)]
-    assert two.orders[1:] == [Run(2, 5)]
+    assert two.orders[1:] == [Run(2, pace=True)]
 
 
 def test_gpu_emits_signals_for_actions_of_the_scheduler(gpu: GPU) -> None:

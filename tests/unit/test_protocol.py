@@ -33,7 +33,7 @@ HEADER = INCLUDE / "nvshare" / "protocol.h"
 
 LIMITS = ["commit", "most", "total", "host_slab", "beyond"]
 FIGURES = ["allocated", "resident", "pinned", "pending", "room", "host", "beyond"]
-ORDER = ["room", "host", "writeback", "quantum", "idle_window"]
+ORDER = ["room", "host", "writeback", "step_pause", "idle_window"]
 FIELDS = {
     "nvshare_order": [
         "type", "version", "flags", "refusal", "waits_for", "number", *ORDER, "file", "limits",

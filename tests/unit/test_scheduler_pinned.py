@@ -15,7 +15,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import AntiThrash, Terms
 from nvshared.units import GIB
-from tests.unit.scheduler_talk import Talk, evicts, limits, loads, runs, stops, turns
+from tests.unit.scheduler_talk import Talk, evicts, limits, loads, paced, runs, stops
 
 LONG = 1000
 
@@ -56,9 +56,9 @@ def test_undrainable_client_is_not_paced_and_not_watched_for_idleness() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.run(2, 70)
-    assert (1, 30, True) in turns(talk.said)
+    assert (1, True) in paced(talk.said)
     actions = stay(talk, 1)
-    assert (1, 0, False) in turns(actions)
+    assert (1, False) in paced(actions)
     assert not any(a.report_idle for a in actions if isinstance(a, Run) and a.client == 1)
     assert talk.view(2).state is ClientState.CROWDED        # 60 are left
 

@@ -19,7 +19,7 @@ from nvshared.scheduler.events import CapacityChanged, Ganged, SettingsChanged, 
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.scheduler.snapshot import CardState
 from nvshared.units import GIB, SECOND
-from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, turns
+from tests.unit.scheduler_talk import Talk, evicts, loads, paced, runs, stops
 
 TQ = 30
 
@@ -32,7 +32,7 @@ def test_client_runs_once_its_memory_is_fully_loaded() -> None:
     assert talk.view(1).state is ClientState.LOADING
     actions = talk.loaded(next(a for a in first if isinstance(a, Load)))
     assert actions[0] == TurnStarted(1)
-    assert turns(actions) == [(1, 0, False)]
+    assert paced(actions) == [(1, False)]
     assert talk.view(1).state is ClientState.RUNNING
 
 
@@ -48,7 +48,7 @@ def test_clients_that_fit_run_together_without_stops() -> None:
 def test_clients_that_do_not_fit_take_turns() -> None:
     talk = Talk()
     talk.run(1, 70)
-    assert (1, TQ, True) in turns(talk.run(2, 70))
+    assert (1, True) in paced(talk.run(2, 70))
     assert talk.scheduler.snapshot().state is CardState.TURNS
     assert stops(talk.wait(TQ - 0.001)) == []
     assert stops(talk.wait(0.001)) == [1]
@@ -171,7 +171,7 @@ def test_client_that_does_not_fit_the_card_blocks_no_other_client() -> None:
     assert not [a for a in talk.said if isinstance(a, Run) and a.pace]
     actions = talk.tell(CapacityChanged(130 * GIB))
     assert talk.view(1).fits
-    assert (2, TQ, True) in turns(actions)
+    assert (2, True) in paced(actions)
 
 
 def test_client_that_does_not_fit_beside_pinned_memory_waits() -> None:
@@ -187,7 +187,7 @@ def test_client_that_does_not_fit_beside_pinned_memory_waits() -> None:
 def test_anti_thrash_on_runs_a_single_client_and_evicts_no_memory() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
-    assert (1, TQ, True) in turns(talk.run(2, 30))
+    assert (1, True) in paced(talk.run(2, 30))
     assert stops(talk.wait(TQ)) == [1]
     actions = talk.stopped(1)
     assert runs(actions) == [2]
@@ -221,16 +221,16 @@ def test_quantum_that_is_shortened_applies_to_the_present_turn() -> None:
     talk.run(1, 70)
     talk.run(2, 70)
     talk.wait(10)
-    actions = talk.tell(SettingsChanged(replace(talk.settings, tq=15 * SECOND)))
-    assert (1, 5, True) in turns(actions)
-    assert stops(talk.wait(5)) == [1]
+    talk.tell(SettingsChanged(replace(talk.settings, tq=15 * SECOND)))
+    assert stops(talk.wait(4.999)) == []
+    assert stops(talk.wait(0.001)) == [1]
 
 
-def test_run_without_a_quantum_is_sent_when_contention_ends() -> None:
+def test_run_without_pacing_is_sent_when_contention_ends() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.run(2, 70)
-    assert (1, 0, False) in turns(talk.leave(2))
+    assert (1, False) in paced(talk.leave(2))
 
 
 def test_stop_of_a_client_that_reopens_is_repeated_after_doubling_pauses() -> None:
@@ -292,7 +292,7 @@ def test_restarted_scheduler_gathers_first_and_keeps_running_clients() -> None:
     assert not runs(actions)
     assert talk.scheduler.snapshot().state is CardState.GATHERING
     actions = talk.wait(1)
-    assert (1, (TQ - 1), True) in turns(actions)
+    assert (1, True) in paced(actions)
     assert stops(talk.wait(TQ)) == [1]
     assert 2 in runs(talk.obey(talk.stopped(1)))
 

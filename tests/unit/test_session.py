@@ -132,7 +132,7 @@ def test_hello_of_another_version_is_refused_after_an_ignored_name(manager: Mana
 
 def test_hello_is_answered_by_limits_first(manager: Manager) -> None:
     hook = Hook(manager)
-    Scripted.latest.decide = lambda _: [Load(1, 1, GIB, 0), Run(1, 5)]
+    Scripted.latest.decide = lambda _: [Load(1, 1, GIB, 0), Run(1)]
     flags = Flag.RUNNING | Flag.WANTS
     hook.says(replace(HELLO, flags=flags, commit=77, pins=2, memory=FIGURES))
     assert Scripted.latest.events == [
@@ -144,14 +144,15 @@ def test_hello_is_answered_by_limits_first(manager: Manager) -> None:
 
 def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
     for order in (
-        Run(1, 9, True, True, False, 6), Run(1), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
-        Limits(1, 7, 1, 2, GIB, 3), Run(1, 9, True, True, True, 6),
+        Run(1, True, True, False, 6), Run(1), Stop(1), Evict(1, 3, GIB, 4), Load(1, 5, GIB, 6),
+        Limits(1, 7, 1, 2, GIB, 3), Run(1, True, True, True, 6),
         Evict(1, 8, GIB, 4, ahead=True), Load(1, 9, GIB, 6, ahead=True), Yield(1, 9),
-        Writeback(1, 10, 7, 6, True, size=GIB), Run(1, 0, False, True, True, 7),
+        Writeback(1, 10, 7, 6, True, size=GIB),
+        Run(1, False, True, True, 7, step=True, step_pause=9),
     ):
         hook.session.order(order)
     assert hook.wire.sent == [
-        OrderRecord(Type.RUN, Flag.PACE | Flag.REPORT_IDLE, quantum=9, idle_window=6),
+        OrderRecord(Type.RUN, Flag.PACE | Flag.REPORT_IDLE, idle_window=6),
         OrderRecord(Type.RUN),
         OrderRecord(Type.STOP),
         OrderRecord(Type.EVICT, number=3, room=GIB, host=4),
@@ -159,12 +160,14 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
         OrderRecord(
             Type.LIMITS, number=7, commit=1, most=2, total=GIB, host_slab=16 << 20, beyond=3),
         OrderRecord(
-            Type.RUN, Flag.PACE | Flag.REPORT_IDLE | Flag.REPORT_COPIES, quantum=9, idle_window=6),
+            Type.RUN, Flag.PACE | Flag.REPORT_IDLE | Flag.REPORT_COPIES, idle_window=6),
         OrderRecord(Type.EVICT, Flag.AHEAD, number=8, room=GIB, host=4),
         OrderRecord(Type.LOAD, Flag.AHEAD, number=9, room=GIB, host=6),
         OrderRecord(Type.YIELD, number=9),
         OrderRecord(Type.EVICT, Flag.AHEAD | Flag.KEEP, number=10, room=7, host=6, writeback=GIB),
-        OrderRecord(Type.RUN, Flag.REPORT_COPIES | Flag.REPORT_IDLE, idle_window=7),
+        OrderRecord(
+            Type.RUN, Flag.REPORT_COPIES | Flag.REPORT_IDLE | Flag.STEP, step_pause=9,
+            idle_window=7),
     ]
 
 

@@ -58,11 +58,11 @@ enum nvshare_type {
     /* Answer to HELLO: the program runs unshared, for the reason in `refusal`. The daemon
      * closes the connection. */
     NVSHARE_REFUSED = 2,
-    /* Open the gate for a turn of `quantum`. These flags control the hook during the turn:
-     * NVSHARE_PACE, NVSHARE_REPORT_IDLE, NVSHARE_REPORT_COPIES, NVSHARE_REPORT_BUSY,
-     * NVSHARE_STEP (then `quantum` is the pause between two launches). The daemon sends RUN
-     * again to a running client when a flag or `quantum` changes. The hook opens the gate only
-     * while the client is whole (resident + pinned + pending = need <= room). */
+    /* Open the gate, until STOP. These flags control the hook during the turn: NVSHARE_PACE,
+     * NVSHARE_REPORT_IDLE, NVSHARE_REPORT_COPIES, NVSHARE_REPORT_BUSY, NVSHARE_STEP. The daemon
+     * sends RUN again to a running client when a flag, `idle_window` or `step_pause` changes.
+     * The hook opens the gate only while the client is whole (resident + pinned + pending =
+     * need <= room). */
     NVSHARE_RUN = 3,
     /* Close the gate, wait for the work in flight, answer STOPPED. */
     NVSHARE_STOP = 4,
@@ -229,9 +229,9 @@ enum nvshare_flag {
     /* BUSY */
     NVSHARE_GAPS = 1 << 13,          /* part of the last second was without work in flight */
     /* RUN */
-    NVSHARE_STEP = 1 << 14,          /* let launches through one at a time, each `quantum` us after
-                                        the end of the previous one: work on another GPU depends
-                                        on some of them */
+    NVSHARE_STEP = 1 << 14,          /* let launches through one at a time, each `step_pause` us
+                                        after the end of the previous one: work on another GPU
+                                        depends on some of them */
     /* HELLO */
     NVSHARE_IS_PARKED = 1 << 15,     /* an earlier daemon has parked the client */
 };
@@ -305,7 +305,7 @@ struct nvshare_order {
                 uint64_t writeback;  /* EVICT with KEEP: bytes */
                 uint64_t file;       /* STORE: bytes */
             };
-            uint64_t quantum;        /* RUN: us; 0: unlimited. With STEP: pause between launches */
+            uint64_t step_pause;     /* RUN with STEP: us between two launches */
             uint64_t idle_window;    /* RUN: us; 0: unchanged */
             union {
                 struct nvshare_limits limits;    /* LIMITS */
