@@ -148,15 +148,15 @@ class TurnSettings(Interface):
 
     @method("SetTQ", action=names.ACTION_SET_TQ)
     async def set_tq(self, seconds: "u") -> None:
-        await _kept(self.manager.set_quantum(seconds * SECOND, self._index))
+        await _kept(self.manager.set_tq(seconds * SECOND, self._index))
 
     @method("SetTQUSec", action=names.ACTION_SET_TQ)
     async def set_tq_usec(self, usec: "t") -> None:
-        await _kept(self.manager.set_quantum(usec, self._index))
+        await _kept(self.manager.set_tq(usec, self._index))
 
     @method("SetTQAuto", action=names.ACTION_SET_TQ)
     async def set_tq_auto(self) -> None:
-        await _kept(self.manager.set_quantum(None, self._index))
+        await _kept(self.manager.set_tq(None, self._index))
 
     @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     async def set_anti_thrash(self, mode: "s") -> None:
@@ -325,15 +325,15 @@ class ManagerInterface(TurnSettings):
 
     @method("SetGPUTQ", action=names.ACTION_SET_TQ)
     async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
-        await _kept(self.manager.set_quantum(seconds * SECOND, self._named(gpu)))
+        await _kept(self.manager.set_tq(seconds * SECOND, self._named(gpu)))
 
     @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
     async def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
-        await _kept(self.manager.set_quantum(usec, self._named(gpu)))
+        await _kept(self.manager.set_tq(usec, self._named(gpu)))
 
     @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
     async def set_gpu_tq_auto(self, gpu: "s") -> None:
-        await _kept(self.manager.set_quantum(None, self._named(gpu)))
+        await _kept(self.manager.set_tq(None, self._named(gpu)))
 
     @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     async def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:

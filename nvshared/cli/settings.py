@@ -21,7 +21,7 @@ def _change(options: Options, usec: int | None, mode: str | None, gpu: str | Non
     with Daemon(options.bus) as daemon:
         if usec is not None:
             data = {"gpu": gpu, **_quantum_as_json(usec)}
-            steps.append(Step("quantum", data, partial(daemon.set_quantum, usec, gpu)))
+            steps.append(Step("quantum", data, partial(daemon.set_tq, usec, gpu)))
             sentences.append(f"The quantum of {where} is {_in_words(usec)}.")
         if mode is not None:
             data = {"gpu": gpu, "anti_thrash": mode}

@@ -107,7 +107,7 @@ class Daemon:
         (path,) = self._call("GetGPU", "s", name)
         return int(path.rpartition("/")[2])
 
-    def set_quantum(self, usec: int, gpu: str | None = None) -> None:
+    def set_tq(self, usec: int, gpu: str | None = None) -> None:
         """Sets the quantum of one GPU (by any of its names) or of all; microseconds, 0 for auto."""
         if usec:
             self._set("TQUSec", gpu, "t", usec)

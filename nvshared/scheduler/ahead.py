@@ -96,12 +96,12 @@ def interrupt(card: Card) -> None:
                 card.send(Yield(client.id, move.order.number))
 
 
-def plan(card: Card, head: ScheduledClient | None, lasts: int) -> None:
+def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
     """Orders the next speculative moves, once the moves that clients wait for are ordered.
 
-    `lasts`: microseconds of a turn, if it ends for the head of the queue.
+    `tq`: the quantum in microseconds, if turns end for the head of the queue.
     """
-    _share_bus(card, head, lasts)
+    _share_bus(card, head, tq)
     interrupt(card)
     if head is not None and not any(c.lacks_room for c in card.groups["lacking"]):
         others = [c for c in victims(card) if c is not head] if head.lacks_room else []
@@ -164,10 +164,10 @@ def _copying(card: Card) -> frozenset[Direction]:
     return directions
 
 
-def _share_bus(card: Card, head: ScheduledClient | None, lasts: int) -> None:
+def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
     """Decides in which directions moves for the head wait."""
     copying = _copying(card)
-    early = head is not None and bool(copying) and _is_early(card, head, lasts)
+    early = head is not None and bool(copying) and _is_early(card, head, tq)
     for direction in Direction:
         asked = early and direction in copying
         if not asked and not card.patience[direction].waits:
@@ -185,7 +185,7 @@ def _share_bus(card: Card, head: ScheduledClient | None, lasts: int) -> None:
             card.due(now + bus.left)
 
 
-def _is_early(card: Card, head: ScheduledClient, lasts: int) -> bool:
+def _is_early(card: Card, head: ScheduledClient, tq: int) -> bool:
     """Whether bytes can be loaded for the head, and a wait leaves enough of the turn for that."""
     room = card.beside(card.holders) - head.memory.resident
     ahead = min(quantum.missing_bytes(head), room)
@@ -195,7 +195,7 @@ def _is_early(card: Card, head: ScheduledClient, lasts: int) -> bool:
         return True                     # no turn has a planned end
     started = min(
         (c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=card.now)
-    return not card.due(started + lasts - quantum.load_time(card, head, ahead))
+    return not card.due(started + tq - quantum.load_time(card, head, ahead))
 
 
 def _load_ahead(

@@ -292,7 +292,7 @@ class Card:
     expecting: list[Node] = field(default_factory=list)  # nodes whose `ahead` was set
     contended: bool = False             # a client waits for another's turn to end
     head: int | None = None             # id of that client, by the last plan
-    shown_quantum: int = field(init=False)      # us; last figure shown where the quantum is auto
+    shown_tq: int = field(init=False)   # us; last figure shown where the quantum is auto
     # Latency of hand-overs, us. A single measurement may be an outlier, so the start value counts
     # as one measurement.
     latency: Average = Average(1000, 1000, 1)
@@ -322,7 +322,7 @@ class Card:
 
     def __post_init__(self) -> None:
         self.groups = Groups(self.clients)
-        self.shown_quantum = self.settings.longest_tq
+        self.shown_tq = self.settings.longest_tq
 
     def add(self, client: ScheduledClient) -> None:
         """Adds a new client."""

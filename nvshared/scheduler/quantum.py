@@ -99,8 +99,8 @@ def measure(card: Card, client: ScheduledClient) -> bool:
 
 def now(card: Card, head: ScheduledClient | None) -> int:
     """The quantum now, in microseconds, while `head` is blocked."""
-    if (fixed := _fixed(card)) is not None:
-        return fixed
+    if (tq := _fixed_tq(card)) is not None:
+        return tq
     total, known = card.groups.sums.cost, card.groups.size("measured")
     if head is not None:
         if head.cost is not None:
@@ -111,19 +111,19 @@ def now(card: Card, head: ScheduledClient | None) -> int:
 
 def update_shown(card: Card, head: ScheduledClient | None) -> None:
     """Updates the automatic quantum that is shown: by past hand-overs, not by current moves."""
-    if _fixed(card) is not None:
+    if _fixed_tq(card) is not None:
         return
     fresh = now(card, head)
     if head is None or head.cost is not None:
         fresh = _quantum(card, card.groups.sums.cost, card.groups.size("measured"))
-    if STEADY * abs(fresh - card.shown_quantum) > card.shown_quantum:
-        card.shown_quantum = fresh
+    if STEADY * abs(fresh - card.shown_tq) > card.shown_tq:
+        card.shown_tq = fresh
 
 
 def in_force(card: Card) -> int:
     """The quantum in force; where it is auto and no client waits, the last one."""
-    fixed = _fixed(card)
-    return min(card.shown_quantum, card.settings.longest_tq) if fixed is None else fixed
+    tq = _fixed_tq(card)
+    return min(card.shown_tq, card.settings.longest_tq) if tq is None else tq
 
 
 def idle_window(card: Card, head: ScheduledClient | None) -> int:
@@ -159,7 +159,7 @@ def load_time(card: Card, client: ScheduledClient, size: int) -> int:
     return round(pace.value * size)
 
 
-def _fixed(card: Card) -> int | None:
+def _fixed_tq(card: Card) -> int | None:
     """The quantum if it is set or busy turns fix it; None: it follows from hand-over costs."""
     tq = card.settings.tq
     if card.busy_members:

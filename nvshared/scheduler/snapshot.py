@@ -81,7 +81,7 @@ class Snapshot:
     counters: Counters
     forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
     host_budget: int = 0                # host memory that its clients may take in all
-    quantum: int = 0                    # in force; if auto and no client waits, the last one
+    tq: int = 0                         # in force; if auto and no client waits, the last one
     disk_budget: int = 0                # bytes of the disk that its clients may write in all
     disk_used: int = 0                  # bytes of the disk that they have, or may write by orders
 
@@ -107,7 +107,7 @@ def take(card: Card) -> Snapshot:
         clients=_Views(card),
         counters=replace(card.counters),
         forecast=partial(_forecast, card),
-        quantum=quantum.in_force(card),
+        tq=quantum.in_force(card),
     )
 
 

@@ -197,15 +197,15 @@ def plan(card: Card) -> Admission:
     _give_way(card)
     _repair(card)
     busy.review(card)                   # if busy turns end, a waiting member need not wait any more
-    blocked, lasts = _admit_and_start(card)
+    blocked, tq = _admit_and_start(card)
     while busy.review(card):
-        blocked, lasts = _admit_and_start(card)
+        blocked, tq = _admit_and_start(card)
     blocked = blocked or gang.claim(card)
     card.contended = blocked is not None or _crowded(card)
     card.head = None if blocked is None else blocked.id
     _stop_idle_holders(card)
-    _send_runs(card, blocked, lasts)
-    return blocked, lasts
+    _send_runs(card, blocked, tq)
+    return blocked, tq
 
 
 def _admit_and_start(card: Card) -> Admission:
@@ -217,12 +217,12 @@ def _admit_and_start(card: Card) -> Admission:
 
 def _settle(card: Card) -> Admission:
     """Chooses clients as far as they fit, then ends turns for the head if it does not fit."""
-    blocked, lasts = _admit_all(card)
+    blocked, tq = _admit_all(card)
     if _crowded(card):
-        _stop_enough(card, None, lasts, lambda staying: crowd(staying) <= 1)
-    while blocked is not None and _stop_enough(card, blocked, lasts, _fits_with(card, blocked)):
-        blocked, lasts = _admit_all(card)   # a client that was put back may be the new head
-    return blocked, lasts
+        _stop_enough(card, None, tq, lambda staying: crowd(staying) <= 1)
+    while blocked is not None and _stop_enough(card, blocked, tq, _fits_with(card, blocked)):
+        blocked, tq = _admit_all(card)  # a client that was put back may be the new head
+    return blocked, tq
 
 
 def _admit_all(card: Card) -> Admission:
@@ -343,7 +343,7 @@ def _admit(card: Card) -> Admission:
     draining = sum(c.takes for c in card.groups[Phase.DRAINING] if c.unresponsive)
     beside = alone - (card.groups.sums.holders_take - draining)
     least = min([c.takes for c in card.groups["queued"]], default=0)
-    lasts = quantum.now(card, None)
+    tq = quantum.now(card, None)
     tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
@@ -369,15 +369,15 @@ def _admit(card: Card) -> Admission:
             continue
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
-            lasts = quantum.now(card, blocked)
+            tq = quantum.now(card, blocked)
             # No other client fits or may overtake, so the rest of the queue need not be checked.
             full = beside < least or one_at_a_time
-            if full or not _may_overtake(card, blocked, overtaken, lasts):
+            if full or not _may_overtake(card, blocked, overtaken, tq):
                 break
             continue
         if blocked is not None and client.priority is Priority.BACKGROUND < blocked.priority:
             break                       # background clients wait behind all others
-        if blocked is not None and not (fits and _may_overtake(card, blocked, overtaken, lasts)):
+        if blocked is not None and not (fits and _may_overtake(card, blocked, overtaken, tq)):
             continue
         serials = [holder.its_turn.serial for holder in overtaken]
         _choose(card, client, frozenset(serials))
@@ -385,19 +385,19 @@ def _admit(card: Card) -> Admission:
             overtaken.append(client)    # the youngest turn, so the list stays sorted by age
         beside -= client.takes
         number += 1
-    return blocked, lasts
+    return blocked, tq
 
 
 def _may_overtake(
-    card: Card, blocked: ScheduledClient, holders: list[ScheduledClient], lasts: int
+    card: Card, blocked: ScheduledClient, holders: list[ScheduledClient], tq: int
 ) -> bool:
     """Whether clients may run beside the holders until the first of those turns ends.
 
-    `lasts`: microseconds of a turn.
+    `tq`: the quantum in microseconds.
     """
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True
-    ended = _ended(card, blocked, holders, lasts)
+    ended = _ended(card, blocked, holders, tq)
     heard = [h for h in holders if not h.unresponsive and not h.is_permanent]
     soonest = min(
         (h.its_turn.counted for h in heard if h.its_turn.started is not None),
@@ -405,16 +405,16 @@ def _may_overtake(
     )
     return (
         not any(h.phase is Phase.DRAINING or h.id in ended for h in heard)
-        and soonest + lasts >= card.now + lasts // WORTHWHILE
+        and soonest + tq >= card.now + tq // WORTHWHILE
     )
 
 
 def _ended(
-    card: Card, head: ScheduledClient | None, holders: list[ScheduledClient], usual: int
+    card: Card, head: ScheduledClient | None, holders: list[ScheduledClient], tq: int
 ) -> dict[int, TurnEnd]:
     """Returns the clients whose turns may end now for the head of the queue, with the reasons.
 
-    `usual`: microseconds that a turn lasts. Lowers the deadline to the end of the next turn.
+    `tq`: microseconds. Lowers the deadline to the end of the next turn.
     """
     settings = card.settings
     lasting: set[int] = set()
@@ -434,11 +434,11 @@ def _ended(
         yields = holder.priority is Priority.BACKGROUND < rank
         over = not turn.beside <= lasting
         if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
-            lasts = min(usual, quantum.LEAST) if yields else usual
+            most = min(tq, quantum.LEAST) if yields else tq
             again = head is not None and queue.stays_first(card, holder, head)
-            if not over and again and card.due(turn.counted + lasts):
+            if not over and again and card.due(turn.counted + most):
                 turn.renewed = card.now
-            over = over or card.due(turn.counted + lasts)
+            over = over or card.due(turn.counted + most)
         elif holder.phase is not Phase.DRAINING:
             over = (over and rank >= holder.priority) or yields
         if turn.idle and not settings.draining and not holder.standing:
@@ -453,7 +453,7 @@ def _ended(
 
 
 def _stop_enough(
-    card: Card, head: ScheduledClient | None, lasts: int,
+    card: Card, head: ScheduledClient | None, tq: int,
     enough: Callable[[list[ScheduledClient]], bool],
 ) -> bool:
     """Ends as few turns as are enough for the head, and none if all that may end are not enough.
@@ -466,7 +466,7 @@ def _stop_enough(
         if head is not None and claims:
             head.ready = True           # the head fits once draining clients are gone
         return claims
-    ended = _ended(card, head, card.holders, lasts)
+    ended = _ended(card, head, card.holders, tq)
     leaving: list[ScheduledClient] = []
     may_leave = [c for c in staying if c.id in ended and card.due(c.its_turn.stop_after)]
     for client in sorted(may_leave, key=lambda c: (ended[c.id] is not TurnEnd.IDLE, c.priority)):
@@ -527,7 +527,7 @@ def _stop_idle_holders(card: Card) -> None:
             card.stop(client, TurnEnd.IDLE)
 
 
-def _send_runs(card: Card, blocked: ScheduledClient | None, lasts: int) -> None:
+def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
     """Sends RUN to running clients whose pacing or requested reports have changed."""
     running = card.groups[Phase.RUNNING]
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
@@ -552,7 +552,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, lasts: int) -> None:
             continue
         if not endless:
             # The turn of a gate that opened just now ends at this time.
-            card.due(turn.counted + lasts)
+            card.due(turn.counted + tq)
         window = quantum.patience(client, quantum.IDLE_WATCHED) if watched else 0
         if moves or client.rationed:
             window = common.idle_window

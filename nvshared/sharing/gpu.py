@@ -343,7 +343,7 @@ class GPU:
     @property
     def tq_usec(self) -> int:
         """The quantum in force; if it is auto and no client waits, the last one."""
-        return self.snapshot().quantum if self.settings.tq is None else self.settings.tq
+        return self.snapshot().tq if self.settings.tq is None else self.settings.tq
 
     @property
     def tq_auto(self) -> bool:

@@ -186,23 +186,23 @@ class Manager:
         """Returns the clients of a process, one per GPU that it uses; may be empty."""
         return tuple(client for client in self.clients if client.peer.pid == pid)
 
-    def set_quantum(self, usec: int | None, gpu: str = "") -> Future[None]:
+    def set_tq(self, tq: int | None, gpu: str = "") -> Future[None]:
         """Sets the quantum of one GPU, or of all; the latter removes the values of single GPUs.
 
-        `usec`: None: computed from the cost of hand-overs. Raises InvalidArgs below a millisecond
-        and above LONGEST_TQ, and NoSuchGPU. The change applies at once. The future is done when the
-        change is on the disk, and raises NotKept if it was not written. The futures of
-        set_anti_thrash and reset_settings do the same.
+        `tq`: microseconds; None: computed from the cost of hand-overs. Raises InvalidArgs below a
+        millisecond and above LONGEST_TQ, and NoSuchGPU. The change applies at once. The future is
+        done when the change is on the disk, and raises NotKept if it was not written. The futures
+        of set_anti_thrash and reset_settings do the same.
         """
-        if usec is not None and not MILLISECOND <= usec <= LONGEST_TQ * SECOND:
+        if tq is not None and not MILLISECOND <= tq <= LONGEST_TQ * SECOND:
             raise InvalidArgs(
-                f"the quantum cannot be {usec / SECOND:.10g} seconds",
+                f"the quantum cannot be {tq / SECOND:.10g} seconds",
                 f"give {MILLISECOND / SECOND:g} to {LONGEST_TQ}",
             )
-        return self._override(gpu, tq=AUTO if usec is None else usec)
+        return self._override(gpu, tq=AUTO if tq is None else tq)
 
     def set_anti_thrash(self, mode: str, gpu: str = "") -> Future[None]:
-        """Like set_quantum. Raises InvalidArgs unless `mode` is auto, on or off; NoSuchGPU."""
+        """Like set_tq. Raises InvalidArgs unless `mode` is auto, on or off; NoSuchGPU."""
         try:
             value = AntiThrash(mode)
         except ValueError:

@@ -90,7 +90,7 @@ async def test_changes_carry_the_new_values(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()
-    manager.set_quantum(9 * SECOND)
+    manager.set_tq(9 * SECOND)
     manager.set_anti_thrash("on", "1")
     found = await announced(publication, other)
     assert sorted(found, key=repr) == sorted([
@@ -104,12 +104,12 @@ async def test_change_of_an_automatic_quantum_is_announced(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     client = a_client(manager, manager.gpus[0])
-    manager.set_quantum(None)
+    manager.set_tq(None)
     await announced(publication, other)
     await other.watch()
     scheduler = client.gpu.scheduler
     assert isinstance(scheduler, Scripted)
-    scheduler.quantum = 2_500_000
+    scheduler.tq = 2_500_000
     decide(client)
     found = await announced(publication, other)
     assert found == [(gpu_path(0), GPU_INTERFACE, {"TQ": 3, "TQUSec": 2_500_000})]
@@ -129,8 +129,8 @@ async def test_property_that_changes_back_is_not_announced(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()
-    manager.set_quantum(9 * SECOND)
-    manager.set_quantum(30 * SECOND)
+    manager.set_tq(9 * SECOND)
+    manager.set_tq(30 * SECOND)
     assert await announced(publication, other) == []
 
 
@@ -147,10 +147,10 @@ async def test_hundred_changes_are_announced_by_two_signals(
 
     other.bus.add_message_handler(look)
     # The first goes out at once; those that follow closely wait for each other.
-    manager.set_quantum(first * SECOND, "0")
+    manager.set_tq(first * SECOND, "0")
     await arrived[first].wait()
     for seconds in range(first + 1, last + 1):
-        manager.set_quantum(seconds * SECOND, "0")
+        manager.set_tq(seconds * SECOND, "0")
     await arrived[last].wait()
     await other.settled()
     values = [body[1]["TQ"].value for path, body in named(other, "PropertiesChanged")

@@ -316,7 +316,7 @@ async def test_term_commands_apply_to_all_clients_of_the_pid_or_on_one_gpu(
         (["-T", "12", "-S", "on"], 12, "on"),
     ],
 )
-async def test_flags_of_the_original_nvshare_set_quantum_and_anti_thrash(
+async def test_flags_of_the_original_nvshare_set_tq_and_anti_thrash(
     manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str
 ) -> None:
     assert (await ctl(*arguments)).code == ExitCode.OK

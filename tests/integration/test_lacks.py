@@ -70,11 +70,11 @@ def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_kept(
     daemon = site.start("--bus", bus.address, "--state-dir", str(folder))
     small = Path(f"/proc/{daemon.pid}/root{folder}")
     with Control(bus.address) as control:
-        control.set_quantum(5 * SECOND)
+        control.set_tq(5 * SECOND)
         before = (small / "settings.json").read_text()
         ballast = fill(small)
         with pytest.raises(NotKept) as caught:
-            control.set_quantum(7 * SECOND)
+            control.set_tq(7 * SECOND)
         assert str(caught.value) == (
             "what was changed holds, but will be forgotten at the next start: "
             f"{folder}/settings.json cannot be written: No space left on device; "
@@ -85,7 +85,7 @@ def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_kept(
         assert (small / "settings.json").read_text() == before
         assert sorted(path.name for path in small.iterdir()) == ["ballast", "settings.json"]
         ballast.unlink()
-        control.set_quantum(9 * SECOND)
+        control.set_tq(9 * SECOND)
         assert json.loads((small / "settings.json").read_text())["everywhere"] == {"tq": 9}
 
 
@@ -150,5 +150,5 @@ def test_without_polkit_only_root_may_change_anything(site: Site, bus: PrivateBu
     ]
     with Control(bus.address) as control:
         assert control.snapshot().gpus[0].tq == 30
-        control.set_quantum(5 * SECOND)
+        control.set_tq(5 * SECOND)
         assert control.snapshot().gpus[0].tq == 5

@@ -95,7 +95,7 @@ class Scripted:
         self.due: int | None = None
         self.decide: Callable[[Event], Sequence[Action]] = lambda _: ()
         self.state = CardState.IDLE
-        self.quantum = 1_200_000        # where it is auto
+        self.tq = 1_200_000             # where it is auto
         self.holders: tuple[int, ...] = ()
         self.waits: dict[int, Wait] = {}
         self.used: dict[int, Usage] = {}        # by clients
@@ -185,7 +185,7 @@ class Scripted:
         return Snapshot(
             self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
             self.holders, len(self.waits), dict(self._clients), Counters(),
-            lambda: self.waits, self.settings.host_budget, quantum=self.quantum,
+            lambda: self.waits, self.settings.host_budget, tq=self.tq,
         )
 
 

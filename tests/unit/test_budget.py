@@ -153,7 +153,7 @@ def test_reload_with_a_smaller_budget_leaves_a_card_its_needs() -> None:
     for _ in range(2):
         site.program(1, 90 * GIB)
     needs = WHOLE - site.gpus[0].scheduler.host_promisable
-    site.manager.set_quantum(5 * SECOND)
+    site.manager.set_tq(5 * SECOND)
     site.check()
     site.resize(50 * GIB)
     assert sum(site.parts) <= 50 * GIB
@@ -185,7 +185,7 @@ def test_commit_request_while_other_cards_gather_is_answered_after_gathering() -
     site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
     asks = site.program()
     asks.ask(130 * GIB)
-    site.manager.set_quantum(5 * SECOND)
+    site.manager.set_tq(5 * SECOND)
     assert site.parts == [WHOLE // 2] * 2
     site.time.pass_by(SECOND)
     assert all(gpu.state != "gathering" for gpu in site.gpus)

@@ -88,15 +88,15 @@ def quanta(manager: Manager) -> list[int]:
     return [manager.tq, *(gpu.tq for gpu in manager.gpus)]
 
 
-def test_set_quantum_changes_one_gpu_or_all_and_is_saved(manager: Manager, tmp_path: Path) -> None:
+def test_set_tq_changes_one_gpu_or_all_and_is_saved(manager: Manager, tmp_path: Path) -> None:
     heard: list[frozenset[str]] = []
     manager.changed.connect(heard.append)
     assert quanta(manager) == [30, 30, 30]
-    manager.set_quantum(5 * SECOND, "1").result()
+    manager.set_tq(5 * SECOND, "1").result()
     assert quanta(manager) == [30, 30, 5]
     assert StateFile(tmp_path).load() == Overrides(by_gpu={OTHER.uuid: Override(tq=5_000_000)})
     manager.set_anti_thrash("on", "1")
-    manager.set_quantum(7 * SECOND)
+    manager.set_tq(7 * SECOND)
     assert quanta(manager) == [7, 7, 7]
     assert manager.gpus[1].anti_thrash is AntiThrash.ON
     assert manager.anti_thrash is AntiThrash.AUTO
@@ -108,24 +108,24 @@ def test_set_quantum_changes_one_gpu_or_all_and_is_saved(manager: Manager, tmp_p
     assert heard == [frozenset({"tq", "anti_thrash"})] * 5
 
 
-def test_set_quantum_to_auto_changes_one_gpu_or_all_and_is_saved(
+def test_set_tq_to_auto_changes_one_gpu_or_all_and_is_saved(
     manager: Manager, tmp_path: Path
 ) -> None:
-    manager.set_quantum(None, "1").result()
+    manager.set_tq(None, "1").result()
     assert StateFile(tmp_path).load() == Overrides(by_gpu={OTHER.uuid: Override(tq="auto")})
     assert [manager.tq_auto, *(gpu.tq_auto for gpu in manager.gpus)] == [False, False, True]
     assert [gpu.tq_usec for gpu in manager.gpus] == [30_000_000, 1_200_000]
     assert quanta(manager) == [30, 30, 2]
-    manager.set_quantum(None).result()
+    manager.set_tq(None).result()
     assert StateFile(tmp_path).load() == Overrides(Override(tq="auto"), {OTHER.uuid: Override()})
     assert [manager.tq_auto, *(gpu.tq_auto for gpu in manager.gpus)] == [True, True, True]
     assert quanta(manager) == [30, 2, 2]
-    manager.set_quantum(5 * SECOND, "0")
+    manager.set_tq(5 * SECOND, "0")
     assert [gpu.tq_auto for gpu in manager.gpus] == [False, True]
-    manager.set_quantum(7 * SECOND)
+    manager.set_tq(7 * SECOND)
     assert quanta(manager) == [7, 7, 7]
     assert not any(gpu.tq_auto for gpu in manager.gpus)
-    manager.set_quantum(None)
+    manager.set_tq(None)
     manager.reset_settings()
     assert quanta(manager) == [30, 30, 30]
 
@@ -135,7 +135,7 @@ def test_setting_that_cannot_be_saved_stays_in_force(
 ) -> None:
     (tmp_path / FILE_NAME).mkdir()      # which no file can replace
     with pytest.raises(NotKept):
-        manager.set_quantum(5 * SECOND, "1").result()
+        manager.set_tq(5 * SECOND, "1").result()
     with pytest.raises(NotKept):
         manager.set_anti_thrash("on").result()
     assert quanta(manager) == [30, 30, 5]
@@ -146,12 +146,12 @@ def test_setting_that_cannot_be_saved_stays_in_force(
 
 
 @pytest.mark.parametrize("usec", [0, -SECOND, 999, SECOND << 32, 0xFFFF_FFFF * SECOND + 1])
-def test_set_quantum_below_a_millisecond_or_above_a_day_is_refused(
+def test_set_tq_below_a_millisecond_or_above_a_day_is_refused(
     manager: Manager, usec: int
 ) -> None:
-    manager.set_quantum(500_000, "1")
+    manager.set_tq(500_000, "1")
     with pytest.raises(InvalidArgs) as caught:
-        manager.set_quantum(usec)
+        manager.set_tq(usec)
     assert str(caught.value) == (
         f"the quantum cannot be {usec / SECOND:.10g} seconds; give 0.001 to 86400")
     assert [gpu.tq_usec for gpu in manager.gpus] == [30_000_000, 500_000]
@@ -163,7 +163,7 @@ def test_invalid_mode_and_unknown_gpu_are_refused_and_not_saved(
     with pytest.raises(InvalidArgs, match="cannot be 'maybe'; give auto, on or off"):
         manager.set_anti_thrash("maybe")
     with pytest.raises(NoSuchGPU):
-        manager.set_quantum(5 * SECOND, "7")
+        manager.set_tq(5 * SECOND, "7")
     assert not (tmp_path / FILE_NAME).exists()
 
 

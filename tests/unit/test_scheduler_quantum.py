@@ -90,7 +90,7 @@ def test_quantum_auto_spends_a_twentieth_on_hand_overs(
     assert 0.045 < seen.lost < 0.0525
     assert max(seen.quanta) < 1.1 * min(seen.quanta), "it swings"
     assert max(seen.computed) < 1.1 * min(seen.computed)
-    told = world.scheduler.snapshot().quantum
+    told = world.scheduler.snapshot().tq
     assert 0.7 * told < seen.quanta[-1] < 1.3 * told
 
 
@@ -111,7 +111,7 @@ def test_quantum_auto_is_shortest_when_all_are_resident() -> None:
     assert min(seen.quanta) >= quantum.LEAST
     # What is in flight at the end is drained, and the orders take a moment.
     assert max(seen.quanta) <= quantum.LEAST + KERNEL + 2 * MILLISECOND
-    assert world.scheduler.snapshot().quantum == quantum.LEAST
+    assert world.scheduler.snapshot().tq == quantum.LEAST
 
 
 def test_quantum_auto_is_at_most_longest_tq() -> None:
@@ -120,7 +120,7 @@ def test_quantum_auto_is_at_most_longest_tq() -> None:
     seen = watch(world, 4)
     assert min(seen.quanta) >= 3 * SECOND
     assert max(seen.quanta) <= 3 * SECOND + KERNEL + 2 * MILLISECOND
-    assert world.scheduler.snapshot().quantum == 3 * SECOND
+    assert world.scheduler.snapshot().tq == 3 * SECOND
 
 
 def hand_over(talk: Talk, takes: float, drains: float = 0) -> float:
@@ -182,10 +182,10 @@ def test_small_change_of_the_quantum_is_not_shown_and_sends_no_run() -> None:
     two(talk)
     for _ in range(20):
         hand_over(talk, 0.2)
-    said, shown = len(talk.said), talk.scheduler.snapshot().quantum
+    said, shown = len(talk.said), talk.scheduler.snapshot().tq
     for _ in range(10):
         hand_over(talk, 0.21)
-        assert talk.scheduler.snapshot().quantum == shown
+        assert talk.scheduler.snapshot().tq == shown
     assert len(runs(talk.said[said:])) == 10    # when each turn began
 
 
@@ -197,11 +197,11 @@ def test_quantum_may_change_between_seconds_and_auto() -> None:
         assert hand_over(talk, 0.2) == 30
     talk.tell(SettingsChanged(replace(talk.settings, tq=None)))
     # What hand-overs take is known already.
-    assert talk.scheduler.snapshot().quantum == pytest.approx(19 * 0.2 * SECOND, rel=0.05)
+    assert talk.scheduler.snapshot().tq == pytest.approx(19 * 0.2 * SECOND, rel=0.05)
     for _ in range(2):
         assert hand_over(talk, 0.2) == pytest.approx(19 * 0.2, rel=0.05)
     talk.tell(SettingsChanged(replace(talk.settings, tq=7 * SECOND)))
-    assert talk.scheduler.snapshot().quantum == 7 * SECOND
+    assert talk.scheduler.snapshot().tq == 7 * SECOND
     for _ in range(2):
         assert hand_over(talk, 0.2) == 7
 
