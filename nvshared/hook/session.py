@@ -242,7 +242,7 @@ class Session:
     def order(self, order: actions.Order) -> None:
         """Link: sends an order of the scheduler to the hook. The first order is Limits."""
         if isinstance(order, actions.Limits):
-            for packet in protocol.encode_reason(order.why):
+            for packet in protocol.encode_reason(order.reason):
                 self._parked.send(packet)
         if self._parked.away and isinstance(order, actions.MoveOrder) and parking.answerable(order):
             self._answer(order)

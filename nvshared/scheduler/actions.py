@@ -143,7 +143,7 @@ class Limits:
     most: int                           # could be promised on request
     total: int                          # size of the card as the program sees it
     beyond: int = 0                     # host memory allowed for blocks that do not fit the card
-    why: str = ""                       # the limit because of which the COMMIT is refused
+    reason: str = ""                    # the limit because of which the COMMIT is refused
 
 
 @dataclass(frozen=True, slots=True)

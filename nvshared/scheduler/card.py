@@ -406,7 +406,7 @@ class Card:
         """The size of the card, in bytes, that the hook reports to this client's program."""
         return min([
             self.settings.total, client.terms.memory_limit or self.settings.total,
-            *(one.capacity for one in client.tenancies if one.capacity),
+            *(one.limit for one in client.tenancies if one.limit),
         ])
 
     def borrowable(self, client: ScheduledClient) -> int | None:
@@ -448,11 +448,11 @@ class Card:
         inside = {client.id for client in group}
         # Inner domains come first: they have fewer members.
         for domain in sorted(self.domains.lacking, key=lambda one: len(one.stakes)):
-            capacity = domain.capacity or 0
+            limit = domain.limit or 0
             elsewhere = sum(s.taken for id, s in domain.stakes.items() if id not in self.clients)
             outside = [id for id in domain.stakes if id in self.clients and id not in inside]
             needed = sum(domain.stakes[id].needed for id in outside)
-            short = needed - (capacity - elsewhere) - sum(kept[id] for id in outside)
+            short = needed - (limit - elsewhere) - sum(kept[id] for id in outside)
             for id in outside:
                 resident = min(self.clients[id].memory.resident, self.clients[id].charged)
                 more = max(0, min(short, resident - kept[id]))
@@ -539,13 +539,13 @@ class Card:
         self.send(order)
 
     def send_limits(
-        self, client: ScheduledClient, number: int, most: int, beyond: int, why: str = ""
+        self, client: ScheduledClient, number: int, most: int, beyond: int, reason: str = ""
     ) -> None:
-        """Sends LIMITS. `why`: the limit because of which a COMMIT request was refused."""
+        """Sends LIMITS. `reason`: the limit because of which a COMMIT request was refused."""
         promise = client.promise
         promise.last_most, promise.last_total = most, self.total_for(client)
         self.send(Limits(
-            client.id, number, promise.commit, most, promise.last_total, beyond, why))
+            client.id, number, promise.commit, most, promise.last_total, beyond, reason))
 
     def _lend(self, client: ScheduledClient, moved: int) -> int:
         """Bytes that may lie on another card after `moved` more bytes were evicted or copied."""

@@ -56,8 +56,8 @@ class Domain:
     name: str
     noted: "Callable[[Domain], None]"   # called at each change of the domain
     term: bool = False                  # a tenant's limit: it bounds promises and nothing else
-    capacity: int | None = None         # bytes that all its clients may take; None: no limit
-    words: str = ""                     # the limit's description for people
+    limit: int | None = None            # bytes that all its clients may take; None: unlimited
+    reason: str = ""                    # what clients are told whose requests the limit refuses
     whole: bool = False                 # the whole host's: promises keep to the host budget instead
     stakes: dict[int, Stake] = field(default_factory=dict)      # by client
     sums: Stake = NOTHING
@@ -72,16 +72,16 @@ class Domain:
 
     @property
     def untaken(self) -> int:
-        """Host memory that no client has or may take; negative after the capacity shrank."""
-        if self.capacity is None or self.term:
+        """Host memory that no client has or may take; negative after the limit fell."""
+        if self.limit is None or self.term:
             return UNBOUNDED
-        return self.capacity - self.sums.taken
+        return self.limit - self.sums.taken
 
     @property
     def lacking(self) -> int:
-        """Bytes that the clients could not evict, or that exceed the capacity already."""
+        """Bytes that the clients could not evict, or that exceed the limit already."""
         most = self.sums.taken if self.whole else max(self.sums.needed, self.sums.taken)
-        return 0 if self.capacity is None or self.term else max(0, most - self.capacity)
+        return 0 if self.limit is None or self.term else max(0, most - self.limit)
 
 
 class Domains:
@@ -97,14 +97,14 @@ class Domains:
         """The domains of these names. Creates missing ones."""
         return tuple(self._all.setdefault(name, Domain(name, self._note)) for name in names)
 
-    def resize(
-        self, name: str, capacity: int | None, words: str = "", *, whole: bool = False,
+    def set_limit(
+        self, name: str, limit: int | None, reason: str = "", *, whole: bool = False,
         term: bool = False,
     ) -> bool:
-        """Sets a domain's capacity. True: the capacity has changed."""
+        """Sets a domain's limit. True: the limit has changed."""
         domain, = self.named((name,))
-        changed = domain.capacity != capacity
-        domain.capacity, domain.words, domain.whole, domain.term = capacity, words, whole, term
+        changed = domain.limit != limit
+        domain.limit, domain.reason, domain.whole, domain.term = limit, reason, whole, term
         if changed:
             self._note(domain)
         return changed
@@ -135,9 +135,9 @@ class Domains:
     def _note(self, domain: Domain) -> None:
         for changed in self._news.values():
             changed[domain] = None
-        capacity = domain.capacity
+        limit = domain.limit
         for group, inside in (
-            (self.full, capacity is not None and domain.sums.promised > capacity // 2),
+            (self.full, limit is not None and domain.sums.promised > limit // 2),
             (self.lacking, domain.lacking > 0),
         ):
             if inside:

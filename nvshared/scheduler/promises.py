@@ -65,9 +65,9 @@ def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
     if client.overclaims.beyond <= _beyond_card(card, client):
         client.overclaims = replace(client.overclaims, beyond=0)
     left, domain = _bound(card, client)
-    why = domain.words if domain is not None and left < 0 <= _left(card) else ""
-    why = next((tenant.words for tenant in client.tenancies), why)
-    _send_limits(card, client, number, _most(card, client), why)
+    reason = domain.reason if domain is not None and left < 0 <= _left(card) else ""
+    reason = next((tenant.reason for tenant in client.tenancies), reason)
+    _send_limits(card, client, number, _most(card, client), reason)
 
 
 def plan(card: Card) -> None:
@@ -220,14 +220,14 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
             lambda: sum(c.committed - c.need for c in clients) >= short)
     if waits:
         return False
-    why = ""
+    reason = ""
     if domain is not None and within < 0 and (domain.term or (fits and not squeezed)):
-        why = domain.words
+        reason = domain.reason
     if promise.commit >= wanted:
         # The hook takes a LIMITS with at least the requested commit as a grant, so a refusal must
         # carry a smaller commit.
         promise.commit = min(promise.commit, client.need)
-    _send_limits(card, client, request.number, _most(card, client), why)
+    _send_limits(card, client, request.number, _most(card, client), reason)
     return True
 
 
@@ -273,7 +273,7 @@ def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
 
 
 def _send_limits(
-    card: Card, client: ScheduledClient, number: int, most: int, why: str = ""
+    card: Card, client: ScheduledClient, number: int, most: int, reason: str = ""
 ) -> None:
     """Sends LIMITS. They may allow host memory beyond the card that is not promised to any client.
 
@@ -281,7 +281,7 @@ def _send_limits(
     """
     bounded = client.terms.memory_limit or client.tenancies
     more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
-    card.send_limits(client, number, most, more, why)
+    card.send_limits(client, number, most, more, reason)
 
 
 def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
@@ -381,10 +381,10 @@ def _bound(
 
 
 def _left_in(domain: Domain) -> int:
-    if domain.capacity is None or domain.whole:
+    if domain.limit is None or domain.whole:
         return UNBOUNDED
-    kept = 0 if domain.term else margin(domain.capacity, len(domain.stakes))
-    return domain.capacity - kept - domain.sums.promised
+    kept = 0 if domain.term else margin(domain.limit, len(domain.stakes))
+    return domain.limit - kept - domain.sums.promised
 
 
 def members(card: Card, domain: Domain) -> list[ScheduledClient]:

@@ -187,9 +187,9 @@ class Scheduler:
         """Bytes of the card that the tightest memory limit of these tenants leaves to a new client,
         and the limit's description."""
         names = {*tenants}
-        left = [(one.capacity - one.sums.promised, one.words)
+        left = [(one.limit - one.sums.promised, one.reason)
                 for client in self._card.clients.values() for one in client.tenancies
-                if one.name in names and one.capacity]
+                if one.name in names and one.limit]
         return min(left, default=(UNBOUNDED, ""))
 
     def orders_unanswered(self) -> int:

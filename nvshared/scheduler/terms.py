@@ -63,9 +63,9 @@ def change_tenant(card: Card, tenant: str, terms: TenantTerms) -> None:
     ):
         if limit != old or (limit and terms.shown != before.shown):
             whose = terms.shown or tenant
-            words = f"all programs of {whose} together are limited to {sized(limit)}{what}"
+            reason = f"all programs of {whose} together are limited to {sized(limit)}{what}"
             term = bool(limit) and domains is not card.disk_limits
-            domains.resize(tenant, limit or None, words, term=term)
+            domains.set_limit(tenant, limit or None, reason, term=term)
             for client in card.clients.values():
                 if tenant in client.tenants:
                     bound(card, client)     # which is told at once, as it counts as changed

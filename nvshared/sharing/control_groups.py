@@ -3,7 +3,7 @@
 
 The swapped bytes of a program count against the limits of its control groups (a container, a pod, a
 unit, a user). If a limit is exceeded, the kernel kills a process of the group. So each group with a
-limit is a domain of the schedulers (scheduler/domains.py). The capacity of the domain is the free
+limit is a domain of the schedulers (scheduler/domains.py). The limit of the domain is the free
 memory of the group plus the host memory that clients in the group hold already, less a reserve for
 the programs' own allocations. A client's claim to hold memory counts up to its process's private
 memory (machine/host.py).
@@ -178,7 +178,7 @@ class ControlGroups:
                 gpu.tell(Tick())
 
     def _apply(self, found: _Figures) -> bool:
-        """Resizes the domains of these groups. True: the capacity of a domain has changed."""
+        """Sets the limits of these groups' domains. True: the limit of a domain has changed."""
         self._processes.update(found.processes)
         self._limited = (self._limited - found.groups) | found.limits.keys()
         said = Counter(self._coming)
@@ -197,11 +197,11 @@ class ControlGroups:
         for group, limit in found.limits.items():
             ours = min(limit.used, held[group])
             reserve = min(limit.size // RESERVE_PART, RESERVE_MOST)
-            capacity = max(0, limit.free + ours - reserve)
-            words = ("what leaves the card must fit into host memory, and "
-                     f"{printable(str(limit.file))} is {sized(limit.size)}")
-            changed |= self._manager.domains.resize(
-                _name(group), capacity, words, whole=group in self._ours)
+            reason = ("what leaves the card must fit into host memory, and "
+                      f"{printable(str(limit.file))} is {sized(limit.size)}")
+            changed |= self._manager.domains.set_limit(
+                _name(group), max(0, limit.free + ours - reserve), reason,
+                whole=group in self._ours)
         return changed
 
     def _set_domains(self, client: Client, process: _Process) -> None:

@@ -620,9 +620,9 @@ class GPU:
             self.decided.emit(now, action)
             if isinstance(action, actions.Report):
                 self._report(action)
-            elif (isinstance(action, actions.Limits) and action.why
+            elif (isinstance(action, actions.Limits) and action.reason
                     and action.client in self.clients):
-                self.client_refused.emit(self.clients[action.client], action.why)
+                self.client_refused.emit(self.clients[action.client], action.reason)
 
     def _report(self, report: actions.Report) -> None:
         client = self.clients.get(report.client)

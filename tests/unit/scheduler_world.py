@@ -193,7 +193,7 @@ class World:
             orders.clear()
         self._greeted.clear()
         self.domains = Domains()
-        self.domains.resize("box", self.box)
+        self.domains.set_limit("box", self.box)
         self.scheduler = Scheduler(self.settings, self.now, self.domains)
         self._alarm = None
         self._arm()
@@ -252,7 +252,7 @@ class World:
         self.check()
         self.shrunk = True
         self.box = box
-        self.domains.resize("box", box)
+        self.domains.set_limit("box", box)
         self.tell(Tick())
         self.check()
 

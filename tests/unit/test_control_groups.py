@@ -98,7 +98,7 @@ def test_control_group_bounds_a_programs_commit(
     can = less_margin(6 * GIB - RESERVE)
     assert machine.most(client) == can
     assert machine.ask(client, can).commit == can
-    why = machine.ask(client, can + 1).why
+    why = machine.ask(client, can + 1).reason
     assert why == ("what leaves the card must fit into host memory, and "
                    f"{machine.root}/pod/memory.max is 8GiB")
     line, = (one for one in caplog.messages if "out of memory" in one)
@@ -111,16 +111,16 @@ def test_control_group_limit_is_read_again_at_each_commit_request(machine: Machi
     machine.group("box", 4 * GIB)
     machine.process(4001, "box")
     client = machine.comes(1)
-    assert machine.ask(client, 6 * GIB).why
+    assert machine.ask(client, 6 * GIB).reason
     machine.group("box", 8 * GIB)
     assert machine.ask(client, 6 * GIB).commit >= 6 * GIB
     machine.group("box", 8 * GIB, 5 * GIB)              # it has grown meanwhile
-    assert machine.ask(client, 6 * GIB + 1).why
+    assert machine.ask(client, 6 * GIB + 1).reason
     machine.group("box", "max")
     assert machine.ask(client, 7 * GIB).commit >= 7 * GIB
     machine.group("other", GIB)
     machine.process(4001, "other")                      # and was moved
-    why = machine.ask(client, 7 * GIB + 1).why
+    why = machine.ask(client, 7 * GIB + 1).reason
     assert why.endswith(f" and {machine.root}/other/memory.max is 1GiB")
     assert [one.name for one in machine.manager.domains] == [str(machine.root / "other")]
 
@@ -131,7 +131,7 @@ def test_control_group_is_shared_by_its_programs_on_all_cards(machine: Machine) 
         machine.process(pid, "box")
     first, second = machine.comes(1), machine.comes(2, card=1)
     assert machine.ask(first, 5 * GIB).commit >= 5 * GIB
-    assert machine.ask(second, 3 * GIB).why
+    assert machine.ask(second, 3 * GIB).reason
     machine.process(4003, "box")
     first.gpu.leave(first)
     assert machine.ask(second, 3 * GIB).commit >= 3 * GIB
@@ -144,10 +144,10 @@ def test_control_group_counts_swapped_memory_of_its_client_as_available(machine:
     client = machine.comes(1, away)
     can = less_margin(7 * GIB - RESERVE)
     assert machine.ask(client, can).commit >= can
-    assert machine.ask(client, can + 1).why
+    assert machine.ask(client, can + 1).reason
     # And nobody else's: it cannot say that it has more than the kernel knows of.
     client.gpu.tell(MemoryChanged(client.id, Memory(allocated=4 * GIB, host=60 * GIB)))
-    assert machine.ask(client, can + 1).why
+    assert machine.ask(client, can + 1).reason
 
 
 def test_control_group_with_swapped_memory_is_watched(
@@ -179,4 +179,4 @@ def test_control_group_of_the_daemon_bounds_the_budget_only(
     client = machine.comes(1)
     assert machine.most(client) == CARD
     box, = machine.manager.domains
-    assert (box.whole, box.capacity) == (True, 8 * GIB - RESERVE)
+    assert (box.whole, box.limit) == (True, 8 * GIB - RESERVE)

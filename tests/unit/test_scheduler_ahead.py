@@ -344,12 +344,12 @@ def test_preallocate_proceeds_in_steps_up_to_half_of_free_host_memory() -> None:
 
 def test_preallocate_takes_at_most_half_of_the_free_memory_of_a_domain() -> None:
     domains = Domains()
-    domains.resize("box", 62 * GIB)
+    domains.set_limit("box", 62 * GIB)
     talk = talking(domains=domains)
     talk.run(A, 60, domains=("box",))
     assert made(talk.join(B, 100)) == [(A, 31)]
     # Of one that is too small for what may leave, what is not in use is taken back.
-    domains.resize("box", 59 * GIB)
+    domains.set_limit("box", 59 * GIB)
     talk.obey(talk.changed(A, host=31))
     assert talk.memory[A].host < 31 * GIB
     assert len(preallocations(talk.said)) == 1

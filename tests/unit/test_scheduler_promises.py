@@ -286,7 +286,7 @@ def test_memory_limit_allows_no_memory_beyond_the_card() -> None:
 def domains(**capacities: float) -> Domains:
     made = Domains()
     for name, size in capacities.items():
-        made.resize(name, int(size * GIB), f"the limit of {name}")
+        made.set_limit(name, int(size * GIB), f"the limit of {name}")
     return made
 
 
@@ -304,9 +304,9 @@ def test_domain_bounds_commit_less_a_margin() -> None:
     assert first.most == 15 * GIB       # with a margin, as for the whole host
     refused = answer(talk, 1, 15.1)
     assert refused.commit < 15 * GIB
-    assert refused.why == "the limit of box"
+    assert refused.reason == "the limit of box"
     granted = answer(talk, 1, 15, 2)
-    assert (granted.commit, granted.why) == (15 * GIB, "")
+    assert (granted.commit, granted.reason) == (15 * GIB, "")
     talk.join(2)
     assert answer(talk, 2, 90).commit >= 90 * GIB
 
@@ -317,7 +317,7 @@ def test_domain_does_not_bound_pinned_memory() -> None:
     assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
     talk.changed(1, pinned=40, answered=1)
     assert answer(talk, 1, 55, 2).commit == 55 * GIB
-    assert answer(talk, 1, 56, 3).why
+    assert answer(talk, 1, 56, 3).reason
 
 
 def test_domain_is_shared_and_unused_commit_is_called_back() -> None:
@@ -328,7 +328,7 @@ def test_domain_is_shared_and_unused_commit_is_called_back() -> None:
     assert talk.view(1).commit > 0      # that it has not asked for
     assert answer(talk, 2, 30).commit == 30 * GIB
     talk.changed(2, allocated=30)
-    assert answer(talk, 1, 1).why == "the limit of box"
+    assert answer(talk, 1, 1).reason == "the limit of box"
 
 
 def test_commit_is_bounded_by_the_tightest_of_several_domain_levels() -> None:
@@ -336,10 +336,10 @@ def test_commit_is_bounded_by_the_tightest_of_several_domain_levels() -> None:
     talk = Talk(100, domains=levels)
     talk.join(1, domains=("one", "pod"))
     talk.join(2, domains=("two", "pod"))
-    assert answer(talk, 1, 16).why == "the limit of one"
+    assert answer(talk, 1, 16).reason == "the limit of one"
     assert answer(talk, 1, 14, 2).commit >= 14 * GIB
     talk.changed(1, allocated=14)
-    assert answer(talk, 2, 50).why == "the limit of pod"
+    assert answer(talk, 2, 50).reason == "the limit of pod"
     assert answer(talk, 2, 46, 2).commit == 46 * GIB
 
 
@@ -349,7 +349,7 @@ def test_domain_bounds_clients_of_several_cards_together() -> None:
     first.join(1, domains=BOX)
     second.join(2, domains=BOX)
     assert answer(first, 1, 10).commit >= 10 * GIB
-    assert answer(second, 2, 6).why == "the limit of box"
+    assert answer(second, 2, 6).reason == "the limit of box"
     first.leave(1)
     assert answer(second, 2, 6, 2).commit >= 6 * GIB
 
@@ -358,8 +358,8 @@ def test_domain_limit_that_changes_is_sent_to_clients_and_bounds_commits() -> No
     shared = domains(box=16)
     talk = Talk(100, domains=shared)
     talk.join(1, domains=BOX)
-    assert answer(talk, 1, 20).why
-    shared.resize("box", 32 * GIB)
+    assert answer(talk, 1, 20).reason
+    shared.set_limit("box", 32 * GIB)
     told, = limits(talk.tell(Tick()), 1)
     assert told.most == 30 * GIB        # it sees so without asking
     assert answer(talk, 1, 20, 2).commit >= 20 * GIB
@@ -374,14 +374,14 @@ def test_domain_bounds_memory_beyond_the_card() -> None:
     assert 0 < first.beyond <= 15 * GIB
     refused, = (one for one in limits(talk.beyond(1, 1, 20), 1) if one.number)
     assert refused.beyond < 20 * GIB
-    assert refused.why == "the limit of box"
+    assert refused.reason == "the limit of box"
 
 
 def test_domain_bounds_evictions_of_a_client() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
-    shared.resize("box", 20 * GIB)      # somebody else has taken the rest
+    shared.set_limit("box", 20 * GIB)      # somebody else has taken the rest
     talk.join(2, 70)
     actions = talk.obey(talk.want(2))
     # It does not fit beside what must stay, so nobody is stopped for its sake.
@@ -403,7 +403,7 @@ def test_shrunken_domain_bounds_commits_beside_memory_that_cannot_be_evicted() -
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
-    shared.resize("box", 20 * GIB)
+    shared.set_limit("box", 20 * GIB)
     talk.join(2)
     assert answer(talk, 2, 61).commit < 61 * GIB
     assert answer(talk, 2, 60, 2).commit >= 60 * GIB
@@ -414,7 +414,7 @@ def test_shrunken_domain_takes_back_unused_host_memory() -> None:
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
     talk.changed(1, host=50)            # of the time before, and the program runs
-    shared.resize("box", 40 * GIB)
+    shared.set_limit("box", 40 * GIB)
     orders = [a for a in talk.tell(Tick()) if isinstance(a, Load)]
     assert [(a.client, a.host) for a in orders] == [(1, 30 * GIB)]
 
@@ -426,7 +426,7 @@ def test_shrunken_domain_loads_the_excess_of_swapped_memory() -> None:
     talk.set(1, host=60)
     talk.swapped[1] = 60 * GIB
     talk.changed(1)
-    shared.resize("box", 40 * GIB)
+    shared.set_limit("box", 40 * GIB)
     talk.obey(talk.tell(Tick()))
     assert talk.view(1).memory.resident == 60 * GIB
     assert talk.view(1).memory.host <= 40 * GIB
@@ -435,14 +435,14 @@ def test_shrunken_domain_loads_the_excess_of_swapped_memory() -> None:
 def test_domain_of_the_whole_host_bounds_evictions_and_no_commits() -> None:
     """Three of 55 GiB on a card of 139, in a container of 110 with the daemon."""
     shared = Domains()
-    shared.resize("box", 110 * GIB, whole=True)
+    shared.set_limit("box", 110 * GIB, whole=True)
     talk = Talk(139, host=100, domains=shared)
     for client in (1, 2, 3):
         talk.join(client, domains=BOX)
         assert answer(talk, client, 55).commit >= 55 * GIB
         talk.changed(client, allocated=55)
     assert not shared.lacking
-    shared.resize("box", 20 * GIB, whole=True)
+    shared.set_limit("box", 20 * GIB, whole=True)
     talk.obey(talk.want(1))
     talk.obey(talk.want(2))
     actions = talk.obey(talk.want(3))
@@ -457,7 +457,7 @@ def test_domain_limit_keeps_commits_granted_by_an_earlier_daemon() -> None:
     talk.scheduler = Scheduler(replace(talk.settings, gather=0), 0, shared)
     talk.join(1, 40, 40, running=True, commit=40, domains=BOX)
     assert talk.view(1).commit == 40 * GIB
-    assert answer(talk, 1, 41).why == "the limit of box"
+    assert answer(talk, 1, 41).reason == "the limit of box"
     other, = shared.named(("other",))
     assert other.untaken > 1 << 60
 

@@ -1017,10 +1017,10 @@ def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
     talk.changed(1, allocated=6)
     refused = answer(talk, 2, 5)
     assert refused.commit < 5 * GIB
-    assert refused.why == "all programs of user:alice together are limited to 10GiB"
+    assert refused.reason == "all programs of user:alice together are limited to 10GiB"
     # Who reads this knows the tenant by another name, which may be learnt late.
     talk.tell(TenantChanged("user:alice", TenantTerms(10 * GIB, shown="user:ada")))
-    assert answer(talk, 2, 5, 2).why == (
+    assert answer(talk, 2, 5, 2).reason == (
         "all programs of user:ada together are limited to 10GiB")
     assert answer(talk, 2, 4, 3).commit == 4 * GIB
     talk.join(3, tenants=("user:bob",))
@@ -1057,12 +1057,12 @@ def test_tenant_memory_limit_below_held_memory_refuses_more() -> None:
     assert [talk.view(client).commit for client in (1, 2)] == [20 * GIB, 20 * GIB]
     refused = answer(talk, 1, 20.5, 2)
     assert refused.commit == 20 * GIB
-    assert "user:alice" in refused.why
-    assert "30GiB" in refused.why
+    assert "user:alice" in refused.reason
+    assert "30GiB" in refused.reason
     talk.obey(talk.changed(2, allocated=5))
     talk.obey(talk.wait(2))
     assert answer(talk, 1, 25, 3).commit == 25 * GIB
-    assert answer(talk, 1, 31, 4).why == refused.why    # nor alone
+    assert answer(talk, 1, 31, 4).reason == refused.reason    # nor alone
 
 
 def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
@@ -1071,10 +1071,10 @@ def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
     put(talk, "pod:lab/train", 10)
     talk.join(1, tenants=POD)
     talk.join(2, tenants=ALICE)
-    assert "pod:lab/train" in answer(talk, 1, 11).why
+    assert "pod:lab/train" in answer(talk, 1, 11).reason
     assert answer(talk, 1, 10, 2).commit == 10 * GIB
     talk.changed(1, allocated=10)
-    assert "user:alice" in answer(talk, 2, 21).why
+    assert "user:alice" in answer(talk, 2, 21).reason
     assert answer(talk, 2, 20, 2).commit == 20 * GIB
 
 
@@ -1086,7 +1086,7 @@ def test_tenant_memory_limit_calls_unused_commit_back() -> None:
     assert talk.view(1).commit > 0      # that it has not asked for
     assert answer(talk, 2, 64).commit == 64 * GIB
     talk.changed(2, allocated=64)
-    assert answer(talk, 1, 1).why
+    assert answer(talk, 1, 1).reason
 
 
 def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
@@ -1099,10 +1099,11 @@ def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
     talk.changed(1, allocated=6)
     refused = answer(talk, 2, 5)
     assert refused.commit < 5 * GIB
-    assert refused.why == "all programs of user:alice together are limited to 10GiB of host memory"
+    assert refused.reason == (
+        "all programs of user:alice together are limited to 10GiB of host memory")
     assert answer(talk, 2, 4, 2).commit == 4 * GIB
     talk.changed(2, allocated=4)
-    assert answer(talk, 2, 54, 3).why == refused.why
+    assert answer(talk, 2, 54, 3).reason == refused.reason
     talk.obey(talk.ask(2, 4, 54, pins=50))
     assert limits(talk.said, 2)[-1].commit >= 54 * GIB
     talk.join(3, tenants=("user:bob",))
@@ -1112,7 +1113,7 @@ def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
 
 def test_tenant_host_limit_counts_over_cards_and_control_groups() -> None:
     shared = Domains()
-    shared.resize("box", 200 * GIB, "the limit of box")
+    shared.set_limit("box", 200 * GIB, "the limit of box")
     one, two = Talk(100, domains=shared), Talk(100, domains=shared)
     for talk in (one, two):
         put(talk, "user:alice", host=10)
@@ -1120,9 +1121,9 @@ def test_tenant_host_limit_counts_over_cards_and_control_groups() -> None:
     two.join(2, tenants=ALICE)
     assert answer(one, 1, 8).commit >= 8 * GIB
     one.changed(1, allocated=8)
-    assert "10GiB of host memory" in answer(two, 2, 3).why
+    assert "10GiB of host memory" in answer(two, 2, 3).reason
     one.scheduler.belongs(1, [])
-    assert "10GiB of host memory" in answer(one, 1, 11, 2).why
+    assert "10GiB of host memory" in answer(one, 1, 11, 2).reason
     one.scheduler.belongs(1, ["box"])
     for talk in (one, two):
         put(talk, "user:alice")
@@ -1138,7 +1139,7 @@ def test_tenant_host_limit_below_swapped_memory_allows_evictions() -> None:
     talk.obey(talk.want(1))
     put(talk, "user:alice", host=5)
     assert talk.view(1).commit == 20 * GIB
-    assert "user:alice" in answer(talk, 1, 20.5, 2).why
+    assert "user:alice" in answer(talk, 1, 20.5, 2).reason
     talk.obey(talk.idle(1))
     talk.join(2, tenants=("user:bob",))
     answer(talk, 2, 30)
