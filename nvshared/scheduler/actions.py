@@ -118,7 +118,7 @@ class Yield:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """PUBLISH: publish in shared memory whether work is in flight, or stop; see background.py."""
+    """PUBLISH: publish in shared memory whether work is in flight, or stop; see turns.py."""
 
     client: int
     on: bool

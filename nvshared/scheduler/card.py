@@ -308,9 +308,9 @@ class Card:
     check_limits_at: int = 0
     common_run: Run | None = None       # RUN for clients without terms or gang, see turns.py
     watched: bool = False               # running clients report idleness, see ahead.py
-    publishing: set[int] = field(default_factory=set)  # ids of clients, see background.py
+    publishing: set[int] = field(default_factory=set)  # ids of clients, see turns.py
     watching: dict[int, set[int]] = field(default_factory=dict)  # background client: ids
-    busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see busy.py
+    busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see turns.py
     busy_since: int = 0                 # when `busy_members` changed last
     patience: dict[Direction, BusPatience] = field(
         default_factory=lambda: {direction: BusPatience() for direction in Direction})

@@ -265,7 +265,7 @@ class ScheduledClient(Counting):
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # reported in this wait as too large even alone
 
-    busy_after: int = 0                 # excluded from busy turns until this time; see busy.py
+    busy_after: int = 0                 # excluded from busy turns until this time; see turns.py
     busy_pause: int = 0                 # length of the last such exclusion
 
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py

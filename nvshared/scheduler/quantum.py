@@ -64,7 +64,7 @@ from nvshared.units import MILLISECOND
 
 WORTH = 19                              # times the cost of a hand-over, as it is 1 of 20 parts
 LEAST = 100 * MILLISECOND
-BUSY = 500 * MILLISECOND                # where nothing is to be moved; see busy.py
+BUSY = 500 * MILLISECOND                # where nothing is to be moved; see turns.py
 STEADY = 8                              # a change of less than 1/8 is not shown
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND

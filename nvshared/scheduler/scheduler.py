@@ -24,8 +24,8 @@ head to fit, and no more of them than needed. So the head waits at most one quan
 hand-over, or several quanta where by its weight the holder would be the next again. A drain that
 does not end opens the gate again, and is asked for ever more rarely. Background clients wait
 behind all others and leave first; where all hold the card together they give way launch by launch
-(background.py). Clients of a gang (gang.py) have their turns on several cards at once. Clients that
-fit and are all busy at all times take short turns nevertheless (busy.py).
+(turns.py). Clients of a gang (gang.py) have their turns on several cards at once. Clients that
+fit and are all busy at all times take short turns nevertheless.
 
 **What fits may cease to:** a holder grows, the card shrinks. Then chosen clients that do not run
 yet go back to their place in the queue; then holders that ask for more room wait for it there;
@@ -59,7 +59,6 @@ from dataclasses import replace
 
 from nvshared.scheduler import (
     ahead,
-    background,
     events,
     gang,
     loans,
@@ -325,7 +324,7 @@ def _plan(card: Card) -> None:
     host_short = moves.plan(card)
     ahead.plan(card, blocked, tq)
     storage.plan(card, host_short)
-    background.plan(card)
+    turns.pace_background(card)
     promises.send_limits(card)
     turns.report_stuck(card)            # again, for the deadline of the orders of this plan
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns: hooks' reports on them, admission, the ends of turns, and unresponsive clients.
+"""Turns: hooks' reports on them, admission, their ends, unresponsive and background clients.
 
 scheduler.py explains the policy.
 
@@ -12,19 +12,60 @@ fit beside it run, and it is not chosen again before it answers (ScheduledClient
 program may have been stopped for any time, with Ctrl-Z or in a debugger. The client keeps its
 memory, because only its own hook can move the blocks. The scheduler cannot distinguish such a
 program from a slow one, such as a program with a kernel that takes a minute.
+
+**Busy turns.** Clients that fit together and all keep the card busy take short turns. Two trainings
+finish sooner one at a time. Run together, they reach 93 % of the throughput that they have one
+after the other (H200, 20 s), because the card switches between them every few milliseconds and each
+finds its caches overwritten. No memory is moved, so a turn costs only a drain and a RUN, which is
+little against half a second (quantum.py: BUSY).
+
+They begin as follows. A client with gaps, such as a service or a notebook, leaves the card to the
+others in its gaps. With turns it would have to wait for them. So no such client is ever put into
+turns. While several clients hold the card, each hook samples whether work is in flight. It sends
+BUSY after a second of work in all samples, or when it finds gaps. When all holders have been busy
+for PROOF and no other client wants the card, turns begin, as in anti-thrash `on`. Turns do not
+begin while a holder cannot be stopped, has a compute limit, runs in the background, or has another
+priority than the others.
+
+They end, and all clients run together again at once, when
+
+  - a member has a gap within its own turn; the wait for its turn does not count as a gap;
+  - a member does not want another turn within RETURNS_WITHIN after the last;
+  - a member takes longer than BUSY_DRAIN_MOST to drain: its long kernels would prolong its turns;
+  - another client wants the card; that client runs beside the members at once;
+  - the members do not fit any more, or their terms or the mode have changed.
+
+The member that had the gap is excluded from busy turns for 2 s, then for 4, up to 64, and for 2
+again after busy turns have lasted a minute. So a program that only looks busy costs the others
+little.
+
+Idle holders, such as notebooks between two cells, do not prevent busy turns. While two clients are
+busy, the other holders are ordered to report idleness. When all of these have been idle for
+OTHERS_IDLE, their gates are shut.
+
+**Background clients** yield launch by launch while they hold the card with others. A background
+client submits nothing while a client of higher priority has work in flight. The libraries signal
+that through shared memory, because the daemon would be too slow (libhook/src/gate/inflight.c). The
+scheduler decides which clients publish, and which background clients watch them: no client can hold
+back another of the same or a higher priority.
+
+While a background client holds the card, each other client publishes that holds the card too, or
+could launch without waiting for memory. At other times no client publishes, so launches have no
+extra cost. A client that has to wait for memory need not publish: the scheduler ends turns for it.
+A background client watches at most WATCHED_MOST clients, holders first.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
-from nvshared.scheduler import ahead, busy, gang, quantum, queue
-from nvshared.scheduler.actions import Run, Stuck, TurnEnd, TurnStarted
+from nvshared.scheduler import ahead, gang, quantum, queue
+from nvshared.scheduler.actions import Publish, Run, Stuck, TurnEnd, TurnStarted, Watch
 from nvshared.scheduler.card import Card, crowd
 from nvshared.scheduler.client import Direction, Phase, ScheduledClient, Turn
 from nvshared.scheduler.events import Busy, Copies, Ganged, Standing, Stopped, WentIdle
 from nvshared.scheduler.settings import AntiThrash, Priority
-from nvshared.units import SECOND
+from nvshared.units import MILLISECOND, SECOND
 
 # The time to the next STOP doubles with each drain that does not end, up to patience << DOUBLINGS.
 DOUBLINGS = 6
@@ -43,6 +84,15 @@ GAVE_WAY = SECOND
 WORTHWHILE = 10
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
+PROOF = SECOND                          # counted from the latest holder's BUSY
+RETURNS_WITHIN = 20 * MILLISECOND       # until a thread that waited for the drained work launches
+BUSY_DRAIN_MOST = quantum.BUSY // 2     # longest drain of a member
+REPORT_MOST = 64                        # with more running clients, hooks report no BUSY
+OTHERS_IDLE = 2 * SECOND                # idleness after which holders that are not busy are stopped
+EXCLUDED_LEAST = 2 * SECOND             # a member with a gap is excluded for so long,
+EXCLUDED_MOST = 64 * SECOND             # doubled each time up to this
+EXCLUDED_RESET = 60 * SECOND            # busy turns of this length reset the exclusion
+WATCHED_MOST = 64                       # clients that a background client watches at most
 
 
 def take_over(card: Card, client: ScheduledClient) -> None:
@@ -81,7 +131,7 @@ def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) ->
         case Busy() if turn.last_run.report_busy:
             turn.busy = None if said.gaps else card.now
             if said.gaps and client.id in card.busy_members:
-                busy.end(card, client)
+                _end_busy_turns(card, client)
 
 
 def stopped(card: Card, client: ScheduledClient, answer: Stopped) -> None:
@@ -196,9 +246,9 @@ def plan(card: Card) -> Admission:
     gang.plan(card)
     _give_way(card)
     _repair(card)
-    busy.review(card)                   # if busy turns end, a waiting member need not wait any more
+    _review_busy_turns(card)            # if busy turns end, a waiting member need not wait any more
     blocked, tq = _admit_and_start(card)
-    while busy.review(card):
+    while _review_busy_turns(card):
         blocked, tq = _admit_and_start(card)
     blocked = blocked or gang.claim(card)
     card.contended = blocked is not None or _crowded(card)
@@ -516,7 +566,7 @@ def _stop_idle_holders(card: Card) -> None:
     if card.contended or card.settings.draining:
         return
     running = card.groups[Phase.RUNNING]
-    others_idle = busy.awaits_idle(card) and all(
+    others_idle = _awaits_idle(card) and all(
         c.its_turn.busy is not None or c.its_turn.idle for c in running)
     if not (ahead.pauses_matter(card) or others_idle):
         return
@@ -534,14 +584,14 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
     watched = not card.contended and ahead.pauses_matter(card)
     moves = card.contended and not card.busy_members    # whether memory moves between turns
-    hinders = busy.awaits_idle(card)
+    hinders = _awaits_idle(card)
     if not endless:
         quantum.update_shown(card, blocked)
     common = Run(
         0, pace=card.contended or bool(card.busy_members),
         report_idle=moves or watched or hinders,
         report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
-        idle_window=quantum.idle_window(card, blocked), report_busy=busy.reports_matter(card))
+        idle_window=quantum.idle_window(card, blocked), report_busy=_busy_reports_matter(card))
     changed = card.groups.news("turns")
     if not endless or card.common_run != common or card.watched != watched:
         changed = running
@@ -558,7 +608,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
             window = common.idle_window
             window = quantum.patience(client, window) if card.contended else window
         elif hinders and turn.busy is None and not window:
-            window = busy.OTHERS_IDLE
+            window = OTHERS_IDLE
         told = replace(
             common, client=client.id, idle_window=window, report_idle=window > 0,
             pace=common.pace or client.rationed or client.membership.paced)
@@ -576,3 +626,124 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
             turn.busy = None
         turn.last_run = told
         card.send(told)
+
+
+def _busy_reports_matter(card: Card) -> bool:
+    """Whether holders are to report BUSY. A client that runs alone never has to."""
+    if card.busy_members:
+        return True
+    several = 1 < card.groups.size(Phase.RUNNING) <= REPORT_MOST
+    return several and not card.contended and _busy_turns_allowed(card)
+
+
+def _awaits_idle(card: Card) -> bool:
+    """Whether clients that are not busy are to report idleness, so that busy turns could begin."""
+    if card.busy_members or not _busy_reports_matter(card):
+        return False
+    running = card.groups[Phase.RUNNING]
+    busy = sum(client.its_turn.busy is not None for client in running)
+    return 1 < busy < len(running)
+
+
+def _review_busy_turns(card: Card) -> bool:
+    """Begins or ends busy turns. True: the set of clients that may run has changed."""
+    if not card.busy_members:
+        return _begin_busy_turns(card)
+    members = [card.clients[id] for id in sorted(card.busy_members) if id in card.clients]
+    wanting = (*card.groups["holding"], *card.groups["queued"])
+    goes_on = (
+        all(client.id in card.busy_members for client in wanting)
+        and _busy_turns_allowed(card) and _suit_busy_turns(members) and card.fits(members)
+    )
+    gap = next((one for one in members if _has_gap(card, one)), None) if goes_on else None
+    if goes_on and gap is None:
+        return False
+    _end_busy_turns(card, gap)
+    return True
+
+
+def _end_busy_turns(card: Card, excluded: ScheduledClient | None = None) -> None:
+    """Ends busy turns. `excluded`: the member that had a gap: it has no busy turns for a while."""
+    if excluded is not None:
+        if card.now - card.busy_since >= EXCLUDED_RESET:
+            excluded.busy_pause = 0
+        excluded.busy_pause = min(max(EXCLUDED_LEAST, 2 * excluded.busy_pause), EXCLUDED_MOST)
+        excluded.busy_after = card.now + excluded.busy_pause
+    card.busy_members, card.busy_since = frozenset(), card.now
+
+
+def _busy_turns_allowed(card: Card) -> bool:
+    """Whether the mode allows busy turns, and all holders can be stopped."""
+    mode = card.settings.anti_thrash is AntiThrash.AUTO and not card.settings.draining
+    return mode and not card.groups.size("permanent")
+
+
+def _suit_busy_turns(members: list[ScheduledClient]) -> bool:
+    """Whether terms and state of these clients allow busy turns among them."""
+    priority = members[0].priority if members else Priority.BACKGROUND
+    return len(members) > 1 and priority is not Priority.BACKGROUND and not any(
+        client.priority is not priority or client.rationed or client.memory.pin_reason
+        or client.terms.suspended or client.unresponsive or client.standing
+        for client in members
+    )
+
+
+def _begin_busy_turns(card: Card) -> bool:
+    groups = card.groups
+    members = card.groups[Phase.RUNNING]
+    others = ("queued", "lacking", Phase.LIMITED)
+    if len(members) < max(2, groups.size("holding")) or not _busy_turns_allowed(card) or any(
+        groups.size(name) for name in others
+    ):
+        return False
+    since = card.busy_since
+    for client in members:
+        turn = client.its_turn
+        if turn.busy is None or turn.idle:
+            return False
+        since = max(since, turn.busy, client.busy_after - PROOF, turn.stop_after - PROOF)
+    if not _suit_busy_turns(members) or not card.fits(members) or not card.due(since + PROOF):
+        return False
+    card.busy_members = frozenset(client.id for client in members)
+    card.busy_since = card.now
+    return True
+
+
+def _has_gap(card: Card, client: ScheduledClient) -> bool:
+    """Whether the client does not use its turns, or drains so slowly that it uses others'."""
+    match client.phase:
+        case Phase.IDLE:
+            return card.due(client.since + RETURNS_WITHIN)
+        case Phase.DRAINING:
+            # Work submitted before busy turns began may take long, and runs beside the others'.
+            turn = client.its_turn
+            return (turn.started or 0) >= card.busy_since and card.due(
+                turn.stop_sent + BUSY_DRAIN_MOST)
+        case Phase.RUNNING:
+            return client.its_turn.idle or client.its_turn.stop_after > card.now
+    return False
+
+
+def pace_background(card: Card) -> None:
+    """Orders the changes in which clients publish and watch."""
+    if not card.watching and not card.groups.size("background"):
+        return
+    background = [client.id for client in card.groups["background"]]
+    urgent = card.groups["urgent"] if background else []
+    urgent.sort(key=lambda client: not client.holds)
+    publishing = {client.id for client in urgent[:WATCHED_MOST]}
+    for id in sorted(publishing - card.publishing):
+        card.send(Publish(id, True))
+    watching = dict.fromkeys(background, publishing)
+    former = {id: set[int]() for id in card.watching if id not in watching and id in card.clients}
+    for id, after in (watching | former).items():
+        before = card.watching.get(id, set())
+        for watched in sorted(before - after):
+            card.send(Watch(id, watched, False))
+        for watched in sorted(after - before):
+            card.send(Watch(id, watched, True))
+    for id in sorted(card.publishing - publishing):
+        if id in card.clients:
+            card.send(Publish(id, False))
+    card.publishing = publishing
+    card.watching = watching

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.scheduler import busy, quantum
+from nvshared.scheduler import quantum, turns
 from nvshared.scheduler.actions import Action, Evict, Load, Run, Stop
 from nvshared.scheduler.events import (
     Busy,
@@ -47,7 +47,7 @@ class Pair(Talk):
         """All are found to be busy, and stay so."""
         for client in self.memory:
             self.busy(client)
-        self.now += busy.PROOF
+        self.now += turns.PROOF
         return self.tick()
 
     def one_runs(self) -> int:
@@ -111,7 +111,7 @@ def test_busy_turns_begin_when_both_clients_are_busy_for_long() -> None:
     pair.now += 10 * SECOND
     assert pair.tick() == []
     pair.busy(TWO)
-    pair.now += busy.PROOF - 1
+    pair.now += turns.PROOF - 1
     assert pair.tick() == []
     pair.busy(ONE, gaps=True)
     pair.now += 10 * SECOND
@@ -143,22 +143,22 @@ def test_pause_before_busy_turns_resume_doubles_with_each_gap() -> None:
             actions = pair.tick()
         assert pair.now - ended == rest * SECOND
         holder = pair.answer(actions)
-    pair.now += busy.WELL
+    pair.now += turns.EXCLUDED_RESET
     while (holder := pair.answer(pair.tick())) != ONE:
         pair.now += quantum.BUSY
     pair.busy(ONE, gaps=True)
     for client in (ONE, TWO):
         pair.busy(client)
-    assert pair.scheduler.deadline() == pair.now + busy.REST_LEAST
+    assert pair.scheduler.deadline() == pair.now + turns.EXCLUDED_LEAST
 
 
 def test_busy_report_is_not_requested_from_very_many_clients() -> None:
     pair = Pair(2)
-    for client in range(3, busy.MOST + 2):
+    for client in range(3, turns.REPORT_MOST + 2):
         pair.memory[client] = pair.memory[ONE]
         pair.join(client, 0, 0, wants=True)
         pair.granted.add(client)
-    assert len(pair.running) == busy.MOST + 1
+    assert len(pair.running) == turns.REPORT_MOST + 1
     assert not [a for a in pair.said if isinstance(a, Run) and a.client == ONE][-1].report_busy
 
 
@@ -180,14 +180,14 @@ def test_busy_turns_end_when_a_member_stays_idle() -> None:
     pair.tick()
     pair.stopped(holder, wants=False)
     assert pair.takes_turns()
-    pair.now += busy.COMES_BACK - 1
+    pair.now += turns.RETURNS_WITHIN - 1
     pair.want(holder)                       # it was only waiting for its work
     assert pair.takes_turns()
     holder = ONE + TWO - holder
     pair.now += quantum.BUSY
     pair.tick()
     pair.stopped(holder, wants=False)
-    pair.now += busy.COMES_BACK
+    pair.now += turns.RETURNS_WITHIN
     pair.tick()
     assert not pair.takes_turns()
     pair.want(holder)
@@ -199,7 +199,7 @@ def test_busy_turns_end_when_a_member_drains_for_long() -> None:
     holder = pair.one_runs()
     pair.now += quantum.BUSY
     assert pair.tick() == [Stop(holder)]
-    pair.now += busy.DRAINS - 1
+    pair.now += turns.BUSY_DRAIN_MOST - 1
     assert pair.tick() == []
     pair.now += 1
     assert [a.client for a in pair.tick() if isinstance(a, Run)] == [ONE + TWO - holder]
@@ -209,7 +209,7 @@ def test_busy_turns_end_when_a_member_drains_for_long() -> None:
 def test_busy_turns_go_on_when_the_first_drain_is_long() -> None:
     pair = Pair()
     (first,) = (a.client for a in pair.take_turns() if isinstance(a, Stop))
-    pair.now += 20 * busy.DRAINS
+    pair.now += 20 * turns.BUSY_DRAIN_MOST
     pair.tick()
     pair.stopped(first)
     assert pair.takes_turns()
@@ -235,10 +235,10 @@ def test_busy_turns_begin_once_an_idle_holder_is_stopped() -> None:
     pair.busy(ONE)
     asked = [a for a in pair.busy(TWO) if isinstance(a, Run)]
     windows = [(a.client, a.idle_window) for a in asked if a.report_idle]
-    assert windows == [(THREE, busy.OTHERS_IDLE)]
+    assert windows == [(THREE, turns.OTHERS_IDLE)]
     assert pair.idle(THREE)[0] == Stop(THREE)
     pair.stopped(THREE, wants=False)
-    pair.now += busy.PROOF
+    pair.now += turns.PROOF
     holder = pair.answer(pair.tick())
     assert pair.takes_turns()
     pair.want(THREE)
