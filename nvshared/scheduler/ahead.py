@@ -18,7 +18,7 @@ The goals, in order of priority:
    client that will run last.
    Memory that clients without a turn have on a neighbour card is written back, too, also while
    others wait for their turns: hand-overs over NVLink leave the bus unused, and with a copy on the
-   host such memory is returned at once (loans.py).
+   host such memory is returned at once (moves.py).
 4. **Preallocate** host memory in running clients (PREALLOCATE) for what will be evicted from them.
    Their memory changes, so it cannot be written back yet. PREALLOCATE has no reply, and any move
    ends it.
@@ -218,7 +218,7 @@ def _load_ahead(
         evictions.plan(list(victims), short, card.groups[Phase.RUNNING], keep=SLACK_MOST)
         evictions.order(goal)
     waits = card.patience[Direction.IN].waits or bool(client.moves)
-    if not waits and card.due(client.failures.load_after):
+    if not waits and card.due(client.failures.load.until):
         piece = max(0, min(missing, card.free - cushion, card.settings.step))
         whole = min(missing, card.settings.step)
         least = min(missing, card.settings.block) if coming(card) == 0 else whole
@@ -239,7 +239,7 @@ def _prefetch(card: Card) -> None:
         later = LATER * client.pauses.left(card.now - client.since)
         others = [c for c in idle if c.pauses.left(card.now - c.since) > later]
         missing = min(client.lacks_room, card.settings.step)
-        if card.fits([client]) and card.due(client.failures.load_after) and _load_ahead(
+        if card.fits([client]) and card.due(client.failures.load.until) and _load_ahead(
             card, client, missing, others, Goal.PREFETCH
         ):
             return

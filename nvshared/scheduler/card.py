@@ -553,7 +553,7 @@ class Card:
         left = self.borrowable(client)
         moved = moved if left is None else min(moved, max(0, left))
         if client.terms.suspended:
-            return loan                 # see loans.py
+            return loan                 # see moves.py
         if client.lender is None and moved:
             client.lender = self.neighbour.lender()
         return loan if client.lender is None else loan + min(moved, client.lender.available)

@@ -210,11 +210,23 @@ class Promise(Counting):
 
 
 @dataclass(slots=True)
+class Pause:
+    """A pause after a failure, twice as long after each further failure in a row; us."""
+
+    until: int = 0                      # no other try before this time
+    length: int = 0
+
+    def extend(self, now: int, least: int, most: int) -> None:
+        """Begins the pause after another failure."""
+        self.length = min(max(2 * self.length, least), most)
+        self.until = now + self.length
+
+
+@dataclass(slots=True)
 class Failures:
     """Orders that a client did not carry out, and times of the next tries; us. See moves.py."""
 
-    load_after: int = 0                 # after a failed LOAD: no other before this time,
-    load_pause: int = 0                 # which was this long after the failure
+    load: Pause = field(default_factory=Pause)
     evict_after: int = 0                # after an EVICT without effect: no other before this time
     evictions_ignored: int = 0          # EVICTs without effect in a row
     pinned_until: int = 0               # its memory counts as pinned until then, see moves.IN_VAIN
@@ -222,8 +234,7 @@ class Failures:
     spare_host_unusable: bool = False   # it could not evict into host memory that seemed free
     drains: int = 0                     # drains in a row that did not end
     store_since: int = 0                # when a block was last stored, or a STORE was sent
-    store_after: int = 0                # after a failed STORE: no other before this time,
-    store_pause: int = 0                # which was this long after the failure
+    store: Pause = field(default_factory=Pause)
     copies_after: int = 0               # no order to give up copies on the disk before this time
 
 
@@ -265,14 +276,13 @@ class ScheduledClient(Counting):
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # reported in this wait as too large even alone
 
-    busy_after: int = 0                 # excluded from busy turns until this time; see turns.py
-    busy_pause: int = 0                 # length of the last such exclusion
+    busy_exclusion: Pause = field(default_factory=Pause)    # from busy turns; see turns.py
 
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
     writeback_exhausted: bool = False   # no more can be written back before its next turn
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
     preallocated: int = 0               # host memory that the last PREALLOCATE allows
-    lender: Neighbour | None = None     # the card whose memory it borrows or may; see loans.py
+    lender: Neighbour | None = None     # the card whose memory it borrows or may; see moves.py
     return_after: int = 0               # after a failed return of borrowed memory: no other before
     copy_after: int = 0                 # after a failed writeback of it: no other before this time
     unproved: int = 0                   # bytes on the disk by its own claim only, see trust.py

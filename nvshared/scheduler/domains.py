@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the schedulers of all cards: memory domains, budgets, and loans (loans.py).
+"""Shared by the schedulers of all cards: memory domains, budgets, and loans (moves.py).
 
 A domain is a group of clients that share a limit of host memory, such as a container. The swapped
 memory of its clients counts against the limit, on any card. The kernel kills clients when
@@ -16,7 +16,7 @@ tenant with a limit of host memory is a domain of all cards. Limits of tenants b
 nothing else: memory that a client holds already can be evicted as before.
 
 A tenant with a limit of the disk is a domain of all cards, too. It bounds the bytes that its
-clients store on the disk (storage.py).
+clients store on the disk (moves.py).
 
 The schedulers of all cards share one `Domains`, one `HostBudget` and one `DiskBudget`. The figures
 of a card's clients there are those at the end of the card's last event (card.py).

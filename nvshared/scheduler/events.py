@@ -61,9 +61,9 @@ class Memory:
     answered: int = 0                   # number of the last COMMIT to which the hook has the reply
     to_pin: int = 0                     # granted up to that COMMIT, and not pinned yet
     pin_reason: PinReason = PinReason.NONE
-    borrowed: int = 0                   # part of `host` that is on another card; see loans.py
+    borrowed: int = 0                   # part of `host` that is on another card; see moves.py
     dirty: int = 0                      # part of `borrowed` without a copy on the host
-    disk: int = 0                       # swapped and on the disk, not in `host`; see storage.py
+    disk: int = 0                       # swapped and on the disk, not in `host`; see moves.py
 
     @property
     def need(self) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evictions and loads: which clients get room on the card, which give it up, and hooks' replies.
+"""Moves of memory: room on the card, evictions, loads, loans of other cards, and the disk.
 
 **Room** is the number of bytes of the card that a client may fill. The sum over all clients never
 exceeds the capacity. While an EVICT is under way the client's old room counts, while a LOAD is
@@ -21,6 +21,66 @@ proceeds in small steps.
 is outside the scheduler: memory of another program, host memory, the driver. In the pause another
 client is evicted. If the driver has less memory than accounted, the capacity is lowered for a
 while, so that other clients give up the missing bytes.
+
+**Loans.** Blocks evicted from one card move to memory of a neighbour card that it does not need.
+Over NVLink a block is copied to another card seven times as fast as to the host. So each EVICT
+names the bytes that the client may hold on another card, and that card (`loan`, `lender`). A client
+borrows of one card at a time, and keeps the borrowed memory while its blocks are on its own card.
+
+A card lends only memory that none of its clients was promised: its capacity less all commits, or
+less the room of its clients, if that is more. A loan counts as room on the lender from the order
+that allows it until the borrower has reported that it holds less. So the sum of room on the lender
+keeps to its capacity whichever messages cross. When a client of the lender is promised more, the
+loans may exceed the lendable bytes, and the borrowers' schedulers order the excess back
+(`return_loans`). *Clean* memory, of which the host has a copy, is returned at once; in calm periods
+such copies are made for clients without a turn (ahead.py). *Dirty* memory is moved back to the
+borrower's own card over NVLink while that has room, and else to the host at the speed of one card's
+bus (32 GiB took 0.63 s between two H100s). An eighth of the card is never lent, so only a client
+that takes more than that at once waits for loans to be returned.
+
+A process that is no client cannot call a loan back. So with `neighbour = auto` a card lends only
+while NVML shows no such process on it. NVML is sampled for such processes even on a card without
+clients, and ten times a second while the card lends. A process counts when two samples in a row
+show it, because a client's context exists before its HELLO. Until the loans are returned, such a
+process can use the eighth of the card that is never lent.
+
+The host can take all loans back. Borrowed memory counts in the client's host memory
+(`memory.host`), and every limit of host memory bounds it. So a loan makes hand-overs faster, but
+allows no larger promises.
+
+A suspended client borrows nothing, and its borrowed memory is moved to the host: it is not loaded
+soon, and a process whose memory lies on two cards cannot be moved. A tenant's limit
+(`neighbour-limit`) bounds the bytes that its clients on one card have on others.
+
+The loan of a borrower that leaves an order unanswered for long no longer counts. If the borrower
+still holds the memory, it counts as memory in use outside nvshared (capacity.py).
+
+The schedulers of all cards share these objects, as they share the host budget. A card's lendable
+bytes are those at the end of its last event.
+
+**The disk.** Host memory is the cache of the disk: blocks move from the card to host memory and on
+to the disk, and are loaded from the disk to the card. A STORE names the bytes that a client may
+have in its file in all. The client's hook moves swapped blocks to the file in the background until
+it holds so many. Blocks are stored
+
+* from clients that have been idle for `park_after`;
+* while little host memory is free, from clients that have been idle for a part of that;
+* while an eviction lacks host memory, from any client that does not run.
+
+The client that will run last comes first, as for evictions (`victims`). So with little host memory
+a hand-over proceeds at the speed of the disk, and all promised memory (promises.py) still fits. A
+chosen client stores no more blocks: its STORE is replaced by one for the bytes that its file holds
+already. There is one exception: a chosen client waits for evictions, and its own blocks fill the
+host memory that these need. Then nothing could move, so its blocks are stored.
+
+The bytes of the file count against the budget of the disk and the limits of the client's tenants,
+from the STORE on as many as it allows. The hook keeps copies of resident blocks in the file, so
+that an unchanged block is evicted without a copy. While little of the disk is free, a STORE of 0
+bytes makes clients give up these copies. Their number is not known to the scheduler.
+
+A STORE that fails, or stores no block for a while, is followed by a pause, doubled each time. The
+client's blocks stay in host memory. The daemon checks whether the disk still works for other
+clients (sharing/disk.py), and sets the budget to 0 while it does not.
 """
 
 from collections import Counter
@@ -38,7 +98,9 @@ from nvshared.scheduler.client import (
     Phase,
     ScheduledClient,
 )
-from nvshared.scheduler.events import Evicted, Loaded, Moved, Standing, WrittenBack
+from nvshared.scheduler.domains import Loan
+from nvshared.scheduler.events import Evicted, Loaded, Moved, Standing, Stored, WrittenBack
+from nvshared.scheduler.settings import BLOCK
 from nvshared.units import GIB, SECOND
 
 SLACK_MOST = GIB                        # room to grow that a holder gets beyond its need,
@@ -54,11 +116,22 @@ HOST_PART = 8
 EVICT_AGAIN = SECOND                    # from an EVICT without effect to the next
 IN_VAIN = 3                             # EVICTs without effect until a client counts as pinned,
 PINNED_FOR = 60 * SECOND                # for this long
-FIRST_PAUSE = SECOND // 4               # from a failed LOAD to the next,
-LONGEST_PAUSE = 2 * SECOND              # doubled each time up to this
+LOAD_PAUSE_LEAST = SECOND // 4          # from a failed LOAD to the next,
+LOAD_PAUSE_MOST = 2 * SECOND            # doubled each time up to this
 # How long a shortage of the driver lowers the capacity, unless another LOAD fails for want of
 # memory.
 SHORTFALL = 10 * SECOND
+RESERVE_PART = 8                        # of a card is never lent
+RETURN_BLOCKS = 2                       # host memory to add for a return, as blocks do not fill it
+STORE_FREE_PART = 8                     # free host memory or disk space below 1/8 is little
+STORE_EARLY_PART = 10                   # if little is free, stored after 1/10 of park_after
+STORE_STALLED = 5 * SECOND              # a STORE has failed after so long without a stored block
+STORE_PAUSE_LEAST = SECOND              # from a failed STORE to the next,
+STORE_PAUSE_MOST = 64 * SECOND          # doubled each time up to this
+COPIES_AGAIN = SECOND                   # between orders to one client to give up copies
+# After such an order the client stores nothing for a while. This must be well below turns.STALLED,
+# after which a chosen client that waits for the host memory gives way.
+COPIES_TAKE = SECOND // 4
 
 
 def plan(card: Card) -> int:
@@ -248,7 +321,7 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
         want = client.lacks_room
         mine = max(0, min(want, free))  # reserved for this client, whether ordered now or later
         free -= mine
-        if client.moving(Direction.OUT) or not card.due(client.failures.load_after):
+        if client.moving(Direction.OUT) or not card.due(client.failures.load.until):
             continue
         # Smaller pieces are not worth a round trip while orders under way will free more room.
         while mine > 0 and len(client.moves) < DEPTH and (
@@ -288,10 +361,10 @@ def _trim(card: Card, host_short: int, evictions: Evictions) -> None:
         if c.host_charged > 0 and not c.moves and c.phase is not Phase.DRAINING
         and c.id not in evictions.amounts
     ]
-    certain = [c for c in keepers if kept(c) > 0]
-    for client in sorted(certain or keepers, key=lambda c: -kept(c)):
+    certain = [c for c in keepers if _unused_host(c) > 0]
+    for client in sorted(certain or keepers, key=lambda c: -_unused_host(c)):
         if host_short > 0 and _take_back(card, client, host_short):
-            host_short -= min(host_short, kept(client) or client.host_charged)
+            host_short -= min(host_short, _unused_host(client) or client.host_charged)
 
 
 def _relieve(card: Card) -> None:
@@ -299,7 +372,7 @@ def _relieve(card: Card) -> None:
     for domain in card.domains.lacking:
         short = domain.lacking
         for client in promises.members(card, domain):
-            unused = min(short, kept(client))
+            unused = min(short, _unused_host(client))
             free = unused > 0 and not client.moves and client.phase is not Phase.DRAINING
             if free and _take_back(card, client, unused):
                 short -= unused
@@ -307,14 +380,14 @@ def _relieve(card: Card) -> None:
 
 def _take_back(card: Card, client: ScheduledClient, size: int) -> bool:
     """Orders a client to give back host memory, at most once in TRIM_AGAIN. False: not ordered."""
-    if not (card.due(client.failures.trim_after) and card.due(client.failures.load_after)):
+    if not (card.due(client.failures.trim_after) and card.due(client.failures.load.until)):
         return False
     client.failures.trim_after = card.now + TRIM_AGAIN
     card.load(client, client.ordered, max(0, client.host_charged - size))
     return True
 
 
-def kept(client: ScheduledClient) -> int:
+def _unused_host(client: ScheduledClient) -> int:
     """Bytes of host memory that hold no swapped block: a lower bound, because swapped blocks that
     were never written need none."""
     return max(0, client.host_charged - client.swapped)
@@ -396,8 +469,120 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
     # The LOAD gave room for all memory, but loaded nothing, and some memory is still swapped.
     idle = answer.bytes == 0 and not client.whole and client.room >= client.need and not client.cut
     failed = answer.no_memory or answer.driver_error or (idle and not client.moves)
-    failures = client.failures
-    failures.load_pause = min(max(2 * failures.load_pause, FIRST_PAUSE), LONGEST_PAUSE) * failed
     if failed:
-        failures.load_after = card.now + failures.load_pause
+        client.failures.load.extend(card.now, LOAD_PAUSE_LEAST, LOAD_PAUSE_MOST)
+    else:
+        client.failures.load.length = 0
     return failed
+
+
+def settle_loans(card: Card) -> None:
+    """Records this card's loans and lendable bytes for its neighbours, after an event."""
+    for client in card.groups["borrowing"]:
+        client.note_loan()
+        if client.loan == Loan():       # nothing is borrowed: the next lender may be another card
+            client.lender = None
+    neighbour = card.neighbour
+    if card.lost or (neighbour.exclusive and neighbour.alone is False):
+        neighbour.lendable = 0
+    elif card.now < card.gathered or (neighbour.exclusive and neighbour.alone is None):
+        neighbour.lendable = None       # the clients have not reported yet, or NVML is not sampled
+    else:
+        needed = max(card.groups.sums.committed, card.groups.sums.charged)
+        left = card.capacity - card.capacity // RESERVE_PART - needed
+        neighbour.lendable = max(0, left)
+
+
+def return_loans(card: Card) -> None:
+    """Orders this card's clients to return loans that exceed their lenders' lendable bytes."""
+    borrowing = card.groups["borrowing"]
+    for client in borrowing:
+        client.note_loan()              # updated by the event that is being handled
+    for client in borrowing:
+        lender = client.lender
+        excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))
+        if lender not in card.neighbour.reachable or client.terms.suspended:    # any more
+            excess = client.loan.ordered
+        if not excess or not client.loan.ordered:
+            continue
+        if client.unresponsive or len(client.moves) >= DEPTH:
+            continue
+        if not card.due(client.return_after):
+            continue
+        home = min(client.memory.dirty, excess, card.free)
+        if (home >= card.settings.block and not client.moves and not client.terms.suspended
+                and not card.groups.size("lacking") and card.due(client.failures.load.until)):
+            card.load(client, client.ordered + home, client.host_charged)
+        # Return a step more, so that a slowly growing client of the lender does not wait each time.
+        loan = max(0, client.loan.ordered - excess - card.settings.step)
+        host = min(max(0, card.host_free_for(client)), RETURN_BLOCKS * card.settings.block)
+        card.evict(client, client.ordered, client.host_charged + host, loan=loan)
+
+
+def store_blocks(card: Card, short: int) -> None:
+    """Sends STORE orders. `short`: bytes of host memory that evictions wait for."""
+    block = card.settings.block
+    if not (card.disk.budget.size or card.groups.size("storing")):
+        return
+    short -= sum(map(_unused_host, card.everyone)) if short else 0     # which LOADs take back
+    moves = card.free >= block or card.groups.size("evicting")
+    chosen = [] if moves else [
+        c for c in card.groups["storable"] if c.phase is Phase.LOADING]
+    goes_on = set()
+    for client, size in _storing(card, short, [*victims(card, "storable"), *chosen]):
+        if client.unresponsive or not card.due(client.failures.store.until):
+            continue
+        if card.disk_free_for(client) < 0:      # the disk has failed, or a limit has shrunk
+            continue
+        if not card.due(client.failures.copies_after - COPIES_AGAIN + COPIES_TAKE):
+            continue                    # the client gives up copies first
+        most = max([client.memory.disk, *(order.size for order in client.stores[-1:])])
+        if most - client.memory.disk < block:       # the last STORE is carried out
+            more = min(size + block, card.disk_free_for(client) + client.disk_charged - most)
+            if more < min(size, block):
+                continue
+            client.failures.store_since = card.now
+            card.store(client, most + more)
+            card.due(card.now + STORE_STALLED)
+        elif card.due(client.failures.store_since + STORE_STALLED):
+            client.failures.store.extend(card.now, STORE_PAUSE_LEAST, STORE_PAUSE_MOST)
+            card.due(client.failures.store.until)
+            continue
+        goes_on.add(client.id)
+    for client in card.groups["storing"]:
+        if client.id not in goes_on and client.stores[-1].size - client.memory.disk >= block:
+            card.store(client, client.memory.disk)
+    if card.disk.takeable - card.groups.sums.disk < card.disk.takeable // STORE_FREE_PART:
+        for client in card.groups["stored"]:
+            idle = client.id not in goes_on and client.memory.disk >= block
+            if idle and card.due(client.failures.copies_after):
+                client.failures.copies_after = card.now + COPIES_AGAIN
+                card.store(client, 0)
+
+
+def _storing(
+    card: Card, short: int, candidates: Iterable[ScheduledClient]
+) -> Iterable[tuple[ScheduledClient, int]]:
+    """Yields the clients that are to store blocks, and how many more bytes. If no eviction waits,
+    up to a block stays in host memory, because a hook may keep as much as a load buffer."""
+    park_after = card.settings.park_after
+    little = card.host.takeable // STORE_FREE_PART - card.host_free
+    for client in candidates:
+        storable = client.storable
+        size = min(storable, max(0, short))
+        rests = client.phase is Phase.IDLE or client.terms.suspended
+        if rests and storable > BLOCK:
+            if card.due(client.since + park_after):
+                size = storable
+            elif little > 0 and card.due(client.since + park_after // STORE_EARLY_PART):
+                size = min(storable, max(short, little))
+        short, little = short - size, little - size
+        if size > 0:
+            yield client, size
+
+
+def stored(card: Card, client: ScheduledClient, answer: Stored) -> None:
+    """Handles STORED: a hook has received a STORE, or could not carry it out."""
+    client.stores = tuple(one for one in client.stores if one.number >= answer.number)
+    if answer.failed:
+        client.failures.store.extend(card.now, STORE_PAUSE_LEAST, STORE_PAUSE_MOST)

@@ -24,7 +24,7 @@ all later ones are decided without it until it does.
 Domains and limits of tenants bound the promises to their clients as well. A domain keeps a margin,
 like the whole host; a tenant's limit has none.
 
-Where swapped blocks may go on to a disk (storage.py), its budget is promised too. A card's needs
+Where swapped blocks may go on to a disk (moves.py), its budget is promised too. A card's needs
 are met by host memory first, and by the disk beyond that.
 """
 

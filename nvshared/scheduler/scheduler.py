@@ -39,7 +39,7 @@ terms (terms.py) stop it. What it may grow to counts as pinned.
 **Memory.** Everything allocated fits on card and host together (promises.py, and trust.py for what
 clients claim). What holders lack is evicted from others and loaded (moves.py). When they have all
 they need, memory is moved before clients wait for it (ahead.py). Host memory that is short, or not
-needed for long, is relieved by a disk (storage.py).
+needed for long, is relieved by a disk.
 
 **Before the daemon ends** (`draining`) all clients are chosen that fit beside the holders, because
 turns do not change while no daemon runs. **After a restart** of the daemon the scheduler only
@@ -61,12 +61,10 @@ from nvshared.scheduler import (
     ahead,
     events,
     gang,
-    loans,
     moves,
     promises,
     queue,
     snapshot,
-    storage,
     terms,
     trust,
     turns,
@@ -118,7 +116,7 @@ class Scheduler:
             _note(card, event)
             queue.account(card)
             _plan(card)
-        loans.settle(card)              # other cards read the loans next,
+        moves.settle_loans(card)        # other cards read the loans next,
         card.groups.settle()            # the domains,
         promises.settle(card)           # and the budgets
         return card.actions
@@ -291,7 +289,7 @@ def _hear(card: Card, client: ScheduledClient, record: events.Record) -> None:
         case events.Moved():
             moves.answered(card, client, record)
         case events.Stored():
-            storage.answered(card, client, record)
+            moves.stored(card, client, record)
         case events.CommitAsked(bytes=0):
             promises.answer_beyond(card, client, record.number)
         case events.CommitAsked():
@@ -318,12 +316,12 @@ def _plan(card: Card) -> None:
     turns.report_stuck(card)            # first: no client waits for an unresponsive one
     ahead.interrupt(card)
     promises.plan(card)
-    loans.plan(card)
+    moves.return_loans(card)
     terms.plan(card)
     blocked, tq = turns.plan(card)
     host_short = moves.plan(card)
     ahead.plan(card, blocked, tq)
-    storage.plan(card, host_short)
+    moves.store_blocks(card, host_short)
     turns.pace_background(card)
     promises.send_limits(card)
     turns.report_stuck(card)            # again, for the deadline of the orders of this plan
@@ -340,7 +338,7 @@ def _lose(card: Card) -> None:
         if (request := client.promise.request) is not None:
             _grant_commit(card, client, request.number, request.bytes)
             client.promise.request = None
-        client.failures.load_after = 0
+        client.failures.load.until = 0
         _load_all(card, client)
         card.send(Run(client.id))
 
@@ -369,15 +367,15 @@ def _hear_of_lost(card: Card, client: ScheduledClient, event: events.Said) -> No
             client.room = client.memory.room
             client.moves = tuple(move for move in client.moves if move.order.number > event.number)
         case events.Stored():
-            storage.answered(card, client, event)
+            moves.stored(card, client, event)
         case events.CommitAsked():
             _grant_commit(card, client, event.number, event.bytes)
 
 
 def _load_all(card: Card, client: ScheduledClient) -> None:
-    if client.moves or client.whole or not card.due(client.failures.load_after):
+    if client.moves or client.whole or not card.due(client.failures.load.until):
         return
-    client.failures.load_after = card.now + AGAIN
+    client.failures.load.until = card.now + AGAIN
     card.load(client, client.need, client.memory.host)
 
 

@@ -102,7 +102,7 @@ def hear(client: ScheduledClient, said: Memory, now: int) -> None:
     room, host = client.charged, client.host_counted
     client.silenced, client.unproved = False, min(client.unproved, said.disk)
     if said.disk > before.disk:
-        client.failures.store_since, client.failures.store_pause = now, 0
+        client.failures.store_since, client.failures.store.length = now, 0
     client.history.fill(before, now)
     client.memory = said
     if client.account:

@@ -550,7 +550,7 @@ def _start(card: Card) -> bool:
             continue
         turn.started = card.now
         learnt = quantum.measure(card, client) or learnt
-        client.failures.load_pause = 0
+        client.failures.load.length = 0
         if client.written_back:         # the program makes the copies stale
             client.writeback_after = min(2 * client.writeback_after, WRITEBACK_AFTER_MOST)
         client.written_back, client.writeback_exhausted = 0, False
@@ -666,9 +666,8 @@ def _end_busy_turns(card: Card, excluded: ScheduledClient | None = None) -> None
     """Ends busy turns. `excluded`: the member that had a gap: it has no busy turns for a while."""
     if excluded is not None:
         if card.now - card.busy_since >= EXCLUDED_RESET:
-            excluded.busy_pause = 0
-        excluded.busy_pause = min(max(EXCLUDED_LEAST, 2 * excluded.busy_pause), EXCLUDED_MOST)
-        excluded.busy_after = card.now + excluded.busy_pause
+            excluded.busy_exclusion.length = 0
+        excluded.busy_exclusion.extend(card.now, EXCLUDED_LEAST, EXCLUDED_MOST)
     card.busy_members, card.busy_since = frozenset(), card.now
 
 
@@ -701,7 +700,7 @@ def _begin_busy_turns(card: Card) -> bool:
         turn = client.its_turn
         if turn.busy is None or turn.idle:
             return False
-        since = max(since, turn.busy, client.busy_after - PROOF, turn.stop_after - PROOF)
+        since = max(since, turn.busy, client.busy_exclusion.until - PROOF, turn.stop_after - PROOF)
     if not _suit_busy_turns(members) or not card.fits(members) or not card.due(since + PROOF):
         return False
     card.busy_members = frozenset(client.id for client in members)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The disk tier: its budget, tests of its directory, and the clients' files.
 
-The schedulers decide which blocks are stored (scheduler/storage.py). This module hands out files,
+The schedulers decide which blocks are stored (scheduler/moves.py). This module hands out files,
 and sets the budget to 0 while the directory cannot be used. It tests the directory when the setting
 changes, when a client reports a failed write, and each minute while a test fails. A client's report
 alone never sets the budget to 0, so no client can disable the disk for others.

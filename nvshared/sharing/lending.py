@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets which cards lend memory to which, and notifies a card when its loans change elsewhere.
 
-The schedulers decide (scheduler/loans.py), but each gets only the events of its own clients. So
+The schedulers decide (scheduler/moves.py), but each gets only the events of its own clients. So
 when a card has lent more than it can, the cards of the borrowing clients must plan again; when a
 loan is returned, the lender must.
 """

@@ -7,7 +7,7 @@ flight. A query that never returns costs only that card's figures, unless the dr
 queries about other cards, too.
 
 A card without clients is sampled only when a user interface reads its figures, or clients of
-another card may borrow its memory (scheduler/loans.py). A reader of figures waits for a new sample,
+another card may borrow its memory (scheduler/moves.py). A reader of figures waits for a new sample,
 unless the last one is fresh: at most PATIENCE, and not at all while NVML stalls. After a client has
 joined or left, the next sample is taken early, as the capacity does not include the change in
 contexts yet.
