@@ -18,7 +18,7 @@ once.
 A client's context is created just before its HELLO, and the driver goes on
 allocating for it (modules, printf buffers) while the program starts. Until two
 samples have seen a client, a reserve is kept for its context; for each account
-(scheduler/trust.py) for YOUNG_MOST at most, as every user can connect. One more
+(scheduler/promises.py) for YOUNG_MOST at most, as every user can connect. One more
 reserve is always kept for the next client, whose context exists before its
 HELLO. If no sample is valid, because NVML fails or orders are always in
 progress, the reserve is given up after a while, and the context shows up later

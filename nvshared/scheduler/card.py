@@ -78,7 +78,7 @@ BURST = 500 * MILLISECOND               # longest wait of moves for the head of 
 
 
 class Account(NamedTuple):
-    """Sums over the clients of an account, see trust.py."""
+    """Sums over the clients of an account, see promises.py."""
 
     unshown: int = 0
     pinned_unshown: int = 0

@@ -102,7 +102,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Overclaims:
-    """Bytes that a client claims but that do not count, see trust.py."""
+    """Bytes that a client claims but that do not count, see promises.py."""
 
     filled: int = 0
     host: int = 0
@@ -248,7 +248,7 @@ class ScheduledClient(Counting):
     domains: tuple[Domain, ...] = ()    # limits of its host memory
     tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
     disk_limits: tuple[Domain, ...] = ()    # of its tenants
-    account: str = ""                   # account of its claims, see trust.py; "": trusted
+    account: str = ""                   # account of its claims, see promises.py; "": trusted
     tenants: tuple[str, ...] = ()       # the outermost first
     evidence: Evidence = Evidence()
     overclaims: Overclaims = Overclaims()
@@ -285,7 +285,7 @@ class ScheduledClient(Counting):
     lender: Neighbour | None = None     # the card whose memory it borrows or may; see moves.py
     return_after: int = 0               # after a failed return of borrowed memory: no other before
     copy_after: int = 0                 # after a failed writeback of it: no other before this time
-    unproved: int = 0                   # bytes on the disk by its own claim only, see trust.py
+    unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
     stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged ones
     pauses: Pauses = Pauses()
     halvings: int = 0                   # of its idle window, see quantum.py

@@ -95,7 +95,7 @@ class Joined:
     wants: bool = False                 # a thread stands at the gate
     commit: int = 0                     # promised by an earlier daemon
     domains: tuple[str, ...] = ()       # names of limits of its host memory; see domains.py
-    account: str = ""                   # see trust.py; "": its claims count without limit
+    account: str = ""                   # see promises.py; "": its claims count without limit
     evidence: Evidence = Evidence()
     tenants: tuple[str, ...] = ()       # the outermost first
     lender: str = ""                    # UUID of the card on which its borrowed memory lies

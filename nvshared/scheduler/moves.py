@@ -86,7 +86,7 @@ clients (sharing/disk.py), and sets the budget to 0 while it does not.
 from collections import Counter
 from collections.abc import Iterable
 
-from nvshared.scheduler import promises, queue, trust
+from nvshared.scheduler import promises, queue
 from nvshared.scheduler.actions import Evict, Writeback
 from nvshared.scheduler.card import DEPTH, Card
 from nvshared.scheduler.client import (
@@ -445,7 +445,7 @@ def _evicted(card: Card, client: ScheduledClient, answer: Evicted, done: Move, b
             failures.evictions_ignored += 1
             if failures.evictions_ignored >= IN_VAIN and not client.holds:
                 failures.pinned_until = card.now + PINNED_FOR
-                trust.hear(client, client.memory, card.now)
+                promises.record_figures(client, client.memory, card.now)
         failures.evict_after = card.now + EVICT_AGAIN
     if answer.no_memory:
         failures.spare_host_unusable = True     # so the next EVICT allows new host memory

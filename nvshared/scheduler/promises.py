@@ -18,25 +18,53 @@ While memory is plentiful, a grant exceeds the request a little, so that a progr
 request for each allocation. When memory runs short, the unused part of commits is called back with
 a smaller LIMITS. The client may be growing into that part, so its old commit counts until it
 acknowledges an order sent after the LIMITS. The COMMIT request waits for that, and later requests
-of the same account (trust.py) wait behind it. If the client does not reply at all, this request and
-all later ones are decided without it until it does.
+of the same account wait behind it. If the client does not reply at all, this request and all later
+ones are decided without it until it does.
 
 Domains and limits of tenants bound the promises to their clients as well. A domain keeps a margin,
 like the whole host; a tenant's limit has none.
 
-Where swapped blocks may go on to a disk (moves.py), its budget is promised too. A card's needs
-are met by host memory first, and by the disk beyond that.
+Where swapped blocks may go on to a disk (moves.py), its budget is promised too. A card's needs are
+met by host memory first, and by the disk beyond that.
+
+**Trust.** A client itself reports the memory that it holds, and any user's program may connect and
+report any figures. Memory that a client claims is not available to others, so claims are checked.
+
+Each user has an account. Whatever the clients of one account claim, and however many they are,
+other accounts are left memory of the size of the card, on card and host together. A promise is
+*shown* as far as figures of the driver or the kernel show that the account's processes hold the
+memory. The rest may be memory that a program has not used yet, or a false claim. An account is
+always allowed unshown promises up to the size of the card. It is allowed more only while others are
+left the size of the card. Clients of root have no account: their claims count without check, and
+they may be promised all memory.
+
+**Claims.** Memory may grow only with the scheduler's permission: on the card by LOAD, on the host
+by EVICT, commit and pinned memory by COMMIT. Claims beyond that are overclaims and do not count. A
+client that joins may hold memory since an earlier daemon. Its claims count as far as they are
+shown, or could be promised anew. Its bytes on the disk are not shown.
+
+**Evidence.** About every second the driver and the kernel are sampled for the memory of each
+process (Seen). If two samples in a row show less memory on the card than a client claims, the
+difference is overclaimed and its room is given to others. A client that drains or moves memory is
+not judged, because it may have freed more than it has reported. An unresponsive client counts as
+holding only the memory that is shown, because it may have been stopped and cannot report. While the
+driver shows no figures of clients, no memory on the card is shown. Then memory that a client claims
+to have pinned does not reduce the promises to others: they wait for a turn instead of being
+refused.
+
+**Grants to pin** that are not used yet are visible in no figure. All of one account together count
+as a small part of the card at most.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 
-from nvshared.scheduler import queue, trust
-from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Phase, Pin, ScheduledClient
+from nvshared.scheduler import events, queue
+from nvshared.scheduler.card import MARGINS_MOST, Account, Card
+from nvshared.scheduler.client import Overclaims, Phase, Pin, ScheduledClient
 from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
-from nvshared.scheduler.events import CommitAsked
+from nvshared.scheduler.events import CommitAsked, Memory, PinReason
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 # A grant exceeds the request by 1/16 of the bytes left, within these bounds, or not at all.
@@ -50,11 +78,12 @@ CHANGE_PART = 64                        # a change of less than 1/64 of the card
 CHECKED_AT_ONCE = 4                     # clients whose LIMITS are checked in one plan,
 CHECKS_APART = MILLISECOND              # and the time until the next ones are
 HARDLY = 8                              # below 1/8 of that change, clients are not checked
+PINNING_PART = 16                       # unused grants to pin count as at most 1/16 of the card
 
 
 def welcome(card: Card, client: ScheduledClient, commit: int) -> None:
     """Sends the first LIMITS to a client, which may hold a commit from an earlier daemon."""
-    trust.judge_joined(card, client, commit, _left(card))
+    _judge_joined(card, client, commit, _left(card))
     if client.committed == 0 and card.now >= card.gathered:
         client.promise.commit = _grant(card, client, 0, min(_left(card), _bound(card, client)[0]))
     _send_limits(card, client, 0, _most(card, client))
@@ -318,12 +347,12 @@ def _left_for_account(card: Card, client: ScheduledClient, wanted: int) -> int:
     """Bytes that the client's account can still be promised once the client has `wanted` bytes."""
     more = max(0, wanted - client.committed)
     left = _left(card)
-    return trust.promisable(card, client, left) - more if more else left
+    return _promisable_to_account(card, client, left) - more if more else left
 
 
 def _unpinned(card: Card) -> int:
     """Bytes of the card that no client has pinned or was granted to pin."""
-    return card.settings.capacity - card.groups.sums.pinned_shown - trust.granted_to_pin(card)
+    return card.settings.capacity - card.groups.sums.pinned_shown - _granted_to_pin(card)
 
 
 def _squeezed(card: Card, client: ScheduledClient, pins: int) -> list[ScheduledClient]:
@@ -339,7 +368,7 @@ def _ceiling(card: Card, client: ScheduledClient) -> int:
     """How far a client could grow if only pinned memory of other clients were on the card; bytes.
     """
     by_others = card.groups.sums.pinned_shown - client.pinned_shown
-    by_others += trust.granted_to_pin(card, client)
+    by_others += _granted_to_pin(card, client)
     if card.tight:
         by_others += card.stuck([client])
     return max(0, min(card.total_for(client), card.settings.capacity - by_others))
@@ -349,7 +378,7 @@ def _most(card: Card, client: ScheduledClient) -> int:
     """How far a client could grow if it asked, with all unused commits called back."""
     own = client.committed - client.used
     unused = card.groups.sums.committed - card.groups.sums.used - own
-    more = trust.promisable(card, client, _left(card) + unused) + own
+    more = _promisable_to_account(card, client, _left(card) + unused) + own
     for domain in (*client.domains, *client.tenancies):
         more = min(more, _left_in(domain) + domain.sums.unused)
     return max(0, min(_ceiling(card, client), client.used + more))
@@ -360,7 +389,7 @@ def _beyond_card(card: Card, client: ScheduledClient) -> int:
     least = min(_left(card), _bound(card, client)[0], card.host_free_for(client))
     if card.disk.budget.size:           # memory beyond the card cannot go to the disk
         least = min(least, _host_less_margin(card) - card.groups.sums.beyond)
-    return trust.promisable(card, client, least)
+    return _promisable_to_account(card, client, least)
 
 
 def _bound(
@@ -390,3 +419,95 @@ def _left_in(domain: Domain) -> int:
 def members(card: Card, domain: Domain) -> list[ScheduledClient]:
     """The domain's clients on this card, in the order in which they joined."""
     return [card.clients[id] for id in sorted(domain.stakes) if id in card.clients]
+
+
+def _judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
+    """Counts the claims of a new client that are shown, or that the `left` bytes could cover."""
+    if not client.account:
+        client.promise.commit = commit
+        return
+    memory = client.memory
+    client.unproved = memory.disk
+    filled = _excess_claim(memory.filled, client.evidence.card)
+    host = _excess_claim(memory.host - memory.borrowed, client.evidence.host)
+    if filled:
+        client.room = min(client.room, memory.filled - filled)
+    more = max(0, _promisable_to_account(card, client, left))
+    client.promise.commit = min(max(commit, memory.need), client.shown + more)
+    more -= max(0, client.promise.commit - client.shown)
+    client.overclaims = Overclaims(filled, host, max(0, memory.beyond - more))
+    client.memory = replace(memory, disk=min(
+        memory.disk, client.promise.commit, max(0, card.disk.budget.unneeded)))
+
+
+def _excess_claim(claimed: int, seen: int | None) -> int:
+    return 0 if seen is None else max(0, claimed - seen)
+
+
+def _promisable_to_account(card: Card, client: ScheduledClient, left: int) -> int:
+    """Bytes that the client's account may still be promised, of the `left` bytes; negative: it was
+    promised too many."""
+    if not client.account:
+        return left
+    sums = card.groups.accounts().get(client.account, Account())
+    worth = card.settings.capacity
+    # The account may start more clients, whose margins would leave less for others.
+    host, clients = card.host.promisable, card.groups.margins()
+    more = MARGINS_MOST - min(sums.clients, MARGINS_MOST) + 1
+    others = worth + margin(host, clients + more) - margin(host, clients)
+    return min(left, max(worth - sums.unshown, left - others))
+
+
+def _granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
+    """Bytes that all clients but one are about to pin, bounded for each account."""
+    most = card.settings.capacity // PINNING_PART
+    total = 0
+    for account, sums in card.groups.accounts().items():
+        own = 0 if but is None or but.account != account else but.pinned_expected - but.pinned_shown
+        total += min(sums.pinned_unshown - own, most) if account else sums.pinned_unshown - own
+    return total
+
+
+def record_figures(client: ScheduledClient, said: Memory, now: int) -> None:
+    """Records the figures that a client reports, and which of them count."""
+    client.said = said
+    if now < client.failures.pinned_until and not said.pin_reason:
+        said = replace(
+            said, allocated=max(0, said.allocated - said.resident), resident=0,
+            pinned=said.filled, pin_reason=PinReason.KEPT)
+    # No other source shows borrowed or stored bytes, so they count up to the ordered ones.
+    said = replace(said, borrowed=min(said.borrowed, client.loan.charged),
+                   disk=min(said.disk, client.disk_charged))
+    before, overclaims = client.memory, client.overclaims
+    room, host = client.charged, client.host_counted
+    client.silenced, client.unproved = False, min(client.unproved, said.disk)
+    if said.disk > before.disk:
+        client.failures.store_since, client.failures.store.length = now, 0
+    client.history.fill(before, now)
+    client.memory = said
+    if client.account:
+        client.overclaims = Overclaims(
+            max(0, said.filled - max(before.filled - overclaims.filled, room)),
+            max(0, said.host - max(before.host - overclaims.host, host)),
+            max(0, said.beyond - (before.beyond - overclaims.beyond)),
+        )
+
+
+def judge_claims(card: Card, seen: events.Seen) -> None:
+    """Compares claims with the figures of NVML and the kernel."""
+    for id, evidence in seen.evidence.items():
+        client = card.clients.get(id)
+        if client is None or not client.account:
+            continue
+        client.evidence = evidence
+        client.silenced = client.unresponsive
+        if evidence.card is None or (client.owes and not client.unresponsive):
+            continue
+        filled = client.memory.filled
+        unshown = _excess_claim(min(seen.filled.get(id, 0), filled), evidence.card)
+        # A single sample may miss memory that was freed a moment ago.
+        overclaimed = min(unshown, max(client.unshown_before, client.overclaims.filled))
+        client.unshown_before = unshown
+        client.overclaims = replace(client.overclaims, filled=overclaimed)
+        if overclaimed:
+            client.room = min(client.room, filled - overclaimed)

@@ -34,12 +34,12 @@ last, the oldest turns end. A holder that is alone and has all it needs keeps it
 **Undrainable clients** cannot be stopped: their work never ends, or their hook does not see it.
 Their hooks say so, evict nothing any more and count what is on the card as pinned. Once such a
 client is whole it is *permanent*: it runs beside whichever client has the turn, and only its own
-terms (terms.py) stop it. What it may grow to counts as pinned.
+terms (queue.py) stop it. What it may grow to counts as pinned.
 
-**Memory.** Everything allocated fits on card and host together (promises.py, and trust.py for what
-clients claim). What holders lack is evicted from others and loaded (moves.py). When they have all
-they need, memory is moved before clients wait for it (ahead.py). Host memory that is short, or not
-needed for long, is relieved by a disk.
+**Memory.** Everything allocated fits on card and host together (promises.py). What holders lack is
+evicted from others and loaded (moves.py). When they have all they need, memory is moved before
+clients wait for it (ahead.py). Host memory that is short, or not needed for long, is relieved by a
+disk.
 
 **Before the daemon ends** (`draining`) all clients are chosen that fit beside the holders, because
 turns do not change while no daemon runs. **After a restart** of the daemon the scheduler only
@@ -57,18 +57,7 @@ is not resident.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nvshared.scheduler import (
-    ahead,
-    events,
-    gang,
-    moves,
-    promises,
-    queue,
-    snapshot,
-    terms,
-    trust,
-    turns,
-)
+from nvshared.scheduler import ahead, events, gang, moves, promises, queue, snapshot, turns
 from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -112,9 +101,9 @@ class Scheduler:
         if card.lost:
             _hear_lost(card, event)
         else:
-            terms.account(card)
+            queue.roll_quotas(card)
             _note(card, event)
-            queue.account(card)
+            queue.bill_holders(card)
             _plan(card)
         moves.settle_loans(card)        # other cards read the loans next,
         card.groups.settle()            # the domains,
@@ -197,7 +186,7 @@ class Scheduler:
         """Puts a client into these domains, and into no others."""
         found = self._card.clients.get(client)
         if found is not None:
-            terms.bound(self._card, found, domains)
+            queue.bind_limits(self._card, found, domains)
             self._card.groups.settle()
 
     def snapshot(self) -> Snapshot:
@@ -224,18 +213,18 @@ def _note(card: Card, event: events.Event) -> None:
         case events.TermsChanged():
             client = card.clients.get(event.client)
             if client is not None:
-                terms.change(card, client, event.terms)
+                queue.set_terms(card, client, event.terms)
         case events.Ganged():
             turns.ganged(card, event)
         case events.TenantChanged():
-            terms.change_tenant(card, event.tenant, event.terms)
+            queue.set_tenant_terms(card, event.tenant, event.terms)
         case events.Awaited():
             card.awaiting = event.anybody
         case events.Preempted():
             for client in card.holders if card.contended else ():
                 client.its_turn.preempted = True
         case events.Seen():
-            trust.judge_all(card, event)
+            promises.judge_claims(card, event)
         case events.Tick() | events.BudgetChanged():
             return
         case _:
@@ -243,7 +232,7 @@ def _note(card: Card, event: events.Event) -> None:
             # A client may have been removed before its last record is read.
             if client is not None:
                 stayed = client.memory.pin_reason
-                trust.hear(client, event.memory, card.now)
+                promises.record_figures(client, event.memory, card.now)
                 _hear(card, client, event)
                 if client.memory.pin_reason and client.memory.pin_reason != stayed:
                     card.send(Pinned(client.id, client.memory.pin_reason))
@@ -267,10 +256,10 @@ def _join(card: Card, event: events.Joined) -> None:
     if client.lender is None:
         client.memory = replace(client.memory, borrowed=0)
     card.add(client)
-    terms.bound(card, client)
+    queue.bind_limits(card, client)
     for tenant in client.tenants:
-        terms.limit_tenant(card, tenant)
-    terms.change(card, client, client.own)
+        queue.set_compute_limit(card, tenant)
+    queue.set_terms(card, client, client.own)
     if event.running:
         turns.take_over(card, client)
     elif event.wants:
@@ -312,12 +301,12 @@ def _plan(card: Card) -> None:
         return                          # some clients have not reported figures and promises yet
     for client in card.groups["ignoring_evicts"]:
         if card.due(client.failures.pinned_until):
-            trust.hear(client, client.said, card.now)   # its own figures count again
+            promises.record_figures(client, client.said, card.now)   # its own figures count again
     turns.report_stuck(card)            # first: no client waits for an unresponsive one
     ahead.interrupt(card)
     promises.plan(card)
     moves.return_loans(card)
-    terms.plan(card)
+    queue.enforce_compute_limits(card)
     blocked, tq = turns.plan(card)
     host_short = moves.plan(card)
     ahead.plan(card, blocked, tq)
@@ -359,7 +348,7 @@ def _hear_lost(card: Card, event: events.Event) -> None:
 
 
 def _hear_of_lost(card: Card, client: ScheduledClient, event: events.Said) -> None:
-    trust.hear(client, event.memory, card.now)
+    promises.record_figures(client, event.memory, card.now)
     match event:
         case events.Stopped() | events.MemoryChanged(wants=True):
             card.send(Run(client.id))  # the record may have crossed the RUN sent to all

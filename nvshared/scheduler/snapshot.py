@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from nvshared.scheduler import quantum, queue, terms
+from nvshared.scheduler import quantum, queue
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -197,7 +197,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
         heappush(ends, (now + cost + _usual(card, client), client.id, client.takes))
         taken += client.takes
     for client in card.groups[Phase.LIMITED]:
-        found[client.id] = Wait(0, max(0, terms.standing(card, client)[2] - card.now))
+        found[client.id] = Wait(0, max(0, queue.time_left(card, client)[2] - card.now))
     return found
 
 

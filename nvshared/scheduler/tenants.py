@@ -25,7 +25,7 @@ reduced in proportion.
 **Limits.** A compute limit of P percent gives P percent of each window, to be used at any time in
 the window. It holds for all clients of a tenant together, wherever they are in the tree: besides
 its nodes, a tenant has an account to which its clients' time is billed, once while several run
-together. `Quota` has the rules of windows; terms.py enforces them.
+together. `Quota` has the rules of windows; queue.py enforces them.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -35,7 +35,6 @@ from typing import NamedTuple
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.settings import (
     DEFAULT_WEIGHT,
-    UNLIMITED,
     Accounting,
     Priority,
     TenantTerms,
@@ -245,7 +244,10 @@ class Tenants:
         for node in nodes:
             terms = self.terms_for(node.name)
             node.weigh(now, terms.weight, terms.compute_request)
-            _note(self.requesting, node, node.request and node.members)
+            if node.request and node.members:
+                self.requesting[node] = None
+            else:
+                self.requesting.pop(node, None)
         for node in reversed(nodes):
             node.line = node
             if node.parent in self.roots.values():
@@ -255,28 +257,6 @@ class Tenants:
             node.divide(now)
         for root in self.roots.values():
             root.divide(now)
-
-    def limit(self, node: Node, percent: int, now: int, accounting: Accounting, *, turns: bool
-              ) -> bool:
-        """Sets a compute limit. False: no change.
-
-        A first limit opens an account. A changed limit keeps it: otherwise a change would give new
-        time.
-        """
-        old = node.quota
-        if percent == (UNLIMITED if old is None else old.percent):
-            return False
-        if percent == UNLIMITED:
-            node.quota = None
-        elif old is not None:
-            new = replace(old, percent=percent)     # in the same window
-            node.quota = replace(new, allowance=old.allowance + new.share - old.share)
-        else:
-            window = accounting.length(turns=turns)
-            node.quota = Quota(
-                percent, window, now, node.billed(now, accounting), window * percent // 100)
-        _note(self.limited, node, node.quota)
-        return True
 
     def meet(self, now: int, active: Iterable[Node]) -> None:
         """Sets the rates of tenants with compute requests. `active`: nodes that want the card."""
@@ -304,13 +284,6 @@ class Tenants:
                     part = outer.rate / whole       # of the time, that it gets
                     requests = {node: one / part for node, one in inside[outer].items()}
                     _set_rates(now, requests, weights.get(outer, 0))
-
-
-def _note(nodes: dict[Node, None], node: Node, belongs: object) -> None:
-    if belongs:
-        nodes[node] = None
-    else:
-        nodes.pop(node, None)
 
 
 def _set_rates(now: int, asked: Mapping[Node, float], weight: float) -> float:

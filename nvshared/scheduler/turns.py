@@ -320,7 +320,7 @@ def _put_back(card: Card, client: ScheduledClient) -> None:
     """Cancels a turn that never began. The client keeps its place in the queue."""
     client.turn = None
     client.enter(Phase.WAITING, card.now)
-    queue.account(card)
+    queue.bill_holders(card)
 
 
 def _queue_idle_clients(card: Card) -> None:
@@ -355,7 +355,7 @@ def _give_way(card: Card) -> None:
         if card.due(max(client.its_turn.chosen, client.progress, card.last_evicted) + patience):
             client.turn = None
             queue.join(card, client)
-            queue.account(card)
+            queue.bill_holders(card)
             client.not_before = card.now + GAVE_WAY
             card.count(client, gave_way=1)
 

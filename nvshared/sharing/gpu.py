@@ -145,7 +145,7 @@ class Client:
 
     @property
     def account(self) -> str:
-        """The account to which its claims are charged (scheduler/trust.py).
+        """The account to which its claims are charged (scheduler/promises.py).
 
         "" without the library: its figures are NVML's, so all of them count.
         """

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from nvshared.hook.protocol import REASONS
 from nvshared.scheduler.events import PinReason
+from nvshared.scheduler.promises import PINNING_PART
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
-from nvshared.scheduler.trust import PINNING_PART
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
