@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures parking to a disk and waking from it: python -m bench.tiers.measure.
 
-A round: a plain loop of requests of the same size, as many at a time, writes and reads a file in
-the same folder; then a program's swapped memory moves on to its file, and is loaded again. Prints
-each round, and JSON with --output. Exit status 1 if a byte was wrong.
+A round: a program's swapped memory moves on to its file, and is loaded again. Before the first
+round and after each, a plain loop of requests of the same size, as many at a time, writes and reads
+a file in the same folder, and so does fio where it is installed: a round is compared with the mean
+of the figures before and after it. Prints each round, and JSON with --output. Exit status 1 if a
+byte was wrong.
 """
 
 import argparse
@@ -24,20 +26,22 @@ from typing import Any
 from bench.harness import machine
 from bench.tiers.orders import Ordered
 from nvshared import library
-from nvshared.machine.disk import open_file
+from nvshared.machine.disk import fault, open_file
 from nvshared.units import GIB, MIB
 
-CHUNK = 4 * MIB                         # as in libhook/src/tier/disk.c; so are these
-WRITERS, READERS = 4, 8
+CHUNK = 4 * MIB                         # as in libhook/src/tier/disk.c; so is the next
+REQUESTS = 8                            # in flight
 
 
-def share_out(size: int, threads: int, carry: Callable[[int, mmap.mmap], int]) -> float:
+def share_out(size: int, carry: Callable[[int, mmap.mmap], int]) -> float:
     """GB/s of `carry`, which moves the chunk at an offset from or to a buffer, in all threads."""
     offsets = iter(range(0, size, CHUNK))
     failed: list[OSError] = []
 
     def work() -> None:
-        buffer = mmap.mmap(-1, CHUNK)   # aligned, as O_DIRECT needs it
+        # Aligned, as O_DIRECT needs it, and of huge pages, as the library's host memory.
+        buffer = mmap.mmap(-1, CHUNK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        buffer.madvise(mmap.MADV_HUGEPAGE)
         buffer.write(os.urandom(CHUNK))
         try:
             for offset in offsets:
@@ -47,7 +51,7 @@ def share_out(size: int, threads: int, carry: Callable[[int, mmap.mmap], int]) -
             failed.append(error)
 
     began = time.monotonic()
-    running = [threading.Thread(target=work) for _ in range(threads)]
+    running = [threading.Thread(target=work) for _ in range(REQUESTS)]
     for one in running:
         one.start()
     for one in running:
@@ -64,23 +68,23 @@ def plain(folder: Path, size: int) -> dict[str, float]:
         os.posix_fallocate(file, 0, size)
         return {
             "plain_write_gbps": share_out(
-                size, WRITERS, lambda offset, buffer: os.pwrite(file, buffer, offset)),
+                size, lambda offset, buffer: os.pwrite(file, buffer, offset)),
             "plain_read_gbps": share_out(
-                size, READERS, lambda offset, buffer: os.preadv(file, [buffer], offset)),
+                size, lambda offset, buffer: os.preadv(file, [buffer], offset)),
         }
     finally:
         os.close(file)
 
 
 def fio(folder: Path, size: int) -> dict[str, float]:
-    """The same by fio, where it is installed."""
+    """The same by fio, where it is installed. It allocates its file first, too."""
     if shutil.which("fio") is None:
         return {}
     found = {}
-    for kind, jobs in (("write", WRITERS), ("read", READERS)):
+    for kind in ("write", "read"):
         run = subprocess.run(
             ["fio", "--name=nvshare", f"--filename={folder}/fio", f"--rw={kind}", "--direct=1",
-             f"--bs={CHUNK}", f"--size={size}", "--ioengine=libaio", f"--iodepth={jobs}",
+             f"--bs={CHUNK}", f"--size={size}", "--ioengine=libaio", f"--iodepth={REQUESTS}",
              "--output-format=json"], capture_output=True, text=True, check=True)
         found[f"fio_{kind}_gbps"] = json.loads(run.stdout)["jobs"][0][kind]["bw_bytes"] / 1e9
     (folder / "fio").unlink()
@@ -170,22 +174,33 @@ def main() -> int:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     size = int(options.gib * GIB) // (32 * MIB) * (32 * MIB)
+    if problem := fault(options.disk, size):
+        parser.error(problem)
+
+    def disk_alone() -> dict[str, float]:
+        return plain(options.disk, size) | fio(options.disk, size)
+
     result: dict[str, Any] = machine() | {"gib": size / GIB, "rounds": []}
     with tempfile.TemporaryDirectory() as runs:
         bench = Bench(Path(runs), options.disk, size, int(options.total * GIB))
         try:
+            before = disk_alone()
             for _ in range(options.rounds):
-                figures = plain(options.disk, size) | fio(options.disk, size) | bench.round()
+                figures, after = bench.round(), disk_alone()
+                figures |= {key: (before[key] + after[key]) / 2 for key in after}
+                before = after
                 result["rounds"].append(figures)
                 print(json.dumps({key: round(value, 2) for key, value in figures.items()}),
                       flush=True)
         finally:
             bench.close()
     result["wrong_pieces"] = bench.wrong
-    for ours, theirs in (("park_gbps", "plain_write_gbps"), ("wake_gbps", "plain_read_gbps")):
-        shares = [one[ours] / one[theirs] for one in result["rounds"]]
-        print(f"{ours}: {median(one[ours] for one in result['rounds']):.2f} GB/s (median), "
-              f"{median(shares):.0%} of {theirs}")
+    rounds = result["rounds"]
+    for ours, kind in (("park_gbps", "write"), ("wake_gbps", "read")):
+        print(f"{ours}: {median(one[ours] for one in rounds):.2f} GB/s (median)", *(
+            f"{median(one[ours] / one[theirs] for one in rounds):.0%} of {theirs}"
+            for theirs in (f"plain_{kind}_gbps", f"fio_{kind}_gbps") if theirs in rounds[0]
+        ), sep=", ")
     print(f"wrong pieces: {bench.wrong}")
     if options.output is not None:
         options.output.write_text(json.dumps(result, indent=1) + "\n")

@@ -56,7 +56,7 @@
 
 #define CHUNK ((size_t)4 << 20)
 #define READERS 8
-#define WRITERS 4
+#define WRITERS 8                    /* enough requests in flight while some compute a checksum */
 #define NICER 10
 #define GROWTH ((uint64_t)1 << 30)   /* of the file per fallocate(): writes that extend a file
                                         run one at a time */
