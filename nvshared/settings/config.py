@@ -124,22 +124,24 @@ class Config:
         "DIR", _none(_path), "none", "folder that keeps settings changed at run time, and the "
         "history, through a restart, or none", variable="STATE_DIRECTORY")
     history: int | None = _daemon(
-        "SIZE", _off(_history), "64MiB", "how large the file in state-dir may be that keeps what "
-        "users and tenants used: a size from 4MiB to 64GiB, or off")
+        "SIZE", _off(_history), "64MiB", "size at most of the file in state-dir with the usage of "
+        "users and tenants: from 4MiB to 64GiB, or off")
     max_clients: int = _daemon(
         "N", quantity.positive, "4096", "connections at most, of all users together")
     max_clients_per_user: int = _daemon(
         "N", quantity.positive, "1024", "connections at most, of any one user but root")
     hello_timeout: int = _daemon(
-        "TIME", quantity.duration, "10s", "how long a connection may take to say what it wants")
+        "TIME", quantity.duration, "10s", "how long a new connection may take to send its first "
+        "record")
     trace: Path | None = _daemon(
         "FILE", _none(_path), "none", "file that gets one JSON line for each turn, order and "
         "answer, or none")
     sample_interval: int = _daemon(
-        "TIME", quantity.positive_duration, "1s", "how often NVML is asked while there are clients")
+        "TIME", quantity.positive_duration, "1s", "how often NVML is queried while programs are "
+        "connected")
     metrics: Endpoint | None = _daemon(
-        "PORT", quantity.endpoint, "0", "TCP port of the Prometheus metrics, for all who reach "
-        "any address of this host; or ADDRESS:PORT, as in 127.0.0.1:9402; 0 for none",
+        "PORT", quantity.endpoint, "0", "TCP port of the Prometheus metrics, open to every machine "
+        "that reaches an address of this host; or ADDRESS:PORT, as in 127.0.0.1:9402; 0 for none",
         variable="NVSHARE_METRICS_ENABLE", variable_words=f"1 for port {METRICS_PORT}",
         variable_parse=lambda text: Endpoint("", METRICS_PORT) if quantity.switch(text) else None)
     debug: bool = _daemon(
@@ -152,7 +154,7 @@ class Config:
         "TIME", quantity.quantum, "30", "the longest quantum, where tq is auto")
     anti_thrash: str = _gpu(
         "MODE", _mode, "auto", "take turns as needed (auto), always (on), or never (off); auto: "
-        "those that do not fit together, and those that do while all of them keep the GPU busy")
+        "programs that do not fit together, and programs that all keep the GPU busy")
     capacity: Amount = _gpu(
         "SIZE", _card, "card", "memory of each card to hand out: a size, a percentage, or card")
     reserve: Amount | None = _gpu(
@@ -162,24 +164,24 @@ class Config:
         "SIZE", _auto(quantity.amount), "auto", "memory of each card kept free for a program that "
         "has just started; auto: 600MiB, less on small cards")
     swap_budget: Amount | None = _gpu(
-        "SIZE", _auto(quantity.amount), "auto", "host memory for what does not fit on the cards, "
-        "of all cards together: each may use what the others do not need; a size or a percentage "
-        "of the host's; auto: 80% of what is free at start and of what programs of an earlier "
-        "daemon hold")
+        "SIZE", _auto(quantity.amount), "auto", "host memory for swapped memory, of all cards "
+        "together: each card may use the part that the others do not need; a size or a percentage "
+        "of the host's; auto: 80% of the memory that is free at start and of the memory that "
+        "programs of an earlier daemon hold")
     neighbour: str = _gpu(
         "MODE", _mode, "auto", "swapped memory may lie on other cards of this host, as far as no "
-        "client there was promised it: on those linked by NVLink while no other programs use them "
-        "(auto), on all that it reaches (on), or on none (off)")
+        "client there was promised it: on cards linked by NVLink while no other programs use them "
+        "(auto), on all cards that the GPU can access (on), or on none (off)")
     tiers: tuple[str, ...] = _gpu(
         "LIST", _tiers, ", ".join(TIERS), "where swapped memory may lie, the fastest first; "
-        "neighbour and disk have settings of their own, which hold only for what is named here")
+        "neighbour and disk have settings of their own, which hold only for tiers in this list")
     disk: tuple[Path, int] | None = _gpu(
-        "DIR,SIZE", _off(_disk), "off", "directory on a disk of this machine, for files without "
-        "names, and how much may lie there of what programs that are idle, or host memory that is "
-        "short, leave no room for; off: host memory takes all")
+        "DIR,SIZE", _off(_disk), "off", "directory on a disk of this machine for unnamed files "
+        "with swapped memory, and their size at most, together; for idle programs, and while host "
+        "memory is short; off: swapped memory stays in host memory")
     park_after: int = _gpu(
         "TIME", quantity.positive_duration, "10min", "how long a program may be idle before its "
-        "swapped memory goes on to the disk, if there is one")
+        "swapped memory moves to the disk, if there is one")
     step: Amount | None = _gpu(
         "SIZE", _auto(quantity.amount), "auto", "how much one order moves between card and host; "
         "auto: 512MiB, less on small cards")
@@ -189,18 +191,18 @@ class Config:
         variable="NVSHARE_COMPUTE_WINDOW_MS", variable_parse=quantity.milliseconds,
         variable_words="in milliseconds")
     quota_sample_interval: int = _gpu(
-        "TIME", quantity.positive_duration, "50ms", "the shortest turn of a program with a "
-        "compute limit, but at most a tenth of the window; with less than that left, it waits for "
-        "the next one",
+        "TIME", quantity.positive_duration, "50ms", "the shortest turn of a program with a compute "
+        "limit, but at most a tenth of the window; with less time left, the program waits for the "
+        "next window",
         variable="NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", variable_parse=quantity.milliseconds,
         variable_words="in milliseconds")
     quota_carryover: int = _gpu(
-        "PERCENT", quantity.percentage, "100%", "how much of what a program has used beyond its "
-        "compute limit is taken from each of its next windows; 0% forgives it",
+        "PERCENT", quantity.percentage, "100%", "part of the time beyond a program's compute limit "
+        "that is subtracted from each of its next windows; 0%: no time is subtracted",
         variable="NVSHARE_QUOTA_CARRYOVER_PERCENT")
     drop_tail_billing: int = _gpu(
-        "PERCENT", quantity.percentage, "100%", "how much of the time that a program takes to "
-        "stop counts against its compute limit", variable="NVSHARE_DROP_TAIL_BILLING_PERCENT")
+        "PERCENT", quantity.percentage, "100%", "part of the time in which a program drains that "
+        "counts against its compute limit", variable="NVSHARE_DROP_TAIL_BILLING_PERCENT")
     gather: int = _gpu(
         "TIME", quantity.duration, "1s", "how long to listen to programs after a restart before "
         "any decision")
@@ -209,27 +211,27 @@ class Config:
         "program copies between host and card in the same direction, for half of the time at "
         "most; on or off")
     writeback: bool = _gpu(
-        "SWITCH", quantity.switch, "on", "while nobody waits, copy idle programs' memory to the "
-        "host, if others may need its room, so that it can leave at once; and have running "
-        "programs make host memory for what will be taken from them; on or off")
+        "SWITCH", quantity.switch, "on", "while no program waits, copy memory of idle programs to "
+        "the host, if other programs may need its room, so that it need not be copied when it is "
+        "evicted; and let running programs allocate host memory for their next eviction; on or off")
     prefetch: bool = _gpu(
-        "SWITCH", quantity.switch, "off", "while nobody has a turn or waits, bring in the memory "
-        "of idle programs that come back soonest, by their pauses until now, in place of those "
-        "that come last; for models that answer requests; on or off")
+        "SWITCH", quantity.switch, "off", "while no program has a turn or waits, load memory of "
+        "the idle programs that will probably want the GPU soonest, by their pauses until now, in "
+        "place of those that will want it last; for models that answer requests; on or off")
     deep_idle: int | None = _gpu(
         "TIME", _off(quantity.positive_duration), "off", "how long a program may be idle before "
-        "its context leaves the GPU, too, until it uses the GPU again; needs driver 570 or later; "
-        "off: it stays")
+        "its context leaves the GPU, too, until the program uses the GPU again; needs driver 570 "
+        "or later; off: contexts stay")
     balance: bool = _gpu(
         "SWITCH", quantity.switch, "off", "move a program that waits to another GPU of the same "
         "kind, once its waiting has cost, or will cost, more than the move; needs driver 570 or "
         "later; programs of pods, jobs, containers and gangs stay; on or off")
     drain_patience: int = _gpu(
-        "TIME", quantity.duration, "2s", "how long to wait before a program that could not stop "
-        "is asked again")
+        "TIME", quantity.duration, "2s", "how long to wait before the next STOP to a program that "
+        "could not drain")
     stuck_after: int = _gpu(
         "TIME", quantity.positive_duration, "10s", "how long a program may leave an order "
-        "unanswered; then it is reported as stuck, and others no longer wait for it")
+        "unanswered; then the program is reported as stuck, and others no longer wait for it")
     # By setting: FILE:LINE or variable that set it, for error messages. Not a setting itself.
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     rules: tuple[Rule, ...] = ()        # for tenants, in the order of the files
