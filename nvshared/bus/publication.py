@@ -79,7 +79,7 @@ class Publication:
         manager.client_stuck.connect(lambda client, state, waited: self._face.client_stuck(
             client_path(client.id), state, waited))
         manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id))
-        manager.changed.connect(lambda _names: self._bus.changed(self._face))
+        manager.changed.connect(lambda: self._bus.changed(self._face))
         for gpu in manager.gpus:
             self._gpu_new(gpu)
         for client in manager.clients:
@@ -149,9 +149,7 @@ class Publication:
             if isinstance(event, Tick):         # a Tick with an effect also emits an action
                 for limited in self._limited & gpu.clients.keys():
                     self._client_changed(limited)       # a compute window's end emits none
-                return
-            self._bus.changed(face)     # announce() compares the values later
-            if isinstance(event, Ganged):
+            elif isinstance(event, Ganged):
                 for member in event.clients:
                     self._client_changed(member)
             elif isinstance(event, ClientEvent):
@@ -166,7 +164,7 @@ class Publication:
         gpu.turn_started.connect(lambda client: face.turn_started(client_path(client.id)))
         gpu.turn_ended.connect(lambda client, reason, held_time: face.turn_ended(
             client_path(client.id), str(reason), held_time))
-        gpu.changed.connect(lambda _names: self._bus.changed(face))
+        gpu.changed.connect(lambda: self._bus.changed(face))
 
     def _client_new(self, client: Client) -> None:
         face = self._clients[client.id] = ClientInterface(self._manager, client)

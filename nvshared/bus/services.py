@@ -138,13 +138,13 @@ class TurnSettings(Interface):
     def __init__(self, name: str, manager: Manager, gpu: GPU | None = None) -> None:
         super().__init__(name)
         self.manager = manager
-        self.settings = manager if gpu is None else gpu
+        self.of = manager if gpu is None else gpu
         self._index = "" if gpu is None else str(gpu.facts.index)
 
-    TQ = announced("u", "settings.tq")
-    TQUSec = announced("t", "settings.tq_usec")
-    TQAuto = announced("b", "settings.tq_auto")
-    AntiThrash = announced("s", "settings.anti_thrash.value")
+    TQ = announced("u", lambda self: -(-self.of.tq // SECOND))      # rounded up
+    TQUSec = announced("t", "of.tq")
+    TQAuto = announced("b", lambda self: self.of.settings.tq is None)
+    AntiThrash = announced("s", "of.settings.anti_thrash.value")
 
     @method("SetTQ", action=names.ACTION_SET_TQ)
     async def set_tq(self, seconds: "u") -> None:

@@ -121,7 +121,7 @@ CARD_GAUGES: Table[GPU] = [
     ("scheduler_waiting_clients", "Programs that wait for their turn",
      lambda gpu: gpu.queue_length),
     ("scheduler_quantum_seconds", "How long a program may keep the GPU while others wait",
-     lambda gpu: gpu.tq_usec / SECOND),
+     lambda gpu: gpu.tq / SECOND),
 ]
 CARD_COUNTERS: Table[GPU] = [
     ("turns", "Turns that have begun", lambda gpu: gpu.snapshot().counters.turns),

@@ -8,7 +8,7 @@ open orders, settings) is read from the scheduler and not copied.
 
 Events are handled synchronously, in the order of their arrival. An event caused while another is
 being handled (a link breaks during a send) waits until that one is done. Orders are sent before
-signals are emitted; `changed` combines the changes of ANNOUNCE_WITHIN.
+signals are emitted.
 """
 
 import logging
@@ -27,7 +27,7 @@ from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget, Neighbour
-from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.inflight_page import InflightPage
@@ -35,8 +35,6 @@ from nvshared.sharing.terms import ClientTerms
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
-# Properties are compared once per this interval, not after each record of a thousand clients.
-ANNOUNCE_WITHIN = 5 * MILLISECOND
 OVERDUE = 5 * SECOND                    # a deadline that is so long past means that timers fail
 TURNS_KEPT = 16                         # of each client, for user interfaces
 BOUNDS = (MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
@@ -303,7 +301,7 @@ class GPU:
         self.terms_changed: Signal[Client] = Signal("terms_changed")
         self.turn_started: Signal[Client] = Signal("turn_started")
         self.turn_ended: Signal[Client, actions.TurnEnd, int] = Signal("turn_ended")
-        self.changed: Signal[frozenset[str]] = Signal("changed")
+        self.changed: Signal[()] = Signal("changed")    # some property may have changed
         self.client_refused: Signal[Client, str] = Signal("client_refused")
         self.happens: Signal[int, events.Event] = Signal("happens")    # before it is decided on
         self.happened: Signal[int, events.Event] = Signal("happened")
@@ -322,9 +320,7 @@ class GPU:
         self.decisions = Durations()    # time that the scheduler needed per event
         self._broken = False
         self._disarm: Callable[[], None] | None = None
-        self._published = self._properties()
-        self._news = False              # properties may have changed since the last announcement
-        self._announcing = False
+        self._news = False              # `changed` is to be emitted
         self._arm()
 
     def __str__(self) -> str:
@@ -337,23 +333,8 @@ class GPU:
 
     @property
     def tq(self) -> int:
-        """The quantum in force in whole seconds, rounded up."""
-        return -(-self.tq_usec // SECOND)
-
-    @property
-    def tq_usec(self) -> int:
-        """The quantum in force; if it is auto and no client waits, the last one."""
+        """The quantum in force in microseconds; if it is auto and no client waits, the last one."""
         return self.snapshot().tq if self.settings.tq is None else self.settings.tq
-
-    @property
-    def tq_auto(self) -> bool:
-        """Whether the quantum is computed from the cost of hand-overs."""
-        return self.settings.tq is None
-
-    @property
-    def anti_thrash(self) -> AntiThrash:
-        """Whether turns are taken when everything fits, never, or as needed."""
-        return self.settings.anti_thrash
 
     @property
     def state(self) -> str:
@@ -561,8 +542,7 @@ class GPU:
         self._faults[source] = why
         if not why:
             del self._faults[source]
-        self._news = True
-        self._announce_soon()
+        self.changed.emit()
 
     def tell(self, event: events.Event) -> None:
         """Passes an event to the scheduler and carries out its decisions."""
@@ -582,12 +562,9 @@ class GPU:
         finally:
             self._handling = False
         self._arm()
-        self._announce_soon()
-
-    def _announce_soon(self) -> None:
-        if self._news and not self._announcing:
-            self._announcing = True
-            self._timer(self._clock() + ANNOUNCE_WITHIN, self._announce)
+        if self._news:
+            self._news = False
+            self.changed.emit()
 
     def _require_card(self) -> None:
         """Raises GPULost if the card is lost."""
@@ -649,20 +626,3 @@ class GPU:
         deadline = self.scheduler.deadline()
         if deadline is not None:
             self._disarm = self._timer(deadline, partial(self.tell, events.Tick()))
-
-    def _properties(self) -> dict[str, object]:
-        return {
-            "tq": (self.tq_usec, self.tq_auto),
-            "anti_thrash": self.anti_thrash,
-            "state": self.state,
-            "fault": self.fault,
-            "holders": tuple(client.id for client in self.holders),
-            "queue_length": self.queue_length,
-        }
-
-    def _announce(self) -> None:
-        self._news = self._announcing = False
-        now, before = self._properties(), self._published
-        self._published = now
-        if changed := frozenset(name for name in now if now[name] != before[name]):
-            self.changed.emit(changed)

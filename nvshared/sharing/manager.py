@@ -48,7 +48,7 @@ class Manager:
         self.client_new: Signal[Client] = Signal("client_new")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
-        self.changed: Signal[frozenset[str]] = Signal("changed")   # "tq", "anti_thrash", "gpus"
+        self.changed: Signal[()] = Signal("changed")    # the list of GPUs, or a default of theirs
         self.domains = Domains()
         # Takes a process, the host bytes of its HELLO (0 for a known client), and a function.
         # True: the process's limits are being read, and the function is called after that. False:
@@ -74,25 +74,14 @@ class Manager:
         self._apply()
 
     @property
+    def settings(self) -> Settings:
+        """The settings of GPUs without settings of their own."""
+        return self._effective("")
+
+    @property
     def tq(self) -> int:
-        """The default quantum of GPUs in seconds, rounded up; if it is auto, the longest one."""
-        return -(-self.tq_usec // SECOND)
-
-    @property
-    def tq_usec(self) -> int:
         """The default quantum of GPUs in microseconds; if it is auto, the longest one."""
-        settings = self._effective("")
-        return settings.longest_tq if settings.tq is None else settings.tq
-
-    @property
-    def tq_auto(self) -> bool:
-        """Whether the default quantum is computed from the cost of hand-overs."""
-        return self._effective("").tq is None
-
-    @property
-    def anti_thrash(self) -> AntiThrash:
-        """The default anti-thrash mode of GPUs."""
-        return self._effective("").anti_thrash
+        return self.settings.longest_tq if self.settings.tq is None else self.settings.tq
 
     @property
     def clients(self) -> Iterator[Client]:
@@ -132,7 +121,7 @@ class Manager:
         self.gpus.append(gpu)
         self.gpus.sort(key=lambda one: one.facts.index)
         self.gpu_new.emit(gpu)
-        self.changed.emit(frozenset({"gpus"}))
+        self.changed.emit()
         return gpu
 
     def await_hello(self, session: object) -> None:
@@ -274,7 +263,7 @@ class Manager:
         self._lending.use(self._defaults.neighbour)
         self.moving.deep_idle = self._defaults.deep_idle
         self.balancing.on = self._defaults.balance
-        self.changed.emit(frozenset({"tq", "anti_thrash"}))
+        self.changed.emit()
 
     def _for(self, facts: Facts) -> Settings:
         settings = replace(self._effective(facts.uuid), step=self._defaults.card(facts).step)

@@ -29,7 +29,7 @@ from nvshared.names import (
     MANAGER_PATH,
 )
 from nvshared.sharing.manager import Manager
-from nvshared.units import MILLISECOND
+from nvshared.units import MILLISECOND, SECOND
 from tests.bus.service import (
     PROPERTIES,
     SOMEBODY,
@@ -127,7 +127,7 @@ async def test_call_that_polkit_denies_is_refused_with_its_action(
         assert "com.nvshare.set-tq" in sentence
         assert str(SOMEBODY) in sentence
         assert len(polkit.asked) == 1
-    assert manager.tq == 30
+    assert manager.tq == 30 * SECOND
 
 
 async def test_call_that_needs_a_password_is_refused_unless_interactive(
@@ -148,7 +148,7 @@ async def test_call_without_polkit_is_refused_to_users(manager: Manager, caller:
     name, sentence = refusal(await caller.call("SetTQ", "u", [5]))
     assert name == STANDARD + "AccessDenied"
     assert "polkit" in sentence
-    assert manager.tq == 30
+    assert manager.tq == 30 * SECOND
 
 
 async def test_arguments_of_a_caller_that_is_not_permitted_are_not_read(
@@ -203,7 +203,7 @@ async def test_call_that_waits_for_polkit_is_refused_when_the_daemon_stops(
         name, sentence = refusal(await slow)
         assert name == STANDARD + "ServiceUnknown"
         assert sentence == "nvshared is stopping"
-        assert manager.tq == 30
+        assert manager.tq == 30 * SECOND
 
 
 PASSWORD = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
@@ -261,7 +261,7 @@ async def test_pending_polkit_checks_are_limited_per_connection_and_user(
         polkit.silent, polkit.granted = False, True
         reply = await administrator.call("SetTQ", "u", [7])
         assert reply.message_type is MessageType.METHOD_RETURN
-        assert manager.tq == 7
+        assert manager.tq == 7 * SECOND
         for call in calls:
             call.cancel()
 
@@ -362,7 +362,7 @@ async def test_user_that_started_the_daemon_may_change_settings(
     await other.result("GetGPU", "s", ["0"])
     reply = await other.call("SetTQ", "u", [5])
     assert reply.message_type is MessageType.METHOD_RETURN
-    assert manager.tq == 5
+    assert manager.tq == 5 * SECOND
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be somebody else one must be root")
@@ -377,4 +377,4 @@ async def test_user_that_did_not_start_the_daemon_may_change_nothing(
     _, errors = await process.communicate()
     assert "AccessDenied" in errors.decode()
     assert f"uid {NOBODY}" in errors.decode()
-    assert manager.tq == 30
+    assert manager.tq == 30 * SECOND

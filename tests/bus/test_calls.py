@@ -42,6 +42,7 @@ from nvshared.settings.state import (
 )
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.tenancy import Tenancy
+from nvshared.units import SECOND
 from tests.bus.service import (
     PROPERTIES,
     Peeper,
@@ -70,14 +71,14 @@ async def test_settings_calls_of_the_manager_change_all_gpus(
     manager: Manager, other: Peeper
 ) -> None:
     await other.call("SetGPUTQ", "su", ["1", 7])
-    assert [gpu.tq for gpu in manager.gpus] == [30, 7]
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 7]
     await other.call("SetTQ", "u", [12])
-    assert [gpu.tq for gpu in manager.gpus] == [12, 12]
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [12, 12]
     await other.call("SetAntiThrash", "s", ["on"])
-    assert {gpu.anti_thrash for gpu in manager.gpus} == {AntiThrash.ON}
+    assert {gpu.settings.anti_thrash for gpu in manager.gpus} == {AntiThrash.ON}
     await other.call("ResetSettings")
-    assert [gpu.tq for gpu in manager.gpus] == [30, 30]
-    assert manager.anti_thrash is AntiThrash.AUTO
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
+    assert manager.settings.anti_thrash is AntiThrash.AUTO
 
 
 async def test_automatic_quantum_is_shown_with_its_present_length(
@@ -88,7 +89,7 @@ async def test_automatic_quantum_is_shown_with_its_present_length(
         return {name: whole[name] for name in whole if name.startswith("TQ")}
 
     await other.call("SetGPUTQAuto", "s", [OTHER.uuid])
-    assert [gpu.tq_auto for gpu in manager.gpus] == [False, True]
+    assert [gpu.settings.tq is None for gpu in manager.gpus] == [False, True]
     assert await shown(gpu_path(1), GPU_INTERFACE) == {
         "TQ": 2, "TQUSec": 1_200_000, "TQAuto": True,
     }
@@ -96,15 +97,15 @@ async def test_automatic_quantum_is_shown_with_its_present_length(
         "TQ": 30, "TQUSec": 30_000_000, "TQAuto": False,
     }
     await other.call("SetTQAuto", path=gpu_path(0), interface=GPU_INTERFACE)
-    assert [gpu.tq_auto for gpu in manager.gpus] == [True, True]
+    assert [gpu.settings.tq is None for gpu in manager.gpus] == [True, True]
     await other.call("SetTQ", "u", [12])
-    assert [(gpu.tq, gpu.tq_auto) for gpu in manager.gpus] == [(12, False), (12, False)]
+    assert [gpu.settings.tq for gpu in manager.gpus] == [12 * SECOND] * 2
     await other.call("SetTQAuto")
     assert await shown(MANAGER_PATH, MANAGER_INTERFACE) == {
         "TQ": 30, "TQUSec": 30_000_000, "TQAuto": True,
     }
     await other.call("ResetSettings")
-    assert [gpu.tq_auto for gpu in manager.gpus] == [False, False]
+    assert [gpu.settings.tq is None for gpu in manager.gpus] == [False, False]
 
 
 async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
@@ -112,13 +113,13 @@ async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
 ) -> None:
     for seconds, name in enumerate(["1", OTHER.uuid, OTHER.pci_bus_id], start=40):
         await other.call("SetGPUTQ", "su", [name, seconds])
-        assert [gpu.tq for gpu in manager.gpus] == [30, seconds]
+        assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, seconds]
         assert await other.result("GetGPU", "s", [name]) == gpu_path(1)
     await other.call("SetGPUAntiThrash", "ss", [FACTS.uuid, "off"])
-    assert [gpu.anti_thrash for gpu in manager.gpus] == ["off", "auto"]
+    assert [gpu.settings.anti_thrash for gpu in manager.gpus] == ["off", "auto"]
     await other.call("SetTQ", "u", [3], path=gpu_path(0), interface=GPU_INTERFACE)
     await other.call("SetAntiThrash", "s", ["on"], path=gpu_path(0), interface=GPU_INTERFACE)
-    assert (manager.gpus[0].tq, manager.gpus[0].anti_thrash) == (3, "on")
+    assert (manager.gpus[0].tq, manager.gpus[0].settings.anti_thrash) == (3 * SECOND, "on")
 
 
 async def test_list_calls_name_gpus_and_clients_with_their_objects(
@@ -211,14 +212,14 @@ async def test_call_without_an_interface_is_refused(manager: Manager, other: Pee
         destination=BUS_NAME, path=MANAGER_PATH, member="SetTQ", signature="u", body=[5]))
     assert reply is not None
     assert refusal(reply)[0] == STANDARD + "UnknownInterface"
-    assert manager.tq == 30
+    assert manager.tq == 30 * SECOND
 
 
 async def test_properties_are_changed_by_methods_alone(manager: Manager, other: Peeper) -> None:
     body = [MANAGER_INTERFACE, "TQ", Variant("u", 5)]
     name, _ = refusal(await other.call("Set", "ssv", body, interface=PROPERTIES))
     assert name == STANDARD + "PropertyReadOnly"
-    assert manager.tq == 30
+    assert manager.tq == 30 * SECOND
 
 
 async def test_reload_of_an_invalid_file_is_refused_with_its_line(

@@ -16,6 +16,7 @@ from nvshared.cli.status import clients
 from nvshared.errors import ExitCode
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
+from nvshared.units import SECOND
 from tests.bus.service import NOBODY, PrivateBus, a_client, decide, private_bus
 from tests.unit.scripted import DEFAULTS, FACTS
 
@@ -101,7 +102,7 @@ async def test_drain_names_programs_with_swapped_memory(manager: Manager, ctl: R
     assert found["left"] == [{"pid": NOBODY, "gpu": 0}]
     # Without --check those that fit are let in, and others waited for.
     changed = asyncio.Event()
-    manager.gpus[0].changed.connect(lambda _names: changed.set())
+    manager.gpus[0].changed.connect(lambda: changed.set())
     waiting = asyncio.ensure_future(ctl("drain"))
     await changed.wait()
     assert manager.gpus[0].settings.draining
@@ -121,7 +122,7 @@ async def test_drain_without_waiting_names_programs_that_do_not_fit(
     gpu = manager.gpus[0]
     a_client(manager, gpu)
     over = asyncio.Event()
-    gpu.changed.connect(lambda _names: None if gpu.settings.draining else over.set())
+    gpu.changed.connect(lambda: None if gpu.settings.draining else over.set())
     ended = await ctl("drain", "--no-wait")
     assert ended.code == ExitCode.FAILURE
     assert ended.err == (
@@ -129,7 +130,7 @@ async def test_drain_without_waiting_names_programs_that_do_not_fit(
         "end them or those beside them that run, or wait: nvsharectl drain\n"
     )
     await over.wait()                   # as who asked for it has gone
-    assert gpu.anti_thrash is manager.anti_thrash
+    assert gpu.settings.anti_thrash is manager.settings.anti_thrash
 
 
 @pytest.mark.parametrize("arguments", [["--json"], ["status", "--json"], ["--json", "status"]])
@@ -172,18 +173,18 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
     manager: Manager, ctl: Run
 ) -> None:
     assert (await ctl("set-tq", "7")).out == "The quantum of all GPUs is 7 seconds.\n"
-    assert [gpu.tq for gpu in manager.gpus] == [7, 7]
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [7, 7]
     await ctl("set-tq", "9", "--gpu", FACTS.pci_bus_id)
-    assert [gpu.tq for gpu in manager.gpus] == [9, 7]
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [9, 7]
     assert (await ctl("anti-thrash", "on", "--gpu", "1")).code == ExitCode.OK
-    assert [gpu.anti_thrash for gpu in manager.gpus] == ["auto", "on"]
+    assert [gpu.settings.anti_thrash for gpu in manager.gpus] == ["auto", "on"]
     found = json.loads((await ctl("--json", "anti-thrash", "off")).out)
     assert found == {"anti_thrash": "off", "gpu": None}
-    assert [gpu.anti_thrash for gpu in manager.gpus] == ["off", "off"]
+    assert [gpu.settings.anti_thrash for gpu in manager.gpus] == ["off", "off"]
     assert json.loads((await ctl("reset", "--json")).out) == {
         "tq": 30, "tq_usec": 30_000_000, "anti_thrash": "auto",
     }
-    assert [gpu.tq for gpu in manager.gpus] == [30, 30]
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
 
 
 @pytest.mark.parametrize(
@@ -216,11 +217,11 @@ async def test_a_quantum_is_set_with_a_unit_as_in_the_file(
     manager: Manager, ctl: Run, given: str, words: str, data: dict[str, int]
 ) -> None:
     assert (await ctl("set-tq", given)).out == f"The quantum of all GPUs is {words}.\n"
-    assert [gpu.tq_usec for gpu in manager.gpus] == [data["tq_usec"]] * 2
+    assert [gpu.tq for gpu in manager.gpus] == [data["tq_usec"]] * 2
     await ctl("set-tq", "7")
     shown = json.loads((await ctl("set-tq", given, "--gpu", "1", "--json")).out)
     assert shown == {**data, "gpu": "1"}
-    assert [gpu.tq_usec for gpu in manager.gpus] == [7_000_000, data["tq_usec"]]
+    assert [gpu.tq for gpu in manager.gpus] == [7_000_000, data["tq_usec"]]
 
 
 async def test_reset_command_keeps_terms_of_programs(manager: Manager, ctl: Run) -> None:
@@ -257,7 +258,7 @@ async def test_set_tq_auto_is_shown_as_auto_with_its_present_length(
     manager: Manager, ctl: Run
 ) -> None:
     assert (await ctl("set-tq", "auto")).out == "The quantum of all GPUs is auto.\n"
-    assert [gpu.tq_auto for gpu in manager.gpus] == [True, True]
+    assert [gpu.settings.tq is None for gpu in manager.gpus] == [True, True]
     found = json.loads((await ctl("--json")).out)
     assert (found["tq"], found["tq_auto"]) == (30, True)
     assert [(gpu["tq_usec"], gpu["tq_auto"]) for gpu in found["gpus"]] == [(1_200_000, True)] * 2
@@ -266,9 +267,9 @@ async def test_set_tq_auto_is_shown_as_auto_with_its_present_length(
     assert json.loads((await ctl("set-tq", "auto", "--gpu", "1", "--json")).out) == {
         "tq": "auto", "tq_usec": None, "gpu": "1",
     }
-    assert [gpu.tq_auto for gpu in manager.gpus] == [False, True]
+    assert [gpu.settings.tq is None for gpu in manager.gpus] == [False, True]
     assert (await ctl("-T", "auto")).code == ExitCode.OK
-    assert manager.tq_auto
+    assert manager.settings.tq is None
     assert (await ctl("reset")).out == (
         "The configuration holds again: TQ 30 seconds, anti-thrash auto.\n"
     )
@@ -320,7 +321,7 @@ async def test_flags_of_the_original_nvshare_set_tq_and_anti_thrash(
     manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str
 ) -> None:
     assert (await ctl(*arguments)).code == ExitCode.OK
-    assert (manager.tq, manager.anti_thrash) == (tq, mode)
+    assert (manager.tq, manager.settings.anti_thrash) == (tq * SECOND, mode)
 
 
 async def test_flags_of_the_original_nvshare_with_json_print_a_single_document(ctl: Run) -> None:
@@ -403,7 +404,7 @@ async def test_wrong_command_is_refused_in_a_single_sentence(
     ended = await ctl(*arguments)
     assert words in sentence(ended)
     assert ended.code == code
-    assert [gpu.tq for gpu in manager.gpus] == [30, 30]
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
 
 
 async def test_error_with_json_is_a_json_object(ctl: Run) -> None:

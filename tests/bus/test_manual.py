@@ -18,6 +18,7 @@ from nvshared.errors import ExitCode, NvshareError
 from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE, SOCKET_VARIABLE, client_path
 from nvshared.settings.config import options
 from nvshared.sharing.manager import Manager
+from nvshared.units import SECOND
 from tests.bus.service import PrivateBus, a_client
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,7 @@ async def test_example_client_of_the_manual_page_runs(
         await asyncio.wait([said], timeout=0.2)
     assert said.result().decode().removesuffix(" came\n") in arrived
     assert await process.wait() == 0
-    assert [gpu.tq for gpu in manager.gpus] == [20, 20]
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [20, 20]
 
 
 @pytest.mark.parametrize("name", PAGES)

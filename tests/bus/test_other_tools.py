@@ -7,6 +7,7 @@ import pytest
 
 from nvshared.bus import Publication
 from nvshared.sharing.manager import Manager
+from nvshared.units import SECOND
 from tests.bus.service import PrivateBus, a_client
 from tests.bus.test_commands import run
 
@@ -19,7 +20,7 @@ async def test_busctl_calls_and_introspects_the_daemon(
     busctl = ("busctl", f"--address={private.address}")
     target = ("com.nvshare", "/com/nvshare", "com.nvshare.Manager")
     assert (await run(*busctl, "call", *target, "SetTQ", "u", "17")).code == 0
-    assert [gpu.tq for gpu in manager.gpus] == [17, 17]
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [17, 17]
     assert (await run(*busctl, "get-property", *target, "TQ")).out == "u 17\n"
     tree = (await run(*busctl, "tree", "--list", "com.nvshare")).out.split()
     assert {"/com/nvshare", "/com/nvshare/gpu/0", "/com/nvshare/client/1"} <= set(tree)
@@ -39,6 +40,6 @@ async def test_gdbus_calls_and_introspects_the_daemon(
         "gdbus", "call", *gdbus, "/com/nvshare/gpu/1", "--method", "com.nvshare.GPU.SetTQ", "21"
     )
     assert ended.code == 0, ended.err
-    assert [gpu.tq for gpu in manager.gpus] == [30, 21]
+    assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 21]
     shown = (await run("gdbus", "introspect", *gdbus, "/com/nvshare", "--recurse")).out
     assert "node /com/nvshare/gpu/1" in shown

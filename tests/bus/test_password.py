@@ -9,6 +9,7 @@ import pytest
 
 from nvshared.errors import ExitCode
 from nvshared.sharing.manager import Manager
+from nvshared.units import SECOND
 from tests.bus.service import Peeper, PrivateBus, a_client
 from tests.bus.test_authority import polkit_on
 from tests.bus.test_commands import NVSHARECTL, run
@@ -59,7 +60,7 @@ async def test_nvsharectl_at_a_terminal_asks_for_a_password(
         )
         assert shown == "The quantum of all GPUs is 5 seconds.\r\n"
         assert [flags for _, _, flags in polkit.asked] == [0, 1]
-    assert manager.tq == 5
+    assert manager.tq == 5 * SECOND
     arguments = (tmp_path / "ended").read_text().split()
     assert (arguments[0], arguments[2:]) == ("--notify-fd", ["--fallback"])
 
@@ -71,7 +72,7 @@ async def test_nvsharectl_asks_no_password_where_polkit_grants(
     async with polkit_on(private.address) as polkit:
         polkit.granted = True
         await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment)
-    assert manager.tq == 5
+    assert manager.tq == 5 * SECOND
     assert seen(tmp_path) == ["pkttyagent"]
 
 
@@ -91,7 +92,7 @@ async def test_nvsharectl_without_a_polkit_agent_is_refused(
             **environment,
         )
     assert "com.nvshare.set-tq is not permitted to uid" in " ".join(shown.split())
-    assert manager.tq == 30
+    assert manager.tq == 30 * SECOND
 
 
 async def test_nvsharectl_without_a_terminal_asks_no_password(

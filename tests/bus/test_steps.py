@@ -9,7 +9,7 @@ import pytest
 from nvshared.errors import ExitCode, NoSuchClient, NotPermitted
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
-from nvshared.units import GIB
+from nvshared.units import GIB, SECOND
 from tests.bus.service import SOMEBODY, PrivateBus, a_client
 from tests.bus.test_clients import owned_by
 from tests.bus.test_commands import Run, ctl, sentence
@@ -59,7 +59,7 @@ async def test_flags_of_the_original_nvshare_refused_in_part_name_the_setting_ma
     assert ended.code == ExitCode.NOT_PERMITTED
     assert sentence(ended).startswith(
         "not today (done: quantum; not done: anti-thrash mode)")
-    assert manager.tq == 5
+    assert manager.tq == 5 * SECOND
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,7 @@ from nvshared.scheduler.events import (
     Tick,
 )
 from nvshared.scheduler.events import GPULost as Lost
-from nvshared.scheduler.settings import AntiThrash
-from nvshared.scheduler.snapshot import CardState
-from nvshared.sharing.gpu import ANNOUNCE_WITHIN, GPU, Client
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, MIB
 from tests.unit.scripted import (
     FACTS,
@@ -83,17 +81,15 @@ def test_gpu_emits_signals_for_actions_of_the_scheduler(gpu: GPU) -> None:
 
 def test_gpu_keeps_a_single_timer_for_the_latest_deadline(gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
-    time.pass_by(ANNOUNCE_WITHIN)
     scheduler = Scripted.latest
     for when in (50, 20, 30):
         scheduler.due = time.now + when
         gpu.tell(MemoryChanged(1, Memory(), wants=True))
-    assert sorted(at - time.now for at, _ in time.timers) == [30, ANNOUNCE_WITHIN]
+    assert [at - time.now for at, _ in time.timers] == [30]
     due, scheduler.due = scheduler.due, None
     time.pass_by(100)
     assert scheduler.events[-1] == Tick()
     assert scheduler.times[-1] == due
-    time.pass_by(ANNOUNCE_WITHIN)
     assert not time.timers
 
 
@@ -163,38 +159,25 @@ def test_gpu_sends_orders_before_signals(gpu: GPU) -> None:
     assert ordered == [True] * 4
 
 
-def test_gpu_announces_changed_properties_together_and_by_name(gpu: GPU, time: Time) -> None:
-    joined(gpu, 1, Noted())
-    heard: list[frozenset[str]] = []
-    gpu.changed.connect(heard.append)
-    scheduler = Scripted.latest
-    gpu.tell(Tick())
-    time.pass_by(ANNOUNCE_WITHIN)
-    assert heard == []
-    scheduler.holders = (1,)
-    gpu.tell(Tick())
-    scheduler.state = CardState.SHARED
-    gpu.tell(Tick())
-    assert heard == []
-    time.pass_by(ANNOUNCE_WITHIN)
-    assert heard == [frozenset({"holders", "state"})]
-    gpu.configure(replace(SETTINGS, anti_thrash=AntiThrash.ON))
-    time.pass_by(ANNOUNCE_WITHIN)
-    assert heard[1:] == [frozenset({"anti_thrash"})]
-
-
-def test_gpu_check_of_turns_arms_no_announcement(gpu: GPU, time: Time) -> None:
-    joined(gpu, 1, Noted())
-    time.pass_by(ANNOUNCE_WITHIN)
-    assert gpu.turns()
-    assert time.timers == []            # nobody is woken up for that
+def test_gpu_emits_changed_after_the_orders_of_an_event(gpu: GPU) -> None:
+    link = Noted()
+    joined(gpu, 1, link)
+    ordered: list[bool] = []
+    gpu.changed.connect(lambda: ordered.append(link.orders[-1] == Run(1)))
     Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
-    Scripted.latest.holders = (1,)
-    heard: list[frozenset[str]] = []
-    gpu.changed.connect(heard.append)
+    gpu.tell(Tick())
+    assert ordered == [True]
+
+
+def test_gpu_check_of_turns_emits_changed_only_if_it_has_an_effect(gpu: GPU) -> None:
+    joined(gpu, 1, Noted())
+    changed: list[None] = []
+    gpu.changed.connect(lambda: changed.append(None))
     assert gpu.turns()
-    time.pass_by(ANNOUNCE_WITHIN)
-    assert heard == [frozenset({"holders"})]
+    assert not changed
+    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
+    assert gpu.turns()
+    assert len(changed) == 1
 
 
 def test_scheduler_settings_have_the_capacity_and_total_of_the_card(gpu: GPU) -> None:
