@@ -16,11 +16,12 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from bench.gate.opener import opener
 from bench.harness import ROOT
 from bench.output import publish, rounds
-from nvshared import library
 from nvshared.errors import NvshareError
+from nvshared.units import MIB
+from tests.integration.conftest import Site
+from tests.integration.fakedaemon import PLENTY, FakeDaemon
 
 BUILD = ROOT / "build" / "bench-gate"
 FEWEST = 2                              # rounds of which there are tenths
@@ -46,21 +47,17 @@ def batches(number: int) -> dict[tuple[int, int, str], list[float]]:
         raise NvshareError(f"there is no {BUILD / 'launch'}", "compile it with: make -C bench/gate")
     found = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="nvshare-bench-") as folder:
-        path = Path(folder, "nvshare.sock")
-        environment = {
-            **os.environ,
-            "LD_PRELOAD": str(library.hook()),
-            "LD_LIBRARY_PATH": str(BUILD),
-            "NVSHARE_SOCKET": str(path),
-        }
-        with opener(path):
-            done = subprocess.run(
-                [BUILD / "launch", str(number)],
-                env=environment, capture_output=True, text=True, check=True,
-            )
-    if done.stderr:                     # the library has something to say: it is not attached
-        raise NvshareError(f"the gate was not measured: {done.stderr.strip()}")
-    for line in done.stdout.splitlines():
+        site = Site(Path(folder), {**os.environ, "LD_LIBRARY_PATH": str(BUILD)}, [])
+        daemon = FakeDaemon(site, PLENTY, host_slab=MIB)
+        launch = site.program([BUILD / "launch", number], stderr=subprocess.PIPE)
+        daemon.accept()                 # opens the gate, which stays open
+        output, errors = launch.communicate()
+        site.close()
+    if launch.returncode != 0:
+        raise NvshareError(f"launch ended with {launch.returncode}: {errors.strip()}")
+    if errors:                     # the library has something to say: it is not attached
+        raise NvshareError(f"the gate was not measured: {errors.strip()}")
+    for line in output.splitlines():
         batch = json.loads(line)
         found[batch["threads"], batch["pace_us"], batch["way"]].append(batch["ns"])
     return found

@@ -24,10 +24,11 @@ from statistics import median
 from typing import Any
 
 from bench.harness import machine
-from bench.tiers.orders import Ordered
-from nvshared import library
+from nvshared.hook.protocol import Type
 from nvshared.machine.disk import fault, open_file
 from nvshared.units import GIB, MIB
+from tests.integration.conftest import Site
+from tests.integration.fakedaemon import FakeDaemon
 
 CHUNK = 4 * MIB                         # as in libhook/src/tier/disk.c; so is the next
 REQUESTS = 8                            # in flight
@@ -98,19 +99,16 @@ def resident(pid: int) -> int:
 
 
 class Bench:
-    """A program with `size` bytes, ordered about by this process."""
+    """A program with `size` bytes, which this process gives orders."""
 
     def __init__(self, runs: Path, disk: Path, size: int, total: int) -> None:
         self.size, self._disk = size, disk
         self.wrong = 0
-        self.ordered = Ordered(runs / "sock", total)
-        self.program = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("program.py")), str(size // MIB)],
-            env={**os.environ, "LD_PRELOAD": str(library.hook()),
-                 "NVSHARE_SOCKET": str(runs / "sock")},
-            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.ordered.until(self.ordered.connected)
-        self.ordered.run()
+        self.site = Site(runs, dict(os.environ), [])
+        self.daemon = FakeDaemon(self.site, total, host_slab=0)     # 0: the library's own size
+        self.program = self.site.program(
+            [sys.executable, Path(__file__).with_name("program.py"), size // MIB], stderr=None)
+        self.daemon.accept()
         self._hear()
         self.empty = resident(self.program.pid)
         self._go_on()
@@ -128,26 +126,25 @@ class Bench:
         print(file=self.program.stdin, flush=True)
 
     def round(self) -> dict[str, Any]:
-        ordered = self.ordered
-        ordered.stop()
+        daemon = self.daemon
+        daemon.stop()
         began = time.monotonic()
-        moved = ordered.evict().moved
+        moved = daemon.move(Type.EVICT).moved
         evicted = time.monotonic()
         file = open_file(self._disk)
-        ordered.store(file=file)
+        daemon.store(file=file)
         os.close(file)
-        ordered.until(
-            lambda: ordered.stored.took != 0 or ordered.stored.moved == self.size)
+        daemon.until_true(lambda: daemon.stored.took != 0 or daemon.stored.moved == self.size)
         stored = time.monotonic()
-        if ordered.stored.took:
-            raise SystemExit(f"storing: {os.strerror(ordered.stored.took)}")
-        ordered.until(lambda: ordered.memory.host == 0)
+        if daemon.stored.took:
+            raise SystemExit(f"storing: {os.strerror(daemon.stored.took)}")
+        daemon.until_true(lambda: daemon.memory.host == 0)
         released = time.monotonic()
-        rss, host = resident(self.program.pid), ordered.memory.host
+        rss, host = resident(self.program.pid), daemon.memory.host
         loading = time.monotonic()
-        ordered.load()
+        daemon.move(Type.LOAD, daemon.room)
         loaded = time.monotonic()
-        ordered.run()
+        daemon.run()
         self._go_on()
         self.wrong += int(self._hear())
         return {
@@ -156,13 +153,11 @@ class Bench:
             "released_s": released - stored,
             "wake_gbps": self.size / (loaded - loading) / 1e9,
             "parked_rss_mib": (rss - self.empty) / MIB,
-            "parked_host_mib": host / MIB, "most_host_mib": ordered.host_most / MIB,
+            "parked_host_mib": host / MIB, "most_host_mib": daemon.host_most / MIB,
         }
 
     def close(self) -> None:
-        self.program.kill()
-        self.program.wait()
-        self.ordered.close()
+        self.site.close()
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +42,9 @@ class FakeDaemon:
         """`room`, `total`, `host`, `host_slab`: bytes that the client may fill, of the card (0:
         `room`), of host memory, and of a slab of that."""
         self.said: list[ReportRecord] = []
+        self.memory = Memory()          # the client's last figures,
+        self.host_most = 0              # the most host memory that it ever had,
+        self.stored = ReportRecord(Type.STORED)     # and its last report of bytes on disk
         self.site, self.room, self.host, self.number = site, room, host, 0
         self.limits = OrderRecord(
             Type.LIMITS, commit=room, most=room, total=total or room, host_slab=host_slab)
@@ -88,17 +91,32 @@ class FakeDaemon:
         self.send(*orders)
         program.popen.send_signal(signal.SIGCONT)
 
+    def receive(self) -> ReportRecord:
+        """The next record. Answers a question about a commit."""
+        packet = self.connection.recv(4096)
+        assert packet, f"the connection ended after {self.said[-1:]}"
+        record = decode_report(packet)
+        self.said.append(record)
+        if record.type is Type.STORED:
+            self.stored = record
+        elif record.type not in (Type.NAME, Type.GANG, Type.BORROWED):
+            self.memory = record.memory
+            self.host_most = max(self.host_most, self.memory.host)
+        if record.type is Type.COMMIT:
+            self.send(replace(self.limits, number=record.number))
+        return record
+
     def until(self, *kinds: Type, number: int | None = None) -> ReportRecord:
         """The next of these types, and of this number; the questions before it are answered."""
         while True:
-            packet = self.connection.recv(4096)
-            assert packet, f"it ended before a {kinds[0].name}"
-            record = decode_report(packet)
-            self.said.append(record)
-            if record.type is Type.COMMIT:
-                self.send(replace(self.limits, number=record.number))
+            record = self.receive()
             if record.type in kinds and number in (None, record.number):
                 return record
+
+    def until_true(self, condition: Callable[[], bool]) -> None:
+        """Receives records until a condition on the client's last figures holds."""
+        while not condition():
+            self.receive()
 
     def until_memory(self, holds: Callable[[Memory], bool]) -> None:
         while not holds(self.until(Type.MEMORY).memory):
@@ -130,6 +148,13 @@ class FakeDaemon:
         self.send(OrderRecord(kind, room=room, **fields))
         return self.until(Type.MOVED, number=fields["number"])
 
+    def store(self, size: int = PLENTY, file: int | None = None) -> None:
+        """Lets the client's file have `size` bytes, and passes the file. Waits for the reply."""
+        self.number += 1
+        order = OrderRecord(Type.STORE, number=self.number, writeback=size)
+        socket.send_fds(self.connection, [encode_order(order)], [] if file is None else [file])
+        self.until(Type.STORED, number=self.number)
+
     def assert_no_stop(self, seconds: float = LONGER_THAN_A_WRONG_DRAIN) -> None:
         """The client does not say that it has drained."""
         while select.select([self.connection], [], [], seconds)[0]:
@@ -151,11 +176,11 @@ class FakeDaemon:
 
 
 def begin(
-    site: Site, body: str, *, allocated: int = 0, **options: int
+    site: Site, body: str, *, allocated: int = 0, within: Sequence[str] = (), **options: int
 ) -> tuple[FakeDaemon, Program]:
     """A program that has the card for itself and pauses for the first time, with so many bytes."""
     daemon = FakeDaemon(site, **options)
-    program = Program(site, body)
+    program = Program(site, body, within)
     daemon.accept()
     if allocated:
         daemon.until_allocated(allocated)

@@ -12,12 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from bench.tiers.orders import Ordered
-from nvshared.hook.protocol import Flag, Park, ReportRecord, Type
+from nvshared.hook.protocol import (
+    Flag,
+    OrderRecord,
+    Park,
+    ReportRecord,
+    Type,
+    encode_unpark,
+)
 from nvshared.machine.disk import fault, open_file
 from nvshared.scheduler.settings import BLOCK
 from nvshared.units import GIB, MIB
 from tests.integration.conftest import BUILD, CARD, Site, wait_until
+from tests.integration.fakedaemon import FakeDaemon, begin
 from tests.integration.programs import Program
 
 SIZE = 224 * MIB
@@ -38,41 +45,23 @@ away()
 UNCHANGED = "assert get(address, size) == data"
 
 
-@pytest.fixture(name="ordered")
-def listen(site: Site) -> Iterator[Ordered]:
-    site.socket.parent.mkdir(exist_ok=True)
-    ordered = Ordered(site.socket, total=CARD, slab=64 * MIB)
-    yield ordered
-    ordered.close()
-
-
-def start(site: Site, ordered: Ordered, body: str, within: Sequence[str] = ()) -> Program:
+def start(site: Site, body: str, within: Sequence[str] = ()) -> tuple[FakeDaemon, Program]:
     """A program that has SIZE bytes on the card, and waits."""
-    program = Program(site, KEEPS + body, within)
-    ordered.until(ordered.connected)
-    ordered.run()
-    assert program.hears() == "away"
-    return program
+    return begin(
+        site, KEEPS + body, allocated=SIZE, within=within, room=CARD, host_slab=64 * MIB)
 
 
-def swap(ordered: Ordered) -> None:
-    ordered.stop()
-    ordered.evict()
-    assert ordered.memory.resident == 0
+def swap(daemon: FakeDaemon) -> None:
+    daemon.stop()
+    assert daemon.move(Type.EVICT).memory.resident == 0
 
 
-def swap_and_store(site: Site, ordered: Ordered) -> None:
-    swap(ordered)
+def swap_and_store(site: Site, daemon: FakeDaemon) -> None:
+    swap(daemon)
     file = open_file(site.folder)
-    ordered.store(file=file)
+    daemon.store(file=file)
     os.close(file)
-    ordered.until(lambda: ordered.stored.moved == SIZE and ordered.memory.host == 0)
-
-
-def end(program: Program, ordered: Ordered) -> None:
-    ordered.run()
-    program.go_on()
-    program.ends_well()
+    daemon.until_true(lambda: daemon.stored.moved == SIZE and daemon.memory.host == 0)
 
 
 def threads_of(pid: int, *names: str) -> list[int]:
@@ -83,76 +72,76 @@ def threads_of(pid: int, *names: str) -> list[int]:
 
 
 def test_memory_stored_on_disk_uses_no_host_memory_and_loads_unchanged(
-    site: Site, ordered: Ordered
+    site: Site
 ) -> None:
-    program = start(site, ordered, UNCHANGED)
-    swap_and_store(site, ordered)
-    assert ordered.host_most >= SIZE
-    assert ordered.stored.took == 0
-    end(program, ordered)
+    daemon, program = start(site, UNCHANGED)
+    swap_and_store(site, daemon)
+    assert daemon.host_most >= SIZE
+    assert daemon.stored.took == 0
+    daemon.let_return(program)
 
 
-def test_unchanged_memory_returns_to_its_file_without_a_copy(site: Site, ordered: Ordered) -> None:
-    program = start(site, ordered, '''
+def test_unchanged_memory_returns_to_its_file_without_a_copy(site: Site) -> None:
+    daemon, program = start(site, '''
 assert get(address, size) == data
 away()
 changes()
 away()
 assert get(address, size) == data
 ''')
-    swap_and_store(site, ordered)
-    ordered.run()
+    swap_and_store(site, daemon)
+    daemon.run()
     program.go_on()
     assert program.hears() == "away"
-    ordered.store(SIZE)                 # the file keeps what it has
-    ordered.stop()
-    assert ordered.evict().moved == 0
-    assert (ordered.stored.moved, ordered.memory.host) == (SIZE, 0)
-    ordered.run()
+    daemon.store(SIZE)                 # the file keeps what it has
+    daemon.stop()
+    assert daemon.move(Type.EVICT).moved == 0
+    assert (daemon.stored.moved, daemon.memory.host) == (SIZE, 0)
+    daemon.run()
     program.go_on()
     assert program.hears() == "away"    # two of seven blocks have changed
-    ordered.stop()
-    assert ordered.evict().moved == 64 * MIB
-    ordered.until(lambda: ordered.stored.moved == SIZE and ordered.memory.host == 0)
-    end(program, ordered)
+    daemon.stop()
+    assert daemon.move(Type.EVICT).moved == 64 * MIB
+    daemon.until_true(lambda: daemon.stored.moved == SIZE and daemon.memory.host == 0)
+    daemon.let_return(program)
 
 
 def test_store_order_with_a_smaller_limit_drops_copies_of_resident_blocks(
-    site: Site, ordered: Ordered
+    site: Site
 ) -> None:
-    program = start(site, ordered, UNCHANGED)
-    swap_and_store(site, ordered)
-    ordered.store(0)
-    assert ordered.stored.moved == SIZE     # the only copies
-    ordered.load()
-    assert ordered.stored.moved == SIZE
-    ordered.store(64 * MIB)
-    assert ordered.stored.moved == 64 * MIB
-    ordered.store(0)
-    assert ordered.stored.moved == 0
-    end(program, ordered)
+    daemon, program = start(site, UNCHANGED)
+    swap_and_store(site, daemon)
+    daemon.store(0)
+    assert daemon.stored.moved == SIZE     # the only copies
+    daemon.move(Type.LOAD, CARD)
+    assert daemon.stored.moved == SIZE
+    daemon.store(64 * MIB)
+    assert daemon.stored.moved == 64 * MIB
+    daemon.store(0)
+    assert daemon.stored.moved == 0
+    daemon.let_return(program)
 
 
 def test_disk_file_does_not_exceed_the_limit_of_the_store_order(
-    site: Site, ordered: Ordered
+    site: Site
 ) -> None:
-    program = start(site, ordered, UNCHANGED)
-    swap(ordered)
+    daemon, program = start(site, UNCHANGED)
+    swap(daemon)
     file = open_file(site.folder)
-    ordered.store(100 * MIB, file)
-    ordered.until(lambda: ordered.stored.moved == 96 * MIB)
+    daemon.store(100 * MIB, file)
+    daemon.until_true(lambda: daemon.stored.moved == 96 * MIB)
     assert os.fstat(file).st_size <= 100 * MIB
-    ordered.load()
-    ordered.store(0)
+    daemon.move(Type.LOAD, CARD)
+    daemon.store(0)
     wait_until(lambda: os.fstat(file).st_size == 0)
     os.close(file)
-    end(program, ordered)
+    daemon.let_return(program)
 
 
 def test_disk_file_descriptor_is_not_visible_in_the_program_or_its_children(
-    site: Site, ordered: Ordered
+    site: Site
 ) -> None:
-    program = start(site, ordered, '''
+    daemon, program = start(site, '''
 import subprocess
 def deleted():
     run = subprocess.run(["ls", "-l", f"/proc/{os.getpid()}/fd"], capture_output=True, text=True)
@@ -165,32 +154,39 @@ assert os.waitpid(child, 0)[1] == 0
 os.closerange(3, 4096)                  # the connection, too
 assert get(address, size) == data
 ''')
-    swap_and_store(site, ordered)
+    swap_and_store(site, daemon)
     pid = program.popen.pid
     threads = threads_of(pid, "nvshare-read", "nvshare-write")
     assert threads
     for thread in threads:
         links = list(Path(f"/proc/{pid}/task/{thread}/fd").iterdir())
         assert len(links) == 1, links
-    end(program, ordered)
+    daemon.run()
+    program.go_on()
+    program.ends_well()
 
 
 @pytest.mark.parametrize("parked", [False, True])
 def test_client_reports_its_stored_bytes_to_a_restarted_daemon(
-    site: Site, ordered: Ordered, parked: bool
+    site: Site, parked: bool
 ) -> None:
-    program = start(site, ordered, UNCHANGED)
-    swap_and_store(site, ordered)
+    daemon, program = start(site, UNCHANGED)
+    swap_and_store(site, daemon)
     if parked:
-        assert ordered.park() == Park.DONE
-    ordered.stored = ReportRecord(Type.STORED)
-    ordered.disconnect()
-    ordered.until(ordered.connected)
-    assert ordered.stored.moved == SIZE
-    assert parked or ordered.stored.number == 0     # before any order
+        daemon.send(OrderRecord(Type.PARK))
+        assert daemon.until(Type.PARKED).moved == Park.DONE
+    daemon.stored = ReportRecord(Type.STORED)
+    daemon.listen()
+    daemon.connection.close()
+    daemon.connect()
+    assert daemon.stored.moved == SIZE
+    assert parked or daemon.stored.number == 0     # before any order
     if parked:
-        ordered.unpark()
-    end(program, ordered)
+        daemon.connection.send(encode_unpark(site.uuids[0]))
+        daemon.send(OrderRecord(Type.INTRODUCE, number=1))
+        daemon.until(Type.HELLO)
+    daemon.send(daemon.limits)
+    daemon.let_return(program)
 
 
 WRITE_ERRORS = {
@@ -201,32 +197,32 @@ WRITE_ERRORS = {
 
 @pytest.mark.parametrize("case", WRITE_ERRORS)
 def test_write_error_is_reported_and_bytes_stay_in_host_memory(
-    site: Site, ordered: Ordered, case: str
+    site: Site, case: str
 ) -> None:
     error, path, flags = WRITE_ERRORS[case]
-    program = start(site, ordered, UNCHANGED)
-    swap(ordered)
-    host = ordered.memory.host
+    daemon, program = start(site, UNCHANGED)
+    swap(daemon)
+    host = daemon.memory.host
     file = os.open(path, flags)
-    ordered.store(file=file)
+    daemon.store(file=file)
     os.close(file)
-    ordered.until(lambda: ordered.stored.took != 0)
-    assert (ordered.stored.took, ordered.stored.moved) == (error, 0)
-    assert ordered.memory.host == host
-    end(program, ordered)
+    daemon.until_true(lambda: daemon.stored.took != 0)
+    assert (daemon.stored.took, daemon.stored.moved) == (error, 0)
+    assert daemon.memory.host == host
+    daemon.let_return(program)
 
 
 def test_file_size_limit_of_the_program_stops_storing_and_not_the_program(
-    site: Site, ordered: Ordered
+    site: Site
 ) -> None:
-    program = start(site, ordered, UNCHANGED)
-    swap(ordered)
+    daemon, program = start(site, UNCHANGED)
+    swap(daemon)
     resource.prlimit(program.popen.pid, resource.RLIMIT_FSIZE, (70 * MIB, 70 * MIB))
-    ordered.store(file=open_file(site.folder))
-    ordered.until(lambda: ordered.stored.took != 0)
-    assert ordered.stored.took == errno.EFBIG
-    assert ordered.stored.moved <= 64 * MIB
-    end(program, ordered)
+    daemon.store(file=open_file(site.folder))
+    daemon.until_true(lambda: daemon.stored.took != 0)
+    assert daemon.stored.took == errno.EFBIG
+    assert daemon.stored.moved <= 64 * MIB
+    daemon.let_return(program)
 
 
 READS_LOST = '''
@@ -246,21 +242,21 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("damage", ["corrupted", "cut"])
 def test_read_of_bytes_lost_by_the_disk_returns_an_error_and_no_wrong_data(
-    site: Site, ordered: Ordered, damage: str
+    site: Site, damage: str
 ) -> None:
-    program = start(site, ordered, READS_LOST)
-    swap(ordered)
+    daemon, program = start(site, READS_LOST)
+    swap(daemon)
     file = open_file(site.folder, direct=False)
-    ordered.store(file=file)
-    ordered.until(lambda: ordered.stored.moved == SIZE)
+    daemon.store(file=file)
+    daemon.until_true(lambda: daemon.stored.moved == SIZE)
     if damage == "cut":
         os.ftruncate(file, SIZE - 30 * MIB - 1)
     else:
         os.pwrite(file, bytes(byte ^ 1 for byte in os.pread(file, 1, 45 * MIB)), 45 * MIB)
-    loaded = ordered.load()
+    loaded = daemon.move(Type.LOAD, CARD)
     assert not loaded.flags & Flag.DRIVER_ERROR
-    assert ordered.memory.allocated == ordered.memory.resident == SIZE - 32 * MIB
-    ordered.run()
+    assert daemon.memory.allocated == daemon.memory.resident == SIZE - 32 * MIB
+    daemon.run()
     program.go_on()
     assert program.hears() > 0
     program.popen.kill()
@@ -277,18 +273,18 @@ def disk(site: Site, fault: str) -> Iterator[None]:
     switch.unlink()
 
 
-def start_faulty(site: Site, ordered: Ordered, body: str) -> Program:
+def start_faulty(site: Site, body: str) -> tuple[FakeDaemon, Program]:
     """As start(), with the disk of disk.c."""
     library = site.folder / "disk.so"
     subprocess.run(
         ["gcc", "-shared", "-fPIC", Path(__file__).with_name("disk.c"), "-o", library], check=True)
     preloaded = f"LD_PRELOAD={library}:{BUILD / 'libnvshare.so'}"
     within = ("env", preloaded, f"NVSHARE_TEST_DISK={site.folder}")
-    return start(site, ordered, body, within)
+    return start(site, body, within)
 
 
-def test_write_that_hangs_delays_neither_load_nor_free(site: Site, ordered: Ordered) -> None:
-    program = start_faulty(site, ordered, '''
+def test_write_that_hangs_delays_neither_load_nor_free(site: Site) -> None:
+    daemon, program = start_faulty(site, '''
 assert get(address, size) == data
 changes()
 away()
@@ -296,66 +292,66 @@ assert get(address, size) == data
 call("cuMemFree_v2", address)
 away()
 ''')
-    ordered.store(file=open_file(site.folder))
+    daemon.store(file=open_file(site.folder))
     with disk(site, "pwrite"):
-        swap(ordered)
+        swap(daemon)
         wait_until((site.folder / "hangs").exists)
-        ordered.run()
+        daemon.run()
         program.go_on()
         assert program.hears() == "away"
-        swap(ordered)                   # to places that are being written
-        ordered.run()
+        swap(daemon)                   # to places that are being written
+        daemon.run()
         program.go_on()
         assert program.hears() == "away"
-        assert ordered.stored.moved == 0
-    ordered.until(lambda: ordered.memory.host == 0)
+        assert daemon.stored.moved == 0
+    daemon.until_true(lambda: daemon.memory.host == 0)
     program.go_on()
     program.ends_well()
 
 
 @pytest.mark.long
-def test_write_that_hangs_for_long_is_reported(site: Site, ordered: Ordered) -> None:
-    program = start_faulty(site, ordered, UNCHANGED)
-    ordered.store(file=open_file(site.folder))
+def test_write_that_hangs_for_long_is_reported(site: Site) -> None:
+    daemon, program = start_faulty(site, UNCHANGED)
+    daemon.store(file=open_file(site.folder))
     with disk(site, "pwrite"):
-        swap(ordered)
-        ordered.until(lambda: ordered.stored.took == errno.ETIMEDOUT)
-    ordered.until(lambda: (ordered.stored.took, ordered.stored.moved) == (0, SIZE))
-    end(program, ordered)
+        swap(daemon)
+        daemon.until_true(lambda: daemon.stored.took == errno.ETIMEDOUT)
+    daemon.until_true(lambda: (daemon.stored.took, daemon.stored.moved) == (0, SIZE))
+    daemon.let_return(program)
 
 
-def test_read_that_hangs_ends_when_the_disk_goes_on(site: Site, ordered: Ordered) -> None:
-    program = start_faulty(site, ordered, UNCHANGED)
-    swap_and_store(site, ordered)
+def test_read_that_hangs_ends_when_the_disk_goes_on(site: Site) -> None:
+    daemon, program = start_faulty(site, UNCHANGED)
+    swap_and_store(site, daemon)
     with disk(site, "pread"):
-        loads = threading.Thread(target=ordered.load)
+        loads = threading.Thread(target=daemon.move, args=(Type.LOAD, CARD))
         loads.start()
         wait_until((site.folder / "hangs").exists)
         assert loads.is_alive()
     loads.join()
-    end(program, ordered)
+    daemon.let_return(program)
 
 
-def test_short_disk_reads_and_writes_are_continued(site: Site, ordered: Ordered) -> None:
-    program = start_faulty(site, ordered, UNCHANGED)
+def test_short_disk_reads_and_writes_are_continued(site: Site) -> None:
+    daemon, program = start_faulty(site, UNCHANGED)
     with disk(site, "short"):
-        swap_and_store(site, ordered)
-        ordered.load()
-    end(program, ordered)
+        swap_and_store(site, daemon)
+        daemon.move(Type.LOAD, CARD)
+    daemon.let_return(program)
 
 
-def test_free_of_stored_memory_shrinks_the_disk_file(site: Site, ordered: Ordered) -> None:
-    program = start(site, ordered, '''
+def test_free_of_stored_memory_shrinks_the_disk_file(site: Site) -> None:
+    daemon, program = start(site, '''
 call("cuMemFree_v2", address)
 pause("freed")
 ''')
-    swap(ordered)
+    swap(daemon)
     file = open_file(site.folder)
-    ordered.store(file=file)
-    ordered.until(lambda: ordered.stored.moved == SIZE)
+    daemon.store(file=file)
+    daemon.until_true(lambda: daemon.stored.moved == SIZE)
     program.go_on()
     assert program.hears() == "freed"
-    ordered.until(lambda: ordered.stored.moved == 0)
+    daemon.until_true(lambda: daemon.stored.moved == 0)
     wait_until(lambda: os.fstat(file).st_size == 0)
     os.close(file)
     program.go_on()
