@@ -27,7 +27,8 @@ from pathlib import Path
 OTHER = ("tests/unit/test_[a-r]*.py", "tests/unit/test_s[ahtuy]*.py", "tests/unit/test_t[a-n]*.py")
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("nvshared/scheduler", (
-        "tests/unit/test_scheduler_*.py", "tests/unit/test_ahead*.py")),
+        "tests/unit/test_scheduler_*.py", "tests/unit/test_budget.py",
+        "tests/unit/test_control_groups.py", "tests/unit/test_gangs.py")),
     ("nvshared/kubelet", ("tests/unit/test_kubelet*.py", "tests/integration/test_kubelet_*.py")),
     ("nvshared/sharing", (
         "tests/unit/test_[bcdegmrstw]*.py", "tests/bus/test_tenants.py",

@@ -115,16 +115,6 @@ async def test_change_of_an_automatic_quantum_is_announced(
     assert found == [(gpu_path(0), GPU_INTERFACE, {"TQ": 3, "TQUSec": 2_500_000})]
 
 
-async def test_change_of_holders_sends_a_propertieschanged_signal(
-    manager: Manager, publication: Publication, other: Peeper
-) -> None:
-    await other.watch()
-    client = a_client(manager, manager.gpus[0])
-    decide(client, TurnStarted(client.id), holders=[client])
-    found = await announced(publication, other)
-    assert (gpu_path(0), GPU_INTERFACE, {"Holders": [client_path(client.id)]}) in found
-
-
 async def test_property_that_changes_back_is_not_announced(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:

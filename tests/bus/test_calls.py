@@ -32,7 +32,6 @@ from nvshared.names import (
     client_path,
     gpu_path,
 )
-from nvshared.scheduler.settings import AntiThrash
 from nvshared.settings.state import (
     FILE_NAME,
     TENANTS_FILE,
@@ -67,47 +66,6 @@ def refusal(reply: Message) -> tuple[str, str]:
     return reply.error_name, sentence
 
 
-async def test_settings_calls_of_the_manager_change_all_gpus(
-    manager: Manager, other: Peeper
-) -> None:
-    await other.call("SetGPUTQ", "su", ["1", 7])
-    assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 7]
-    await other.call("SetTQ", "u", [12])
-    assert [gpu.tq // SECOND for gpu in manager.gpus] == [12, 12]
-    await other.call("SetAntiThrash", "s", ["on"])
-    assert {gpu.settings.anti_thrash for gpu in manager.gpus} == {AntiThrash.ON}
-    await other.call("ResetSettings")
-    assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
-    assert manager.settings.anti_thrash is AntiThrash.AUTO
-
-
-async def test_automatic_quantum_is_shown_with_its_present_length(
-    manager: Manager, other: Peeper
-) -> None:
-    async def shown(path: str, interface: str) -> dict[str, object]:
-        whole = await other.properties(path, interface)
-        return {name: whole[name] for name in whole if name.startswith("TQ")}
-
-    await other.call("SetGPUTQAuto", "s", [OTHER.uuid])
-    assert [gpu.settings.tq is None for gpu in manager.gpus] == [False, True]
-    assert await shown(gpu_path(1), GPU_INTERFACE) == {
-        "TQ": 2, "TQUSec": 1_200_000, "TQAuto": True,
-    }
-    assert await shown(MANAGER_PATH, MANAGER_INTERFACE) == {
-        "TQ": 30, "TQUSec": 30_000_000, "TQAuto": False,
-    }
-    await other.call("SetTQAuto", path=gpu_path(0), interface=GPU_INTERFACE)
-    assert [gpu.settings.tq is None for gpu in manager.gpus] == [True, True]
-    await other.call("SetTQ", "u", [12])
-    assert [gpu.settings.tq for gpu in manager.gpus] == [12 * SECOND] * 2
-    await other.call("SetTQAuto")
-    assert await shown(MANAGER_PATH, MANAGER_INTERFACE) == {
-        "TQ": 30, "TQUSec": 30_000_000, "TQAuto": True,
-    }
-    await other.call("ResetSettings")
-    assert [gpu.settings.tq is None for gpu in manager.gpus] == [False, False]
-
-
 async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
     manager: Manager, other: Peeper
 ) -> None:
@@ -120,6 +78,8 @@ async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
     await other.call("SetTQ", "u", [3], path=gpu_path(0), interface=GPU_INTERFACE)
     await other.call("SetAntiThrash", "s", ["on"], path=gpu_path(0), interface=GPU_INTERFACE)
     assert (manager.gpus[0].tq, manager.gpus[0].settings.anti_thrash) == (3 * SECOND, "on")
+    await other.call("SetTQAuto", path=gpu_path(0), interface=GPU_INTERFACE)
+    assert [gpu.settings.tq is None for gpu in manager.gpus] == [True, False]
 
 
 async def test_list_calls_name_gpus_and_clients_with_their_objects(

@@ -92,26 +92,6 @@ async def test_preempt_on_a_lost_gpu_is_refused_with_gpulost(
     )
 
 
-async def test_invalid_term_of_a_client_is_refused_with_a_single_sentence(
-    manager: Manager, other: Peeper
-) -> None:
-    client = a_client(manager, manager.gpus[0])
-    for member, value, start in (
-        ("SetWeight", 0, "the weight cannot be 0; give"),
-        ("SetWeight", 1001, "the weight cannot be 1001; give"),
-        ("SetComputeLimit", 0, "the compute limit cannot be 0 %; give"),
-        ("SetComputeLimit", 101, "the compute limit cannot be 101 %; give"),
-    ):
-        name, sentence = refusal(await other.call(member, "uu", [client.id, value]))
-        assert name == STANDARD + "InvalidArgs"
-        assert sentence.startswith(start)
-    name, sentence = refusal(await other.call("SuspendClient", "u", [999]))
-    assert (name, sentence) == (
-        "com.nvshare.Error.NoSuchClient", "there is no client 999; it may have ended"
-    )
-    assert client.terms.in_force == Terms()
-
-
 def owned_by(client: Client, uid: int) -> Client:
     object.__setattr__(client.peer, "uid", uid)
     return client

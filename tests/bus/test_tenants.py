@@ -63,30 +63,6 @@ async def test_tenant_terms_are_set_listed_and_removed(ruled: Manager, other: Pe
         "user:nobody", 0, 0, 0, 0, 0, [], rules, {}]
 
 
-@pytest.mark.parametrize(("tenant", "terms", "sentence"), [
-    ("alice", {"weight": Variant("u", 3)}, "'alice' is no tenant; give user:NAME, unit:NAME, "
-     "container:ID, job:ID or pod:NAMESPACE/NAME"),
-    ("user:a", {}, f"no term of user:a is given; there are {KNOWN}"),
-    ("user:a", {"Weight": Variant("u", 3)},
-     f"a tenant has no term 'Weight'; there are {KNOWN}"),
-    ("user:a", {"weight": Variant("s", "3")}, "the weight of user:a cannot be '3'; give 1 to 1000, "
-     "or 0 to take back what was set"),
-    ("user:a", {"priority": Variant("u", 4)}, "the priority of user:a cannot be 4; give "
-     "1 (background), 2 (normal), 3 (high), or 0 to take back what was set"),
-    ("user:a", {"weight": Variant("b", True)}, "the weight of user:a cannot be True; give 1 to "
-     "1000, or 0 to take back what was set"),
-    ("user:a", {"memory-limit": Variant("x", -1)},
-     "the memory-limit of user:a cannot be -1; give a number of "
-     "bytes, or 0 to take back what was set"),
-])
-async def test_invalid_tenant_terms_are_refused(
-    manager: Manager, other: Peeper, tenant: str, terms: dict[str, Variant], sentence: str
-) -> None:
-    refused = refusal(await other.call("SetTenantTerms", "sa{sv}", [tenant, terms]))
-    assert refused == (STANDARD + "InvalidArgs", sentence)
-    assert manager.tenancy.tenants() == []
-
-
 async def test_users_may_list_tenants_and_not_set_their_terms(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

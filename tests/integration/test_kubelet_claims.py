@@ -186,16 +186,6 @@ def test_claims_of_a_pod_are_summed(lab: ClaimLab) -> None:
     lab.expect(lab.api.tenant("old"), compute_limit=20, memory_limit=64 * MIB)
 
 
-def test_invalid_claim_parameters_are_refused_with_the_reason(lab: ClaimLab) -> None:
-    for said, why in (
-        ({"weight": 5000}, "its weight cannot be 5000; give a whole number from 1 to 1000"),
-        ({"speed": 1}, "there is no parameter 'speed'; there are weight, priority"),
-        ("fast", "its parameters are no object: 'fast'"),
-    ):
-        lab.claim(parameters=said)
-        assert why in lab.prepare_error()
-
-
 def test_dra_driver_refuses_malformed_input_from_kubelet_and_api_server(lab: ClaimLab) -> None:
     (path,) = (lab.node.kubelet.folder / "plugins_registry").iterdir()
     for noise in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b""):

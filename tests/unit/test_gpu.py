@@ -9,13 +9,9 @@ from nvshared.errors import GPULost
 from nvshared.machine.nvml import Process, Sample
 from nvshared.scheduler.actions import (
     Action,
-    ClientState,
     Order,
     Run,
     Stop,
-    Stuck,
-    TurnEnd,
-    TurnEnded,
     TurnStarted,
 )
 from nvshared.scheduler.events import (
@@ -64,19 +60,6 @@ def test_gpu_sends_each_order_to_the_client_it_names(gpu: GPU) -> None:
     gpu.tell(MemoryChanged(2, Memory(), wants=True))
     assert one.orders[1:] == [Stop(1)]
     assert two.orders[1:] == [Run(2, pace=True)]
-
-
-def test_gpu_emits_signals_for_actions_of_the_scheduler(gpu: GPU) -> None:
-    client = joined(gpu, 1, Noted())
-    heard: list[object] = []
-    gpu.turn_started.connect(heard.append)
-    gpu.turn_ended.connect(lambda *values: heard.append(values))
-    gpu.client_stuck.connect(lambda *values: heard.append(values))
-    Scripted.latest.decide = lambda _: [
-        TurnStarted(1), TurnEnded(1, TurnEnd.IDLE, 7), Stuck(1, ClientState.DRAINING, 9)
-    ]
-    gpu.tell(MemoryChanged(1, Memory(), wants=True))
-    assert heard == [client, (client, TurnEnd.IDLE, 7), (client, "draining", 9)]
 
 
 def test_gpu_keeps_a_single_timer_for_the_latest_deadline(gpu: GPU, time: Time) -> None:

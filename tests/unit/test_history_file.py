@@ -455,11 +455,3 @@ async def test_keeper_bounds_open_questions_of_a_single_user(
     await asyncio.wait(waiting)
     assert [one.result().rows for one in waiting if not one.cancelled()] == [[]] * ASKING
     keeper._store.close()
-
-
-def test_pending_history_is_written_when_the_daemon_ends(tmp_path: Path) -> None:
-    keeper = Keeper(tmp_path, 0)
-    for number in range(20):
-        keeper.keep(NOON + 60 * number, MINUTE)
-    keeper.close()
-    assert seconds(tmp_path / FILE_NAME) == 20

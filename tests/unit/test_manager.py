@@ -71,15 +71,6 @@ def test_clients_are_found_by_id_and_pid(manager: Manager) -> None:
         manager.client(3)
 
 
-def test_manager_repeats_client_signals_of_its_gpus(manager: Manager) -> None:
-    heard: list[object] = []
-    manager.client_new.connect(heard.append)
-    manager.client_removed.connect(heard.append)
-    client = joined(manager.gpus[1], 1, Noted())
-    manager.gpus[1].leave(client)
-    assert heard == [client, client]
-
-
 def test_next_id_never_returns_an_id_twice(manager: Manager) -> None:
     assert len({manager.next_id() for _ in range(100)}) == 100
 

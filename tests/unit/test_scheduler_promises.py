@@ -297,20 +297,6 @@ def answer(talk: Talk, client: int, size: float, number: int = 1, pins: float = 
     return found
 
 
-def test_domain_bounds_commit_less_a_margin() -> None:
-    talk = Talk(100, domains=domains(box=16))
-    first, *_ = talk.join(1, domains=BOX)
-    assert isinstance(first, Limits)
-    assert first.most == 15 * GIB       # with a margin, as for the whole host
-    refused = answer(talk, 1, 15.1)
-    assert refused.commit < 15 * GIB
-    assert refused.reason == "the limit of box"
-    granted = answer(talk, 1, 15, 2)
-    assert (granted.commit, granted.reason) == (15 * GIB, "")
-    talk.join(2)
-    assert answer(talk, 2, 90).commit >= 90 * GIB
-
-
 def test_domain_does_not_bound_pinned_memory() -> None:
     talk = Talk(100, domains=domains(box=16))
     talk.join(1, domains=BOX)
@@ -341,30 +327,6 @@ def test_commit_is_bounded_by_the_tightest_of_several_domain_levels() -> None:
     talk.changed(1, allocated=14)
     assert answer(talk, 2, 50).reason == "the limit of pod"
     assert answer(talk, 2, 46, 2).commit == 46 * GIB
-
-
-def test_domain_bounds_clients_of_several_cards_together() -> None:
-    shared = domains(box=16)
-    first, second = Talk(100, domains=shared), Talk(100, domains=shared)
-    first.join(1, domains=BOX)
-    second.join(2, domains=BOX)
-    assert answer(first, 1, 10).commit >= 10 * GIB
-    assert answer(second, 2, 6).reason == "the limit of box"
-    first.leave(1)
-    assert answer(second, 2, 6, 2).commit >= 6 * GIB
-
-
-def test_domain_limit_that_changes_is_sent_to_clients_and_bounds_commits() -> None:
-    shared = domains(box=16)
-    talk = Talk(100, domains=shared)
-    talk.join(1, domains=BOX)
-    assert answer(talk, 1, 20).reason
-    shared.set_limit("box", 32 * GIB)
-    told, = limits(talk.tell(Tick()), 1)
-    assert told.most == 30 * GIB        # it sees so without asking
-    assert answer(talk, 1, 20, 2).commit >= 20 * GIB
-    talk.scheduler.belongs(1, ())
-    assert answer(talk, 1, 99, 3).commit >= 99 * GIB
 
 
 def test_domain_bounds_memory_beyond_the_card() -> None:

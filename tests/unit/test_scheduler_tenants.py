@@ -945,52 +945,6 @@ def test_random_terms_keep_invariants_and_limits(
 # Limits of memory.
 
 
-def test_memory_limit_is_the_size_of_the_card_for_a_client() -> None:
-    world = Tenancy()
-    one = world.join()
-    world.advance(SECOND // 10)
-    world.put(one, memory_limit=GIB)
-    world.advance(SECOND // 10)
-    assert one.limits is not None
-    assert (one.limits.total, one.limits.most) == (GIB, GIB)
-    one.allocate(GIB + MIB)
-    world.advance(SECOND // 10)
-    assert (one.allocated, one.refused) == (0, 1)
-    one.allocate(GIB - MIB)
-    world.advance(SECOND // 10)
-    assert one.allocated == GIB - MIB
-    world.put(one, memory_limit=0)
-    world.advance(SECOND // 10)
-    assert one.limits.total == 4 * GIB
-    one.allocate(GIB)
-    world.advance(SECOND // 10)
-    assert one.allocated == 2 * GIB - MIB
-
-
-def test_memory_limit_below_allocated_memory_refuses_more() -> None:
-    world = Tenancy()
-    one = world.program("user:alice", size=2 * GIB)
-    world.advance(SECOND)
-    world.put(one, memory_limit=GIB)
-    world.advance(2 * SECOND)
-    assert one.allocated == 2 * GIB
-    assert one.open
-    assert one.limits is not None
-    assert one.limits.total == GIB
-    one.allocate(MIB)
-    world.advance(SECOND // 10)
-    assert one.refused == 1
-    while one.allocated > GIB // 2:
-        one.free(0)
-    world.advance(2 * SECOND)
-    one.allocate(GIB)
-    world.advance(SECOND // 10)
-    assert one.refused == 2
-    one.allocate(GIB // 4)
-    world.advance(SECOND // 10)
-    assert one.allocated == 3 * GIB // 4
-
-
 def put(talk: Talk, tenant: str, memory: float = 0, host: float = 0) -> None:
     terms = TenantTerms(memory_limit=int(memory * GIB), host_memory_limit=int(host * GIB))
     talk.obey(talk.tell(TenantChanged(tenant, terms)))
@@ -1006,6 +960,21 @@ def answer(talk: Talk, client: int, size: float, number: int = 1) -> Limits:
 def told(talk: Talk, client: int) -> Limits:
     """What it has heard last."""
     return limits(talk.said, client)[-1]
+
+
+def test_memory_limit_of_a_client_below_allocated_memory_refuses_more() -> None:
+    talk = Talk(100)
+    talk.join(1)
+    answer(talk, 1, 20)
+    talk.changed(1, allocated=20)
+    talk.obey(talk.tell(TermsChanged(1, Terms(memory_limit=15 * GIB))))
+    assert (told(talk, 1).total, talk.view(1).commit) == (15 * GIB, 20 * GIB)
+    assert answer(talk, 1, 20.5, 2).commit == 20 * GIB
+    talk.changed(1, allocated=5)
+    assert answer(talk, 1, 16, 3).commit < 16 * GIB
+    assert answer(talk, 1, 15, 4).commit == 15 * GIB
+    talk.obey(talk.tell(TermsChanged(1, Terms())))
+    assert (told(talk, 1).total, answer(talk, 1, 90, 5).reason) == (100 * GIB, "")
 
 
 def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
@@ -1076,17 +1045,6 @@ def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
     talk.changed(1, allocated=10)
     assert "user:alice" in answer(talk, 2, 21).reason
     assert answer(talk, 2, 20, 2).commit == 20 * GIB
-
-
-def test_tenant_memory_limit_calls_unused_commit_back() -> None:
-    talk = Talk(100)
-    put(talk, "user:alice", 64)
-    for client in (1, 2):
-        talk.join(client, tenants=ALICE)
-    assert talk.view(1).commit > 0      # that it has not asked for
-    assert answer(talk, 2, 64).commit == 64 * GIB
-    talk.changed(2, allocated=64)
-    assert answer(talk, 1, 1).reason
 
 
 def test_tenant_host_limit_bounds_all_its_clients_together() -> None:

@@ -260,6 +260,10 @@ def test_tenant_terms_take_effect_unsaved_when_the_disk_is_full(
      "or 0 to take back what was set"),
     ("user:a", {"weight": True}, "the weight of user:a cannot be True; give 1 to 1000, "
      "or 0 to take back what was set"),
+    ("user:a", {"priority": 4}, "the priority of user:a cannot be 4; give 1 (background), "
+     "2 (normal), 3 (high), or 0 to take back what was set"),
+    ("user:a", {"memory-limit": -1}, "the memory-limit of user:a cannot be -1; give a number of "
+     "bytes, or 0 to take back what was set"),
     ("user:a", {"compute-limit": 50.0}, "the compute-limit of user:a cannot be 50.0; give 1 to "
      "100 percent, or 0 to take back what was set"),
     ("user:a", {"memory-limit": "40GiB"},
