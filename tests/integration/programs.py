@@ -148,6 +148,11 @@ class Program:
     def go_on(self) -> None:
         self.tell("")
 
+    def finish(self) -> None:
+        """Goes on after its last pause, and ends well."""
+        self.go_on()
+        self.ends_well()
+
     def tell(self, line: str) -> None:
         assert self.popen.stdin is not None
         self.popen.stdin.write(f"{line}\n")

@@ -200,8 +200,7 @@ def test_context_failure_during_a_load_keeps_memory_figures_right(site: Site, de
         return (memory[-1]["allocated"], memory[-1]["resident"]) == (0, 0)
 
     wait_until(empty)
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_other_clients_go_on_beside_a_failed_context(site: Site) -> None:
@@ -213,5 +212,4 @@ def test_other_clients_go_on_beside_a_failed_context(site: Site) -> None:
     assert program.hears() == [0, *[ILLEGAL_ADDRESS] * 5]
     hook = site.holding(700 * MIB)
     hook.close()
-    program.go_on()
-    program.ends_well()
+    program.finish()

@@ -63,5 +63,4 @@ def test_busy_programs_take_turns_until_a_program_pauses(site: Site) -> None:
     assert two.hears() == "pauses"
     assert len(ended(site.trace()[before:])) <= 2
     for program in (one, two):
-        program.go_on()
-        program.ends_well()
+        program.finish()

@@ -183,8 +183,7 @@ def test_caches_are_trimmed_while_the_main_thread_waits(start: Start, daemon: Fa
     daemon.run(contended=True)
     while daemon.until(Type.MEMORY).memory.allocated != 100 * MIB:
         continue
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_cache_trimmed_after_eviction_is_not_loaded_again(start: Start, daemon: FakeDaemon) -> None:

@@ -212,8 +212,7 @@ def test_launch_is_let_through_when_work_in_a_drain_depends_on_its_thread(site: 
     program.go_on()
     daemon.send(OrderRecord(Type.STOP))
     wait_until(lambda: Type.REOPENED in answering.said)
-    program.go_on()
-    program.ends_well()
+    program.finish()
     answering.join()
 
 

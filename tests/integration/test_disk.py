@@ -162,8 +162,7 @@ assert get(address, size) == data
         links = list(Path(f"/proc/{pid}/task/{thread}/fd").iterdir())
         assert len(links) == 1, links
     daemon.run()
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 @pytest.mark.parametrize("parked", [False, True])
@@ -305,8 +304,7 @@ away()
         assert program.hears() == "away"
         assert daemon.stored.moved == 0
     daemon.until_true(lambda: daemon.memory.host == 0)
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 @pytest.mark.long
@@ -354,8 +352,7 @@ pause("freed")
     daemon.until_true(lambda: daemon.stored.moved == 0)
     wait_until(lambda: os.fstat(file).st_size == 0)
     os.close(file)
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_daemon_with_a_disk_stores_and_loads_an_idle_program_unchanged(site: Site) -> None:
@@ -370,8 +367,7 @@ def test_daemon_with_a_disk_stores_and_loads_an_idle_program_unchanged(site: Sit
     hook = site.holding()
     wait_until(lambda: is_stored(site))
     hook.close()
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def is_stored(site: Site) -> bool:

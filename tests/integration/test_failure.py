@@ -25,38 +25,6 @@ def test_forked_child_with_the_socket_does_not_hold_the_turn(site: Site) -> None
     waiter.wait_for("running")
 
 
-def test_daemon_after_a_kill_takes_over_the_holder(site: Site) -> None:
-    first = site.start("--tq", "3600")
-    one, two = site.hook(), site.hook()
-    one.hello()
-    one.allocate(LARGE)
-    one.want()
-    pump([one], lambda: one.running)
-    two.hello()
-    two.allocate(LARGE)
-    two.want()
-
-    first.kill()
-    first.wait()
-    for hook in (one, two):
-        while (record := hook.hear()) is not None:
-            hook.obey(record)
-        hook.close()
-    assert one.running
-    site.start("--tq", "1")             # over the dead one's socket
-    for hook in (one, two):
-        hook.connect()
-        answer = hook.hello()
-        assert answer is not None
-        assert answer.type is Type.LIMITS
-        assert answer.commit >= LARGE
-    assert one.memory.resident == LARGE
-    two.want()
-    # The successor stops the one it found running, although it never let it run.
-    pump([one, two], lambda: two.running)
-    assert not one.running
-
-
 def test_client_that_never_reads_is_disconnected(site: Site) -> None:
     site.start()
     silent, other = site.hook(), site.hook()
@@ -122,17 +90,6 @@ def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> No
     answer = late.hear()
     assert answer is not None
     assert answer.type is Type.LIMITS
-
-
-def test_client_that_does_not_stop_is_reported(site: Site) -> None:
-    site.start("--tq", "1", "--stuck-after", "100ms")
-    stubborn = site.client(LARGE, "--freeze")
-    stubborn.wait_for("running")
-    other = site.client(LARGE)
-    stubborn.wait_for("draining")
-    wait_until(lambda: "does not answer, draining" in site.log.read_text())
-    stubborn.kill()
-    other.wait_for("running")
 
 
 def workload(site: Site, size: str, steps: int, **environment: str) -> subprocess.Popen[str]:

@@ -235,8 +235,7 @@ def test_green_contexts_can_be_made_and_destroyed_while_memory_is_evicted(site: 
     assert program.hears() == "away"
     for _ in range(5):
         site.holding().close()
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 ABANDONED = GREEN.removeprefix(PRELUDE) + '''
@@ -262,5 +261,4 @@ def test_capture_in_a_green_context_whose_thread_ended_delays_no_hand_over(site:
     program = Program(site, ABANDONED)
     assert program.hears() == "away"
     site.holding().close()
-    program.go_on()
-    program.ends_well()
+    program.finish()

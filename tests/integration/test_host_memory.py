@@ -114,8 +114,7 @@ def test_client_keeps_host_memory_while_alone_until_it_frees_card_memory(site: S
     program.go_on()
     assert program.hears() == "freed"
     wait_until(lambda: counted(site)[-1] == 0)
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 @pytest.mark.skipif(not may_choose_nodes(), reason="nobody here may say where memory lies")

@@ -310,8 +310,7 @@ assert seen == [data]
     program.go_on()
     assert program.hears() == "away"
     hook.close()
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:

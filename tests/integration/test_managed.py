@@ -84,8 +84,7 @@ assert used() == 0, used()
     hook.close()
     assert one.hears() == "back"
     assert on_the_card(site) > 120 * MIB
-    one.go_on()
-    one.ends_well()
+    one.finish()
 
 
 def test_advice_on_managed_memory_survives_eviction(site: Site) -> None:
@@ -117,8 +116,7 @@ pause("back")
     hook.close()
     assert one.hears() == "back"
     assert 96 * MIB < on_the_card(site) < 192 * MIB     # the host's own was not brought
-    one.go_on()
-    one.ends_well()
+    one.finish()
 
 
 def test_managed_memory_may_be_freed_and_allocated_while_swapped(site: Site) -> None:
@@ -168,5 +166,4 @@ assert used() == 0
     hook.want()
     pump([hook], lambda: hook.running)
     assert on_the_card(site) > 96 * MIB
-    one.go_on()
-    one.ends_well()
+    one.finish()

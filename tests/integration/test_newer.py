@@ -92,5 +92,4 @@ pause("begun")
     program.go_on()
     assert program.hears() == "begun"
     wait_until(lambda: not is_granted(site, 1000 * MIB))
-    program.go_on()
-    program.ends_well()
+    program.finish()

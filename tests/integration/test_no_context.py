@@ -53,5 +53,4 @@ assert not active.value                  # whatever context it took, the program
     assert program.hears() == "away"
     hook.close()
     wait_until(lambda: " left" in site.log.read_text())
-    program.go_on()
-    program.ends_well()
+    program.finish()

@@ -171,5 +171,4 @@ assert get(address, size) == bytes([7]) * size
 """)
     assert program.popen.stderr is not None
     assert "this program stays on GPU 0" in program.popen.stderr.readline()
-    program.go_on()
-    program.ends_well()
+    program.finish()

@@ -180,5 +180,4 @@ assert get(first, size) == data
 ''')
     assert program.hears() == "away"
     site.holding(PARTS[1]).close()      # it fits only beside nothing
-    program.go_on()
-    program.ends_well()
+    program.finish()

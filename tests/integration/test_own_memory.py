@@ -189,8 +189,7 @@ call("cuMemAddressFree", address, 2 * size)
     assert program.hears() == here
     assert hook.running
     hook.close()
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_calls_on_own_memory_fail_with_the_drivers_error(site: Site) -> None:

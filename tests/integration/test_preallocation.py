@@ -59,8 +59,7 @@ def comes_and_goes(site: Site, hook: Hook, program: Program) -> int:
     pump([hook], lambda: hook.running)
     evicted = site.lines(event="evicted", pid=program.popen.pid)
     hook.close()
-    program.go_on()
-    program.ends_well()
+    program.finish()
     return sum(line["bytes"] for line in evicted)
 
 

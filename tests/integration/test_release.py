@@ -59,8 +59,7 @@ def test_release_reports_idleness_long_before_the_idle_window(
     program.go_on()
     assert program.hears() is True
     daemon.until(Type.IDLE)
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_release_without_waiting_programs_counts_once_another_waits(
@@ -70,8 +69,7 @@ def test_release_without_waiting_programs_counts_once_another_waits(
     assert program.hears() is True
     daemon.run(contended=True)
     daemon.until(Type.IDLE)
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_release_is_void_once_the_program_submits_work(site: Site, daemon: FakeDaemon) -> None:
@@ -84,8 +82,7 @@ def test_release_is_void_once_the_program_submits_work(site: Site, daemon: FakeD
     program.go_on()
     assert program.hears() is True
     daemon.until(Type.IDLE)
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: FakeDaemon) -> None:
@@ -99,8 +96,7 @@ def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: FakeDaemon)
     daemon.run(contended=True)
     for _ in range(50):                 # the client looks at its work after each order
         assert Type.IDLE not in heard(daemon)
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_nested_sharing_turns_release_when_the_outermost_ends(
@@ -122,8 +118,7 @@ except KeyError:
     program.go_on()
     assert program.hears() == "outer"
     daemon.until(Type.IDLE)
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_loop_in_engines_md_releases_the_turn_after_each_batch(
@@ -163,8 +158,7 @@ if child == 0:
 pause(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 ''')
     assert program.hears() == 0
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 def test_torch_memory_saver_pause_frees_memory_and_resume_keeps_addresses(site: Site) -> None:

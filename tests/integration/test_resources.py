@@ -36,29 +36,19 @@ def moves(program: Life) -> None:
     program.ends()
 
 
-def test_program_whose_sandbox_refuses_membarrier_takes_turns(site: Site, resources: Path) -> None:
-    moves(Life(site, resources, "sandbox"))
-
-
-@pytest.mark.skipif(
-    platform.machine() == "aarch64", reason="poll(3) is the system call ppoll(2) there")
-def test_program_whose_sandbox_refuses_ppoll_takes_turns(site: Site, resources: Path) -> None:
-    moves(Life(site, resources, "sandbox-without-ppoll"))
-
-
-def test_environment_changed_after_init_is_ignored(site: Site, resources: Path) -> None:
-    moves(Life(site, resources, "environment"))
-
-
-def test_program_with_closed_standard_streams_has_no_socket_at_their_numbers(
-    site: Site, resources: Path
+@pytest.mark.parametrize("what", [
+    pytest.param("sandbox", id="membarrier is refused"),
+    pytest.param("sandbox-without-ppoll", id="ppoll is refused", marks=pytest.mark.skipif(
+        platform.machine() == "aarch64", reason="poll(3) is the system call ppoll(2) there")),
+    pytest.param("environment", id="the environment changes after cuInit"),
+    # What it prints would go to the daemon.
+    pytest.param("closed-streams", id="no socket gets the number of a closed standard stream"),
+    pytest.param("small-stacks", id="threads have small stacks"),
+])
+def test_program_with_unusual_resources_takes_turns(
+    site: Site, resources: Path, what: str
 ) -> None:
-    """What it prints would go to the daemon."""
-    moves(Life(site, resources, "closed-streams"))
-
-
-def test_program_whose_threads_have_small_stacks_takes_turns(site: Site, resources: Path) -> None:
-    moves(Life(site, resources, "small-stacks"))
+    moves(Life(site, resources, what))
 
 
 @pytest.mark.parametrize("what", ["closes-descriptors", "takes-descriptors"])

@@ -172,8 +172,7 @@ assert not any(mapped(address) for address in addresses)
     wait_until(lambda: any("memory" in entry for entry in site.trace())
                and figures(site)["allocated"] > 2 * MIB)
     wait_until(lambda: figures(site)["allocated"] == figures(site)["resident"] == 2 * MIB)
-    one.go_on()
-    one.ends_well()
+    one.finish()
 
 
 def test_kept_freed_memory_is_bounded_and_oldest_is_unmapped_first(site: Site) -> None:
@@ -304,8 +303,7 @@ assert allocate(left())
     assert one.hears() == "freed"
     daemon.kill()
     daemon.wait()
-    one.go_on()
-    one.ends_well()
+    one.finish()
 
 
 def test_forked_child_does_not_touch_kept_freed_memory(site: Site) -> None:
@@ -351,8 +349,7 @@ assert allocate(78 * MIB) and left() == 0
     assert one.hears() == "freed"
     (client,) = control.clients_of(one.popen.pid)
     control.set_client_term(client, "memory-limit", 80 * MIB)
-    one.go_on()
-    one.ends_well()
+    one.finish()
 
 
 def test_keep_freed_ms_that_is_no_number_is_logged_and_the_default_used(site: Site) -> None:

@@ -62,8 +62,7 @@ def test_undrainable_program_is_pinned_and_others_use_the_rest(site: Site) -> No
     small = site.wanting(500 * MIB)
     pump([large, small], lambda: small.running)
     assert not large.running
-    program.go_on()
-    program.ends_well()
+    program.finish()
     pump([large, small], lambda: large.running)
     assert "stays on the GPU from now on" in site.log.read_text()
 
@@ -117,8 +116,7 @@ def test_capture_whose_thread_ended_delays_no_hand_over(site: Site, mode: int) -
     program = Program(site, ABANDONED.replace("MODE", str(mode)))
     assert program.hears() == "away"
     site.holding().close()
-    program.go_on()
-    program.ends_well()
+    program.finish()
 
 
 # While the capture lasts, nobody may ask the driver whether work submitted beside it is done.
@@ -143,5 +141,4 @@ def test_program_that_submits_beside_an_endless_capture_is_pinned(site: Site) ->
     site.wanting(1000 * MIB)
     assert program.popen.stderr is not None
     assert "stays on GPU 0 from now on" in program.popen.stderr.readline()
-    program.go_on()
-    program.ends_well()
+    program.finish()

@@ -73,8 +73,7 @@ def test_written_back_memory_is_evicted_without_a_copy(site: Site, examine: str)
     assert evicted
     assert sum(answer["bytes"] for answer in evicted) == 0
     hook.close()
-    one.go_on()
-    one.ends_well()
+    one.finish()
 
 
 MANY = '''

@@ -226,6 +226,11 @@ class Talk:
         self.join(client, size, domains=domains)
         return self.obey(self.want(client))
 
+    def go_idle(self, client: int) -> None:
+        """A holder reports that it is idle, and stops when the scheduler says so."""
+        self.obey(self.idle(client))
+        self.obey(self.stopped(client, wants=False))
+
     # Time.
 
     def wait(self, seconds: float) -> list[Action]:
@@ -238,6 +243,14 @@ class Talk:
             actions += self.tell(Tick())
         self.now = end
         return actions
+
+
+def two_programs(size: float) -> Talk:
+    """Two programs of so many GiB, which want a card of 100 GiB."""
+    talk = Talk()
+    talk.run(1, size)
+    talk.run(2, size)
+    return talk
 
 
 def stops(actions: list[Action]) -> list[int]:

@@ -42,15 +42,6 @@ def test_listening_close_keeps_a_folder_that_existed_or_has_other_files(path: Pa
     assert [one.name for one in path.parent.iterdir()] == ["other"]
 
 
-def test_listening_on_a_socket_in_use_is_refused(path: Path) -> None:
-    first = Listening(path)
-    with pytest.raises(AlreadyRunning, match="another nvshared listens on"):
-        Listening(path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.connect(str(path))
-    first.close()
-
-
 def test_listening_beside_a_daemon_with_a_full_queue_is_refused(path: Path) -> None:
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:

@@ -90,8 +90,7 @@ def one_is_away(talk: Talk, size: float = 60) -> list[Run]:
     """B has made A go, and does nothing any more. Returns what it was told last."""
     talk.run(A, 60)
     talk.run(B, size)
-    talk.obey(talk.idle(A))
-    talk.obey(talk.stopped(A, wants=False))
+    talk.go_idle(A)
     assert B in talk.granted
     return [action for action in talk.said if isinstance(action, Run) and action.client == B][-1:]
 
@@ -186,8 +185,7 @@ def test_wasted_writeback_doubles_the_pause_until_a_writeback_is_used() -> None:
     # Somebody comes for it: that was right.
     talk.obey(talk.want(A))
     talk.obey(talk.want(B))
-    talk.obey(talk.idle(A))
-    talk.obey(talk.stopped(A, wants=False))
+    talk.go_idle(A)
     talk.idle(B)
     talk.stopped(B, wants=False)
     assert writebacks(talk.wait(0.51))
@@ -209,8 +207,7 @@ def test_writeback_begins_with_the_client_that_is_idle_longest() -> None:
     talk.run(B, 30)
     talk.run(C, 60)                     # comes for 40 GiB of A's
     for client in (A, B):
-        talk.obey(talk.idle(client))
-        talk.obey(talk.stopped(client, wants=False))
+        talk.go_idle(client)
     # A lacks 40 GiB, and of those B has 30; also while C runs.
     assert C in talk.granted
     (order,) = writebacks(talk.wait(1))
@@ -239,8 +236,7 @@ def test_writeback_leaves_half_of_the_free_host_memory() -> None:
     talk = talking(host=30)
     talk.run(A, 60)
     talk.run(B, 60)
-    talk.obey(talk.idle(A))
-    talk.obey(talk.stopped(A, wants=False))
+    talk.go_idle(A)
     talk.idle(B)
     talk.stopped(B, wants=False)
     left = talk.scheduler.snapshot().host_free
@@ -263,8 +259,7 @@ def test_writeback_yields_to_a_program_that_copies_to_the_host(outward: bool) ->
     talk = talking()
     talk.run(A, 60)
     talk.run(B, 60)
-    talk.obey(talk.idle(A))
-    talk.obey(talk.stopped(A, wants=False))
+    talk.go_idle(A)
     talk.idle(B)
     talk.stopped(B, wants=False)
     talk.run(C, 10)                     # fits beside either
@@ -319,8 +314,7 @@ def test_preallocate_omits_memory_that_clients_without_a_turn_give() -> None:
     talk = talking()
     talk.run(A, 60)
     talk.run(B, 60)
-    talk.obey(talk.idle(A))
-    talk.obey(talk.stopped(A, wants=False))
+    talk.go_idle(A)
     talk.obey(talk.want(A))
     # Now A lacks 20; C, which lacks more, waits behind it.
     assert made(talk.said) == [(A, 20), (B, 20)]

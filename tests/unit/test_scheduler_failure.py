@@ -36,7 +36,7 @@ from nvshared.scheduler.moves import IN_VAIN
 from nvshared.scheduler.settings import AntiThrash, Terms
 from nvshared.scheduler.snapshot import CardState
 from nvshared.units import GIB, SECOND
-from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops
+from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, two_programs
 
 TQ = 30
 
@@ -120,9 +120,7 @@ def test_chosen_client_without_room_goes_to_the_end_of_the_queue() -> None:
 
 
 def test_client_that_does_not_drain_is_reported_once() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
+    talk = two_programs(70)
     talk.wait(TQ)
     actions = talk.wait(100)
     assert [a for a in actions if isinstance(a, Stuck)] == [
@@ -301,9 +299,7 @@ def test_crowded_client_is_reported_once_per_wait() -> None:
 @pytest.fixture
 def talk() -> Talk:
     """One runs, one waits, one has nothing to do; and then the card is gone."""
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
+    talk = two_programs(70)
     talk.join(3, 10)
     return talk
 

@@ -15,7 +15,7 @@ from nvshared.scheduler.events import (
 )
 from nvshared.scheduler.settings import AntiThrash, Terms
 from nvshared.units import GIB
-from tests.unit.scheduler_talk import Talk, evicts, limits, loads, paced, runs, stops
+from tests.unit.scheduler_talk import Talk, evicts, limits, loads, paced, runs, stops, two_programs
 
 LONG = 1000
 
@@ -76,9 +76,7 @@ def test_undrainable_client_ends_no_turn_of_a_client_beside_it() -> None:
 
 
 def test_undrainable_client_with_swapped_memory_is_loaded_at_its_turn() -> None:
-    talk = Talk()
-    talk.run(1, 60)
-    talk.run(2, 60)
+    talk = two_programs(60)
     talk.wait(31)
     talk.obey(talk.stopped(1))
     assert talk.view(2).state is ClientState.RUNNING

@@ -11,7 +11,7 @@ from nvshared.scheduler.actions import Action, Run, TurnEnd
 from nvshared.scheduler.events import SettingsChanged, TermsChanged, Tick
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.units import GIB, MILLISECOND, SECOND
-from tests.unit.scheduler_talk import Talk, runs, stops
+from tests.unit.scheduler_talk import Talk, runs, stops, two_programs
 from tests.unit.scheduler_world import World
 
 CARD = 100 * GIB
@@ -190,9 +190,7 @@ def test_small_change_of_the_quantum_is_not_shown_and_sends_no_run() -> None:
 
 
 def test_quantum_may_change_between_seconds_and_auto() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
+    talk = two_programs(70)
     for _ in range(6):
         assert hand_over(talk, 0.2) == 30
     talk.tell(SettingsChanged(replace(talk.settings, tq=None)))

@@ -19,7 +19,7 @@ from nvshared.scheduler.events import CapacityChanged, Ganged, SettingsChanged, 
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.scheduler.snapshot import CardState
 from nvshared.units import GIB, SECOND
-from tests.unit.scheduler_talk import Talk, evicts, loads, paced, runs, stops
+from tests.unit.scheduler_talk import Talk, evicts, loads, paced, runs, stops, two_programs
 
 TQ = 30
 
@@ -78,9 +78,7 @@ def test_quantum_over_before_a_client_waits_ends_the_turn_at_once() -> None:
 
 
 def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
+    talk = two_programs(70)
     talk.wait(1)
     assert stops(talk.idle(1)) == [1]
     actions = talk.obey(talk.stopped(1, wants=False))
@@ -217,9 +215,7 @@ def test_anti_thrash_switched_on_stops_all_but_a_single_client_after_the_quantum
 
 
 def test_quantum_that_is_shortened_applies_to_the_present_turn() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
+    talk = two_programs(70)
     talk.wait(10)
     talk.tell(SettingsChanged(replace(talk.settings, tq=15 * SECOND)))
     assert stops(talk.wait(4.999)) == []
@@ -227,16 +223,12 @@ def test_quantum_that_is_shortened_applies_to_the_present_turn() -> None:
 
 
 def test_run_without_pacing_is_sent_when_contention_ends() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
+    talk = two_programs(70)
     assert (1, False) in paced(talk.leave(2))
 
 
 def test_stop_of_a_client_that_reopens_is_repeated_after_doubling_pauses() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
+    talk = two_programs(70)
     talk.wait(TQ)
     for pause in (2, 4, 8):
         talk.reopened(1)
@@ -253,9 +245,7 @@ def test_stop_of_a_client_that_reopens_is_repeated_after_doubling_pauses() -> No
 
 
 def test_client_that_disconnects_ends_its_turn_at_once() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
+    talk = two_programs(70)
     talk.wait(3)
     actions = talk.obey(talk.leave(1))
     assert TurnEnded(1, TurnEnd.LEFT, 3 * SECOND) in actions
@@ -270,9 +260,7 @@ def test_want_that_crossed_with_run_is_ignored() -> None:
 
 
 def test_snapshot_counts_times_held_and_waited() -> None:
-    talk = Talk()
-    talk.run(1, 70)
-    talk.run(2, 70)
+    talk = two_programs(70)
     talk.wait(TQ)
     talk.wait(2)                        # it drains for two seconds
     talk.obey(talk.stopped(1))
