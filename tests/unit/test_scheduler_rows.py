@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long rows of random events in which much memory moves.
+"""Long rows of random events against the invariants of ARCHITECTURE.md.
 
-What test_scheduler_invariants.py picks at random, with a liking for what is simple, hardly ever
-makes programs share a card for long. Here they mostly compute, so that thousands of moves cross
-with all the rest.
+Programs mostly compute, so that thousands of moves cross with all the rest; in the end each program
+gets a turn.
 """
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from unittest import mock
 
@@ -18,37 +18,53 @@ from nvshared.scheduler import Scheduler, queue
 from nvshared.scheduler.actions import Action, Evict
 from nvshared.scheduler.card import GROUPS, MARGINS_MOST, Figures, counted
 from nvshared.scheduler.domains import Stake
-from nvshared.scheduler.events import Event
-from nvshared.scheduler.settings import AntiThrash, Priority
+from nvshared.scheduler.events import Event, PinReason
+from nvshared.scheduler.promises import PINNING_PART
+from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit import scheduler_world
-from tests.unit.test_scheduler_invariants import Tenants
+from tests.unit.scheduler_hookmodel import Hook
+from tests.unit.scheduler_world import World
 
 # Rows with many moves, or that once found something.
-SHORT = (9, 24, 40, 41, 66, 70, 74, 98, 312, 398, 401)
+SHORT = (9, 17, 24, 40, 41, 66, 70, 74, 98, 312, 398, 401)
 MANY = 600
 TENANTS = ["user:0", "user:1", "job:1", "job:2"]
 MOST = 7                                # programs at a time
 
 
-class Row(Tenants):
-    """The programs of one row, by the seed alone."""
+class Row:
+    """Programs that come, allocate, compute, free, pin, idle, fail and die, by the seed alone.
+
+    scheduler_world.py checks the invariants of ARCHITECTURE.md after each event.
+    """
 
     def __init__(self, seed: int) -> None:
-        super().__init__()
         self.dice = dice = Random(seed)
         where = dice.randrange(1 << 16)
-        card, parts = dice.choice([1024, 4096, 16384]) * MIB, dice.choice([1, 2, 8])
+        self.capacity, parts = dice.choice([1024, 4096, 16384]) * MIB, dice.choice([1, 2, 8])
         # Where each begun slab is the half of what there is for two, nothing may be able to move.
-        slabs = [32, 128] if card * parts // 2 > MOST * 128 * MIB else [32, 32]
-        self.begin(
-            where, card, parts,
-            dice.choice([64, 256, 1024]) * MIB,
-            dice.choice([SECOND // 10, SECOND, 5 * SECOND, None]),
-            dice.choice([AntiThrash.AUTO, AntiThrash.AUTO, AntiThrash.ON, AntiThrash.OFF]),
-            dice.choice([10, 2 * MILLISECOND, 50 * MILLISECOND]), dice.choice([1, 2]),
-            dice.choice(slabs) * MIB, dice.choice([500, 50_000]), dice.random() < 0.5,
-            dice.random() < 0.5, dice.choice([0, 0, 0, dice.randrange(15)]), dice.randrange(4))
+        slabs = [32, 128] if self.capacity * parts // 2 > MOST * 128 * MIB else [32, 32]
+        self.resized = False
+        settings = Settings(
+            capacity=self.capacity, total=self.capacity, host_budget=self.capacity * parts // 2,
+            step=dice.choice([64, 256, 1024]) * MIB,
+            tq=dice.choice([SECOND // 10, SECOND, 5 * SECOND, None]),
+            anti_thrash=dice.choice(
+                [AntiThrash.AUTO, AntiThrash.AUTO, AntiThrash.ON, AntiThrash.OFF]),
+            gather=5 * SECOND)
+        delay = dice.choice([10, 2 * MILLISECOND, 50 * MILLISECOND])
+        block = settings.block * dice.choice([1, 2]) // 2
+        slab, bus = dice.choice(slabs) * MIB, dice.choice([500, 50_000])
+        settings = replace(
+            settings, writeback=dice.random() < 0.5, prefetch=dice.random() < 0.5)
+        box = dice.choice([0, 0, 0, dice.randrange(15)])
+        self.world = World(
+            settings, where, block=block, slab=max(slab, block), bus=bus, delay=delay,
+            accounts=dice.randrange(4), jobs=True)
+        self.resize_box(box)
+        self.world.advance(5 * SECOND)
+        self.world.join()
         for _ in range(dice.randrange(1, 5)):
             self.join()
 
@@ -95,6 +111,132 @@ class Row(Tenants):
                 dice.random() < 0.1): 0.3,
             lambda: self.stay(who(), dice.choice([*REASONS.values()][1:])): 0.1,
         }
+
+    def pins_unseen(self) -> bool:
+        """Some user has pinned more than counts before others than itself have seen it."""
+        of_all: Counter[int] = Counter()
+        for hook in self.world.hooks.values() if self.world.accounts else ():
+            of_all[hook.id % self.world.accounts] += hook.pinned
+        return any(pinned > self.capacity // PINNING_PART for pinned in of_all.values())
+
+    def hook(self, who: int) -> Hook:
+        """One of them."""
+        hooks = list(self.world.hooks.values())
+        return hooks[who % len(hooks)]
+
+    def join(self) -> None:
+        """One comes."""
+        self.world.join()
+
+    def die(self, who: int) -> None:
+        """One goes, in whatever state."""
+        self.world.kill(self.hook(who))
+
+    def allocate(self, who: int, part: int, few: bool) -> None:
+        """Up to the whole card, or little."""
+        self.hook(who).allocate(part * self.capacity // (140 if few else 7) + part)
+
+    def free(self, who: int, count: int) -> None:
+        """Some blocks of the middle."""
+        for index in range(count):
+            self.hook(who).free(index * 7)
+
+    def pin(self, who: int, part: int, pause: int) -> None:
+        """What cannot be swapped."""
+        self.hook(who).pin(part * self.capacity // 100, pause * MILLISECOND)
+
+    def unpin(self, who: int) -> None:
+        """All of it."""
+        self.hook(who).unpin(self.capacity)
+
+    def compute(self, who: int, time: int, kernel: int) -> None:
+        """In kernels of some milliseconds."""
+        self.hook(who).kernel = kernel * MILLISECOND
+        self.hook(who).compute(time * MILLISECOND)
+
+    def copy(self, who: int, inward: bool, outward: bool) -> None:
+        """From now on, between host and card."""
+        self.hook(who).copy(inward, outward)
+
+    def hold_up(self, who: int, drains: int) -> None:
+        """Work in flight will depend on what is not submitted yet."""
+        self.hook(who).undrainable = drains
+
+    def stay(self, who: int, reason: PinReason) -> None:
+        """Nothing of it leaves from now on; few programs are like that."""
+        if who < len(self.world.hooks):
+            self.hook(who).stay(reason)
+
+    def fail_to_evict(self, who: int, what: str) -> None:
+        """The next block that leaves does not."""
+        self.hook(who).fail_out = what
+
+    def fail_to_load(self, who: int) -> None:
+        """The next block that comes does not."""
+        self.hook(who).fail_in = "driver"
+
+    def restart(self) -> None:
+        """kill -9 of the daemon."""
+        self.world.restart()
+
+    def resize(self, part: int) -> None:
+        """Others take some of the card, or give it back."""
+        self.resized = True
+        capacity = self.capacity * (part + 3) // 10
+        self.world.configure(replace(self.world.settings, capacity=capacity))
+
+    def take_unseen(self, taken: bool) -> None:
+        """Others take some of the card, and the daemon does not know yet."""
+        self.world.outside = self.capacity // 10 if taken else 0
+
+    def resize_box(self, part: int) -> None:
+        """Some of the programs are in a container, and that has another limit now, or none."""
+        self.world.resize(part * self.capacity // 7 if part else None)
+
+    def limit_tenant(
+        self, tenant: str, part: int, host: int, weight: int, priority: Priority
+    ) -> None:
+        """All its programs may have so much together, or anything."""
+        limits = [tenths * self.capacity // 10 for tenths in (part, host)]
+        terms = TenantTerms(limits[0], weight, priority=priority, host_memory_limit=limits[1])
+        self.world.put_tenant(tenant, terms)
+
+    def configure(self, mode: AntiThrash, tq: int | None, draining: bool) -> None:
+        """An administrator is at work."""
+        mode = AntiThrash.OFF if draining else mode
+        settings = replace(self.world.settings, anti_thrash=mode, tq=tq, draining=draining)
+        self.world.configure(settings)
+
+    def wait(self, time: int) -> None:
+        """Time passes."""
+        self.world.advance(time)
+
+    def teardown(self) -> None:
+        """From here on nothing goes wrong: then everyone who can run does."""
+        world = self.world
+        world.outside = 0
+        world.bus = 50_000
+        world.resize(None)
+        mode = AntiThrash.ON if world.settings.anti_thrash is AntiThrash.ON else AntiThrash.AUTO
+        budget = max(world.settings.host_budget, self.capacity // 2)
+        world.configure(replace(
+            world.settings, capacity=self.capacity, anti_thrash=mode, tq=SECOND,
+            host_budget=budget, draining=False,
+        ))
+        for hook in world.hooks.values():
+            hook.undrainable = 0
+            hook.fail_in = hook.fail_out = ""
+            hook.copy(True, True)       # and does not end it: nobody is kept from running by that
+            hook.compute(2 * SECOND)
+        world.settle(600 * SECOND)
+        for hook in world.hooks.values():
+            others = [other for other in world.hooks.values() if other is not hook]
+            pinned = sum(o.filled if o.pin_reason else o.pinned for o in others)
+            # Promised when there was more, or none of it would be there.
+            less = self.resized or self.pins_unseen() or any(o.pin_reason for o in others)
+            too_much = less and hook.need + pinned > self.capacity
+            assert not hook.work or too_much, f"{hook.id} never ran"
+            assert not hook.commit_waits, f"{hook.id} was not answered"
 
 
 def test_random_event_sequences_evict_more_than_a_thousand_times() -> None:
