@@ -12,11 +12,8 @@ struct driver cu;
 
 static const char *const names[] = {
 #define HOOK(name, parameters) #name,
-#include "../../src/driver/hooks.def"
+#include "../driver.def"
 #undef HOOK
-#define CALL(name, parameters) #name,
-    OTHERS(CALL)
-#undef CALL
 };
 #define NAMES (sizeof names / sizeof *names)
 

@@ -14,58 +14,10 @@
 #include "nvshare/cuda_types.h"
 #include "dice.h"
 
-/* What the library has no hook for and the sequences need. */
-#define OTHERS(X) \
-    X(cuDeviceGet, (CUdevice *, int)) \
-    X(cuCtxGetCurrent, (CUcontext *)) \
-    X(cuCtxPopCurrent_v2, (CUcontext *)) \
-    X(cuCtxGetDevice, (CUdevice *)) \
-    X(cuCtxGetApiVersion, (CUcontext, unsigned *)) \
-    X(cuCtxGetLimit, (size_t *, CUlimit)) \
-    X(cuCtxSynchronize, (void)) \
-    X(cuDevicePrimaryCtxGetState, (CUdevice, unsigned *, int *)) \
-    X(cuModuleUnload, (CUmodule)) \
-    X(cuStreamSynchronize, (CUstream)) \
-    X(cuStreamSynchronize_ptsz, (CUstream)) \
-    X(cuStreamQuery, (CUstream)) \
-    X(cuStreamGetFlags, (CUstream, unsigned *)) \
-    X(cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus *)) \
-    X(cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
-    X(cuEventCreate, (CUevent *, unsigned)) \
-    X(cuEventRecord, (CUevent, CUstream)) \
-    X(cuEventQuery, (CUevent)) \
-    X(cuEventSynchronize, (CUevent)) \
-    X(cuEventElapsedTime, (float *, CUevent, CUevent)) \
-    X(cuEventDestroy_v2, (CUevent)) \
-    X(cuMemHostAlloc, (void **, size_t, unsigned)) \
-    X(cuMemAllocHost_v2, (void **, size_t)) \
-    X(cuMemFreeHost, (void *)) \
-    X(cuMemHostRegister_v2, (void *, size_t, unsigned)) \
-    X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *, void *, \
-                                       CUmemAllocationHandleType)) \
-    X(cuMemGetAllocationGranularity, (size_t *, const CUmemAllocationProp *, \
-                                      CUmemAllocationGranularity_flags)) \
-    X(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice)) \
-    X(cuDeviceGetMemPool, (CUmemoryPool *, CUdevice)) \
-    X(cuDeviceSetMemPool, (CUdevice, CUmemoryPool)) \
-    X(cuMemPoolGetAccess, (CUmemAccess_flags *, CUmemoryPool, CUmemLocation *)) \
-    X(cuGraphCreate, (CUgraph *, unsigned)) \
-    X(cuGraphDestroy, (CUgraph)) \
-    X(cuGraphExecDestroy, (CUgraphExec)) \
-    X(cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *)) \
-    X(cuGraphNodeGetType, (CUgraphNode, CUgraphNodeType *)) \
-    X(cuGraphAddKernelNode_v2, (CUgraphNode *, CUgraph, const CUgraphNode *, size_t, \
-                                const CUDA_KERNEL_NODE_PARAMS *)) \
-    X(cuGraphMemcpyNodeGetParams, (CUgraphNode, CUDA_MEMCPY3D *)) \
-    X(cuGraphMemsetNodeGetParams, (CUgraphNode, CUDA_MEMSET_NODE_PARAMS *))
-
 struct driver {
 #define HOOK(name, parameters) CUresult (*name) parameters;
-#include "../../src/driver/hooks.def"
+#include "../driver.def"
 #undef HOOK
-#define CALL(name, parameters) CUresult (*name) parameters;
-    OTHERS(CALL)
-#undef CALL
 };
 extern struct driver cu;
 
