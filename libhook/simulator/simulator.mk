@@ -10,7 +10,7 @@ NVML_SOURCES := $(wildcard simulator/nvml/*.c simulator/shared/*.c)
 CUDA_SOURCES := $(filter-out simulator/nvml/%,$(wildcard simulator/*/*.c))
 CUDA_OBJECTS := $(addprefix $(BUILD)/,$(CUDA_SOURCES:.c=.o))
 NVML_OBJECTS := $(addprefix $(BUILD)/,$(NVML_SOURCES:.c=.o))
-SIMULATOR_TESTS := $(addprefix $(BUILD)/tests/simulator/,data flight managed processes threads)
+SIMULATOR_TESTS := $(addprefix $(BUILD)/tests/simulator/,flight)
 CONFORMANCE := $(BUILD)/tests/simulator/conformance
 
 .PHONY: simulator simulator-tests test-simulator

@@ -15,9 +15,7 @@ static CUresult push(CUcontext handle)
                                                   : CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
 }
 
-FORWARD(cuCtxPushCurrent, (CUcontext context), ENTRY_INIT, push(context))
-FORWARD(cuCtxPushCurrent_v2, (CUcontext context), ENTRY_INIT, push(context))
-
+FORWARD_BOTH(cuCtxPushCurrent, _v2, (CUcontext context), ENTRY_INIT, push(context))
 static CUresult pop(CUcontext *handle)
 {
     if (context_current() == NULL)
@@ -28,9 +26,7 @@ static CUresult pop(CUcontext *handle)
     return CUDA_SUCCESS;
 }
 
-FORWARD(cuCtxPopCurrent, (CUcontext *context), ENTRY_INIT, pop(context))
-FORWARD(cuCtxPopCurrent_v2, (CUcontext *context), ENTRY_INIT, pop(context))
-
+FORWARD_BOTH(cuCtxPopCurrent, _v2, (CUcontext *context), ENTRY_INIT, pop(context))
 /* Takes the place of the top of the stack; NULL removes it. */
 API(cuCtxSetCurrent, CUcontext handle)
 {
@@ -42,37 +38,16 @@ API(cuCtxSetCurrent, CUcontext handle)
         ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
 }
 
-API(cuCtxGetCurrent, CUcontext *handle)
-{
-    ENTER(ENTRY_INIT);
-    if (handle == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *handle = (CUcontext)context_current();
-    return CUDA_SUCCESS;
-}
+GETTER(cuCtxGetCurrent, (CUcontext *handle), ENTRY_INIT, handle, CUDA_SUCCESS,
+       (CUcontext)context_current())
 
-API(cuCtxGetDevice, CUdevice *device)
-{
-    ENTER(ENTRY_INIT);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (context_current() == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *device = context_current()->device->ordinal;
-    return CUDA_SUCCESS;
-}
+GETTER(cuCtxGetDevice, (CUdevice *device), ENTRY_INIT, device,
+       context_current() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
+       context_current()->device->ordinal)
 
-API(cuCtxGetDevice_v2, CUdevice *device, CUcontext handle)
-{
-    ENTER(ENTRY_INIT);
-    struct context *context = context_from(handle);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (context == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *device = context->device->ordinal;
-    return CUDA_SUCCESS;
-}
+GETTER(cuCtxGetDevice_v2, (CUdevice *device, CUcontext handle), ENTRY_INIT, device,
+       context_from(handle) == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
+       context_from(handle)->device->ordinal)
 
 /* Waits for everything in the context; a capture in it is broken by that. */
 static CUresult synchronize(struct context *context)

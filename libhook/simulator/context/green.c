@@ -126,16 +126,9 @@ API(cuGreenCtxDestroy, CUgreenCtx green)
     return CUDA_SUCCESS;
 }
 
-API(cuCtxFromGreenCtx, CUcontext *context, CUgreenCtx green)
-{
-    ENTER(ENTRY_INIT);
-    if (context == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!object_is(green, OBJECT_GREEN))
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *context = (CUcontext)green->context;
-    return CUDA_SUCCESS;
-}
+GETTER(cuCtxFromGreenCtx, (CUcontext *context, CUgreenCtx green), ENTRY_INIT, context,
+       object_is(green, OBJECT_GREEN) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT,
+       (CUcontext)green->context)
 
 API(cuGreenCtxStreamCreate, CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
 {
@@ -144,18 +137,4 @@ API(cuGreenCtxStreamCreate, CUstream *stream, CUgreenCtx green, unsigned int fla
         return CUDA_ERROR_INVALID_CONTEXT;
     return flags != CU_STREAM_NON_BLOCKING ? CUDA_ERROR_INVALID_VALUE
                                            : stream_new(green->context, flags, priority, stream);
-}
-
-API(cuGreenCtxRecordEvent, CUgreenCtx green, CUevent event)
-{
-    ENTER(ENTRY_INIT);
-    return object_is(green, OBJECT_GREEN) ? context_record(green->context, event)
-                                          : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-API(cuGreenCtxWaitEvent, CUgreenCtx green, CUevent event)
-{
-    ENTER(ENTRY_INIT);
-    return object_is(green, OBJECT_GREEN) ? context_wait_event(green->context, event)
-                                          : CUDA_ERROR_INVALID_CONTEXT;
 }

@@ -122,11 +122,8 @@ static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal)
     return CUDA_SUCCESS;
 }
 
-FORWARD(cuCtxCreate, (CUcontext *context, unsigned int flags, CUdevice device), ENTRY_INIT,
-        create(context, flags, device))
-FORWARD(cuCtxCreate_v2, (CUcontext *context, unsigned int flags, CUdevice device), ENTRY_INIT,
-        create(context, flags, device))
-
+FORWARD_BOTH(cuCtxCreate, _v2, (CUcontext *context, unsigned int flags, CUdevice device),
+             ENTRY_INIT, create(context, flags, device))
 API(cuCtxCreate_v3, CUcontext *context, CUexecAffinityParam *affinities, int count,
     unsigned int flags, CUdevice device)
 {
@@ -185,9 +182,7 @@ static CUresult destroy(CUcontext handle)
     return CUDA_SUCCESS;
 }
 
-FORWARD(cuCtxDestroy, (CUcontext context), ENTRY_INIT, destroy(context))
-FORWARD(cuCtxDestroy_v2, (CUcontext context), ENTRY_INIT, destroy(context))
-
+FORWARD_BOTH(cuCtxDestroy, _v2, (CUcontext context), ENTRY_INIT, destroy(context))
 /* The reference that made it goes last, and the context with it. */
 API(cuCtxDetach, CUcontext handle)
 {

@@ -92,11 +92,8 @@ static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-FORWARD(cuDevicePrimaryCtxSetFlags, (CUdevice device, unsigned int flags), ENTRY_INIT,
-        set_primary_flags(device, flags))
-FORWARD(cuDevicePrimaryCtxSetFlags_v2, (CUdevice device, unsigned int flags), ENTRY_INIT,
-        set_primary_flags(device, flags))
-
+FORWARD_BOTH(cuDevicePrimaryCtxSetFlags, _v2, (CUdevice device, unsigned int flags), ENTRY_INIT,
+             set_primary_flags(device, flags))
 API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *active)
 {
     ENTER(ENTRY_INIT);

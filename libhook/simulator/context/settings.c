@@ -3,16 +3,10 @@
 #include "driver/context.h"
 #include "driver/entry.h"
 
-API(cuCtxGetFlags, unsigned int *flags)
-{
-    ENTER(ENTRY_INIT);               /* a broken context still tells */
-    if (flags == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (context_current() == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *flags = context_current()->flags;
-    return CUDA_SUCCESS;
-}
+/* A broken context still answers. */
+GETTER(cuCtxGetFlags, (unsigned int *flags), ENTRY_INIT, flags,
+       context_current() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
+       context_current()->flags)
 
 #define LIMITS (sizeof ((struct context *)0)->limits / sizeof(size_t))
 
@@ -23,36 +17,26 @@ static bool is_unsupported(CUlimit limit)
         || limit == CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED;
 }
 
+static CUresult limit_check(CUlimit limit)
+{
+    return (size_t)limit >= LIMITS ? CUDA_ERROR_INVALID_VALUE
+        : is_unsupported(limit) ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_SUCCESS;
+}
+
 API(cuCtxSetLimit, CUlimit limit, size_t value)
 {
     ENTER(ENTRY_CONTEXT);
-    if ((size_t)limit >= LIMITS)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (is_unsupported(limit))
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    context_current()->limits[limit] = value;
-    return CUDA_SUCCESS;
+    CUresult result = limit_check(limit);
+    if (result == CUDA_SUCCESS)
+        context_current()->limits[limit] = value;
+    return result;
 }
 
-API(cuCtxGetLimit, size_t *value, CUlimit limit)
-{
-    ENTER(ENTRY_CONTEXT);
-    if (value == NULL || (size_t)limit >= LIMITS)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (is_unsupported(limit))
-        return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    *value = context_current()->limits[limit];
-    return CUDA_SUCCESS;
-}
+GETTER(cuCtxGetLimit, (size_t *value, CUlimit limit), ENTRY_CONTEXT, value, limit_check(limit),
+       context_current()->limits[limit])
 
-API(cuCtxGetCacheConfig, CUfunc_cache *config)
-{
-    ENTER(ENTRY_CONTEXT);
-    if (config == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *config = context_current()->cache;
-    return CUDA_SUCCESS;
-}
+GETTER(cuCtxGetCacheConfig, (CUfunc_cache *config), ENTRY_CONTEXT, config, CUDA_SUCCESS,
+       context_current()->cache)
 
 API(cuCtxSetCacheConfig, CUfunc_cache config)
 {
@@ -61,16 +45,8 @@ API(cuCtxSetCacheConfig, CUfunc_cache config)
     return CUDA_SUCCESS;
 }
 
-API(cuCtxGetApiVersion, CUcontext handle, unsigned int *version)
-{
-    ENTER(ENTRY_INIT);
-    if (version == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (context_from(handle) == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    *version = 3020;
-    return CUDA_SUCCESS;
-}
+GETTER(cuCtxGetApiVersion, (CUcontext handle, unsigned int *version), ENTRY_INIT, version,
+       context_from(handle) == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS, 3020)
 
 API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
 {

@@ -47,17 +47,9 @@ static void copy(const uint64_t bytes[SHARED_GPUS], enum shared_direction direct
     }
 }
 
-API(cuCheckpointProcessGetState, int pid, CUprocessState *state)
-{
-    ENTER(ENTRY_INIT);
-    int life = shared_life_of(pid);
-    if (state == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (life < 0)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    *state = (CUprocessState)life;
-    return CUDA_SUCCESS;
-}
+GETTER(cuCheckpointProcessGetState, (int pid, CUprocessState *state), ENTRY_INIT, state,
+       shared_life_of(pid) < 0 ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS,
+       (CUprocessState)shared_life_of(pid))
 
 API(cuCheckpointProcessGetRestoreThreadId, int pid, int *tid)
 {

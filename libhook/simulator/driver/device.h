@@ -24,4 +24,8 @@ struct device {
 CUresult devices_start(void);
 int device_count(void);
 struct device *device_at(CUdevice ordinal);  /* NULL: no such device */
+static inline CUresult device_check(CUdevice ordinal)
+{
+    return device_at(ordinal) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
 struct device *device_of_gpu(int gpu);       /* NULL: not visible to this process */

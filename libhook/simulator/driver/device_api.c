@@ -5,25 +5,9 @@
 #include "driver/device.h"
 #include "driver/entry.h"
 
-API(cuDeviceGet, CUdevice *device, int ordinal)
-{
-    ENTER(ENTRY_INIT);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(ordinal) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *device = ordinal;
-    return CUDA_SUCCESS;
-}
+GETTER(cuDeviceGet, (CUdevice *device, int ordinal), ENTRY_INIT, device, device_check(ordinal), ordinal)
 
-API(cuDeviceGetCount, int *count)
-{
-    ENTER(ENTRY_INIT);
-    if (count == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *count = device_count();
-    return CUDA_SUCCESS;
-}
+GETTER(cuDeviceGetCount, (int *count), ENTRY_INIT, count, CUDA_SUCCESS, device_count())
 
 API(cuDeviceGetName, char *name, int length, CUdevice device)
 {
@@ -46,31 +30,18 @@ static CUresult get_uuid(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-FORWARD(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device), ENTRY_INIT, get_uuid(uuid, device))
-FORWARD(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice device), ENTRY_INIT, get_uuid(uuid, device))
+FORWARD_BOTH(cuDeviceGetUuid, _v2, (CUuuid *uuid, CUdevice device), ENTRY_INIT, get_uuid(uuid, device))
 
-API(cuDeviceTotalMem_v2, size_t *bytes, CUdevice device)
+GETTER(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), ENTRY_INIT, bytes, device_check(device),
+       shared_total(device_at(device)->gpu))
+
+static unsigned capped(uint64_t bytes)
 {
-    ENTER(ENTRY_INIT);
-    if (bytes == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *bytes = shared_total(device_at(device)->gpu);
-    return CUDA_SUCCESS;
+    return bytes > UINT32_MAX ? UINT32_MAX : (unsigned)bytes;
 }
 
-API(cuDeviceTotalMem, unsigned int *bytes, CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    if (bytes == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    size_t total = shared_total(device_at(device)->gpu);
-    *bytes = total > UINT32_MAX ? UINT32_MAX : (unsigned int)total;
-    return CUDA_SUCCESS;
-}
+GETTER(cuDeviceTotalMem, (unsigned int *bytes, CUdevice device), ENTRY_INIT, bytes,
+       device_check(device), capped(shared_total(device_at(device)->gpu)))
 
 API(cuDeviceGetPCIBusId, char *text, int length, CUdevice device)
 {
@@ -102,25 +73,5 @@ API(cuDeviceGetByPCIBusId, CUdevice *device, const char *text)
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-API(cuDeviceCanAccessPeer, int *can, CUdevice device, CUdevice peer)
-{
-    ENTER(ENTRY_INIT);
-    if (can == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL || device_at(peer) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *can = device != peer;
-    return CUDA_SUCCESS;
-}
-
-API(cuDeviceGetP2PAttribute, int *value, CUdevice_P2PAttribute attribute, CUdevice device,
-    CUdevice peer)
-{
-    ENTER(ENTRY_INIT);
-    if (value == NULL || attribute < 1 || (int)attribute > 5)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL || device_at(peer) == NULL || device == peer)
-        return CUDA_ERROR_INVALID_DEVICE;
-    *value = attribute != CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK && (int)attribute != 5;
-    return CUDA_SUCCESS;
-}
+GETTER(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), ENTRY_INIT, can,
+       device_at(device) != NULL ? device_check(peer) : CUDA_ERROR_INVALID_DEVICE, device != peer)

@@ -48,6 +48,21 @@ void entry_left(const CUresult *entered);
         ENTER(needs);                                                                    \
         return call;                                                                     \
     }
+/* Two versions of an entry point that do the same. */
+#define FORWARD_BOTH(name, suffix, parameters, needs, call)                              \
+    FORWARD(name, parameters, needs, call)                                               \
+    FORWARD(name##suffix, parameters, needs, call)
+
+/* An entry point that only stores `value` in *`place`, unless that is NULL or `refusal` an error. */
+#define GETTER(name, parameters, needs, place, refusal, value)                           \
+    API(name, UNPACK parameters)                                                         \
+    {                                                                                    \
+        ENTER(needs);                                                                    \
+        CUresult refusal_ = (place) == NULL ? CUDA_ERROR_INVALID_VALUE : (refusal);      \
+        if (refusal_ == CUDA_SUCCESS)                                                    \
+            *(place) = (value);                                                          \
+        return refusal_;                                                                 \
+    }
 
 /* Stands for a subscriber of CUPTI's: called at the beginning of each call that is not refused, on the
  * thread that calls, unless that is within the subscriber already. NULL: none any more. */

@@ -142,26 +142,19 @@ DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *ar
     sum[4] |= found[4];
 }
 
-static CUresult run_fill(struct device *device, const uint64_t *arguments,
-                         const _Atomic bool *doomed)
-{
-    return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
-                         arguments[1], doomed, fill_step, arguments, NULL);
-}
+/* Kernels that change each word of one array. */
+#define RUN_IN_PLACE(name)                                                               \
+    static CUresult run_##name(struct device *device, const uint64_t *arguments,         \
+                               const _Atomic bool *doomed)                               \
+    {                                                                                    \
+        return for_each_span(device, (CUdeviceptr[]){arguments[0]},                      \
+                             (enum access[]){ACCESS_WRITE}, 1, arguments[1], doomed,     \
+                             name##_step, arguments, NULL);                              \
+    }
 
-static CUresult run_step(struct device *device, const uint64_t *arguments,
-                         const _Atomic bool *doomed)
-{
-    return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
-                         arguments[1], doomed, step_step, arguments, NULL);
-}
-
-static CUresult run_advance(struct device *device, const uint64_t *arguments,
-                            const _Atomic bool *doomed)
-{
-    return for_each_span(device, (CUdeviceptr[]){arguments[0]}, (enum access[]){ACCESS_WRITE}, 1,
-                         arguments[1], doomed, advance_step, arguments, NULL);
-}
+RUN_IN_PLACE(fill)
+RUN_IN_PLACE(step)
+RUN_IN_PLACE(advance)
 
 static CUresult run_add(struct device *device, const uint64_t *arguments,
                         const _Atomic bool *doomed)

@@ -197,3 +197,9 @@ void streams_doom(CUdeviceptr base, size_t size)
                     if (work_touches(&operation->works[i], base, size))
                         atomic_store(&operation->doomed, true);
 }
+
+CUresult context_drain(struct context *context)
+{
+    LOCKED(engine_lock);
+    return context_wait(context);
+}

@@ -15,6 +15,8 @@ uint64_t stream_queue(struct stream *stream, const struct work *works, size_t co
 /* Waits, giving the lock up meanwhile; returns the context's error, if any. */
 CUresult stream_wait(struct stream *stream, uint64_t number);
 CUresult context_wait(struct context *context);
+/* The same, with the lock taken and released. */
+CUresult context_drain(struct context *context);
 
 /* Work in flight that touches these bytes shall fault. */
 void streams_doom(CUdeviceptr base, size_t size);

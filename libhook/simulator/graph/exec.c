@@ -76,7 +76,6 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
     struct graph_exec *exec = calloc(1, sizeof *exec);
     if (exec == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    exec->flags = flags;
     pthread_mutex_lock(&engine_lock);
     bool ordered = flatten(exec, graph);
     if (!ordered)
@@ -97,10 +96,8 @@ static CUresult instantiate_logged(CUgraphExec *exec, CUgraph graph, char *log, 
 }
 
 #define LOGGED (CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t room)
-FORWARD(cuGraphInstantiate, LOGGED, ENTRY_CONTEXT | ENTRY_UNSAFE,
-        ((void)error, instantiate_logged(exec, graph, log, room)))
-FORWARD(cuGraphInstantiate_v2, LOGGED, ENTRY_CONTEXT | ENTRY_UNSAFE,
-        ((void)error, instantiate_logged(exec, graph, log, room)))
+FORWARD_BOTH(cuGraphInstantiate, _v2, LOGGED, ENTRY_CONTEXT | ENTRY_UNSAFE, ((void)error,
+             instantiate_logged(exec, graph, log, room)))
 FORWARD(cuGraphInstantiateWithFlags, (CUgraphExec *exec, CUgraph graph, unsigned long long flags),
         ENTRY_CONTEXT | ENTRY_UNSAFE, instantiate(exec, graph, flags))
 
@@ -125,13 +122,9 @@ static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
     return result;
 }
 
-FORWARD(cuGraphInstantiateWithParams, (CUgraphExec *exec, CUgraph graph,
-        CUDA_GRAPH_INSTANTIATE_PARAMS *parameters), ENTRY_CONTEXT | ENTRY_UNSAFE,
-        instantiate_with(exec, graph, parameters))
-FORWARD(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *exec, CUgraph graph,
-        CUDA_GRAPH_INSTANTIATE_PARAMS *parameters), ENTRY_CONTEXT | ENTRY_UNSAFE,
-        instantiate_with(exec, graph, parameters))
-
+FORWARD_BOTH(cuGraphInstantiateWithParams, _ptsz, (CUgraphExec *exec, CUgraph graph,
+             CUDA_GRAPH_INSTANTIATE_PARAMS *parameters), ENTRY_CONTEXT | ENTRY_UNSAFE,
+             instantiate_with(exec, graph, parameters))
 API(cuGraphExecDestroy, CUgraphExec handle)
 {
     ENTER(ENTRY_INIT);
@@ -141,15 +134,6 @@ API(cuGraphExecDestroy, CUgraphExec handle)
     object_remove(exec);
     LOCKED(engine_lock);
     exec_free(exec);                 /* a launch in flight holds all it needs itself */
-    return CUDA_SUCCESS;
-}
-
-API(cuGraphExecGetFlags, CUgraphExec handle, cuuint64_t *flags)
-{
-    ENTER(ENTRY_INIT);
-    if (flags == NULL || graph_exec_from(handle) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *flags = graph_exec_from(handle)->flags;
     return CUDA_SUCCESS;
 }
 

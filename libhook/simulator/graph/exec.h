@@ -12,7 +12,6 @@ struct step {
 };
 
 struct graph_exec {
-    unsigned long long flags;
     struct step *steps;
     size_t count;
     struct position last;            /* where it was launched last */

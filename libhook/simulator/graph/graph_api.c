@@ -99,11 +99,5 @@ API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
     return CUDA_SUCCESS;
 }
 
-API(cuGraphNodeGetType, CUgraphNode handle, CUgraphNodeType *type)
-{
-    ENTER(ENTRY_INIT);
-    if (type == NULL || node_from(handle) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *type = node_from(handle)->type;
-    return CUDA_SUCCESS;
-}
+GETTER(cuGraphNodeGetType, (CUgraphNode handle, CUgraphNodeType *type), ENTRY_INIT, type,
+       node_from(handle) == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS, node_from(handle)->type)

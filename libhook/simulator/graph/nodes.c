@@ -361,12 +361,6 @@ API(cuGraphExecMemsetNodeSetParams, CUgraphExec exec, CUgraphNode node,
     SET_STEP(node_work_set(parameters, &work))
 }
 
-API(cuGraphExecHostNodeSetParams, CUgraphExec exec, CUgraphNode node,
-    const CUDA_HOST_NODE_PARAMS *parameters)
-{
-    SET_STEP(node_work_host(parameters, &work))
-}
-
 API(cuGraphExecNodeSetParams, CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *parameters)
 {
     SET_STEP(node_work(parameters, &work))

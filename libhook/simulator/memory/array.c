@@ -14,10 +14,8 @@
 
 struct array {
     struct context *context;
-    CUDA_ARRAY3D_DESCRIPTOR descriptor;
     CUdeviceptr memory;
-    size_t pitch, rows, layers;
-    bool level;                      /* of a mipmapped array, with which alone it goes */
+    size_t pitch, rows;
 };
 
 static size_t format_bytes(CUarray_format format)
@@ -53,8 +51,8 @@ bool array_side(CUarray handle, struct side *side)
     return true;
 }
 
-/* A new one in the current context. `level`: of a mipmapped array. */
-static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, bool level)
+/* A new one in the current context. */
+static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
     size_t element = descriptor != NULL ? format_bytes(descriptor->Format) : 0;
     unsigned channels = descriptor != NULL ? descriptor->NumChannels : 0;
@@ -65,11 +63,11 @@ static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descr
     if (array == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *array = (struct array){
-        .context = context_current()->owner, .descriptor = *descriptor, .level = level,
+        .context = context_current()->owner,
         .pitch = (descriptor->Width * element * channels + 511) / 512 * 512,
-        .rows = descriptor->Height != 0 ? descriptor->Height : 1,
-        .layers = descriptor->Depth != 0 ? descriptor->Depth : 1};
-    CUresult result = device_allocate(array->context, array->pitch * array->rows * array->layers,
+        .rows = descriptor->Height != 0 ? descriptor->Height : 1};
+    size_t layers = descriptor->Depth != 0 ? descriptor->Depth : 1;
+    CUresult result = device_allocate(array->context, array->pitch * array->rows * layers,
                                       ALLOCATED, NULL, &array->memory);
     if (result != CUDA_SUCCESS) {
         free(array);
@@ -91,30 +89,17 @@ API(cuArrayCreate_v2, CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *descriptor)
     CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width, .Height = descriptor->Height,
                                      .Format = descriptor->Format,
                                      .NumChannels = descriptor->NumChannels};
-    return array_make(handle, &whole, false);
+    return array_make(handle, &whole);
 }
 
 FORWARD(cuArray3DCreate_v2, (CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor),
-        ENTRY_CONTEXT | ENTRY_UNSAFE, array_make(handle, descriptor, false))
-
-API(cuArray3DGetDescriptor_v2, CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray handle)
-{
-    ENTER(ENTRY_CONTEXT);
-    if (descriptor == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (array_from(handle) == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *descriptor = array_from(handle)->descriptor;
-    return CUDA_SUCCESS;
-}
+        ENTRY_CONTEXT | ENTRY_UNSAFE, array_make(handle, descriptor))
 
 /* Frees an existing array when the work of its context has ended. */
 static CUresult array_end(CUarray handle)
 {
     struct array *array = array_from(handle);
-    pthread_mutex_lock(&engine_lock);
-    CUresult result = context_wait(array->context);
-    pthread_mutex_unlock(&engine_lock);
+    CUresult result = context_drain(array->context);
     if (result != CUDA_SUCCESS)
         return result;
     object_remove(array);
@@ -130,8 +115,7 @@ static CUresult array_end(CUarray handle)
 API(cuArrayDestroy, CUarray handle)
 {
     ENTER(ENTRY_INIT | ENTRY_UNSAFE);
-    return array_from(handle) == NULL || array_from(handle)->level ? CUDA_ERROR_INVALID_HANDLE
-                                                                   : array_end(handle);
+    return array_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : array_end(handle);
 }
 
 /* Mipmapped arrays: an array for each level, half the previous level's length in each direction. */
@@ -192,12 +176,12 @@ API(cuMipmappedArrayCreate, CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIP
     if (mipmap == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUDA_ARRAY3D_DESCRIPTOR level = *descriptor;
-    CUresult result = array_make(&mipmap->levels[0], &level, true);
+    CUresult result = array_make(&mipmap->levels[0], &level);
     mipmap->count = result == CUDA_SUCCESS;
     while (result == CUDA_SUCCESS && mipmap->count < count && mipmap->count < LEVELS
            && !is_last(&level)) {
         level = next_level(level);
-        result = array_make(&mipmap->levels[mipmap->count], &level, true);
+        result = array_make(&mipmap->levels[mipmap->count], &level);
         mipmap->count += result == CUDA_SUCCESS;
     }
     if (result != CUDA_SUCCESS) {
@@ -206,20 +190,6 @@ API(cuMipmappedArrayCreate, CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIP
     }
     object_add(mipmap, OBJECT_MIPMAP);
     *handle = (CUmipmappedArray)mipmap;
-    return CUDA_SUCCESS;
-}
-
-API(cuMipmappedArrayGetLevel, CUarray *array, CUmipmappedArray handle, unsigned int level)
-{
-    ENTER(ENTRY_CONTEXT);
-    struct mipmap *mipmap = mipmap_from(handle);
-    if (array == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (mipmap == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (level >= mipmap->count)
-        return CUDA_ERROR_INVALID_VALUE;
-    *array = mipmap->levels[level];
     return CUDA_SUCCESS;
 }
 

@@ -54,8 +54,6 @@ API(cuMemHostAlloc, void **memory, size_t size, unsigned int flags)
 
 FORWARD(cuMemAllocHost_v2, (void **memory, size_t size), ENTRY_CONTEXT | ENTRY_UNSAFE,
         allocate(memory, size, ALLOCATED_HOST, CU_MEMHOSTALLOC_DEVICEMAP))
-FORWARD(cuMemAllocHost, (void **memory, unsigned int size), ENTRY_CONTEXT | ENTRY_UNSAFE,
-        allocate(memory, size, ALLOCATED_HOST, CU_MEMHOSTALLOC_DEVICEMAP))
 
 API(cuMemAllocManaged, CUdeviceptr *address, size_t size, unsigned int flags)
 {
@@ -83,9 +81,7 @@ static CUresult release(void *memory, enum allocation_kind kind, CUresult unknow
     allocations_unlock();
     if (!ours)
         return inside ? CUDA_ERROR_INVALID_VALUE : unknown;
-    pthread_mutex_lock(&engine_lock);
-    CUresult result = context_wait(context);
-    pthread_mutex_unlock(&engine_lock);
+    CUresult result = context_drain(context);
     if (result != CUDA_SUCCESS)
         return result;
     allocations_lock();

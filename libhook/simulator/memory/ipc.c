@@ -100,9 +100,7 @@ API(cuIpcOpenMemHandle_v2, CUdeviceptr *address, CUipcMemHandle handle, unsigned
 API(cuIpcCloseMemHandle, CUdeviceptr address)
 {
     ENTER(ENTRY_CONTEXT);
-    pthread_mutex_lock(&engine_lock);
-    CUresult result = context_wait(context_current());
-    pthread_mutex_unlock(&engine_lock);
+    CUresult result = context_drain(context_current());
     if (result != CUDA_SUCCESS)
         return result;
     allocations_lock();

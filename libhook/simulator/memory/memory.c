@@ -70,9 +70,7 @@ static CUresult free_memory(CUdeviceptr address)
     if (pooled)
         /* A pool's memory is of no context: the work that may use it is the caller's. */
         return free_behind_all(context_current() != NULL ? context_current() : context, address);
-    pthread_mutex_lock(&engine_lock);        /* as in the driver: what is in flight may use it */
-    result = context_wait(context);
-    pthread_mutex_unlock(&engine_lock);
+    result = context_drain(context);        /* as in the driver: what is in flight may use it */
     if (result != CUDA_SUCCESS)
         return result;
     allocations_lock();

@@ -108,21 +108,10 @@ FORWARD(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute name, voi
 FORWARD(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute name, void *value),
         ENTRY_INIT, attribute_locked(pool, name, value, false))
 
-static CUresult give_pool(CUmemoryPool *pool, struct device *device, CUresult none,
-                          struct pool *(*which)(struct device *))
-{
-    if (pool == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL)
-        return none;
-    *pool = (CUmemoryPool)which(device);
-    return CUDA_SUCCESS;
-}
-
-FORWARD(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device), ENTRY_INIT,
-        give_pool(pool, device_at(device), CUDA_ERROR_INVALID_DEVICE, pool_default))
-FORWARD(cuDeviceGetMemPool, (CUmemoryPool *pool, CUdevice device), ENTRY_INIT,
-        give_pool(pool, device_at(device), CUDA_ERROR_INVALID_DEVICE, pool_current))
+GETTER(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool, CUdevice device), ENTRY_INIT, pool,
+       device_check(device), (CUmemoryPool)pool_default(device_at(device)))
+GETTER(cuDeviceGetMemPool, (CUmemoryPool *pool, CUdevice device), ENTRY_INIT, pool,
+       device_check(device), (CUmemoryPool)pool_current(device_at(device)))
 
 API(cuDeviceSetMemPool, CUdevice ordinal, CUmemoryPool handle)
 {
@@ -187,31 +176,5 @@ API(cuMemPoolGetAccess, CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocati
         && (device_at(location->id) == pool_from(pool)->device
             || (pool_from(pool)->readers >> location->id & 1) != 0);
     *flags = open ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    return CUDA_SUCCESS;
-}
-
-/* The pool of a place, as CUDA 13 asks for it; only devices have pools here. */
-static struct device *device_of(const CUmemLocation *location, CUmemAllocationType type)
-{
-    return location != NULL && location->type == CU_MEM_LOCATION_TYPE_DEVICE
-        && type == CU_MEM_ALLOCATION_TYPE_PINNED ? device_at(location->id) : NULL;
-}
-
-FORWARD(cuMemGetDefaultMemPool,
-        (CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type), ENTRY_INIT,
-        give_pool(pool, device_of(location, type), CUDA_ERROR_INVALID_VALUE, pool_default))
-FORWARD(cuMemGetMemPool,
-        (CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type), ENTRY_INIT,
-        give_pool(pool, device_of(location, type), CUDA_ERROR_INVALID_VALUE, pool_current))
-
-API(cuMemSetMemPool, CUmemLocation *location, CUmemAllocationType type, CUmemoryPool handle)
-{
-    ENTER(ENTRY_INIT);
-    struct pool *pool = pool_from(handle);
-    if (pool == NULL || device_of(location, type) != pool->device)
-        return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
-    pool->device->current_pool = pool;
-    allocations_unlock();
     return CUDA_SUCCESS;
 }

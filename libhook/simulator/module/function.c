@@ -35,31 +35,12 @@ static CUresult attribute_of(int *value, CUfunction_attribute attribute, CUfunct
     return CUDA_SUCCESS;
 }
 
-static CUresult check(CUfunction handle)
-{
-    return function_from(handle) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
 FORWARD(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction function),
         ENTRY_CONTEXT, attribute_of(value, attribute, function))
 
-API(cuFuncSetAttribute, CUfunction function, CUfunction_attribute attribute, int value)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)attribute, (void)value;
-    return check(function);
-}
-
-API(cuFuncGetName, const char **name, CUfunction function)
-{
-    ENTER(ENTRY_INIT);
-    if (name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (function_from(function) == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *name = function_from(function)->kernel->name;
-    return CUDA_SUCCESS;
-}
+GETTER(cuFuncGetName, (const char **name, CUfunction function), ENTRY_INIT, name,
+       function_from(function) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
+       function_from(function)->kernel->name)
 
 API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t *size)
 {
@@ -73,48 +54,4 @@ API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t 
     if (size != NULL)
         *size = 8;
     return CUDA_SUCCESS;
-}
-
-FORWARD(cuFuncLoad, (CUfunction function), ENTRY_CONTEXT, check(function))
-
-API(cuKernelGetAttribute, int *value, CUfunction_attribute attribute, CUkernel kernel,
-    CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    return attribute_of(value, attribute, (CUfunction)kernel);
-}
-
-API(cuKernelSetAttribute, CUfunction_attribute attribute, int value, CUkernel kernel,
-    CUdevice device)
-{
-    ENTER(ENTRY_INIT);
-    (void)attribute, (void)value;
-    return device_at(device) == NULL ? CUDA_ERROR_INVALID_DEVICE : check((CUfunction)kernel);
-}
-
-static CUresult blocks_per_multiprocessor(int *count, CUfunction function, int threads)
-{
-    if (count == NULL || threads <= 0 || threads > 1024)
-        return CUDA_ERROR_INVALID_VALUE;
-    *count = 2048 / threads < 32 ? 2048 / threads : 32;
-    return check(function);
-}
-
-API(cuOccupancyMaxActiveBlocksPerMultiprocessor, int *count, CUfunction function, int threads,
-    size_t shared)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)shared;
-    return blocks_per_multiprocessor(count, function, threads);
-}
-
-API(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, int *count, CUfunction function,
-    int threads, size_t shared, unsigned int flags)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)shared;
-    return flags > 1 ? CUDA_ERROR_INVALID_VALUE
-                     : blocks_per_multiprocessor(count, function, threads);
 }

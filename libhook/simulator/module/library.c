@@ -25,16 +25,6 @@ API(cuLibraryLoadData, CUlibrary *library, const void *code, CUjit_option *optio
     return module_load(code, NULL, (struct module **)library);
 }
 
-API(cuLibraryLoadFromFile, CUlibrary *library, const char *path, CUjit_option *options,
-    void **values, unsigned int count, CUlibraryOption *library_options, void **library_values,
-    unsigned int library_count)
-{
-    ENTER(ENTRY_INIT);
-    (void)options, (void)values, (void)count;
-    (void)library_options, (void)library_values, (void)library_count;
-    return module_load_file(path, NULL, (struct module **)library);
-}
-
 API(cuLibraryUnload, CUlibrary handle)
 {
     ENTER(ENTRY_INIT);
@@ -57,16 +47,9 @@ API(cuLibraryGetKernel, CUkernel *kernel, CUlibrary handle, const char *name)
     return *kernel != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-API(cuLibraryGetKernelCount, unsigned int *count, CUlibrary handle)
-{
-    ENTER(ENTRY_INIT);
-    if (count == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (library_from(handle) == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *count = (unsigned)library_from(handle)->count;
-    return CUDA_SUCCESS;
-}
+GETTER(cuLibraryGetKernelCount, (unsigned int *count, CUlibrary handle), ENTRY_INIT, count,
+       library_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
+       (unsigned)library_from(handle)->count)
 
 /* The library's functions for one context, made when first asked for. */
 static struct module *instance_in(struct module *library, struct context *context)
@@ -95,17 +78,9 @@ static struct module *instance_in(struct module *library, struct context *contex
     return instance;
 }
 
-API(cuLibraryGetModule, CUmodule *module, CUlibrary handle)
-{
-    ENTER(ENTRY_CONTEXT);
-    struct module *library = library_from(handle);
-    if (module == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (library == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *module = (CUmodule)instance_in(library, context_current());
-    return CUDA_SUCCESS;
-}
+GETTER(cuLibraryGetModule, (CUmodule *module, CUlibrary handle), ENTRY_CONTEXT, module,
+       library_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
+       (CUmodule)instance_in(library_from(handle), context_current()))
 
 API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
 {
@@ -120,25 +95,4 @@ API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
                    ->functions[own - own->module->functions];
     *function = (CUfunction)own;
     return CUDA_SUCCESS;
-}
-
-static CUresult no_variable(CUlibrary handle, const char *name)
-{
-    if (name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    return library_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_NOT_FOUND;
-}
-
-API(cuLibraryGetGlobal, CUdeviceptr *address, size_t *size, CUlibrary library, const char *name)
-{
-    ENTER(ENTRY_CONTEXT);
-    (void)address, (void)size;
-    return no_variable(library, name);
-}
-
-API(cuLibraryGetManaged, CUdeviceptr *address, size_t *size, CUlibrary library, const char *name)
-{
-    ENTER(ENTRY_INIT);
-    (void)address, (void)size;
-    return no_variable(library, name);
 }

@@ -126,11 +126,8 @@ CUresult module_load(const char *image, struct context *context, struct module *
     if (module == NULL || functions == NULL)
         abort();
     *module = (struct module){.context = context, .functions = functions, .count = count};
-    if (context != NULL) {           /* as driver 580 does */
-        pthread_mutex_lock(&engine_lock);
-        context_wait(context);
-        pthread_mutex_unlock(&engine_lock);
-    }
+    if (context != NULL)
+        context_drain(context);      /* as driver 580 does */
     for (size_t i = 0; i < count; i++) {
         functions[i] = (struct function){kernels[i], context, module};
         object_add(&functions[i], OBJECT_FUNCTION);
@@ -219,9 +216,7 @@ API(cuModuleUnload, CUmodule handle)
     struct module *module = module_from(handle);
     if (module == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    pthread_mutex_lock(&engine_lock);        /* its code may be running */
-    CUresult result = context_wait(module->context);
-    pthread_mutex_unlock(&engine_lock);
+    CUresult result = context_drain(module->context);        /* its code may be running */
     module_unload(module);
     return result;
 }
@@ -246,16 +241,9 @@ API(cuModuleGetFunction, CUfunction *function, CUmodule handle, const char *name
     return *function != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-API(cuModuleGetFunctionCount, unsigned int *count, CUmodule handle)
-{
-    ENTER(ENTRY_CONTEXT);
-    if (count == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (module_from(handle) == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
-    *count = (unsigned)module_from(handle)->count;
-    return CUDA_SUCCESS;
-}
+GETTER(cuModuleGetFunctionCount, (unsigned int *count, CUmodule handle), ENTRY_CONTEXT, count,
+       module_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
+       (unsigned)module_from(handle)->count)
 
 API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, const char *name)
 {

@@ -155,30 +155,3 @@ API_PTSZ(cuStreamGetCaptureInfo_v3,
          (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
           const CUgraphNode **ends, const CUgraphEdgeData **edges, size_t *count),
          return tell(on, (struct info){status, id, graph, ends, edges, count});)
-
-static CUresult update(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
-{
-    FIND_STREAM(handle);
-    if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (nodes == NULL && count != 0))
-        return CUDA_ERROR_INVALID_VALUE;
-    LOCKED(engine_lock);
-    if (stream->capture == NULL)
-        result = CUDA_ERROR_ILLEGAL_STATE;
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        if (node_from(nodes[i]) == NULL || node_from(nodes[i])->graph != stream->capture->graph)
-            result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS && flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
-        capture_set_ends(stream, (struct node *const *)nodes, count);
-    else if (result == CUDA_SUCCESS)
-        capture_add_ends(stream, (struct node *const *)nodes, count);
-    return result;
-}
-
-API_PTSZ(cuStreamUpdateCaptureDependencies,
-         (CUstream stream, CUgraphNode *nodes, size_t count, unsigned int flags),
-         return update(on, nodes, count, flags);)
-API_PTSZ(cuStreamUpdateCaptureDependencies_v2,
-         (CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t count,
-          unsigned int flags),
-         (void)edges;
-         return update(on, nodes, count, flags);)

@@ -45,9 +45,7 @@ static CUresult destroy(CUevent handle)
     return result;
 }
 
-FORWARD(cuEventDestroy, (CUevent handle), ENTRY_INIT, destroy(handle))
-FORWARD(cuEventDestroy_v2, (CUevent handle), ENTRY_INIT, destroy(handle))
-
+FORWARD_BOTH(cuEventDestroy, _v2, (CUevent handle), ENTRY_INIT, destroy(handle))
 static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
 {
     struct event *event = event_from(handle);
@@ -169,7 +167,5 @@ static CUresult elapsed(float *milliseconds, CUevent from_handle, CUevent to_han
     return result;
 }
 
-FORWARD(cuEventElapsedTime, (float *milliseconds, CUevent from, CUevent to), ENTRY_INIT,
-        elapsed(milliseconds, from, to))
-FORWARD(cuEventElapsedTime_v2, (float *milliseconds, CUevent from, CUevent to), ENTRY_INIT,
-        elapsed(milliseconds, from, to))
+FORWARD_BOTH(cuEventElapsedTime, _v2, (float *milliseconds, CUevent from, CUevent to), ENTRY_INIT,
+             elapsed(milliseconds, from, to))

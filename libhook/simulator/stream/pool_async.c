@@ -62,9 +62,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !awaits_frees(context))
         return result;
     /* As the driver: what was freed but not come to yet may be enough. */
-    pthread_mutex_lock(&engine_lock);
-    context_wait(context);
-    pthread_mutex_unlock(&engine_lock);
+    context_drain(context);
     pools_trim(pool->device);
     return pool_take(pool, context, size, address);
 }
