@@ -18,7 +18,6 @@
 #include "driver/ops.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
-#include "gate/commit.h"
 #include "gate/gate.h"
 
 #define TRIES 10                     /* STOP may arrive repeatedly */

@@ -46,7 +46,6 @@
 #include "driver/ops.h"
 #include "flight/bus_sharing.h"
 #include "gate/client.h"
-#include "gate/connection.h"
 #include "gate/contexts.h"
 #include "tier/host.h"
 #include "tier/peer.h"

@@ -26,7 +26,6 @@
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "gate/client.h"
-#include "gate/connection.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
 #include "ipc/ipc_import.h"

@@ -32,7 +32,6 @@
 #include "driver/own_file.h"
 #include "driver/stubs.h"
 #include "gate/client.h"
-#include "gate/connection.h"
 #include "gate/gate.h"
 #include "nvshare/protocol.h"
 #include "tier/host.h"

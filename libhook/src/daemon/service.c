@@ -30,8 +30,6 @@
 #include "flight/drain.h"
 #include "flight/pace.h"
 #include "gate/client.h"
-#include "gate/commit.h"
-#include "gate/connection.h"
 #include "gate/gate.h"
 #include "gate/inflight.h"
 #include "memory/allocation.h"

@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends a client's reports to the daemon, and opens or closes its gate by the memory figures.
+ * Sends a client's reports to the daemon, opens or closes its gate by the memory figures, and asks
+ * the daemon how far its memory may grow.
  */
 #include "gate/client.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "driver/bell.h"
 #include "driver/forked.h"
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/own_file.h"
+#include "driver/setting.h"
 #include "driver/stubs.h"
-#include "gate/commit.h"
-#include "gate/connection.h"
 #include "gate/gate.h"
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -134,6 +139,121 @@ CUresult device_uuid(CUdevice device, CUuuid *uuid)
 {
     return HAVE_REAL(cuDeviceGetUuid_v2) ? REAL(cuDeviceGetUuid_v2)(uuid, device)
                                          : REAL(cuDeviceGetUuid)(uuid, device);
+}
+
+/*
+ * The connection to the daemon, without any client's state. It is a handle of own_file.h.
+ */
+
+/* A daemon that does not read for this long counts as gone. */
+static const struct timeval SEND_PATIENCE = { .tv_sec = 2 };
+
+static int new_socket(void)
+{
+    UNFORKED;
+    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+}
+
+int connection_open(void)
+{
+    const char *path = setting("NVSHARE_SOCKET");
+    if (path == NULL || *path == '\0')
+        path = NVSHARE_DEFAULT_SOCKET;
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    if (strlen(path) >= sizeof address.sun_path) {
+        complain("NVSHARE_SOCKET=%s is longer than a socket's path can be", path);
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    strcpy(address.sun_path, path);
+    int connection = new_socket(), fd = own_file_descriptor(connection);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &SEND_PATIENCE, sizeof SEND_PATIENCE);
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
+        own_file_close(connection);
+        return -1;
+    }
+    return connection;
+}
+
+bool connection_send(int connection, const struct nvshare_report *report)
+{
+    int socket = own_file_descriptor(connection);
+    struct iovec part = { .iov_base = (void *)report, .iov_len = sizeof *report };
+    const struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
+    ssize_t sent;
+    do
+        sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)sizeof *report;
+}
+
+/* The descriptor that came with a packet, or -1. */
+static int unpack(struct msghdr *message)
+{
+    int descriptor = -1;
+    struct cmsghdr *head = CMSG_FIRSTHDR(message);
+    if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
+        memcpy(&descriptor, CMSG_DATA(head), sizeof descriptor);
+    return descriptor;
+}
+
+/* The control buffer holds one descriptor; the kernel closes further ones. */
+static ssize_t receive(int connection, char *packet, size_t size, int *descriptor)
+{
+    struct iovec part = { .iov_base = packet, .iov_len = size };
+    union { struct cmsghdr head; char space[CMSG_LEN(sizeof(int))]; } control;
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+                              .msg_controllen = sizeof control.space };
+    UNFORKED;
+    ssize_t length = recvmsg(own_file_descriptor(connection), &message,
+                             MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    *descriptor = own_file_add(length >= 0 ? unpack(&message) : -1);
+    return length;
+}
+
+int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
+                       int timeout_ms)
+{
+    struct pollfd ready = { .fd = own_file_descriptor(connection), .events = POLLIN };
+    if (descriptor != NULL)
+        *descriptor = -1;
+    if (ready.fd < 0)
+        return -1;
+    int count = poll(&ready, 1, timeout_ms);
+    if (count == 0 || (count < 0 && errno == EINTR))
+        return 0;
+    char extra[sizeof *order + 1];  /* so that a longer packet is seen to be longer */
+    int came;
+    ssize_t length = receive(connection, extra, sizeof extra, &came);
+    if (descriptor != NULL)
+        *descriptor = came;
+    else
+        own_file_close(came);
+    if (length < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (length != (ssize_t)sizeof *order) {
+        if (length > 0)
+            complain("nvshared sent a record of %zd bytes instead of %zu; leaving it",
+                     length, sizeof *order);
+        return -1;
+    }
+    memcpy(order, extra, sizeof *order);
+    if (order->version != NVSHARE_PROTOCOL_VERSION && order->type != NVSHARE_REFUSED) {
+        complain("nvshared speaks protocol %u, this library %u; leaving it",
+                 order->version, NVSHARE_PROTOCOL_VERSION);
+        return -1;
+    }
+    return 1;
+}
+
+bool connection_next(int connection, unsigned type, struct nvshare_order *order)
+{
+    struct nvshare_order next;
+    return recv(own_file_descriptor(connection), &next, sizeof next,
+                MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT) == (ssize_t)sizeof next
+           && next.type == type && connection_receive(connection, order, NULL, 0) == 1;
 }
 
 static bool send_text(int socket, uint16_t type, const char *text)
@@ -299,6 +419,249 @@ void clients_want(void)
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY,
                                                      .flags = NVSHARE_WANTS });
     }
+}
+
+/*
+ * Asks the daemon how far the client's memory may grow, resident and swapped together. The daemon
+ * grants ahead, so most allocations need no message.
+ *
+ * Memory to be pinned is requested each time, and the daemon counts a grant as pinned at once. The
+ * figures alone cannot tell the daemon when to stop counting it separately, because another thread
+ * may have freed as much meanwhile. Each report therefore says up to which COMMIT the answers have
+ * been read (`answered`), and how many of the granted bytes are still to be pinned (`to_pin`). A
+ * grant is part of that sum from the moment its answer is read until the figures contain it,
+ * however long its thread takes, and independently of other threads' pinning and freeing.
+ *
+ * A thread may end in between, or leave by siglongjmp() from a signal handler, without notice. A
+ * grant that is unused for long is therefore given up.
+ */
+
+#define GRANT_UNUSED_MOST_US 60000000
+#define ANSWER_EXPECTED_US 100000    /* if it depends on no other client */
+#define RECLAIM_US 2000000           /* us for work that uses freed memory, and may wait for us */
+
+/* The last pin request of this thread, and its entry. */
+static __thread struct {
+    struct client *client;
+    struct open_commit *entry;
+    uint64_t number;
+} latest;
+
+/* This thread's entry, if its COMMIT is still open: the entry of a COMMIT that was refused, voided
+ * or given up is free or reused. */
+static struct open_commit *own_entry(void)
+{
+    return latest.entry != NULL && latest.entry->number == latest.number ? latest.entry : NULL;
+}
+
+static void close_entry(struct client *client, struct open_commit *entry)
+{
+    *entry = (struct open_commit){ .number = 0 };
+    if (client->waits_for_entry)
+        bell_ring(&client->commit_bell);
+    client->waits_for_entry = false;
+    client_changed(client);
+}
+
+void client_settle(void)
+{
+    struct open_commit *entry = own_entry();
+    if (entry != NULL)
+        close_entry(latest.client, entry);
+}
+
+void client_commit_answered(struct client *client, uint64_t number,
+                            const struct nvshare_limits *answer)
+{
+    client->answered_commit = number;
+    if (!client->reason_begun)
+        client->reason[0] = '\0';
+    client->reason_begun = false;
+    if (answer != NULL)
+        client->commit_answer = *answer;
+    for (size_t i = 0; i < OPEN_COMMITS_MAX; i++) {
+        struct open_commit *entry = &client->open_commits[i];
+        if (entry->number == 0 || entry->number > number || entry->granted != 0)
+            continue;
+        if (answer != NULL && entry->number == number && answer->commit >= entry->wanted)
+            entry->granted = now_microseconds();
+        else
+            close_entry(client, entry);
+    }
+}
+
+void client_append_refusal(struct client *client, const char *text, size_t size)
+{
+    if (!client->reason_begun)
+        client->reason[0] = '\0';
+    client->reason_begun = true;
+    size_t left = sizeof client->reason - 1 - strlen(client->reason);
+    strncat(client->reason, text, size < left ? size : left);
+}
+
+/* Prints why the program gets OUT_OF_MEMORY, once for each reason. memory_lock is held,
+ * and released meanwhile, because stderr may be slow. */
+static void explain(struct client *client)
+{
+    if (client->reason[0] == '\0' || strcmp(client->reason, client->printed_reason) == 0)
+        return;
+    memcpy(client->printed_reason, client->reason, sizeof client->printed_reason);
+    char reason[REASON_LONGEST];
+    memcpy(reason, client->reason, sizeof reason);
+    pthread_mutex_unlock(&memory_lock);
+    complain("out of GPU memory, as %s", reason);
+    pthread_mutex_lock(&memory_lock);
+}
+
+uint64_t client_to_pin(const struct client *client)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < OPEN_COMMITS_MAX; i++)
+        if (client->open_commits[i].granted != 0)
+            bytes += client->open_commits[i].pins;
+    return bytes;
+}
+
+int64_t client_expire_grants(struct client *client)
+{
+    uint64_t now = now_microseconds();
+    int64_t left = NEVER;
+    for (size_t i = 0; i < OPEN_COMMITS_MAX; i++) {
+        struct open_commit *entry = &client->open_commits[i];
+        if (entry->granted == 0)
+            continue;
+        uint64_t end = entry->granted + GRANT_UNUSED_MOST_US;
+        if (end <= now)
+            close_entry(client, entry);
+        else if ((int64_t)(end - now) < left)
+            left = (int64_t)(end - now);
+    }
+    return left;
+}
+
+/* Waits until client->commit_bell changes, or until `until` if not NULL. memory_lock is held, and
+ * released meanwhile. */
+static void wait_for_answer(struct client *client, const struct timespec *until)
+{
+    BLOCKED;
+    uint32_t heard = atomic_load(&client->commit_bell);
+    pthread_mutex_unlock(&memory_lock);
+    bell_sleep(&client->commit_bell, heard, until);
+    pthread_mutex_lock(&memory_lock);
+}
+
+/* Takes an entry for this thread's next COMMIT, or reuses its former entry. False: no entry was
+ * free, and the thread has waited for one. A thread that has an entry never waits here, so entries
+ * become free. */
+static bool take_entry(struct client *client, uint64_t wanted, uint64_t pins)
+{
+    struct open_commit *entry = own_entry();
+    for (size_t i = 0; i < OPEN_COMMITS_MAX && entry == NULL; i++)
+        if (client->open_commits[i].number == 0)
+            entry = &client->open_commits[i];
+    if (entry == NULL) {
+        client->waits_for_entry = true;
+        wait_for_answer(client, NULL);
+        return false;
+    }
+    latest.client = client;
+    latest.entry = entry;
+    latest.number = client->last_commit + 1;
+    *entry = (struct open_commit){ latest.number, wanted, pins, 0 };
+    return true;
+}
+
+bool client_commit(struct client *client, uint64_t size)
+{
+    return client_commit_pinned(client, size, 0, client_patience_ends());
+}
+
+uint64_t client_patience_ends(void)
+{
+    return now_microseconds() + RECLAIM_US;
+}
+
+/* Sends a COMMIT and waits. True: client->commit_answer is its answer. memory_lock is held, and
+ * released during the wait. */
+static bool ask(struct client *client, uint64_t wanted, uint64_t pins)
+{
+    uint64_t number = ++client->last_commit;
+    unsigned introduced = client->introduced;
+    client_send(client, (struct nvshare_report){ .type = NVSHARE_COMMIT, .number = number,
+                                                 .commit = wanted, .pins = pins });
+    uint64_t end = now_microseconds() + ANSWER_EXPECTED_US;
+    const struct timespec until = { (time_t)(end / 1000000), (long)(end % 1000000 * 1000) };
+    bool late = false;
+    while (client->socket >= 0 && client->introduced == introduced
+           && client->answered_commit < number) {
+        if (late)
+            client_wake(client);     /* it may report the wait to the user: waiting.c */
+        wait_for_answer(client, late ? NULL : &until);
+        late = true;
+    }
+    return client->socket >= 0 && client->introduced == introduced
+           && client->answered_commit == number;
+}
+
+bool client_go_beyond(struct client *client, uint64_t bytes)
+{
+    UNCANCELLED;
+    bool settled = false, granted = false;
+    while (!settled && bytes <= client->limits.beyond
+           && client->memory.beyond <= client->limits.beyond - bytes) {
+        /* Counted from now on, so that messages sent meanwhile include it. */
+        uint64_t wanted = client->memory.beyond += bytes;
+        /* Without a daemon, its last limits apply. */
+        bool alone = client->socket < 0, answered = !alone && ask(client, 0, 0);
+        settled = alone || answered;
+        granted = alone || (answered && client->commit_answer.beyond >= wanted);
+        if (!granted)
+            client->memory.beyond -= bytes;
+        if (answered && !granted)
+            explain(client);
+    }
+    return granted;
+}
+
+bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, uint64_t until)
+{
+    UNCANCELLED;
+    bool granted, allowed = pins == 0;
+    if (pins > 0)
+        client_settle();             /* for a thread that a signal handler has jumped away from */
+    for (;;) {
+        uint64_t wanted = client_need(client) + size;
+        granted = allowed && wanted <= client->limits.commit;
+        if (granted)
+            break;
+        /* Memory that the program has freed does not count when it asks for more. */
+        uint64_t most = pins == 0 ? client->limits.commit : 0;
+        if (wanted > most && reclaim(client, wanted - most, 0))
+            continue;
+        if (client->socket < 0) {
+            /* Without a daemon, its last limits apply. */
+            granted = wanted <= client->limits.most;
+            if (!granted && reclaim(client, RECLAIM_ALL, until))
+                continue;
+            break;
+        }
+        if (pins > 0 && !take_entry(client, wanted, pins))
+            continue;
+        bool ours = ask(client, wanted, pins);
+        /* The answer to this COMMIT refuses. If less than that grant applies by now (the
+         * answer to another thread's later COMMIT), or memory has been freed since, ask again. */
+        if (ours && client->commit_answer.commit < wanted && client_need(client) + size >= wanted
+            && !reclaim(client, RECLAIM_ALL, until)) {
+            explain(client);
+            break;
+        }
+        /* The grant stays valid even if later answers differ. */
+        const struct open_commit *own = own_entry();
+        allowed = pins == 0 || (own != NULL && own->granted != 0);
+    }
+    if (pins > 0 && !granted)
+        client_settle();
+    return granted;
 }
 
 /*

@@ -88,9 +88,9 @@ struct client {
     uint64_t host_most;              /* `host` of the last order: preallocators keep no more, */
     bool preallocates;               /* and begin slabs up to it */
 
-    int socket;                      /* a handle of connection.h; -1: no daemon is connected */
+    int socket;                      /* a handle of own_file.h; -1: no daemon is connected */
     uint64_t last_commit;            /* number of the last COMMIT sent */
-    /* commit.c. COMMITs of threads that want to pin memory, until the memory is counted as pinned;
+    /* COMMITs of threads that want to pin memory, until the memory is counted as pinned;
      * and whether a thread waits for a free entry. */
     struct open_commit {
         uint64_t number;             /* 0: the entry is free */
@@ -232,3 +232,40 @@ enum nvshare_pin_reason clients_pin_reason(void);
 
 /* Called right before a cuInit of the program. */
 void process_end_watch(void);
+
+/* The connection to the daemon, a handle of own_file.h. No lock is needed. */
+
+int connection_open(void);             /* -1 and errno */
+bool connection_send(int connection, const struct nvshare_report *report);
+/* Receives an order. 1: received, 0: none has arrived in time, -1: the connection has ended.
+ * `descriptor` receives a handle of the descriptor sent with the order, or -1; NULL: a descriptor
+ * is closed. */
+int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
+                       int timeout_ms);
+/* Receives the next order if it has arrived already and is of this type. */
+bool connection_next(int connection, unsigned type, struct nvshare_order *order);
+
+/* The daemon's grants to a client. With memory_lock held. */
+
+/* Waits, releasing the lock meanwhile, until allocated + pinned + pending may grow by `size`
+ * bytes. False: refused. */
+bool client_commit(struct client *client, uint64_t size);
+/* As client_commit(), for memory of which `pins` bytes will be pinned. The daemon counts these
+ * bytes as pinned until this thread calls client_settle(): once the figures contain them, or when
+ * they will not be pinned. `until`: deadline in us of waits for freed memory. */
+bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, uint64_t until);
+uint64_t client_patience_ends(void);               /* `until`, for a call that begins now */
+void client_settle(void);
+/* Records the answer to COMMIT `number`; NULL: it will not arrive. Earlier COMMITs without a grant
+ * are void. */
+void client_commit_answered(struct client *client, uint64_t number,
+                            const struct nvshare_limits *answer);
+/* Appends the text of a REASON to the reason for the next refusal. */
+void client_append_refusal(struct client *client, const char *text, size_t size);
+uint64_t client_to_pin(const struct client *client);    /* `to_pin` of a report */
+/* Gives up grants of threads that have ended or left the call. Returns the us until the next can be
+ * given up; NEVER: no grant is unused. */
+int64_t client_expire_grants(struct client *client);
+/* Waits until the daemon grants or refuses that memory.beyond grows by `bytes`. True: granted, and
+ * added to memory.beyond. */
+bool client_go_beyond(struct client *client, uint64_t bytes);

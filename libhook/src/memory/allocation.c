@@ -22,7 +22,6 @@
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "gate/client.h"
-#include "gate/commit.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
 #include "memory/managed.h"

@@ -30,7 +30,6 @@
 #include "driver/ops.h"
 #include "driver/setting.h"
 #include "gate/client.h"
-#include "gate/commit.h"
 #include "gate/contexts.h"
 #include "memory/allocation.h"
 #include "memory/ranges.h"

@@ -18,7 +18,6 @@
 
 #include "driver/log.h"
 #include "gate/client.h"
-#include "gate/commit.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
 

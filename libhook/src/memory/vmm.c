@@ -26,7 +26,6 @@
 #include "driver/ops.h"
 #include "flight/drain.h"
 #include "gate/client.h"
-#include "gate/commit.h"
 #include "gate/gate.h"
 #include "memory/allocation.h"
 #include "memory/ranges.h"

@@ -16,8 +16,6 @@
 #include "block/swap.h"
 #include "block/region.h"
 #include "gate/client.h"
-#include "gate/commit.h"
-#include "gate/connection.h"
 #include "gate/contexts.h"
 #include "flight/bus_sharing.h"
 #include "driver/log.h"

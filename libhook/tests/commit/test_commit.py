@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library says of memory that it was granted to pin: commit.c on commit_double.c."""
+"""What the library says of memory that it was granted to pin: client.c on commit_double.c."""
 
 import ctypes
 import threading
@@ -89,7 +89,7 @@ class Process:
 @pytest.fixture(scope="module", name="built")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("commit") / "commit.so"
-    return compile_double("commit", ["gate/commit.c"], library, LIBRARY)
+    return compile_double("commit", ["gate/client.c"], library, LIBRARY)
 
 
 @pytest.fixture
