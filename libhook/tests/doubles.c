@@ -30,6 +30,10 @@ WEAK struct client *clients[CLIENTS_MAX];
 WEAK void *real_find(enum real_index index) { return NULL; }
 WEAK CUresult real_absent(void) { return CUDA_ERROR_NOT_FOUND; }
 WEAK const char *setting(const char *name) { return NULL; }
+WEAK unsigned long setting_milliseconds(const char *name, unsigned long usual, unsigned long most)
+{
+    return usual;
+}
 WEAK void complain(const char *format, ...) {}
 WEAK void debug(const char *format, ...) {}
 WEAK const char *error_text(int error_number) { return ""; }

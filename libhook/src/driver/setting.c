@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "driver/locked.h"
+#include "driver/log.h"
 
 static struct {
     const char *name, *value;
@@ -49,4 +50,15 @@ const char *setting(const char *name)
         if (strcmp(settings[i].name, name) == 0)
             return settings[i].value;
     return NULL;
+}
+
+unsigned long setting_milliseconds(const char *name, unsigned long usual, unsigned long most)
+{
+    const char *text = setting(name);
+    char *end = NULL;
+    unsigned long value = text == NULL ? usual : strtoul(text, &end, 10);
+    if (text == NULL || (end != text && *end == '\0' && value <= most))
+        return value;
+    complain("%s=%s is not a number of milliseconds up to %lu; it is %lu", name, text, most, usual);
+    return usual;
 }

@@ -273,14 +273,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void prepare(void)
 {
-    const char *text = setting("NVSHARE_DRAIN_TARGET_MS");
-    char *end = NULL;
-    unsigned long milliseconds = text == NULL ? DEFAULT_TARGET_MS : strtoul(text, &end, 10);
-    if (text != NULL && (end == text || *end != '\0' || milliseconds > TARGET_MOST_MS)) {
-        complain("NVSHARE_DRAIN_TARGET_MS=%s is not a number of milliseconds up to %d; it is %d",
-                 text, TARGET_MOST_MS, DEFAULT_TARGET_MS);
-        milliseconds = DEFAULT_TARGET_MS;
-    }
+    unsigned long milliseconds = setting_milliseconds("NVSHARE_DRAIN_TARGET_MS", DEFAULT_TARGET_MS,
+                                                      TARGET_MOST_MS);
     usual_target = HAVE_REAL(cuCtxRecordEvent) ? milliseconds * 1000 : 0;
     /* Before the gate is first closed for this reason: threads inside read it without a lock. */
     gate_on_taken = pass_taken;

@@ -523,15 +523,8 @@ void large_release(struct large *large)
 void spares_prepare(const struct client *client)
 {
     struct spares *spares = spares_of(client);
-    const char *text = setting("NVSHARE_KEEP_FREED_MS");
-    char *end = NULL;
-    unsigned long milliseconds = text == NULL ? DEFAULT_STAY_MS : strtoul(text, &end, 10);
-    if (text != NULL && (end == text || *end != '\0' || milliseconds > STAY_MOST_MS)) {
-        complain("NVSHARE_KEEP_FREED_MS=%s is not a number of milliseconds up to %d; it is %d",
-                 text, STAY_MOST_MS, DEFAULT_STAY_MS);
-        milliseconds = DEFAULT_STAY_MS;
-    }
-    spares->stay = milliseconds * 1000;
+    spares->stay = 1000 * setting_milliseconds("NVSHARE_KEEP_FREED_MS", DEFAULT_STAY_MS,
+                                               STAY_MOST_MS);
     ring_clear(&spares->order);
     for (size_t i = 0; i < SPARE_BUCKETS; i++)
         ring_clear(&spares->alike[i]);
