@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Doubly linked rings, closed by their head: a member can be removed in constant time.
+ * Doubly linked rings, closed by their head: a member can be removed in constant time. And singly
+ * linked lists, by the field `next`.
  */
 #pragma once
 
@@ -46,3 +47,12 @@ static inline void ring_leave(struct ring *link)
     link->next->previous = link->previous;
     ring_clear(link);
 }
+
+/* Removes a member from a singly linked list that contains it. */
+#define LIST_REMOVE(list, member)                                                  \
+    do {                                                                           \
+        __typeof__(member) *list_link = &(list);                                   \
+        while (*list_link != (member))                                             \
+            list_link = &(*list_link)->next;                                       \
+        *list_link = (member)->next;                                               \
+    } while (0)

@@ -25,6 +25,7 @@
 #include "driver/forked.h"
 #include "driver/ops.h"
 #include "driver/own_file.h"
+#include "driver/ring.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
 #include "gate/client.h"
@@ -189,10 +190,7 @@ static void unmap(struct ipc_import *import)
 
 static void forget(struct ipc_import *import)
 {
-    struct ipc_import **link = &imports;
-    while (*link != import)
-        link = &(*link)->next;
-    *link = import->next;
+    LIST_REMOVE(imports, import);
     region_set_owner(import->range, import->range_size, NULL);
     unmap(import);
 }

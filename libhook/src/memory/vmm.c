@@ -24,6 +24,7 @@
 #include "block/region.h"
 #include "driver/log.h"
 #include "driver/ops.h"
+#include "driver/ring.h"
 #include "flight/drain.h"
 #include "gate/client.h"
 #include "gate/gate.h"
@@ -181,12 +182,9 @@ bool vmm_describe(CUdeviceptr address, struct memory_description *description)
 /* Removes an alias that the driver has unmapped. */
 static void alias_remove(struct alias *alias)
 {
-    struct alias **link = &alias->vmm->aliases;
     ranges_remove(&aliases, &alias->range);
     aliases.reserved--;
-    while (*link != alias)
-        link = &(*link)->next;
-    *link = alias->next;
+    LIST_REMOVE(alias->vmm->aliases, alias);
     free(alias->access);
     free(alias);
 }
@@ -613,10 +611,7 @@ static void vmm_drop(struct vmm_allocation *vmm)
 {
     if (vmm->references > 0 || vmm->aliases != NULL)
         return;
-    struct vmm_allocation **link = bucket_of(vmm->handle);
-    while (*link != vmm)
-        link = &(*link)->next;
-    *link = vmm->next;
+    LIST_REMOVE(*bucket_of(vmm->handle), vmm);
     if (vmm->memory != NULL)
         large_release(vmm->memory);
     else if (REAL(cuMemRelease)(vmm->real) == CUDA_SUCCESS)

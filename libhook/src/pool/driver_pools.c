@@ -21,6 +21,7 @@
 
 #include "driver/log.h"
 #include "driver/ops.h"
+#include "driver/ring.h"
 #include "flight/capture.h"
 #include "gate/client.h"
 #include "gate/gate.h"
@@ -186,10 +187,7 @@ CUresult driver_pool_destroy(CUmemoryPool handle)
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     struct driver_pool *gone = known(handle);
     if (result == CUDA_SUCCESS && gone != NULL) {
-        struct driver_pool **link = &driver_pools;
-        while (*link != gone)
-            link = &(*link)->next;
-        *link = gone->next;
+        LIST_REMOVE(driver_pools, gone);
         used = used == 0 ? 0 : whole_grains(used);
         pinned_release_on(gone->device,
                           gone->counted - (used < gone->counted ? used : gone->counted));

@@ -153,10 +153,7 @@ static void pool_leave(struct pool *pool)
 {
     if (--pool->users > 0 || !pool->destroyed)
         return;
-    struct pool **link = &pools;
-    while (*link != pool)
-        link = &(*link)->next;
-    *link = pool->next;
+    LIST_REMOVE(pools, pool);
     free(pool);
 }
 
@@ -200,10 +197,7 @@ static struct async_allocation *new_async(CUdeviceptr address, struct pool *pool
 
 static void forget(struct async_allocation *async)
 {
-    struct async_allocation **link = bucket_of(async->address);
-    while (*link != async)
-        link = &(*link)->next;
-    *link = async->next;
+    LIST_REMOVE(*bucket_of(async->address), async);
     free(async);
 }
 
