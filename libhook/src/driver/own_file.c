@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <string.h>
+#include <sys/socket.h>
 
 #include "driver/file_identity.h"
 #include "driver/forked.h"
@@ -61,6 +63,28 @@ int own_file_descriptor(int handle)
         return files[handle].descriptor;
     errno = EBADF;
     return -1;
+}
+
+ssize_t own_file_receive(int handle, void *packet, size_t size, int *file)
+{
+    struct iovec part = { packet, size };
+    /* It holds one descriptor; the kernel closes further ones. */
+    union { struct cmsghdr head; char space[CMSG_LEN(sizeof(int))]; } control;
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
+                              .msg_controllen = sizeof control.space };
+    int descriptor = -1;
+    UNFORKED;
+    ssize_t length = recvmsg(own_file_descriptor(handle), &message,
+                             MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
+    const struct cmsghdr *head = length < 0 ? NULL : CMSG_FIRSTHDR(&message);
+    if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
+        memcpy(&descriptor, CMSG_DATA(head), sizeof descriptor);
+    if (descriptor >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) {
+        close(descriptor);
+        descriptor = -1;
+    }
+    *file = own_file_add(descriptor);
+    return length;
 }
 
 static void close_file(struct own_file *file)

@@ -11,6 +11,8 @@
  */
 #pragma once
 
+#include <sys/types.h>
+
 /* Takes ownership of an open descriptor, which may be -1. Returns a handle, or -1 with errno; the
  * descriptor is then closed. */
 int own_file_add(int descriptor);
@@ -19,6 +21,9 @@ int own_file_add(int descriptor);
 void own_file_replace(int handle, int descriptor);
 /* The descriptor; -1 with EBADF: the program has taken its number. */
 int own_file_descriptor(int handle);
+/* Receives a packet without waiting, as recv(); returns its length, which may exceed `size`. *file
+ * becomes the handle of the descriptor that came with it; -1: none came, or several. */
+ssize_t own_file_receive(int handle, void *packet, size_t size, int *file);
 /* Closes the descriptor if it is still the library's. The handle becomes invalid; -1 is ignored. */
 void own_file_close(int handle);
 void own_files_close_all(void);      /* in a forked child */

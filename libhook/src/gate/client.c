@@ -189,30 +189,6 @@ bool connection_send(int connection, const struct nvshare_report *report)
     return sent == (ssize_t)sizeof *report;
 }
 
-/* The descriptor that came with a packet, or -1. */
-static int unpack(struct msghdr *message)
-{
-    int descriptor = -1;
-    struct cmsghdr *head = CMSG_FIRSTHDR(message);
-    if (head != NULL && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
-        memcpy(&descriptor, CMSG_DATA(head), sizeof descriptor);
-    return descriptor;
-}
-
-/* The control buffer holds one descriptor; the kernel closes further ones. */
-static ssize_t receive(int connection, char *packet, size_t size, int *descriptor)
-{
-    struct iovec part = { .iov_base = packet, .iov_len = size };
-    union { struct cmsghdr head; char space[CMSG_LEN(sizeof(int))]; } control;
-    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
-                              .msg_controllen = sizeof control.space };
-    UNFORKED;
-    ssize_t length = recvmsg(own_file_descriptor(connection), &message,
-                             MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    *descriptor = own_file_add(length >= 0 ? unpack(&message) : -1);
-    return length;
-}
-
 int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
                        int timeout_ms)
 {
@@ -224,9 +200,8 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
     int count = poll(&ready, 1, timeout_ms);
     if (count == 0 || (count < 0 && errno == EINTR))
         return 0;
-    char extra[sizeof *order + 1];  /* so that a longer packet is seen to be longer */
     int came;
-    ssize_t length = receive(connection, extra, sizeof extra, &came);
+    ssize_t length = own_file_receive(connection, order, sizeof *order, &came);
     if (descriptor != NULL)
         *descriptor = came;
     else
@@ -239,7 +214,6 @@ int connection_receive(int connection, struct nvshare_order *order, int *descrip
                      length, sizeof *order);
         return -1;
     }
-    memcpy(order, extra, sizeof *order);
     if (order->version != NVSHARE_PROTOCOL_VERSION && order->type != NVSHARE_REFUSED) {
         complain("nvshared speaks protocol %u, this library %u; leaving it",
                  order->version, NVSHARE_PROTOCOL_VERSION);

@@ -83,52 +83,20 @@ static bool wait_for(int from)
     return count > 0;
 }
 
-/* The only descriptor of a message; -1: there is none. Any further descriptors are closed. */
-static int only_file(struct msghdr *message)
-{
-    int files[4];                    /* more than `control` can hold */
-    size_t count = 0;
-    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header != NULL;
-         header = CMSG_NXTHDR(message, header)) {
-        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-            continue;
-        size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof files[0];
-        memcpy(files + count, CMSG_DATA(header), here * sizeof files[0]);
-        count += here;
-    }
-    if (count == 1 && (message->msg_flags & MSG_CTRUNC) == 0)
-        return files[0];
-    while (count > 0)
-        close(files[--count]);
-    return -1;
-}
-
 int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *part, bool *again)
 {
-    union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;
-    struct iovec bytes = { part, sizeof *part };
-    struct msghdr message = {
-        .msg_iov = &bytes, .msg_iovlen = 1,
-        .msg_control = &control, .msg_controllen = sizeof control.space,
-    };
+    int file;
     *again = false;
     if (!wait_for(from))
         return -1;
-    UNFORKED;
-    ssize_t got = recvmsg(own_file_descriptor(from), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (got < 0) {
-        *again = errno == ECONNRESET;
-        return -1;
-    }
-    int file = only_file(&message);
-    *again = got == 0 && file < 0;
-    bool sound = got == (ssize_t)sizeof *part && (message.msg_flags & MSG_TRUNC) == 0
-        && part->secret == ticket->secret && part->size > 0 && part->size % PAGE == 0
-        && part->left >= part->size && part->left % PAGE == 0
+    ssize_t got = own_file_receive(from, part, sizeof *part, &file);
+    *again = got < 0 ? errno == ECONNRESET : got == 0;
+    bool sound = got == (ssize_t)sizeof *part && part->secret == ticket->secret && part->size > 0
+        && part->size % PAGE == 0 && part->left >= part->size && part->left % PAGE == 0
         && part->left / PAGE <= PAGES_MAX;
-    if (sound || file < 0)
-        return own_file_add(file);
-    close(file);
+    if (sound)
+        return file;
+    own_file_close(file);
     return -1;
 }
 
