@@ -163,6 +163,34 @@ void region_give(CUdeviceptr address, size_t size)
     insert(run);
 }
 
+void region_unmap(CUdeviceptr address, size_t size)
+{
+    if (REAL(cuMemUnmap)(address, size) == CUDA_SUCCESS)
+        region_give(address, size);
+}
+
+CUresult region_map_new(size_t size, const CUmemAllocationProp *properties,
+                        const CUmemAccessDesc *access, size_t count, CUdeviceptr *address,
+                        CUmemGenericAllocationHandle *handle)
+{
+    CUresult result = region_take(size, address);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuMemCreate)(handle, size, properties, 0);
+    if (result != CUDA_SUCCESS) {
+        region_give(*address, size);
+        return result;
+    }
+    result = REAL(cuMemMap)(*address, size, 0, *handle, 0);
+    if (result != CUDA_SUCCESS)
+        region_give(*address, size);
+    else if ((result = REAL(cuMemSetAccess)(*address, size, access, count)) != CUDA_SUCCESS)
+        region_unmap(*address, size);
+    if (result != CUDA_SUCCESS)
+        REAL(cuMemRelease)(*handle);
+    return result;
+}
+
 void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner)
 {
     struct region *region = region_of(address);

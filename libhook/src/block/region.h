@@ -30,6 +30,13 @@ struct owner_mappings {
 /* Takes `size` bytes (whole pages). Returns the driver's error if no addresses are left. */
 CUresult region_take(size_t size, CUdeviceptr *address);
 void region_give(CUdeviceptr address, size_t size);
+/* Creates physical memory and maps it at addresses taken for it. Changes nothing if the driver
+ * refuses. */
+CUresult region_map_new(size_t size, const CUmemAllocationProp *properties,
+                        const CUmemAccessDesc *access, size_t count, CUdeviceptr *address,
+                        CUmemGenericAllocationHandle *handle);
+/* Unmaps such memory and gives the addresses back; the handle stays. */
+void region_unmap(CUdeviceptr address, size_t size);
 
 /* Sets the owner of taken pages. */
 void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner);

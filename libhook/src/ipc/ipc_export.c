@@ -80,25 +80,13 @@ static CUresult share_block(struct block *block)
     size_t readers = block_readers(client, access);
     CUmemGenericAllocationHandle handle;
     CUdeviceptr beside;
-    CUresult result = region_take(block->size, &beside);
+    CUresult result = region_map_new(block->size, &property, access, readers, &beside, &handle);
     if (result != CUDA_SUCCESS)
         return result;
-    result = REAL(cuMemCreate)(&handle, block->size, &property, 0);
-    if (result != CUDA_SUCCESS) {
-        region_give(beside, block->size);
-        return result;
-    }
-    result = REAL(cuMemMap)(beside, block->size, 0, handle, 0);
-    if (result == CUDA_SUCCESS) {
-        result = REAL(cuMemSetAccess)(beside, block->size, access, readers);
-        if (result == CUDA_SUCCESS)
-            result = REAL(cuMemcpyDtoDAsync_v2)(beside, block->address, block->size,
-                                                client->copy_stream);
-        if (result == CUDA_SUCCESS)
-            result = REAL(cuStreamSynchronize)(client->copy_stream);
-        REAL(cuMemUnmap)(beside, block->size);
-    }
-    region_give(beside, block->size);
+    result = REAL(cuMemcpyDtoDAsync_v2)(beside, block->address, block->size, client->copy_stream);
+    if (result == CUDA_SUCCESS)
+        result = REAL(cuStreamSynchronize)(client->copy_stream);
+    region_unmap(beside, block->size);
     if (result != CUDA_SUCCESS) {
         REAL(cuMemRelease)(handle);
         return result;

@@ -373,36 +373,6 @@ struct copy {
 
 /* The following functions are called with memory_lock held while no block moves. */
 
-static void unmake(struct vmm_allocation *vmm, struct copy *copy, bool mapped)
-{
-    if (!mapped || REAL(cuMemUnmap)(copy->address, vmm->size) == CUDA_SUCCESS)
-        region_give(copy->address, vmm->size);
-}
-
-static CUresult make(struct vmm_allocation *vmm, struct copy *copy)
-{
-    const CUmemAccessDesc access = {
-        .location = vmm->properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    };
-    CUresult result = region_take(vmm->size, &copy->address);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuMemCreate)(&copy->handle, vmm->size, &vmm->properties, 0);
-    if (result != CUDA_SUCCESS) {
-        unmake(vmm, copy, false);
-        return result;
-    }
-    result = REAL(cuMemMap)(copy->address, vmm->size, 0, copy->handle, 0);
-    bool mapped = result == CUDA_SUCCESS;
-    if (mapped)
-        result = REAL(cuMemSetAccess)(copy->address, vmm->size, &access, 1);
-    if (result != CUDA_SUCCESS) {
-        unmake(vmm, copy, mapped);
-        REAL(cuMemRelease)(copy->handle);
-    }
-    return result;
-}
-
 /* Releases memory_lock while the card copies. */
 static CUresult fill(struct vmm_allocation *vmm, const struct copy *copy)
 {
@@ -439,13 +409,17 @@ static CUresult put_in_place(struct vmm_allocation *vmm, const struct copy *copy
 static CUresult replace(void *argument)
 {
     struct vmm_allocation *vmm = argument;
+    const CUmemAccessDesc access = {
+        .location = vmm->properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
     struct copy copy;
-    CUresult result = make(vmm, &copy);
+    CUresult result = region_map_new(vmm->size, &vmm->properties, &access, 1, &copy.address,
+                                     &copy.handle);
     if (result != CUDA_SUCCESS)
         return result;
     if (vmm->written)
         result = fill(vmm, &copy);
-    unmake(vmm, &copy, true);
+    region_unmap(copy.address, vmm->size);
     if (result != CUDA_SUCCESS) {
         REAL(cuMemRelease)(copy.handle);
         return result;
