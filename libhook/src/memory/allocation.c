@@ -149,7 +149,7 @@ struct slab {
     struct page_owner owner;
     struct block *block;
     unsigned class;
-    uint32_t slot_size;              /* bytes */
+    size_t slot_size;                /* bytes */
     uint32_t count, used;
     struct ring alike;               /* in the client's list of such slabs with a free slot */
     uint64_t *free_bits;
@@ -157,18 +157,18 @@ struct slab {
 };
 
 /* Slots of 1 to 8 grains, then four sizes to each power of two. */
-static unsigned class_of(size_t bytes, uint32_t *slot_size)
+size_t slab_slot_size(size_t bytes, unsigned *class)
 {
     uint32_t grains = (uint32_t)((bytes + GRAIN - 1) / GRAIN);
     if (grains <= 8) {
-        *slot_size = grains * GRAIN;
-        return grains - 1;
+        *class = grains - 1;
+        return grains * GRAIN;
     }
     unsigned power = 31 - (unsigned)__builtin_clz(grains - 1);
     uint32_t step = (uint32_t)1 << (power - 2);
     uint32_t steps = (grains - ((uint32_t)1 << power) + step - 1) / step;
-    *slot_size = (((uint32_t)1 << power) + steps * step) * GRAIN;
-    return 8 + (power - 3) * 4 + steps - 1;
+    *class = 8 + (power - 3) * 4 + steps - 1;
+    return (((uint32_t)1 << power) + steps * step) * GRAIN;
 }
 
 static struct ring slabs[CLIENTS_MAX][SLAB_CLASSES]; /* slabs with a free slot */
@@ -225,7 +225,7 @@ static const struct owner_operations SLAB_OPERATIONS = {
 };
 
 static struct slab *new_slab(struct client *client, CUcontext context, unsigned class,
-                             uint32_t slot_size, CUresult *result)
+                             size_t slot_size, CUresult *result)
 {
     *result = CUDA_ERROR_OUT_OF_MEMORY;
     if (!client_commit(client, PAGE))
@@ -267,8 +267,8 @@ static struct slab *new_slab(struct client *client, CUcontext context, unsigned 
 static CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
                               CUdeviceptr *address)
 {
-    uint32_t slot_size;
-    unsigned class = class_of(bytes, &slot_size);
+    unsigned class;
+    size_t slot_size = slab_slot_size(bytes, &class);
     const struct ring *list = list_of(client, class);
     struct slab *slab = NULL;
     /* Contexts do not share slabs, because the end of a context frees its memory. */
@@ -289,15 +289,8 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
     slab->objects[index] = new_object(bytes);
     if (++slab->used == slab->count)
         ring_leave(&slab->alike);
-    *address = slab->block->address + (size_t)index * slab->slot_size;
+    *address = slab->block->address + index * slab->slot_size;
     return CUDA_SUCCESS;
-}
-
-size_t slab_slot_size(size_t bytes, unsigned *class)
-{
-    uint32_t slot_size;
-    *class = class_of(bytes, &slot_size);
-    return slot_size;
 }
 
 /*
@@ -366,8 +359,8 @@ static struct large *large_of(struct page_owner *owner)
     return owner->operations == &LARGE_OPERATIONS ? (struct large *)owner : NULL;
 }
 
-static CUresult new_large(struct client *client, CUcontext context, size_t bytes,
-                          const CUmemAllocationProp *properties, CUdeviceptr *address)
+CUresult large_create(struct client *client, CUcontext context, size_t bytes,
+                      const CUmemAllocationProp *properties, CUdeviceptr *address)
 {
     if (bytes > (size_t)1 << 46)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -405,18 +398,6 @@ static CUresult new_large(struct client *client, CUcontext context, size_t bytes
     allocation_fill(large->blocks, count);
     *address = large->base;
     return CUDA_SUCCESS;
-}
-
-static CUresult large_allocate(struct client *client, CUcontext context, size_t bytes,
-                               CUdeviceptr *address)
-{
-    return new_large(client, context, bytes, NULL, address);
-}
-
-CUresult large_create(struct client *client, size_t bytes, const CUmemAllocationProp *properties,
-                      CUdeviceptr *address)
-{
-    return new_large(client, NULL, bytes, properties, address);
 }
 
 /*
@@ -528,12 +509,6 @@ void spares_prepare(const struct client *client)
     ring_clear(&spares->order);
     for (size_t i = 0; i < SPARE_BUCKETS; i++)
         ring_clear(&spares->alike[i]);
-}
-
-/* Bytes counted as allocated and resident. */
-static uint64_t spares_bytes(const struct client *client)
-{
-    return spares_of(client)->bytes;
 }
 
 static struct ring *alike(struct client *client, size_t size)
@@ -755,20 +730,7 @@ CUresult allocation_make(struct client *client, CUcontext context, size_t bytes,
                          CUdeviceptr *address)
 {
     return bytes <= SMALL_MAX ? slab_allocate(client, context, bytes, address)
-                              : large_allocate(client, context, bytes, address);
-}
-
-static CUresult allocate(struct client *client, CUcontext context, size_t bytes,
-                         CUdeviceptr *address)
-{
-    CUresult result = CUDA_SUCCESS;
-    LOCKED(memory_lock);
-    /* Reusing a spare changes no figure. */
-    if (bytes <= SMALL_MAX || !spare_take(client, context, bytes, address)) {
-        result = allocation_make(client, context, bytes, address);
-        client_update(client);
-    }
-    return result;
+                              : large_create(client, context, bytes, NULL, address);
 }
 
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
@@ -783,7 +745,14 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
         *result = CUDA_ERROR_INVALID_VALUE;
         return true;
     }
-    *result = allocate(client, context, bytes, address);
+    *result = CUDA_SUCCESS;
+    pthread_mutex_lock(&memory_lock);
+    /* Reusing a spare changes no figure. */
+    if (bytes <= SMALL_MAX || !spare_take(client, context, bytes, address)) {
+        *result = allocation_make(client, context, bytes, address);
+        client_update(client);
+    }
+    pthread_mutex_unlock(&memory_lock);
     if (*result == CUDA_ERROR_OUT_OF_MEMORY && managed_beyond(address, bytes))
         *result = CUDA_SUCCESS;
     return true;
@@ -862,7 +831,7 @@ bool memory_is_ours(CUdeviceptr address)
 
 static void information(const struct client *client, size_t *free_bytes, size_t *total_bytes)
 {
-    uint64_t used = client->memory.allocated - spares_bytes(client) + client->memory.pinned;
+    uint64_t used = client->memory.allocated - spares_of(client)->bytes + client->memory.pinned;
     *total_bytes = client->limits.total;
     *free_bytes = client->limits.most > used ? client->limits.most - used : 0;
 }

@@ -108,8 +108,8 @@ void allocation_fill(struct block *const *blocks, size_t count);
 
 /* Physical memory with `properties`, which must outlive the allocation. Memory that may be exported
  * is a single block if it is not too large. */
-CUresult large_create(struct client *client, size_t bytes, const CUmemAllocationProp *properties,
-                      CUdeviceptr *address);
+CUresult large_create(struct client *client, CUcontext context, size_t bytes,
+                      const CUmemAllocationProp *properties, CUdeviceptr *address);
 void large_release(struct large *large);
 /* The size of the slot of a slab for `bytes` bytes, and its class. */
 size_t slab_slot_size(size_t bytes, unsigned *class);

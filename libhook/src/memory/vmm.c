@@ -558,7 +558,7 @@ bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
     }
     CUdeviceptr home;
     vmm->properties = *properties;
-    *result = large_create(client, size, &vmm->properties, &home);
+    *result = large_create(client, NULL, size, &vmm->properties, &home);
     if (*result == CUDA_SUCCESS) {
         *vmm = (struct vmm_allocation){
             .handle = OUR_HANDLES + ++made,
