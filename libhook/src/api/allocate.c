@@ -72,10 +72,4 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
     return result;
 }
 
-EXPORT CUresult cuMemFree(CUdeviceptr_v1 address)
-{
-    CUresult result = REAL(cuMemFree)(address);
-    if (result == CUDA_SUCCESS)
-        pinned_forget(counted_key(COUNTED_ADDRESS, address));
-    return result;
-}
+COUNTED_DESTROY(cuMemFree, COUNTED_ADDRESS, CUdeviceptr_v1)

@@ -83,13 +83,7 @@ EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *de
                    (array, description));
 }
 
-EXPORT CUresult cuArrayDestroy(CUarray array)
-{
-    CUresult result = REAL(cuArrayDestroy)(array);
-    if (result == CUDA_SUCCESS)
-        pinned_forget(counted_key(COUNTED_ARRAY, (uint64_t)array));
-    return result;
-}
+COUNTED_DESTROY(cuArrayDestroy, COUNTED_ARRAY, CUarray)
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
                                        const CUDA_ARRAY3D_DESCRIPTOR *description,
@@ -99,10 +93,4 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
                    (array, description, levels));
 }
 
-EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
-{
-    CUresult result = REAL(cuMipmappedArrayDestroy)(array);
-    if (result == CUDA_SUCCESS)
-        pinned_forget(counted_key(COUNTED_MIPMAP, (uint64_t)array));
-    return result;
-}
+COUNTED_DESTROY(cuMipmappedArrayDestroy, COUNTED_MIPMAP, CUmipmappedArray)

@@ -48,6 +48,16 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     pinned_end(result == CUDA_SUCCESS ? size : 0);                         \
     return result
 
+/* The wrapper that destroys such an object. */
+#define COUNTED_DESTROY(name, kind, type)                                  \
+    EXPORT CUresult name(type object)                                      \
+    {                                                                      \
+        CUresult result = REAL(name)(object);                              \
+        if (result == CUDA_SUCCESS)                                        \
+            pinned_forget(counted_key(kind, (uint64_t)object));            \
+        return result;                                                     \
+    }
+
 /* The device on which memory at this location counts; CU_DEVICE_CPU: host memory, or the driver
  * refuses the location. For a locality domain (CUDA 13.4) the lowest byte of `id` is the device. A
  * location type that only a newer driver knows is treated as a locality domain, or counts on the
