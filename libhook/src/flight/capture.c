@@ -79,19 +79,6 @@ static bool gate_gets_empty(void)
     return empty;
 }
 
-/* Called before the first capture begins. May take a millisecond. */
-static void before_capture_record(void)
-{
-    CUcontext context;
-    if (client_none() || !HAVE_REAL(cuCtxRecordEvent) || !contexts_complete())
-        return;
-    gate_close(GATE_CAPTURING);
-    submissions = gate_submissions();
-    all_recorded = gate_gets_empty();
-    for (unsigned i = 0; all_recorded && (context = contexts_of(ANY_DEVICE, i)) != NULL; i++)
-        all_recorded = record(context);
-}
-
 /* Removes the first entry at `link`. */
 static void destroy(struct recorded **link)
 {
@@ -105,27 +92,6 @@ static void destroy(struct recorded **link)
     free(one);
 }
 
-/* The last capture has ended. */
-static void before_capture_drop(void)
-{
-    while (recorded != NULL)
-        destroy(&recorded);
-    all_recorded = false;
-    if ((atomic_load(&gate_closed) & GATE_CAPTURING) != 0)
-        gate_open(GATE_CAPTURING);
-}
-
-/* Whether nothing is in flight: the recorded work is done, and none was submitted since. False:
- * work is in flight, or it is not known. */
-static bool before_capture_is_over(void)
-{
-    if (!all_recorded || gate_submissions() != submissions)
-        return false;
-    while (recorded != NULL && REAL(cuEventQuery)(recorded->event) == CUDA_SUCCESS)
-        destroy(&recorded);
-    return recorded == NULL;
-}
-
 /* Protects `going_on`, which may be read without it, and everything above. Held across driver calls
  * that return at once; its holder takes no other locks than those of the lists of streams and
  * contexts. */
@@ -133,12 +99,18 @@ static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned going_on;    /* captures */
 
 /* A capture begins: called before the driver's begin; capture_ends() undoes it if that fails. Waits
- * a few microseconds for threads that forbid captures. */
+ * a few microseconds for threads that forbid captures, and may record for a millisecond. */
 static void capture_begins(void)
 {
+    CUcontext context;
     LOCKED(capture_lock);
-    if (going_on == 0)
-        before_capture_record();
+    if (going_on == 0 && !client_none() && HAVE_REAL(cuCtxRecordEvent) && contexts_complete()) {
+        gate_close(GATE_CAPTURING);
+        submissions = gate_submissions();
+        all_recorded = gate_gets_empty();
+        for (unsigned i = 0; all_recorded && (context = contexts_of(ANY_DEVICE, i)) != NULL; i++)
+            all_recorded = record(context);
+    }
     going_on++;
 }
 
@@ -146,8 +118,13 @@ static void capture_begins(void)
 static void capture_ends(void)
 {
     LOCKED(capture_lock);
-    if (--going_on == 0)
-        before_capture_drop();
+    if (--going_on > 0)
+        return;
+    while (recorded != NULL)
+        destroy(&recorded);
+    all_recorded = false;
+    if ((atomic_load(&gate_closed) & GATE_CAPTURING) != 0)
+        gate_open(GATE_CAPTURING);
 }
 
 bool capture_going_on(void)
@@ -187,7 +164,11 @@ bool capture_without_work(void)
     if (going_on == 0 || locked_here(&capture_lock))
         return false;
     LOCKED(capture_lock);
-    return going_on > 0 && before_capture_is_over();
+    if (going_on == 0 || !all_recorded || gate_submissions() != submissions)
+        return false;
+    while (recorded != NULL && REAL(cuEventQuery)(recorded->event) == CUDA_SUCCESS)
+        destroy(&recorded);
+    return recorded == NULL;
 }
 
 bool capture_refuses(CUresult *result)
