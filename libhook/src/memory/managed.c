@@ -129,6 +129,11 @@ static struct ranges table;          /* of all managed allocations */
  * call returns, another thread may already have been given the same addresses. */
 static struct managed *freed;
 
+static size_t whole_grains(size_t bytes)
+{
+    return (bytes + GRAIN - 1) / GRAIN * GRAIN;
+}
+
 /* The allocation that contains `address`, or NULL. */
 static struct managed *managed_find(CUdeviceptr address)
 {
@@ -150,18 +155,23 @@ static void discard(struct managed *managed)
     free(managed);
 }
 
-/* Creates an allocation that is counted but has no addresses yet. NULL: out of memory. */
-static struct managed *reserve(struct client *client, CUcontext context, size_t bytes)
+/* Creates an allocation that is counted but has no addresses yet: `beyond` bytes beyond the card,
+ * already in memory.beyond, or blocks if that is 0. NULL: out of memory; not counted. */
+static struct managed *reserve(struct client *client, CUcontext context, size_t bytes,
+                               size_t beyond)
 {
-    size_t count = (bytes + BLOCK_SIZE - 1) / BLOCK_SIZE;
+    size_t count = beyond != 0 ? 0 : (bytes + BLOCK_SIZE - 1) / BLOCK_SIZE;
     struct managed *managed = calloc(1, sizeof *managed + count * sizeof managed->blocks[0]);
-    if (managed == NULL)
+    if (managed == NULL) {
+        client->memory.beyond -= beyond;
         return NULL;
-    *managed = (struct managed){ .range.size = bytes, .client = client, .context = context };
+    }
+    *managed = (struct managed){
+        .range.size = bytes, .client = client, .context = context, .beyond = beyond,
+    };
     for (size_t left = bytes; managed->block_count < count; managed->block_count++) {
         size_t length = left < BLOCK_SIZE ? left : BLOCK_SIZE;
-        struct block *block = block_new(client, true, 0,
-                                        (length + GRAIN - 1) / GRAIN * GRAIN);
+        struct block *block = block_new(client, true, 0, whole_grains(length));
         if (block == NULL) {
             discard(managed);
             return NULL;
@@ -204,25 +214,6 @@ static bool may_go_beyond(void)
     return text != NULL && strcmp(text, "1") == 0;
 }
 
-/* NULL: not allowed, or out of memory. memory_lock is held, and released meanwhile. */
-static struct managed *reserve_beyond(struct client *client, CUcontext context, size_t bytes)
-{
-    size_t size = (bytes + GRAIN - 1) / GRAIN * GRAIN;
-    struct managed *managed = may_go_beyond() ? calloc(1, sizeof *managed) : NULL;
-    if (managed == NULL || !client_go_beyond(client, size)) {
-        free(managed);
-        return NULL;
-    }
-    *managed = (struct managed){
-        .range.size = bytes, .client = client, .context = context, .beyond = size,
-    };
-    if (!ranges_reserve(&table)) {
-        discard(managed);
-        return NULL;
-    }
-    return managed;
-}
-
 /* Makes the driver allocate what reserve() has counted. */
 static CUresult make(const struct managed *managed, unsigned int flags, CUdeviceptr *address)
 {
@@ -255,9 +246,12 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     UNCANCELLED;
     LOCKED(memory_lock);
-    struct managed *managed =
-        !plain && client_commit(client, (bytes + GRAIN - 1) / GRAIN * GRAIN)
-            ? reserve(client, context, bytes) : reserve_beyond(client, context, bytes);
+    struct managed *managed = NULL;
+    size_t size = whole_grains(bytes);
+    if (!plain && client_commit(client, size))
+        managed = reserve(client, context, bytes, 0);
+    else if (may_go_beyond() && client_go_beyond(client, size))
+        managed = reserve(client, context, bytes, size);
     if (managed != NULL) {
         managed->plain = plain;
         managed->id = allocation_id();
