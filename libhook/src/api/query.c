@@ -30,8 +30,7 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
         *(type *)data = (type)(value);                                             \
         return CUDA_SUCCESS;
     bool here = memory->size != 0;
-    CUdeviceptr range = memory->base;
-    size_t range_size = memory->size;
+    bool reserved = memory->range != 0;          /* by the program, which mapped the memory itself */
     switch (attribute) {
     ANSWER(CONTEXT, CUcontext, memory->context)
     ANSWER(MEMORY_TYPE, unsigned int, here ? CU_MEMORYTYPE_DEVICE : 0)
@@ -53,15 +52,12 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
     ANSWER(IS_HW_DECOMPRESS_CAPABLE, unsigned int, 0)
 #undef ANSWER
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        /* For memory that the program mapped itself the range is its reservation. */
-        vmm_range_of(address, &range, &range_size);
         if (here)
-            *(CUdeviceptr *)data = range;
+            *(CUdeviceptr *)data = reserved ? memory->range : memory->base;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        vmm_range_of(address, &range, &range_size);
         if (here)
-            *(size_t *)data = range_size;
+            *(size_t *)data = reserved ? memory->range_size : memory->size;
         return CUDA_SUCCESS;
     default:
         /* including P2P_TOKENS, with which a NIC's driver pins memory */

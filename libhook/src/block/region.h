@@ -20,6 +20,8 @@ struct page_owner {
     const CUmemAllocationProp *properties;         /* of physical memory; NULL: defaults */
     struct client *client;           /* NULL: memory of another process */
     CUcontext context;               /* whose end frees it; NULL: no context's end does */
+    struct block *const *blocks;     /* all, in the order of addresses */
+    size_t block_count;
 };
 /* Maps and unmaps a block at its addresses other than home. */
 struct owner_mappings {

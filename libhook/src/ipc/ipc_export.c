@@ -110,22 +110,18 @@ static CUresult share_all(void *argument)
     if (owner == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_SUCCESS;
-    size_t count;
-    struct block *const *blocks = owner->operations->blocks(owner, &count);
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        if (blocks[i]->state == BLOCK_RESIDENT)
-            result = share_block(blocks[i]);
+    for (size_t i = 0; i < owner->block_count && result == CUDA_SUCCESS; i++)
+        if (owner->blocks[i]->state == BLOCK_RESIDENT)
+            result = share_block(owner->blocks[i]);
     return result;
 }
 
-static uint64_t not_shared(struct page_owner *owner)
+static uint64_t not_shared(const struct page_owner *owner)
 {
     uint64_t bytes = 0;
-    size_t count;
-    struct block *const *blocks = owner->operations->blocks(owner, &count);
-    for (size_t i = 0; i < count; i++)
-        if (blocks[i]->state != BLOCK_SHARED)
-            bytes += blocks[i]->size;
+    for (size_t i = 0; i < owner->block_count; i++)
+        if (owner->blocks[i]->state != BLOCK_SHARED)
+            bytes += owner->blocks[i]->size;
     return bytes;
 }
 
@@ -135,15 +131,11 @@ static CUresult share(const struct ipc_request *request, uint64_t patience)
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
-    if (owner != NULL) {
-        size_t count;
-        /* The first block is the largest. */
-        size_t largest = owner->operations->blocks(owner, &count)[0]->size;
+    if (owner != NULL)
         result = not_shared(owner) == 0
             ? CUDA_SUCCESS
-            : exclusively(owner->client, largest, not_shared(owner), patience, share_all,
-                          (void *)request);
-    }
+            : exclusively(owner->client, owner->blocks[0]->size /* the largest */,
+                          not_shared(owner), patience, share_all, (void *)request);
     return result;
 }
 
@@ -157,14 +149,13 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
         share(request, DRAIN_PATIENCE_US);         /* if that failed when the handle was created */
     LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
-    size_t count = 0;
-    struct block *const *blocks = owner == NULL ? NULL : owner->operations->blocks(owner, &count);
     *part = (struct ipc_part){ .left = 0 };
-    if (index < count) {
-        const struct block *block = blocks[index], *last = blocks[count - 1];
+    if (owner != NULL && index < owner->block_count) {
+        const struct block *block = owner->blocks[index];
+        const struct block *last = owner->blocks[owner->block_count - 1];
         part->left = last->address + last->size - block->address;
         part->size = block->size;
-        part->offset = request->address - blocks[0]->address;
+        part->offset = request->address - owner->blocks[0]->address;
         part->bytes = description.size;
         if (block->state == BLOCK_SHARED)
             file = export(block);

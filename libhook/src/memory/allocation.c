@@ -213,15 +213,8 @@ static void slab_release(struct page_owner *owner, CUdeviceptr address)
         slab_destroy(owner);
 }
 
-static struct block *const *slab_blocks(struct page_owner *owner, size_t *count)
-{
-    *count = 1;
-    return &((struct slab *)owner)->block;
-}
-
 static const struct owner_operations SLAB_OPERATIONS = {
     .object = slab_object, .release = slab_release, .destroy = slab_destroy,
-    .blocks = slab_blocks,
 };
 
 static struct slab *new_slab(struct client *client, CUcontext context, unsigned class,
@@ -237,6 +230,7 @@ static struct slab *new_slab(struct client *client, CUcontext context, unsigned 
         return NULL;
     slab->owner = (struct page_owner){
         .operations = &SLAB_OPERATIONS, .client = client, .context = context,
+        .blocks = &slab->block, .block_count = 1,
     };
     slab->class = class;
     slab->slot_size = slot_size;
@@ -319,7 +313,7 @@ static size_t block_most(const struct client *client, size_t size)
 static void undo(struct large *large, size_t size)
 {
     size_t made = 0;
-    for (size_t i = 0; i < large->block_count && large->blocks[i] != NULL; i++) {
+    for (size_t i = 0; i < large->owner.block_count && large->blocks[i] != NULL; i++) {
         made += large->blocks[i]->size;
         block_free(large->blocks[i]);
     }
@@ -337,27 +331,9 @@ static struct object *large_object(struct page_owner *owner, CUdeviceptr address
     return &large->object;
 }
 
-static void large_destroy(struct page_owner *owner)
-{
-    large_release((struct large *)owner);
-}
-
-static struct block *const *large_blocks(struct page_owner *owner, size_t *count)
-{
-    struct large *large = (struct large *)owner;
-    *count = large->block_count;
-    return large->blocks;
-}
-
 static const struct owner_operations LARGE_OPERATIONS = {
-    .object = large_object, .destroy = large_destroy, .blocks = large_blocks,
+    .object = large_object, .destroy = large_release,
 };
-
-/* NULL: the owner is not a large allocation. */
-static struct large *large_of(struct page_owner *owner)
-{
-    return owner->operations == &LARGE_OPERATIONS ? (struct large *)owner : NULL;
-}
 
 CUresult large_create(struct client *client, CUcontext context, size_t bytes,
                       const CUmemAllocationProp *properties, CUdeviceptr *address)
@@ -376,9 +352,8 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
         return CUDA_ERROR_OUT_OF_MEMORY;
     large->owner = (struct page_owner){
         .operations = &LARGE_OPERATIONS, .client = client, .context = context,
-        .properties = properties,
+        .properties = properties, .blocks = large->blocks, .block_count = count,
     };
-    large->block_count = count;
     CUresult result = region_take(size, &large->base);
     if (result != CUDA_SUCCESS) {
         free(large);
@@ -475,7 +450,7 @@ static struct spares *spares_of(const struct client *client)
 /* In whole pages. Unlike object.size, which a reused spare may have smaller than its blocks. */
 static size_t size_of(const struct large *large)
 {
-    const struct block *last = large->blocks[large->block_count - 1];
+    const struct block *last = large->blocks[large->owner.block_count - 1];
     return last->address + last->size - large->base;
 }
 
@@ -492,11 +467,12 @@ static void leave_spares(struct large *large)
     spares->count--;
 }
 
-void large_release(struct large *large)
+void large_release(struct page_owner *owner)
 {
+    struct large *large = (struct large *)owner;
     leave_spares(large);
     region_set_owner(large->base, size_of(large), NULL);
-    for (size_t i = 0; i < large->block_count; i++)
+    for (size_t i = 0; i < large->owner.block_count; i++)
         block_free(large->blocks[i]);
     free(large);
 }
@@ -533,7 +509,7 @@ static bool commit_is_scarce(const struct client *client, size_t size)
 
 static bool is_resident(const struct large *large)
 {
-    for (size_t i = 0; i < large->block_count; i++) {
+    for (size_t i = 0; i < large->owner.block_count; i++) {
         const struct block *block = large->blocks[i];
         if (block->state != BLOCK_RESIDENT || block->immovable || block->doomed)
             return false;
@@ -558,7 +534,7 @@ static bool spare_keep(struct large *large)
         return false;
     if (spares->count == MOST)
         spares_reclaim(client, 1, 0);
-    for (size_t i = 0; i < large->block_count; i++) {
+    for (size_t i = 0; i < large->owner.block_count; i++) {
         struct block *block = large->blocks[i];
         block_give_place(block);
         block->was_read = block->was_zero = block->changed_before = block->part_valid = false;
@@ -614,7 +590,7 @@ bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until)
     /* Releasing memory must not invalidate a capture in progress. */
     RELAXED;
     while (spares->count > 0 && before - spares->bytes < bytes)
-        large_release(oldest(client));
+        large_release(&oldest(client)->owner);
     client_changed(client);
     return true;
 }
@@ -788,10 +764,10 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     LOCKED(memory_lock);
     bool gone = region_owner(address) != owner; /* freed with its context */
     if (!gone && waited) {
-        struct large *large = *result == CUDA_SUCCESS ? large_of(owner) : NULL;
+        bool is_large = owner->operations == &LARGE_OPERATIONS;
         deferred_frees_waited(context, earlier);
         /* No work uses the memory any more. The program may soon allocate the same size again. */
-        if (large == NULL || !spare_keep(large))
+        if (*result != CUDA_SUCCESS || !is_large || !spare_keep((struct large *)owner))
             allocation_release(address);
     } else if (!gone) {
         deferred_frees_add(address, context);

@@ -20,6 +20,8 @@ struct block;
 struct memory_description {
     CUdeviceptr base;                /* as returned to the program */
     size_t size;                     /* bytes, as the program requested */
+    CUdeviceptr range;               /* the program's reservation around it; 0: it has none */
+    size_t range_size;
     CUcontext context;               /* the current context at the allocation */
     CUdevice device;
     unsigned long long id;           /* unique in the process, for CU_POINTER_ATTRIBUTE_BUFFER_ID */
@@ -52,8 +54,6 @@ struct owner_operations {
     void (*release)(struct page_owner *owner, CUdeviceptr address);
     /* Frees the owner with all allocations in it. */
     void (*destroy)(struct page_owner *owner);
-    /* All blocks of the owner, in the order of addresses. */
-    struct block *const *(*blocks)(struct page_owner *owner, size_t *count);
 };
 
 struct large {
@@ -64,8 +64,7 @@ struct large {
     uint64_t freed_at;               /* us */
     struct ring order, alike;        /* in the lists of its client's spares */
     struct vmm_allocation *vmm;      /* the VMM allocation that it backs; NULL: from cuMemAlloc */
-    size_t block_count;
-    struct block *blocks[];
+    struct block *blocks[];          /* owner.block_count */
 };
 
 /* cuMemAlloc. False: no client, call the driver. Else *result holds the value to return, and
@@ -110,7 +109,7 @@ void allocation_fill(struct block *const *blocks, size_t count);
  * is a single block if it is not too large. */
 CUresult large_create(struct client *client, CUcontext context, size_t bytes,
                       const CUmemAllocationProp *properties, CUdeviceptr *address);
-void large_release(struct large *large);
+void large_release(struct page_owner *owner);     /* a struct large */
 /* The size of the slot of a slab for `bytes` bytes, and its class. */
 size_t slab_slot_size(size_t bytes, unsigned *class);
 

@@ -172,6 +172,8 @@ bool vmm_describe(CUdeviceptr address, struct memory_description *description)
     *description = (struct memory_description){
         .base = alias->range.address,
         .size = alias->range.size,
+        .range = alias->reservation.address,
+        .range_size = alias->reservation.size,
         .device = alias->vmm->client->device,
         .id = alias->vmm->memory->object.id,
         .handle_types = alias->vmm->properties.requestedHandleTypes,
@@ -243,7 +245,7 @@ static bool is_mapped(const struct block *block)
 /* All its blocks are resident. */
 static bool vmm_is_resident(const struct vmm_allocation *vmm)
 {
-    for (size_t i = 0; vmm->memory != NULL && i < vmm->memory->block_count; i++)
+    for (size_t i = 0; vmm->memory != NULL && i < vmm->memory->owner.block_count; i++)
         if (!is_mapped(vmm->memory->blocks[i]))
             return false;
     return true;
@@ -254,7 +256,7 @@ static CUresult map_blocks(const struct alias *alias)
     const struct large *memory = alias->vmm->memory;
     CUresult result = CUDA_SUCCESS;
     size_t done = 0;
-    while (done < memory->block_count && result == CUDA_SUCCESS) {
+    while (done < memory->owner.block_count && result == CUDA_SUCCESS) {
         struct block *block = memory->blocks[done];
         if (is_mapped(block))
             result = map_at(alias, address_in(alias, block), block->size, block->handle);
@@ -274,7 +276,7 @@ static CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *acc
     if (memory == NULL)
         return REAL(cuMemSetAccess)(alias->range.address, alias->range.size, access, number);
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++)
+    for (size_t i = 0; i < memory->owner.block_count && result == CUDA_SUCCESS; i++)
         if (is_mapped(memory->blocks[i]))
             result = REAL(cuMemSetAccess)(address_in(alias, memory->blocks[i]),
                                           memory->blocks[i]->size, access, number);
@@ -380,7 +382,7 @@ static CUresult fill(struct vmm_allocation *vmm, const struct copy *copy)
     CUstream stream = vmm->client->copy_stream;
     pthread_mutex_unlock(&memory_lock);
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++) {
+    for (size_t i = 0; i < memory->owner.block_count && result == CUDA_SUCCESS; i++) {
         const struct block *block = memory->blocks[i];
         result = REAL(cuMemcpyDtoDAsync_v2)(copy->address + (block->address - memory->base),
                                             block->address, block->size, stream);
@@ -394,12 +396,12 @@ static CUresult put_in_place(struct vmm_allocation *vmm, const struct copy *copy
 {
     struct large *memory = vmm->memory;
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < memory->block_count && result == CUDA_SUCCESS; i++)
+    for (size_t i = 0; i < memory->owner.block_count && result == CUDA_SUCCESS; i++)
         result = unmap_block(&memory->owner, memory->blocks[i]);
     vmm->memory = NULL;
     vmm->real = copy->handle;
     vmm->client->memory.pinned += vmm->size;
-    large_release(memory);
+    large_release(&memory->owner);
     for (struct alias *alias = vmm->aliases; alias != NULL && result == CUDA_SUCCESS;
          alias = alias->next)
         result = map_at(alias, alias->range.address, alias->range.size, vmm->real);
@@ -445,7 +447,7 @@ static void take_over(struct vmm_allocation *vmm)
     memory->owner.mappings = NULL;
     vmm->memory = NULL;
     vmm->client->memory.pinned += vmm->size;
-    large_release(memory);
+    large_release(&memory->owner);
 }
 
 /* memory_lock is held, and released meanwhile. */
@@ -480,7 +482,7 @@ static CUresult pin_in_place(struct vmm_allocation *vmm)
         return CUDA_SUCCESS;
     vmm->pinning = true;
     CUresult result = CUDA_ERROR_NOT_READY;
-    if (vmm->memory->block_count == 1)
+    if (vmm->memory->owner.block_count == 1)
         result = pin_whole(vmm);
     if (result == CUDA_ERROR_NOT_READY)
         result = exclusively(vmm->client, vmm->size, vmm->size, DRAIN_PATIENCE_US, replace, vmm);
@@ -587,7 +589,7 @@ static void vmm_drop(struct vmm_allocation *vmm)
         return;
     LIST_REMOVE(*bucket_of(vmm->handle), vmm);
     if (vmm->memory != NULL)
-        large_release(vmm->memory);
+        large_release(&vmm->memory->owner);
     else if (REAL(cuMemRelease)(vmm->real) == CUDA_SUCCESS)
         vmm->client->memory.pinned -= vmm->size;
     client_update(vmm->client);
@@ -645,19 +647,6 @@ bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
             if (alias->access[i].location.type == location->type
                 && alias->access[i].location.id == location->id)
                 *flags = alias->access[i].flags;
-    }
-    return alias != NULL;
-}
-
-bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size)
-{
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
-    const struct alias *alias = alias_at(address);
-    if (alias != NULL) {
-        *base = alias->reservation.address;
-        *size = alias->reservation.size;
     }
     return alias != NULL;
 }

@@ -35,8 +35,6 @@ bool vmm_mapped_in(CUdeviceptr address, size_t size);
 /* The access of a device to an address. False: no VMM allocation is mapped there. */
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
                    unsigned long long *flags);
-/* The reservation around an address, as pointer attributes report it. False: as above. */
-bool vmm_range_of(CUdeviceptr address, CUdeviceptr *base, size_t *size);
 
 /* Pins an allocation on the card for good, because something other than this program's kernels is
  * about to access it. *handle becomes the driver's handle; a handle that is not the library's is

@@ -66,7 +66,7 @@ static CUresult copy(void)
 
 static void free_one(unsigned index)
 {
-    large_release((struct large *)region_owner(allocations[index]));
+    large_release(region_owner(allocations[index]));
     allocations[index] = 0;
 }
 
