@@ -5,7 +5,6 @@
 #include "api/wrapper.h"
 #include "flight/capture.h"
 #include "flight/streams.h"
-#include "pool/stream.h"
 
 static CUresult begun(struct capture *capture, CUresult result)
 {

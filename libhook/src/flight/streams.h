@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds out by queries of its streams whether a context's work is done, for drivers without
- * cuCtxRecordEvent. With other drivers no stream is listed. From any thread.
+ * cuCtxRecordEvent; with other drivers no stream is listed. And identifies streams. From any
+ * thread.
  */
 #pragma once
 
@@ -22,9 +23,17 @@ void streams_destroyed(struct listed_stream *listed);
 /* Removes all streams of a context that is about to end. */
 void streams_end_with(CUcontext context);
 
-
 /* For streams_query(), to tell which work was submitted before. */
 uint64_t streams_moment(void);
 /* Success: all work submitted before `moment` in this context, which is current, is done; or the
  * driver's error. Must not be called during a capture in it. */
 CUresult streams_query(CUcontext context, uint64_t moment);
+
+/* A number that no other stream of the context ever has; 0: not known. */
+uint64_t stream_name(CUstream stream);
+/* The stream's device, and its context (NULL if the stream belongs to whichever is current).
+ * Returns the driver's error. */
+CUresult stream_device(CUstream stream, CUcontext *context, CUdevice *device);
+
+/* A stream is about to be destroyed: the driver may reuse its handle. */
+void stream_ends(void);

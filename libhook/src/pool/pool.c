@@ -43,11 +43,11 @@
 #include "driver/ring.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
+#include "flight/streams.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "memory/allocation.h"
 #include "memory/peers.h"
-#include "pool/stream.h"
 
 #define ASYNC_CLASSES (SLAB_CLASSES + 32)
 #define BUCKETS 16384
@@ -82,7 +82,7 @@ struct async_allocation {
     unsigned class;
     struct pool *pool;               /* NULL: made by cuMemAlloc, and being freed */
     bool freed;
-    uint64_t stream;                 /* stream of the free, named by stream.c; 0: unknown */
+    uint64_t stream;                 /* stream of the free, named by streams.c; 0: unknown */
     CUcontext context;               /* in which `stream` is unique */
     struct pending_frees *pending;   /* its pending list; NULL: no work touches it */
     struct marker *marker;           /* recorded after the work that touches it */

@@ -10,7 +10,7 @@ PROGRAM = """
 #include <pthread.h>
 
 #include "driver/real.h"
-#include "pool/stream.h"
+#include "flight/streams.h"
 
 _Atomic(void *) real_functions[REAL_COUNT];
 CUresult real_absent(void) { return CUDA_ERROR_NOT_FOUND; }
@@ -51,7 +51,7 @@ def test_stream_created_at_a_reused_handle_gets_a_new_name(tmp_path: Path) -> No
     program = tmp_path / "streams"
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{SOURCE}"]
     command += [f"-I{SOURCE.parent / 'include'}", "-x", "c", "-", "-x", "none"]
-    sources = ("pool/stream.c", "gate/contexts.c", "driver/log.c",
+    sources = ("flight/streams.c", "gate/contexts.c", "driver/log.c",
                "driver/own_thread.c", "driver/setting.c")
     command += [*(str(SOURCE / source) for source in sources), "-o", str(program)]
     subprocess.run(command, input=PROGRAM, text=True, check=True)
