@@ -335,7 +335,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
     }
     retained(device, primary);
     /* With such a driver only streams can be queried, and each green context has a NULL stream. */
-    struct client *client = device >= 0 && device < CLIENTS_MAX ? clients[device] : NULL;
+    struct client *client = client_on(device);
     if (result == CUDA_SUCCESS && !streams_need_no_list() && client != NULL)
         client_pin(client, NVSHARE_PIN_UNDRAINED);
     return result;

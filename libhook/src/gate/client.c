@@ -84,13 +84,17 @@ struct client *client_current(void)
     return client_count == 0 || client_is_called_back() ? NULL : client_here();
 }
 
+struct client *client_on(CUdevice device)
+{
+    return device >= 0 && device < CLIENTS_MAX
+        ? __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE) : NULL;
+}
+
 struct client *client_here(void)
 {
     CUdevice device;
-    if (client_count == 0 || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
-        || device < 0 || device >= CLIENTS_MAX)
-        return NULL;
-    return __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE);
+    return client_count == 0 || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS
+        ? NULL : client_on(device);
 }
 
 uint64_t client_need(const struct client *client)

@@ -163,6 +163,7 @@ unsigned clients_count(void);
 void client_enter(struct client *client);          /* memory_lock held */
 void clients_watch_forks(void);                   /* a forked child has no clients; call once */
 
+struct client *client_on(CUdevice device);        /* of this device; or NULL */
 struct client *client_here(void);                 /* of the current context's device; or NULL */
 struct client *client_current(void);              /* the same; NULL if client_is_called_back() */
 

@@ -828,10 +828,10 @@ bool memory_information(size_t *free_bytes, size_t *total_bytes)
 
 bool memory_total(CUdevice device, size_t *total_bytes)
 {
-    if (client_none() || device < 0 || device >= CLIENTS_MAX)
+    if (client_none())
         return false;
     LOCKED(memory_lock);
-    struct client *client = clients[device];
+    const struct client *client = client_on(device);
     size_t free_bytes;
     if (client != NULL)
         information(client, &free_bytes, total_bytes);

@@ -40,11 +40,10 @@ static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAcc
 
 CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
 {
-    if (owner < 0 || owner >= CLIENTS_MAX || reader < 0 || reader >= CLIENTS_MAX
-        || owner == reader)
+    if (reader < 0 || reader >= CLIENTS_MAX || owner == reader)
         return CUDA_SUCCESS;
     LOCKED(memory_lock);
-    struct client *client = clients[owner];
+    struct client *client = client_on(owner);
     CUresult result = CUDA_SUCCESS;
     if (client != NULL && open) {
         if (client->readers[reader] == 0)

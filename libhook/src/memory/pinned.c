@@ -118,20 +118,19 @@ void room_end(void)
     pinned_end(0);
 }
 
-static struct client *client_on(CUdevice device)
+static struct client *counting_on(CUdevice device)
 {
-    bool known = !client_none() && device >= 0 && device < CLIENTS_MAX;
-    return known ? __atomic_load_n(&clients[device], __ATOMIC_ACQUIRE) : NULL;
+    return client_none() ? NULL : client_on(device);
 }
 
 CUresult pinned_begin_on(CUdevice device, size_t bytes, bool submits)
 {
-    return begin(client_on(device), NULL, bytes, submits, client_patience_ends());
+    return begin(counting_on(device), NULL, bytes, submits, client_patience_ends());
 }
 
 bool pinned_counts_on(CUdevice device)
 {
-    return client_on(device) != NULL;
+    return counting_on(device) != NULL;
 }
 
 void pinned_end(size_t bytes_taken)
@@ -156,7 +155,7 @@ static void count_less(struct client *client, size_t bytes)
 
 void pinned_release_on(CUdevice device, size_t bytes)
 {
-    struct client *client = client_on(device);
+    struct client *client = counting_on(device);
     if (client == NULL)
         return;
     LOCKED(memory_lock);

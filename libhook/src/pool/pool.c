@@ -631,9 +631,9 @@ static struct pool *of_device(CUmemoryPool handle, CUdevice device)
 static struct pool *pool_adopted(CUmemoryPool handle)
 {
     struct pool *pool = pool_named(handle);
-    for (unsigned i = 0; i < CLIENTS_MAX && pool == NULL; i++)
-        if (clients[i] != NULL)
-            pool = of_device(handle, clients[i]->device);
+    EACH_CLIENT(client)
+        if (pool == NULL)
+            pool = of_device(handle, client->device);
     return pool;
 }
 
@@ -677,8 +677,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
 /* Whether pool_open() must still grant some devices access, without the lock. */
 static bool pool_is_opening(const struct pool *pool)
 {
-    return pool->readers != pool->opened && pool->device >= 0 && pool->device < CLIENTS_MAX
-        && clients[pool->device] != NULL;
+    return pool->readers != pool->opened && client_on(pool->device) != NULL;
 }
 
 /* Takes one device whose access is still to be granted or revoked; -1: there is none. The device
@@ -847,8 +846,7 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
         uint64_t name = stream_name(stream);
         pthread_mutex_lock(&memory_lock);
         struct pool *pool = pool_adopted(handle);
-        struct client *client = pool == NULL || pool->device < 0 || pool->device >= CLIENTS_MAX
-            ? NULL : clients[pool->device];
+        struct client *client = pool == NULL ? NULL : client_on(pool->device);
         bool opening = client != NULL && pool_is_opening(pool);
         ours = client != NULL;
         if (ours) {
