@@ -15,11 +15,19 @@
 #define _GNU_SOURCE
 #include "ipc/ipc_export.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "block/block.h"
@@ -33,7 +41,6 @@
 #include "driver/stubs.h"
 #include "flight/drain.h"
 #include "gate/client.h"
-#include "ipc/ipc_socket.h"
 #include "memory/allocation.h"
 #include "memory/managed.h"
 
@@ -164,8 +171,107 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
 }
 
 /*
+ * The two sockets on which a process shares its memory. One is abstract: it leaves no file behind,
+ * but is visible only in the same network namespace. Containers that share the IPC namespace have
+ * only /dev/shm in common; the other socket is a file there.
+ *
+ * The process removes the file at its end. The file of a killed process is removed by the next
+ * process that has the right to: connecting to it is refused. A socket that is not listening yet
+ * refuses, too, so only old files are removed.
+ */
+
+#define FOLDER "/dev/shm/"
+#define PREFIX "nvshare-"
+#define FORMAT "%s" PREFIX "%016llx%016llx"
+#define OLD_S 60
+
+static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* of this process */
+static pid_t maker;
+
+unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
+    bool abstract = place == IPC_ABSTRACT;
+    char *path = address->sun_path + abstract;
+    int length = snprintf(path, sizeof address->sun_path - 1, FORMAT, abstract ? "" : FOLDER,
+                          (unsigned long long)name[0], (unsigned long long)name[1]);
+    /* The length of a path includes its terminating zero, that of an abstract name does not. */
+    return (unsigned)(path - (char *)address) + (unsigned)length + !abstract;
+}
+
+static bool is_old(const char *path)
+{
+    struct stat status;              /* stat() is not exported under this name before glibc 2.33 */
+    return syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) == 0
+        && time(NULL) - status.st_mtime > OLD_S;
+}
+
+int ipc_socket_new(int flags)
+{
+    UNFORKED;
+    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+}
+
+static void remove_if_dead(const char *name)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    int length = snprintf(address.sun_path, sizeof address.sun_path, FOLDER "%s", name);
+    if ((size_t)length >= sizeof address.sun_path || !is_old(address.sun_path))
+        return;
+    int to = ipc_socket_new(SOCK_NONBLOCK);
+    if (connect(own_file_descriptor(to), (struct sockaddr *)&address, sizeof address) != 0
+        && errno == ECONNREFUSED)
+        unlink(address.sun_path);    /* the kernel refuses this for another user's file */
+    own_file_close(to);
+}
+
+static void remove_dead(void)
+{
+    DIR *folder = opendir(FOLDER);
+    struct dirent *entry;
+    while (folder != NULL && (entry = readdir(folder)) != NULL)
+        /* A file that is not a socket refuses connections, too. */
+        if (entry->d_type == DT_SOCK && strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0)
+            remove_if_dead(entry->d_name);
+    if (folder != NULL)
+        closedir(folder);
+}
+
+static void at_exit(void)
+{
+    if (maker == getpid())           /* not in a forked child */
+        unlink(file);
+}
+
+static void remove_at_exit(const struct sockaddr_un *bound)
+{
+    static bool registered;
+    memcpy(file, bound->sun_path, sizeof file);
+    maker = getpid();
+    registered = registered || atexit(at_exit) == 0;
+}
+
+static int listen_at(enum ipc_place place, const uint64_t name[2])
+{
+    struct sockaddr_un address;
+    unsigned length = ipc_socket(place, name, &address);
+    int listener = ipc_socket_new(SOCK_NONBLOCK), descriptor = own_file_descriptor(listener);
+    if (descriptor >= 0 && bind(descriptor, (struct sockaddr *)&address, length) == 0
+        && listen(descriptor, SOMAXCONN) == 0) {
+        if (place == IPC_IN_FILES) {
+            remove_at_exit(&address);
+            remove_dead();
+        }
+        return listener;
+    }
+    debug("no socket to share memory at with other processes: %s", error_text(errno));
+    own_file_close(listener);
+    return -1;
+}
+
+/*
  * Sends descriptors of shared memory to other processes: a thread of this process for each of two
- * sockets (ipc_socket.c) whose name is in the handle. The memory ends with this process, only the
+ * sockets (above) whose name is in the handle. The memory ends with this process, only the
  * two processes know about it, and the daemon may be restarted meanwhile.
  *
  * Any process may connect, so a thread waits for no single peer: it serves all of them at once. A
@@ -359,7 +465,7 @@ bool ipc_export_own(const struct ipc_ticket *ticket)
 static void serve_at(enum ipc_place place)
 {
     pthread_t thread;
-    int listener = ipc_socket_listen(place, server.random.name);
+    int listener = listen_at(place, server.random.name);
     server.listener[place] = listener;
     if (listener < 0)
         return;
@@ -373,23 +479,16 @@ static void serve_at(enum ipc_place place)
     server.open++;
 }
 
-/* Opens both sockets. server_lock is held. */
-static void begin(void)
-{
-    if (syscall(SYS_getrandom, &server.random, sizeof server.random, 0) != sizeof server.random)
-        return;
-    for (enum ipc_place place = 0; place < IPC_PLACES; place++)
-        serve_at(place);
-}
-
 /* Opens the sockets, once for the process, and writes their name and secrets to the ticket. False:
  * not possible in this process. */
 static bool open_server(struct ipc_ticket *ticket)
 {
     UNCANCELLED;
     LOCKED(server_lock);
-    if (server.open == 0)
-        begin();
+    if (server.open == 0 && syscall(SYS_getrandom, &server.random, sizeof server.random, 0)
+                                == sizeof server.random)
+        for (enum ipc_place place = 0; place < IPC_PLACES; place++)
+            serve_at(place);
     memcpy(ticket->name, server.random.name, sizeof ticket->name);
     ticket->secret = server.random.owner;
     ticket->request.secret = server.random.importer;

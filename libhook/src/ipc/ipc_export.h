@@ -1,9 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Legacy IPC: the messages of cuIpcGetMemHandle and related calls between processes that both have
+ * the library, the sockets on which they are sent, and the export.
+ */
 #pragma once
 
 #include "driver/driver.h"
 
-struct ipc_ticket;
+struct sockaddr_un;
+
+/* An importer's request. */
+struct ipc_request {
+    uint64_t secret;                 /* proves that the importer was given the handle */
+    uint64_t address;                /* the allocation's address in the owner */
+    uint64_t id;                     /* of the allocation, because addresses are reused */
+};
+
+/* The content of the library's handle. Any process of the same user that knows it may open the
+ * memory. The socket's name alone opens nothing and proves nothing: /proc/net/unix shows it to
+ * every process, and after the owner's end any process may bind it. */
+struct ipc_ticket {
+    uint64_t magic;
+    uint64_t name[2];                /* random name of the owner's socket */
+    uint64_t secret;                 /* proves that the owner answers; never sent to it */
+    struct ipc_request request;
+};
+#define IPC_MAGIC 0x6572616873766e02ull
+
+/* The owner's answer to a request: one for each block, with the block's descriptor. No descriptor:
+ * there is no such allocation (any more). */
+struct ipc_part {
+    uint64_t secret;                 /* the ticket's secret */
+    uint64_t left;                   /* bytes of this and all later parts */
+    uint64_t size;                   /* bytes of this part */
+    uint64_t offset;                 /* of the allocation inside the first part */
+    uint64_t bytes;                  /* size of the allocation */
+};
+
+enum ipc_place { IPC_ABSTRACT, IPC_IN_FILES, IPC_PLACES };
+
+/* Writes the address of the socket with this name; returns the address's length. */
+unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address);
+/* Creates a socket that is not bound; `flags`: of socket(). Returns a handle of own_file.h, or -1.
+ */
+int ipc_socket_new(int flags);
 
 /* Pins the memory around an address of the library for good, as if it were exported. */
 CUresult ipc_export_pin(CUdeviceptr address);

@@ -32,7 +32,6 @@
 #include "gate/contexts.h"
 #include "gate/gate.h"
 #include "ipc/ipc_export.h"
-#include "ipc/ipc_socket.h"
 #include "memory/allocation.h"
 #include "memory/peers.h"
 

@@ -12,7 +12,7 @@
 #include "fuzz.h"
 #include "driver/driver.h"
 #include "driver/real.h"
-#include "ipc/ipc_socket.h"
+#include "ipc/ipc_export.h"
 
 #define PIECES_MAX 4
 #define FILES_MAX 5

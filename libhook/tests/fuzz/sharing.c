@@ -12,7 +12,7 @@
 #include "fuzz.h"
 #include "driver/driver.h"
 #include "driver/real.h"
-#include "ipc/ipc_socket.h"
+#include "ipc/ipc_export.h"
 
 #define STEPS 48
 #define BYTES (7 * MIB)

@@ -9,7 +9,7 @@
 #include "driver/own_file.h"
 #include "fuzz.h"
 #include "ipc/ipc_import.h"
-#include "ipc/ipc_socket.h"
+#include "ipc/ipc_export.h"
 
 #define VISITORS 48                  /* more than are looked after at once */
 #define TRIES 1000
