@@ -232,13 +232,6 @@ void drain_begin(struct drain *drain)
         drain->whole = add(drain, context);
 }
 
-/* Whether no context has ended since drain_begin(). With service_lock, which a context's end takes,
- * too. */
-static bool still_valid(const struct drain *drain)
-{
-    return drain->contexts_ended == contexts_ended();
-}
-
 static CUresult part_step(struct drain_part *part)
 {
     CUresult result = CUDA_SUCCESS;
@@ -258,7 +251,8 @@ static CUresult part_step(struct drain_part *part)
 
 bool drain_step(struct drain *drain)
 {
-    if (!still_valid(drain) || !drain->whole)
+    /* A context's end takes service_lock, too. */
+    if (drain->contexts_ended != contexts_ended() || !drain->whole)
         drain_begin(drain);
     bool all = drain->whole, failing = !drain->whole;
     for (unsigned i = 0; i < drain->count && drain->whole; i++) {

@@ -54,25 +54,20 @@ static struct known *find(CUcontext context)
     return one != known + count ? one : NULL;
 }
 
-static bool has_room(void)
-{
-    if (count < room)
-        return true;
-    unsigned more = room == 0 ? ROOM_FIRST : 2 * room;
-    struct known *larger = realloc(known, more * sizeof *known);
-    if (larger == NULL)
-        return false;
-    known = larger;
-    room = more;
-    return true;
-}
-
 void contexts_add(CUcontext context, CUdevice device, CUcontext owner)
 {
     UNCANCELLED;
     LOCKED(known_lock);
     struct known *one = find(context);
-    if (one == NULL && has_room())
+    if (one == NULL && count == room) {
+        unsigned more = room == 0 ? ROOM_FIRST : 2 * room;
+        struct known *larger = realloc(known, more * sizeof *known);
+        if (larger != NULL) {
+            known = larger;
+            room = more;
+        }
+    }
+    if (one == NULL && count < room)
         one = &known[count++];
     if (one != NULL)
         *one = (struct known){ context, owner, device, atomic_load(&ended) };

@@ -630,16 +630,6 @@ static struct deferred *deferred;    /* these three are protected by memory_lock
 static uint64_t deferrals;
 static CUcontext waited_in;          /* context in which deferred_frees_reclaim() waits now */
 
-/* Defers the release of a retired allocation until the work of its context has been waited for. */
-static void deferred_frees_add(CUdeviceptr address, CUcontext context)
-{
-    struct deferred *one = malloc(sizeof *one);
-    if (one == NULL)
-        return;                      /* the memory stays until its context ends */
-    *one = (struct deferred){ address, context, ++deferrals, deferred };
-    deferred = one;
-}
-
 /* To be called when a context has done all work that it had when the deferred frees up to `number`
  * were made: releases these. Memory that was freed later may still be in use. */
 static void deferred_frees_waited(CUcontext context, uint64_t number)
@@ -770,7 +760,11 @@ bool memory_free(CUdeviceptr address, CUresult *result)
         if (*result != CUDA_SUCCESS || !is_large || !spare_keep((struct large *)owner))
             allocation_release(address);
     } else if (!gone) {
-        deferred_frees_add(address, context);
+        struct deferred *one = malloc(sizeof *one);
+        if (one != NULL) {           /* else the memory stays until its context ends */
+            *one = (struct deferred){ address, context, ++deferrals, deferred };
+            deferred = one;
+        }
     }
     return true;
 }
