@@ -65,6 +65,12 @@ int own_file_descriptor(int handle)
     return -1;
 }
 
+int own_file_socket(int flags)
+{
+    UNFORKED;
+    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+}
+
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file)
 {
     struct iovec part = { packet, size };

@@ -21,6 +21,8 @@ int own_file_add(int descriptor);
 void own_file_replace(int handle, int descriptor);
 /* The descriptor; -1 with EBADF: the program has taken its number. */
 int own_file_descriptor(int handle);
+/* Creates a socket for packets between processes; `flags`: of socket(). As own_file_add(). */
+int own_file_socket(int flags);
 /* Receives a packet without waiting, as recv(); returns its length, which may exceed `size`. *file
  * becomes the handle of the descriptor that came with it; -1: none came, or several. */
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file);

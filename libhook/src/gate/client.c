@@ -152,12 +152,6 @@ CUresult device_uuid(CUdevice device, CUuuid *uuid)
 /* A daemon that does not read for this long counts as gone. */
 static const struct timeval SEND_PATIENCE = { .tv_sec = 2 };
 
-static int new_socket(void)
-{
-    UNFORKED;
-    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-}
-
 int connection_open(void)
 {
     const char *path = setting("NVSHARE_SOCKET");
@@ -170,7 +164,7 @@ int connection_open(void)
         return -1;
     }
     strcpy(address.sun_path, path);
-    int connection = new_socket(), fd = own_file_descriptor(connection);
+    int connection = own_file_socket(0), fd = own_file_descriptor(connection);
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &SEND_PATIENCE, sizeof SEND_PATIENCE);

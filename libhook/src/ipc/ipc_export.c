@@ -206,19 +206,13 @@ static bool is_old(const char *path)
         && time(NULL) - status.st_mtime > OLD_S;
 }
 
-int ipc_socket_new(int flags)
-{
-    UNFORKED;
-    return own_file_add(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
-}
-
 static void remove_if_dead(const char *name)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     int length = snprintf(address.sun_path, sizeof address.sun_path, FOLDER "%s", name);
     if ((size_t)length >= sizeof address.sun_path || !is_old(address.sun_path))
         return;
-    int to = ipc_socket_new(SOCK_NONBLOCK);
+    int to = own_file_socket(SOCK_NONBLOCK);
     if (connect(own_file_descriptor(to), (struct sockaddr *)&address, sizeof address) != 0
         && errno == ECONNREFUSED)
         unlink(address.sun_path);    /* the kernel refuses this for another user's file */
@@ -255,7 +249,7 @@ static int listen_at(enum ipc_place place, const uint64_t name[2])
 {
     struct sockaddr_un address;
     unsigned length = ipc_socket(place, name, &address);
-    int listener = ipc_socket_new(SOCK_NONBLOCK), descriptor = own_file_descriptor(listener);
+    int listener = own_file_socket(SOCK_NONBLOCK), descriptor = own_file_descriptor(listener);
     if (descriptor >= 0 && bind(descriptor, (struct sockaddr *)&address, length) == 0
         && listen(descriptor, SOMAXCONN) == 0) {
         if (place == IPC_IN_FILES) {

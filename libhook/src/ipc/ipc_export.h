@@ -41,9 +41,6 @@ enum ipc_place { IPC_ABSTRACT, IPC_IN_FILES, IPC_PLACES };
 
 /* Writes the address of the socket with this name; returns the address's length. */
 unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address);
-/* Creates a socket that is not bound; `flags`: of socket(). Returns a handle of own_file.h, or -1.
- */
-int ipc_socket_new(int flags);
 
 /* Pins the memory around an address of the library for good, as if it were exported. */
 CUresult ipc_export_pin(CUdeviceptr address);

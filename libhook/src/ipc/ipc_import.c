@@ -44,7 +44,7 @@ static int begin(enum ipc_place place, const struct ipc_ticket *ticket, bool *ag
     struct sockaddr_un address;
     unsigned length = ipc_socket(place, ticket->name, &address);
     uint64_t end = now_microseconds() + PATIENCE_MS * 1000;
-    int handle = ipc_socket_new(0), from = own_file_descriptor(handle);
+    int handle = own_file_socket(0), from = own_file_descriptor(handle);
     *again = false;
     if (from < 0)
         return -1;
