@@ -57,14 +57,14 @@ static CUresult call(enum real_index hook, WORDS)
                     m, n, o, p);                                                           \
     }
 #define NAME(high, low) (void *)call_##high##low,
-#define EIGHT(what, high)                                                                  \
-    what(high, 0) what(high, 1) what(high, 2) what(high, 3)                                \
-    what(high, 4) what(high, 5) what(high, 6) what(high, 7)
-#define ALL(what)                                                                          \
-    EIGHT(what, 0) EIGHT(what, 1) EIGHT(what, 2) EIGHT(what, 3) EIGHT(what, 4)             \
-    EIGHT(what, 5) EIGHT(what, 6) EIGHT(what, 7) EIGHT(what, 8) EIGHT(what, 9)             \
-    EIGHT(what, a) EIGHT(what, b) EIGHT(what, c) EIGHT(what, d) EIGHT(what, e)             \
-    EIGHT(what, f)
+#define EIGHT(each, high)                                                                  \
+    each(high, 0) each(high, 1) each(high, 2) each(high, 3)                                \
+    each(high, 4) each(high, 5) each(high, 6) each(high, 7)
+#define ALL(each)                                                                          \
+    EIGHT(each, 0) EIGHT(each, 1) EIGHT(each, 2) EIGHT(each, 3) EIGHT(each, 4)             \
+    EIGHT(each, 5) EIGHT(each, 6) EIGHT(each, 7) EIGHT(each, 8) EIGHT(each, 9)             \
+    EIGHT(each, a) EIGHT(each, b) EIGHT(each, c) EIGHT(each, d) EIGHT(each, e)             \
+    EIGHT(each, f)
 
 ALL(CALL)
 

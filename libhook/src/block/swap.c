@@ -906,7 +906,7 @@ static void answer_load(struct client *client, struct load *load, uint64_t *sinc
         load->flags |= NVSHARE_DRIVER_ERROR;
     if ((load->flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
-    client->lack_reported = false;
+    client->starved_reported = false;
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_MOVED, .flags = load->flags, .number = load->order.number,
         .moved = load->progress.bytes, .took = now - *since,

@@ -70,7 +70,7 @@ static void disconnect(struct client *client)
 static void introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
-    client->lack_reported = false;
+    client->starved_reported = false;
     client_commit_answered(client, client->last_commit, NULL);
     host_preallocated(client, client->host_most);
     client->introduced++;
@@ -276,7 +276,7 @@ static void stop(struct client *client)
     pthread_mutex_lock(&memory_lock);
     client->stopping = true;
     client->granted = false;
-    client->lack_reported = false;
+    client->starved_reported = false;
     bool stays = client->pin_reason != NVSHARE_PIN_NONE;
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
@@ -337,7 +337,7 @@ static void evict(struct client *client, const struct nvshare_order *order)
         moved = swap_out(client, order, &flags);
     }
     LOCKED(memory_lock);
-    client->lack_reported &= keeps;
+    client->starved_reported &= keeps;
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_MOVED, .flags = flags | returned, .number = order->number,
         .moved = moved, .took = now_microseconds() - began,

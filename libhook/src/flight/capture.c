@@ -35,8 +35,8 @@
  * too.
  */
 
-#define INSIDE_LOOKS 100
-#define INSIDE_LOOK_US 10
+#define EMPTY_POLLS 100
+#define EMPTY_POLL_US 10
 
 struct recorded {
     CUcontext context;
@@ -74,8 +74,8 @@ static bool record(CUcontext context)
 static bool gate_gets_empty(void)
 {
     bool empty;
-    for (unsigned i = 0; !(empty = gate_empty()) && i < INSIDE_LOOKS; i++)
-        nanosleep(&(struct timespec){ .tv_nsec = INSIDE_LOOK_US * 1000 }, NULL);
+    for (unsigned i = 0; !(empty = gate_empty()) && i < EMPTY_POLLS; i++)
+        nanosleep(&(struct timespec){ .tv_nsec = EMPTY_POLL_US * 1000 }, NULL);
     return empty;
 }
 

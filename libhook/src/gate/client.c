@@ -358,15 +358,15 @@ void client_update(struct client *client)
         starved = must_wait(client);
     if (starved != client->starved) {
         client->starved = starved;
-        client->lack_reported = false;
+        client->starved_reported = false;
         if (starved)
             gate_close(GATE_STARVED(client));
         else
             gate_open(GATE_STARVED(client));
     }
-    if (starved && !client->remapping && client->granted && !client->lack_reported
+    if (starved && !client->remapping && client->granted && !client->starved_reported
         && client->socket >= 0) {
-        client->lack_reported = true;
+        client->starved_reported = true;
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY });
     } else {
         client_changed(client);
@@ -473,7 +473,7 @@ void client_append_refusal(struct client *client, const char *text, size_t size)
 
 /* Prints why the program gets OUT_OF_MEMORY, once for each reason. memory_lock is held,
  * and released meanwhile, because stderr may be slow. */
-static void explain(struct client *client)
+static void print_refusal(struct client *client)
 {
     if (client->reason[0] == '\0' || strcmp(client->reason, client->printed_reason) == 0)
         return;
@@ -516,9 +516,9 @@ int64_t client_expire_grants(struct client *client)
 static void wait_for_answer(struct client *client, const struct timespec *until)
 {
     BLOCKED;
-    uint32_t heard = atomic_load(&client->commit_bell);
+    uint32_t before = atomic_load(&client->commit_bell);
     pthread_mutex_unlock(&memory_lock);
-    bell_sleep(&client->commit_bell, heard, until);
+    bell_sleep(&client->commit_bell, before, until);
     pthread_mutex_lock(&memory_lock);
 }
 
@@ -555,7 +555,7 @@ uint64_t client_patience_ends(void)
 
 /* Sends a COMMIT and waits. True: client->commit_answer is its answer. memory_lock is held, and
  * released during the wait. */
-static bool ask(struct client *client, uint64_t wanted, uint64_t pins)
+static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins)
 {
     uint64_t number = ++client->last_commit;
     unsigned introduced = client->introduced;
@@ -584,13 +584,13 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
         /* Counted from now on, so that messages sent meanwhile include it. */
         uint64_t wanted = client->memory.beyond += bytes;
         /* Without a daemon, its last limits apply. */
-        bool alone = client->socket < 0, answered = !alone && ask(client, 0, 0);
+        bool alone = client->socket < 0, answered = !alone && request_commit(client, 0, 0);
         settled = alone || answered;
         granted = alone || (answered && client->commit_answer.beyond >= wanted);
         if (!granted)
             client->memory.beyond -= bytes;
         if (answered && !granted)
-            explain(client);
+            print_refusal(client);
     }
     return granted;
 }
@@ -619,12 +619,12 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
         }
         if (pins > 0 && !take_entry(client, wanted, pins))
             continue;
-        bool ours = ask(client, wanted, pins);
+        bool ours = request_commit(client, wanted, pins);
         /* The answer to this COMMIT refuses. If less than that grant applies by now (the
          * answer to another thread's later COMMIT), or memory has been freed since, ask again. */
         if (ours && client->commit_answer.commit < wanted && client_need(client) + size >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
-            explain(client);
+            print_refusal(client);
             break;
         }
         /* The grant stays valid even if later answers differ. */

@@ -53,7 +53,7 @@ struct client {
     unsigned readers[CLIENTS_MAX];
     /* Memory is absent or the room is too small: GATE_STARVED(client) is set. */
     bool starved;
-    bool lack_reported;              /* the daemon was informed: no further urgent report */
+    bool starved_reported;           /* the daemon was informed: no further urgent report */
     bool remapping;                  /* exclusive.c keeps the gate closed to change memory */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 

@@ -188,10 +188,10 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
 static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* of this process */
 static pid_t maker;
 
-unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address)
+unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct sockaddr_un *address)
 {
     *address = (struct sockaddr_un){ .sun_family = AF_UNIX };
-    bool abstract = place == IPC_ABSTRACT;
+    bool abstract = kind == IPC_ABSTRACT;
     char *path = address->sun_path + abstract;
     int length = snprintf(path, sizeof address->sun_path - 1, FORMAT, abstract ? "" : FOLDER,
                           (unsigned long long)name[0], (unsigned long long)name[1]);
@@ -245,14 +245,14 @@ static void remove_at_exit(const struct sockaddr_un *bound)
     registered = registered || atexit(at_exit) == 0;
 }
 
-static int listen_at(enum ipc_place place, const uint64_t name[2])
+static int listen_at(enum ipc_socket_kind kind, const uint64_t name[2])
 {
     struct sockaddr_un address;
-    unsigned length = ipc_socket(place, name, &address);
+    unsigned length = ipc_socket(kind, name, &address);
     int listener = own_file_socket(SOCK_NONBLOCK), descriptor = own_file_descriptor(listener);
     if (descriptor >= 0 && bind(descriptor, (struct sockaddr *)&address, length) == 0
         && listen(descriptor, SOMAXCONN) == 0) {
-        if (place == IPC_IN_FILES) {
+        if (kind == IPC_FILE) {
             remove_at_exit(&address);
             remove_dead();
         }
@@ -270,7 +270,7 @@ static int listen_at(enum ipc_place place, const uint64_t name[2])
  *
  * Any process may connect, so a thread waits for no single peer: it serves all of them at once. A
  * message to a peer waits in the socket only as long as the peer has time to read it; a silent peer
- * is dropped when its time is over or another peer needs its place. memory_lock is held for one
+ * is dropped when its time is over or another peer needs its entry. memory_lock is held for one
  * driver call per block. A peer must be a process of the same user and know the secret of the
  * handle; the socket's name is not secret.
  */
@@ -287,7 +287,7 @@ struct peer {
 static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     unsigned open;                   /* number of sockets served */
-    int listener[IPC_PLACES];        /* handles of own_file.h, as are the peers' sockets */
+    int listener[IPC_SOCKETS];        /* handles of own_file.h, as are the peers' sockets */
     struct { uint64_t name[2], importer, owner; } random;
 } server;
 
@@ -407,8 +407,8 @@ static void serve_peer(struct peer *peer, bool ready)
 
 static void *serve(void *argument)
 {
-    enum ipc_place place = (enum ipc_place)(intptr_t)argument;
-    int listener = server.listener[place];
+    enum ipc_socket_kind kind = (enum ipc_socket_kind)(intptr_t)argument;
+    int listener = server.listener[kind];
     struct peer peers[PEERS_MAX];
     struct pollfd ready[PEERS_MAX + 1]; /* the last entry is the listener */
     bool short_of_files = false;
@@ -456,14 +456,14 @@ bool ipc_export_own(const struct ipc_ticket *ticket)
 }
 
 /* Opens one of the two sockets. server_lock is held. */
-static void serve_at(enum ipc_place place)
+static void serve_at(enum ipc_socket_kind kind)
 {
     pthread_t thread;
-    int listener = listen_at(place, server.random.name);
-    server.listener[place] = listener;
+    int listener = listen_at(kind, server.random.name);
+    server.listener[kind] = listener;
     if (listener < 0)
         return;
-    int error = own_thread_start(&thread, serve, (void *)(intptr_t)place);
+    int error = own_thread_start(&thread, serve, (void *)(intptr_t)kind);
     if (error != 0) {
         debug("no thread to share memory with other processes: %s", error_text(error));
         own_file_close(listener);
@@ -481,8 +481,8 @@ static bool open_server(struct ipc_ticket *ticket)
     LOCKED(server_lock);
     if (server.open == 0 && syscall(SYS_getrandom, &server.random, sizeof server.random, 0)
                                 == sizeof server.random)
-        for (enum ipc_place place = 0; place < IPC_PLACES; place++)
-            serve_at(place);
+        for (enum ipc_socket_kind kind = 0; kind < IPC_SOCKETS; kind++)
+            serve_at(kind);
     memcpy(ticket->name, server.random.name, sizeof ticket->name);
     ticket->secret = server.random.owner;
     ticket->request.secret = server.random.importer;

@@ -37,10 +37,10 @@ struct ipc_part {
     uint64_t bytes;                  /* size of the allocation */
 };
 
-enum ipc_place { IPC_ABSTRACT, IPC_IN_FILES, IPC_PLACES };
+enum ipc_socket_kind { IPC_ABSTRACT, IPC_FILE, IPC_SOCKETS };
 
 /* Writes the address of the socket with this name; returns the address's length. */
-unsigned ipc_socket(enum ipc_place place, const uint64_t name[2], struct sockaddr_un *address);
+unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct sockaddr_un *address);
 
 /* Pins the memory around an address of the library for good, as if it were exported. */
 CUresult ipc_export_pin(CUdeviceptr address);

@@ -19,7 +19,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "block/region.h"
 #include "driver/forked.h"
@@ -39,10 +38,10 @@
 #define PAGES_MAX (1u << 20)         /* 2 TiB; a larger size in a message is refused */
 #define TRIES 64
 
-static int begin(enum ipc_place place, const struct ipc_ticket *ticket, bool *again)
+static int begin(enum ipc_socket_kind kind, const struct ipc_ticket *ticket, bool *again)
 {
     struct sockaddr_un address;
-    unsigned length = ipc_socket(place, ticket->name, &address);
+    unsigned length = ipc_socket(kind, ticket->name, &address);
     uint64_t end = now_microseconds() + PATIENCE_MS * 1000;
     int handle = own_file_socket(0), from = own_file_descriptor(handle);
     *again = false;
@@ -65,7 +64,7 @@ static int begin(enum ipc_place place, const struct ipc_ticket *ticket, bool *ag
 int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
 {
     int from = begin(IPC_ABSTRACT, ticket, again);
-    return from >= 0 || *again ? from : begin(IPC_IN_FILES, ticket, again);
+    return from >= 0 || *again ? from : begin(IPC_FILE, ticket, again);
 }
 
 /* Not by SO_RCVTIMEO: the signals of an interval timer would restart it for ever. */

@@ -198,7 +198,7 @@ static void set_address(struct managed *managed, CUdeviceptr address)
     ranges_insert(&table, &managed->range);
 }
 
-static bool can_be_sent(CUdevice device)
+static bool can_prefetch(CUdevice device)
 {
     int concurrent = 0;
     return (HAVE_REAL(cuMemPrefetchAsync) || HAVE_REAL(cuMemPrefetchAsync_v2))
@@ -235,7 +235,7 @@ static CUresult make(const struct managed *managed, unsigned int flags, CUdevice
 
 static bool has_context(struct client *client, CUcontext *context)
 {
-    return client != NULL && can_be_sent(client->device)
+    return client != NULL && can_prefetch(client->device)
            && contexts_current(context) == CUDA_SUCCESS;
 }
 

@@ -392,7 +392,7 @@ static CUresult fill(struct vmm_allocation *vmm, const struct copy *copy)
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-static CUresult put_in_place(struct vmm_allocation *vmm, const struct copy *copy)
+static CUresult switch_to_copy(struct vmm_allocation *vmm, const struct copy *copy)
 {
     struct large *memory = vmm->memory;
     CUresult result = CUDA_SUCCESS;
@@ -426,7 +426,7 @@ static CUresult replace(void *argument)
         REAL(cuMemRelease)(copy.handle);
         return result;
     }
-    result = put_in_place(vmm, &copy);
+    result = switch_to_copy(vmm, &copy);
     if (result != CUDA_SUCCESS)
         debug("memory that was to stay on the card is lost: error %d", (int)result);
     return result;

@@ -515,7 +515,7 @@ static void reuse(struct async_allocation *async, size_t bytes)
 /* Frees memory before the pool grows by `room` bytes. Beyond its release threshold the pool keeps
  * nothing; below, little more than its largest use so far, because memory that does not fit the
  * program's next allocation is of no use to the program. */
-static bool make_way(struct pool *pool, size_t room)
+static bool shrink_before_growth(struct pool *pool, size_t room)
 {
     uint64_t plenty = pool->peak + pool->peak / 4 + 2 * BLOCK_SIZE;
     uint64_t keep = pool->threshold < plenty ? pool->threshold : plenty;
@@ -529,7 +529,7 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
                      unsigned class, struct async_allocation **async)
 {
     CUdeviceptr address;
-    if (!make_way(pool, room))
+    if (!shrink_before_growth(pool, room))
         return CUDA_ERROR_OUT_OF_MEMORY;
     /* Without a context: pools outlive contexts. */
     CUresult result = allocation_make(client, NULL, bytes, &address);
