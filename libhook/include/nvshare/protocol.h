@@ -52,7 +52,7 @@ enum nvshare_type {
 
     /* `limits` apply from now on. The first LIMITS accepts the client, as the answer to HELLO.
      * A LIMITS that answers a COMMIT has its number, and grants the request if
-     * limits.commit >= commit, or limits.beyond >= memory.beyond if `commit` was 0. The
+     * limits.commit >= wanted, or limits.beyond >= memory.beyond if `wanted` was 0. The
      * daemon also sends LIMITS without a request, with number 0. */
     NVSHARE_LIMITS = 1,
     /* Answer to HELLO: the program runs unshared, for the reason in `refusal`. The daemon
@@ -155,13 +155,13 @@ enum nvshare_type {
     NVSHARE_REOPENED = 68,
     /* Answer to EVICT and LOAD, with the number of the order. */
     NVSHARE_MOVED = 69,
-    /* Requests that allocated + pinned may grow to `commit`, and pinned memory by `pins` bytes.
+    /* Requests that allocated + pinned may grow to `wanted`, and pinned memory by `pins` bytes.
      * Answered by LIMITS with the same number; if it refuses, the program's call returns
      * CUDA_ERROR_OUT_OF_MEMORY. Memory to be pinned needs a request every time, because no other
      * client can ever use its room again and each of them must still fit beside it. The daemon
      * counts the granted `pins` as pinned until a report shows that the hook has read the answer
      * (`answered`), and from then on counts the bytes that the hook reports (`to_pin`).
-     * With `commit` 0 it is a request that memory.beyond may be as large as reported. The daemon
+     * With `wanted` 0 it is a request that memory.beyond may be as large as reported. The daemon
      * counts memory.beyond from now on unless it refuses. Sent only if limits.beyond is not 0. */
     NVSHARE_COMMIT = 70,
     /* The client runs with NVSHARE_REPORT_COPIES, and its program's use of the bus has changed:
@@ -352,7 +352,10 @@ struct nvshare_report {
             };
             union {
                 struct {             /* HELLO, COMMIT; bytes */
-                    uint64_t commit; /* HELLO: bytes granted; COMMIT: bytes requested */
+                    union {
+                        uint64_t commit; /* HELLO: granted so far */
+                        uint64_t wanted; /* COMMIT: requested in all */
+                    };
                     uint64_t pins;   /* COMMIT: bytes by which `pinned` may grow */
                 };
                 struct {             /* MOVED, STOPPED */

@@ -560,7 +560,7 @@ static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins
     uint64_t number = ++client->last_commit;
     unsigned introduced = client->introduced;
     client_send(client, (struct nvshare_report){ .type = NVSHARE_COMMIT, .number = number,
-                                                 .commit = wanted, .pins = pins });
+                                                 .wanted = wanted, .pins = pins });
     uint64_t end = now_microseconds() + ANSWER_EXPECTED_US;
     const struct timespec until = { (time_t)(end / 1000000), (long)(end % 1000000 * 1000) };
     bool late = false;
