@@ -32,17 +32,11 @@ struct reference {
     struct reference *next;
 };
 
-enum { HANDLE = 1, MAPPING };
 #define BUCKETS 1024
 
 /* Protects all of the above. Its holder takes no other lock. */
 static pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct reference *buckets[BUCKETS];
-
-static uint64_t key_of(int kind, uint64_t value)
-{
-    return (uint64_t)kind << 60 ^ value;
-}
 
 static struct reference **bucket_of(uint64_t key)
 {
@@ -120,7 +114,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (physical != NULL) {
         pinned_remember(counted_key(COUNTED_PHYSICAL, (uint64_t)physical), size);
         LOCKED(physical_lock);
-        refer(key_of(HANDLE, *handle), size, physical);
+        refer(counted_key(COUNTED_HANDLE, *handle), size, physical);
     }
     pinned_end(result == CUDA_SUCCESS ? size : 0);
     return result;
@@ -133,7 +127,7 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
         return result;
     result = REAL(cuMemRelease)(handle);
     if (result == CUDA_SUCCESS && !client_none())
-        forget(key_of(HANDLE, handle));
+        forget(counted_key(COUNTED_HANDLE, handle));
     return result;
 }
 
@@ -149,9 +143,9 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     if (result == CUDA_SUCCESS && !client_none()
         && REAL(cuMemGetAddressRange_v2)(&start, &size, (CUdeviceptr)address) == CUDA_SUCCESS) {
         LOCKED(physical_lock);
-        struct physical *physical = find(key_of(MAPPING, start));
+        struct physical *physical = find(counted_key(COUNTED_MAPPING, start));
         if (physical != NULL)
-            refer(key_of(HANDLE, *handle), 0, physical);
+            refer(counted_key(COUNTED_HANDLE, *handle), 0, physical);
     }
     return result;
 }
@@ -168,9 +162,9 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     result = REAL(cuMemMap)(address, size, offset, handle, flags);
     if (result == CUDA_SUCCESS && !client_none()) {
         LOCKED(physical_lock);
-        struct physical *physical = find(key_of(HANDLE, handle));
+        struct physical *physical = find(counted_key(COUNTED_HANDLE, handle));
         if (physical != NULL)
-            refer(key_of(MAPPING, address), size, physical);
+            refer(counted_key(COUNTED_MAPPING, address), size, physical);
     }
     return result;
 }
@@ -180,7 +174,7 @@ static void forget_mappings(CUdeviceptr address, size_t size)
 {
     size_t part;
     for (size_t done = 0; done < size; done += part) {
-        part = forget(key_of(MAPPING, address + done));
+        part = forget(counted_key(COUNTED_MAPPING, address + done));
         if (part == 0)
             part = PAGE;
     }
