@@ -24,24 +24,18 @@ static uint64_t call(enum other other, uint64_t absent, WORDS)
     return real == NULL ? absent : real(a, b, c, d, e, f);
 }
 
-static uint64_t call_and_pin(enum other other, enum nvshare_pin_reason reason, WORDS)
-{
-    gate_enter(GATE_NO_STREAM);
-    clients_pin(reason);
-    uint64_t result = call(other, 1, a, b, c, d, e, f);
-    gate_leave();
-    return result;
-}
+#define PINNING_ALL(name, reason)                              \
+    EXPORT uint64_t name(WORDS)                                \
+    {                                                          \
+        gate_enter(GATE_NO_STREAM);                            \
+        clients_pin(reason);                                   \
+        uint64_t result = call(OTHER_##name, 1, a, b, c, d, e, f); \
+        gate_leave();                                          \
+        return result;                                         \
+    }
 
-EXPORT uint64_t NvEncodeAPICreateInstance(WORDS)
-{
-    return call_and_pin(OTHER_NvEncodeAPICreateInstance, NVSHARE_PIN_GIVEN, a, b, c, d, e, f);
-}
-
-EXPORT uint64_t optixQueryFunctionTable(WORDS)
-{
-    return call_and_pin(OTHER_optixQueryFunctionTable, NVSHARE_PIN_UNSEEN, a, b, c, d, e, f);
-}
+PINNING_ALL(NvEncodeAPICreateInstance, NVSHARE_PIN_GIVEN)
+PINNING_ALL(optixQueryFunctionTable, NVSHARE_PIN_UNSEEN)
 
 /* If this fails, the memory is not accessible to devices either: the other library will return an
  * error. */
