@@ -206,23 +206,19 @@ static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, 
                                 import->device == here ? 1 : 2);
 }
 
-/* Fetches all parts; the first has arrived. Called without memory_lock. */
+/* Fetches all parts; the first has arrived, with *file. The caller closes the last *file. Called
+ * without memory_lock. */
 static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
-                          int file, struct ipc_import **made)
+                          int *file, struct ipc_import **made)
 {
     size_t total = part->left, offset = 0;
     bool again;
-    if (part->bytes == 0 || part->offset >= total
-        || part->bytes > total - part->offset) {
-        own_file_close(file);
+    if (part->bytes == 0 || part->offset >= total || part->bytes > total - part->offset)
         return CUDA_ERROR_INVALID_VALUE;
-    }
     struct ipc_import *import = calloc(1, sizeof *import
                                           + total / PAGE * sizeof import->handles[0]);
-    if (import == NULL) {
-        own_file_close(file);
+    if (import == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    }
     import->owner.operations = &OPERATIONS;
     import->ticket = *ticket;
     import->range_size = total;
@@ -232,21 +228,18 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
     CUresult result = region_take(total, &import->range);
     pthread_mutex_unlock(&memory_lock);
     if (result != CUDA_SUCCESS) {
-        own_file_close(file);
         free(import);
         return result;
     }
     import->base = import->range + part->offset;
-    while (file >= 0 && result == CUDA_SUCCESS) {
-        result = map_part(import, offset, part->size, file);
-        own_file_close(file);
+    while (*file >= 0 && result == CUDA_SUCCESS) {
+        result = map_part(import, offset, part->size, *file);
+        own_file_close(*file);
         offset += part->size;
-        file = result == CUDA_SUCCESS && offset < total
+        *file = result == CUDA_SUCCESS && offset < total
             ? ipc_client_part(from, ticket, part, &again) : -1;
-        if (file >= 0 && part->left != total - offset) {
-            own_file_close(file);
-            file = -1;
-        }
+        if (*file >= 0 && part->left != total - offset)
+            break;
     }
     if (result == CUDA_SUCCESS && offset == total) {
         *made = import;
@@ -269,7 +262,8 @@ static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **m
         int from = ipc_client_begin(ticket, &again);
         int file = from < 0 ? -1 : ipc_client_part(from, ticket, &part, &again);
         if (file >= 0)
-            result = fetch_all(from, ticket, &part, file, made);
+            result = fetch_all(from, ticket, &part, &file, made);
+        own_file_close(file);
         own_file_close(from);
     }
     return result;
