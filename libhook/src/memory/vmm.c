@@ -792,11 +792,10 @@ bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
     return any;
 }
 
-/* The whole range is aliases, some of them not resident, and the access is certain to be valid. */
+/* The whole range is aliases, and the access is certain to be valid. */
 static bool may_apply_later(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                            size_t count)
 {
-    bool away = false;
     CUdeviceptr behind = address + size;
     if (count != 1 || access == NULL || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         || access->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
@@ -805,10 +804,9 @@ static bool may_apply_later(CUdeviceptr address, size_t size, const CUmemAccessD
         const struct alias *alias = alias_at(address);
         if (alias == NULL || access->location.id != alias->vmm->client->device)
             return false;
-        away = away || !vmm_is_resident(alias->vmm);
         address = alias->range.address + alias->range.size;
     }
-    return away;
+    return true;
 }
 
 static bool range_is_resident(CUdeviceptr address, size_t size)
@@ -831,8 +829,9 @@ bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *acc
     UNCANCELLED;
     begin();
     bool whole = alias_whole(address, size, &any);
-    bool later = any && whole && may_apply_later(address, size, access, count);
-    bool inside = any && !later && !range_is_resident(address, size);
+    bool absent = any && !range_is_resident(address, size);
+    bool later = absent && whole && may_apply_later(address, size, access, count);
+    bool inside = absent && !later;
     if (inside) {
         begin_inside();
         whole = alias_whole(address, size, &any);
