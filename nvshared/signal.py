@@ -3,10 +3,10 @@
 
     class GPU:
         def __init__(self) -> None:
-            self.turn_started: Signal[Client] = Signal("turn_started")
+            self.client_new: Signal[Client] = Signal("client_new")
 
-    gpu.turn_started.connect(publish)      # publish(client) from now on
-    gpu.turn_started.emit(client)
+    gpu.client_new.connect(publish)        # publish(client) from now on
+    gpu.client_new.emit(client)
 
 The emitting object does not know the listeners. If a listener raises an exception, it is logged
 with its traceback, and the other listeners are called nevertheless. So a failure of the bus cannot

@@ -24,6 +24,7 @@ from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, Nvshar
 from nvshared.history import History
 from nvshared.lanes import Run, here
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
+from nvshared.scheduler import actions
 from nvshared.scheduler.events import ClientEvent, Event, Ganged, Tick
 from nvshared.scheduler.settings import UNLIMITED
 from nvshared.sharing.gpu import GPU, Client
@@ -74,10 +75,6 @@ class Publication:
         self._bus.export(LOG_CONTROL_PATH, LogControl())
         # After close() there is no connection, over which these would announce anything.
         manager.gpu_new.connect(self._gpu_new)
-        manager.client_new.connect(self._client_new)
-        manager.client_removed.connect(self._client_removed)
-        manager.client_stuck.connect(lambda client, state, waited: self._face.client_stuck(
-            client_path(client.id), state, waited))
         manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id))
         manager.changed.connect(lambda: self._bus.changed(self._face))
         for gpu in manager.gpus:
@@ -158,12 +155,22 @@ class Publication:
         def terms_changed(client: Client) -> None:
             (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)
 
+        def reported(client: Client, report: actions.Action) -> None:
+            path = client_path(client.id)
+            match report:
+                case actions.TurnStarted():
+                    face.turn_started(path)
+                case actions.TurnEnded():
+                    face.turn_ended(path, str(report.reason), report.held_time)
+                case actions.Stuck():
+                    self._face.client_stuck(path, str(report.state), report.waited)
+
         gpu.happened.connect(happened)
         gpu.terms_changed.connect(terms_changed)
         gpu.decided.connect(lambda _now, action: self._client_changed(action.client))
-        gpu.turn_started.connect(lambda client: face.turn_started(client_path(client.id)))
-        gpu.turn_ended.connect(lambda client, reason, held_time: face.turn_ended(
-            client_path(client.id), str(reason), held_time))
+        gpu.reported.connect(reported)
+        gpu.client_new.connect(self._client_new)
+        gpu.client_removed.connect(self._client_removed)
         gpu.changed.connect(lambda: self._bus.changed(face))
 
     def _client_new(self, client: Client) -> None:

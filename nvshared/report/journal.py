@@ -5,12 +5,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from nvshared.machine.peer import Peer, shown
 from nvshared.quantity import counted
 from nvshared.report.log import Limited
 from nvshared.report.systemd import Notifier
+from nvshared.scheduler import actions
 from nvshared.scheduler.actions import ClientState
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
@@ -29,32 +29,38 @@ def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
     Once `stopped` is set, removed clients are not logged: their programs go on.
     """
 
-    def log(level: int, kind: str, words: Callable[..., str]) -> Callable[..., None]:
-        """A listener that logs a client with the `words` for the signal's further values."""
-        def listener(client: Client, *values: Any) -> None:
-            limited.say(level, (kind, client.peer.account),
-                        lambda: f"{gpu}: {client} {words(*values)}")
+    def log(level: int, kind: str, client: Client, words: Callable[[], str]) -> None:
+        limited.say(level, (kind, client.peer.account), lambda: f"{gpu}: {client} {words()}")
 
-        return listener
+    def removed(client: Client) -> None:
+        if not stopped.is_set():
+            log(logging.INFO, "left", client, lambda: "left")
 
-    left = log(logging.INFO, "left", lambda: "left")
-    gpu.client_new.connect(log(logging.INFO, "came", lambda: "came"))
-    gpu.client_removed.connect(lambda client: None if stopped.is_set() else left(client))
-    gpu.turn_started.connect(lambda client: logger.debug("%s: %s runs", gpu, client))
-    gpu.turn_ended.connect(lambda client, why, held_time: logger.debug(
-        "%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, why))
-    gpu.client_pinned.connect(log(
-        logging.WARNING, "pin_reason", lambda why:
-        f"stays on the GPU from now on, and others get what is left: {why.words}"))
-    gpu.client_refused.connect(log(
-        logging.WARNING, "refused", lambda why: f"is out of memory, because {why}"))
-    gpu.client_crowded.connect(log(
-        logging.WARNING, "crowded", lambda needs, room:
-        f"waits: it needs {needs // MIB} MiB, and no more than {room // MIB} MiB of the GPU "
-        f"can be had{_held(gpu.strangers)}"))
-    gpu.client_stuck.connect(log(
-        logging.ERROR, "stuck", lambda state, waited:
-        f"does not answer, {state} for {waited / SECOND:.0f} s"))
+    def reported(client: Client, report: actions.Action) -> None:
+        match report:
+            case actions.TurnStarted():
+                logger.debug("%s: %s runs", gpu, client)
+            case actions.TurnEnded(_, reason, held_time):
+                logger.debug(
+                    "%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, reason)
+            case actions.Pinned(_, pin_reason):
+                log(logging.WARNING, "pin_reason", client, lambda:
+                    f"stays on the GPU from now on, and others get what is left: "
+                    f"{pin_reason.words}")
+            case actions.Limits():
+                log(logging.WARNING, "refused", client, lambda:
+                    f"is out of memory, because {report.reason}")
+            case actions.Crowded(_, needs, room):
+                log(logging.WARNING, "crowded", client, lambda:
+                    f"waits: it needs {needs // MIB} MiB, and no more than {room // MIB} MiB of "
+                    f"the GPU can be had{_held(gpu.strangers)}")
+            case actions.Stuck(_, state, waited):
+                log(logging.ERROR, "stuck", client, lambda:
+                    f"does not answer, {state} for {waited / SECOND:.0f} s")
+
+    gpu.client_new.connect(lambda client: log(logging.INFO, "came", client, lambda: "came"))
+    gpu.client_removed.connect(removed)
+    gpu.reported.connect(reported)
 
 
 def _held(strangers: dict[int, int]) -> str:
@@ -103,11 +109,7 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
     def note(*_: object) -> None:
         news.set()
 
-    ignore = [
-        manager.client_new.connect(note), manager.client_removed.connect(note),
-        *(gpu.turn_started.connect(note) for gpu in manager.gpus),
-        *(gpu.turn_ended.connect(note) for gpu in manager.gpus),
-    ]
+    ignore = [gpu.changed.connect(note) for gpu in manager.gpus]
     ended = asyncio.ensure_future(stopped.wait())
     ended.add_done_callback(note)
     last = ""

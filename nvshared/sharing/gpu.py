@@ -295,14 +295,10 @@ class GPU:
         # Emitted at the end of a client, before its figures are dropped.
         self.client_leaves: Signal[Client] = Signal("client_leaves")
         self.client_removed: Signal[Client] = Signal("client_removed")
-        self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
-        self.client_crowded: Signal[Client, int, int] = Signal("client_crowded")
-        self.client_pinned: Signal[Client, events.PinReason] = Signal("client_pinned")
         self.terms_changed: Signal[Client] = Signal("terms_changed")
-        self.turn_started: Signal[Client] = Signal("turn_started")
-        self.turn_ended: Signal[Client, actions.TurnEnd, int] = Signal("turn_ended")
         self.changed: Signal[()] = Signal("changed")    # some property may have changed
-        self.client_refused: Signal[Client, str] = Signal("client_refused")
+        # A report of the scheduler, or the LIMITS that refuse a request.
+        self.reported: Signal[Client, actions.Report | actions.Limits] = Signal("reported")
         self.happens: Signal[int, events.Event] = Signal("happens")    # before it is decided on
         self.happened: Signal[int, events.Event] = Signal("happened")
         self.decided: Signal[int, actions.Action] = Signal("decided")
@@ -595,29 +591,15 @@ class GPU:
         self.happened.emit(now, event)
         for action in decided:
             self.decided.emit(now, action)
-            if isinstance(action, actions.Report):
-                self._report(action)
-            elif (isinstance(action, actions.Limits) and action.reason
-                    and action.client in self.clients):
-                self.client_refused.emit(self.clients[action.client], action.reason)
-
-    def _report(self, report: actions.Report) -> None:
-        client = self.clients.get(report.client)
-        if client is None:
-            return
-        match report:
-            case actions.TurnStarted():
-                client.turn_started(self._clock())
-                self.turn_started.emit(client)
-            case actions.TurnEnded():
-                client.turn_ended(str(report.reason), report.held_time)
-                self.turn_ended.emit(client, report.reason, report.held_time)
-            case actions.Pinned():
-                self.client_pinned.emit(client, report.reason)
-            case actions.Crowded():
-                self.client_crowded.emit(client, report.needs, report.room)
-            case actions.Stuck():
-                self.client_stuck.emit(client, str(report.state), report.waited)
+            if (client := self.clients.get(action.client)) is None:
+                continue
+            if isinstance(action, actions.TurnStarted):
+                client.turn_started(now)
+            elif isinstance(action, actions.TurnEnded):
+                client.turn_ended(str(action.reason), action.held_time)
+            if isinstance(action, actions.Report) or (
+                    isinstance(action, actions.Limits) and action.reason):
+                self.reported.emit(client, action)
 
     def _arm(self) -> None:
         if self._disarm is not None:

@@ -45,9 +45,6 @@ class Manager:
         """`store`: has the changes made at run time; `run`: for system calls on the disk tier."""
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
-        self.client_new: Signal[Client] = Signal("client_new")
-        self.client_removed: Signal[Client] = Signal("client_removed")
-        self.client_stuck: Signal[Client, str, int] = Signal("client_stuck")
         self.changed: Signal[()] = Signal("changed")    # the list of GPUs, or a default of theirs
         self.domains = Domains()
         # Takes a process, the host bytes of its HELLO (0 for a known client), and a function.
@@ -108,9 +105,6 @@ class Manager:
         if not gather and sample.memory_used is not None:
             gpu.capacity.sampled(sample.memory_used, 0)
             gpu.apply_capacity()
-        gpu.client_new.connect(self.client_new.emit)
-        gpu.client_removed.connect(self.client_removed.emit)
-        gpu.client_stuck.connect(self.client_stuck.emit)
         gpu.client_new.connect(self.gangs.join)
         gpu.client_removed.connect(self.gangs.leave)
         gpu.happened.connect(lambda *_: self.gangs.happened(gpu))

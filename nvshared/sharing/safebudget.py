@@ -22,7 +22,7 @@ from functools import partial
 from nvshared.clock import Clock, Timer
 from nvshared.lanes import Run, here
 from nvshared.machine import host
-from nvshared.sharing.gpu import Client
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 
@@ -49,7 +49,11 @@ class SafeBudget:
         """Recounts when clients of an earlier daemon have reported their memory."""
         # In this thread, so that the recount is done before any client is refused.
         manager.budget.gathered.connect(partial(self._recount, manager, here))
-        manager.client_new.connect(partial(self._client_joined, manager))
+
+        def add(gpu: GPU) -> None:
+            gpu.client_new.connect(partial(self._client_joined, manager))
+
+        manager.gpu_new.connect(add)
 
     def _client_joined(self, manager: Manager, client: Client) -> None:
         """Recounts for a client of an earlier daemon that joins late."""

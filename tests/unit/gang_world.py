@@ -13,7 +13,7 @@ from random import Random
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant
-from nvshared.scheduler.actions import Action, Order, Run, TurnEnded, TurnStarted
+from nvshared.scheduler.actions import Action, Crowded, Order, Run, TurnEnded, TurnStarted
 from nvshared.scheduler.events import Event, Joined, Record
 from nvshared.scheduler.settings import Settings
 from nvshared.settings.defaults import Defaults, GPUDefaults
@@ -198,10 +198,11 @@ class Machine:
         self.crowded: list[tuple[Client, int, int]] = []    # who, what it needs, what there is
         for gpu in self.gpus:
             gpu.decided.connect(partial(self._note, gpu))
-            gpu.client_crowded.connect(lambda *said: self.crowded.append(said))
         self.manager.reload()
 
     def _note(self, gpu: GPU, now: int, action: Action) -> None:
+        if isinstance(action, Crowded):
+            self.crowded.append((gpu.clients[action.client], action.needs, action.room))
         if isinstance(action, TurnStarted):
             self.starts.append((now, gpu.clients[action.client]))
         elif isinstance(action, TurnEnded) and action.client in gpu.clients:

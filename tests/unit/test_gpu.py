@@ -114,10 +114,10 @@ def test_client_that_left_is_announced_once_and_gets_no_orders(gpu: GPU) -> None
 def test_gpu_logs_a_failing_signal_listener_and_goes_on(
     gpu: GPU, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_: Client) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("the bus is gone")
 
-    gpu.turn_started.connect(fail)
+    gpu.reported.connect(fail)
     link = Noted()
     joined(gpu, 1, link)
     Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
@@ -136,7 +136,7 @@ def test_gpu_sends_orders_before_signals(gpu: GPU) -> None:
 
     gpu.happened.connect(heard)
     gpu.decided.connect(heard)
-    gpu.turn_started.connect(heard)
+    gpu.reported.connect(heard)
     Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
     gpu.tell(MemoryChanged(1, Memory(), wants=True))
     assert ordered == [True] * 4
