@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
 from nvshared.errors import GPULost, NoGPU, NvshareError
+from nvshared.hook.connection import Server, descriptors, most_clients
 from nvshared.hook.listening import Listening
-from nvshared.hook.server import Server, descriptors, most_clients
 from nvshared.lanes import Lanes
 from nvshared.machine.nvml import NVML, Facts, Sample
 from nvshared.report import journal, log, systemd

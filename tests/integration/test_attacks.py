@@ -21,8 +21,8 @@ import pytest
 
 from conftest import no_bus
 from nvshared.control import Daemon as Control
+from nvshared.hook.connection import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from nvshared.hook.protocol import Type
-from nvshared.hook.server import DESCRIPTORS_EACH, REFUSED_AT_MOST
 from nvshared.report.log import BURST
 from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus

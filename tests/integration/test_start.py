@@ -15,8 +15,8 @@ import urllib.request
 import pytest
 
 from nvshared.errors import ExitCode
+from nvshared.hook.connection import most_clients
 from nvshared.hook.protocol import Type
-from nvshared.hook.server import most_clients
 from nvshared.units import MIB
 from tests.bus.service import private_bus
 from tests.integration.conftest import ROOT, Site, wait_until

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from nvshared.hook.quota import ROOT, ConnectionQuota
+from nvshared.hook.connection import ROOT, ConnectionQuota
 
 
 def fill(quota: ConnectionQuota, account: str) -> int:

@@ -15,9 +15,8 @@ from threading import Event
 
 import pytest
 
-from nvshared.hook.connection import HookConnection
+from nvshared.hook.connection import HookConnection, Server
 from nvshared.hook.protocol import SIZE, Refusal, ReportRecord, Type
-from nvshared.hook.server import Server
 from nvshared.lanes import Lanes
 from nvshared.machine import peer
 from nvshared.machine.nvml import Sample
