@@ -194,7 +194,7 @@ def completion(options: Options) -> None:
         print(SCRIPTS[options.shell])
 
 
-@verb("help", argument("about", "HELP", "about one verb; without it, all", nargs="?"))
+@verb("help", argument("about", "HELP", "the verb to explain (default: all)", nargs="?"))
 def help(options: Options) -> None:
     """The same as --help.
 

@@ -11,6 +11,7 @@ from nvshared import __version__
 from nvshared.cli.output import NARROWEST, draw, drawable, show
 from nvshared.cli.verb import Options, verb
 from nvshared.errors import ExitCode
+from nvshared.quantity import counted
 
 if TYPE_CHECKING:
     from nvshared.doctor import Finding
@@ -25,7 +26,7 @@ def doctor(options: Options) -> ExitCode:
 
     Checks the installed packages, nvshared and whether it can be reached, the driver and the GPUs,
     programs that use a GPU without sharing it, static pods of Kubernetes that lack the GPU they
-    ask for, and host memory. Each finding comes with advice. The command needs neither nvshared nor
+    request, and host memory. Each finding comes with advice. The command needs neither nvshared nor
     a bus, a driver or root, but root sees more. The exit status is 1 if programs cannot share their
     GPUs, and 0 otherwise.
 
@@ -54,11 +55,8 @@ def _print(findings: "list[Finding]", faults: int) -> None:
         else:
             print(_text(finding, sys.maxsize))
     print()
-    if not faults:
-        print("Programs on this machine can share their GPUs.")
-    else:
-        what = "this keeps" if faults == 1 else f"these {faults} faults keep"
-        print(f"Programs cannot share their GPUs here: {what} them from it.")
+    print("Programs on this machine can share their GPUs." if not faults else
+          f"Programs on this machine cannot share their GPUs: {counted(faults, 'fault')}.")
 
 
 def _text(finding: "Finding", width: int) -> str:

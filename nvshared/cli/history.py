@@ -92,18 +92,17 @@ TERMINAL = "-"                          # the value of --plot without a file: dr
 @verb(
     "history",
     argument(
-        "--since", "WHEN", "from when on: how long ago, as in 12h, or a date, as in 2026-11-01, "
-        "2026-11-01T08:30, yesterday; without it, 7d", type=moment, default="7d"),
-    argument("--until", "WHEN", "until when; without it, now", type=moment, default="now"),
-    argument("--by", "WHAT", "user, tenant or gpu: what each line is about", choices=BY),
+        "--since", "WHEN", "start of the period: how long ago, as in 12h, or a date, as in "
+        "2026-11-01, 2026-11-01T08:30, yesterday (default: 7d)", type=moment, default="7d"),
+    argument("--until", "WHEN", "end of the period (default: now)", type=moment, default="now"),
+    argument("--by", "WHAT", "a line for each user, tenant or gpu", choices=BY),
     GPU,
     argument(
         "--step", "TIME", "a line for each minute, hour, day, or a time such as 6h", type=step),
-    argument("--top", "N", "those N that used most, others in one line",
+    argument("--top", "N", "the N names with the largest use, and the rest in one line",
              type=whole(1, MOST_NAMES, "{!r} is no number of names")),
     argument(
-        "--all", "", "what everybody used, not only your own programs; so it is for root in any "
-        "case"),
+        "--all", "", "the use by all users' programs, not only by your own; always on for root"),
     argument("--csv", "", "print lines with commas between the values"),
     argument(
         "--plot", "FILE", "draw the shares of the time over the time: in the terminal, or into "
@@ -133,9 +132,9 @@ def history(options: Options) -> None:
     everyone = options.all or os.geteuid() == 0
     by = options.by or ("user" if everyone else "tenant")
     if sum((options.json, options.csv, options.plot is not None)) > 1:
-        raise InvalidArgs("a plot, --csv and --json do not go together", "give one of them")
+        raise InvalidArgs("--plot, --csv and --json exclude each other", "give one of them")
     if options.until <= options.since:
-        raise InvalidArgs("the time ends before it begins", "give an earlier --since")
+        raise InvalidArgs("--until is not later than --since", "give an earlier --since")
     if options.plot is not None:
         check_plot(options)
     with Daemon(options.bus) as daemon:
@@ -170,18 +169,18 @@ def _label(name: str, gpus: dict[str, int]) -> str:
 def _notes(found: "History", *, everyone: bool) -> None:
     """Prints notes on stderr, since stdout may be redirected to a file."""
     if found.missing:
-        print(f"What was used lately is missing: it cannot be written: {found.missing}",
+        print(f"The latest use is missing: it cannot be written: {found.missing}",
               file=sys.stderr)
     if not everyone and sys.stdout.isatty():
-        print("That is what your own programs used. What everybody used: "
-              "nvsharectl history --all", file=sys.stderr)
+        print("This is the use by your own programs. All users' programs: nvsharectl history --all",
+              file=sys.stderr)
 
 
 def _print(found: "History", by: str, labels: dict[str, str], cards: int) -> None:
     until = min(found.until_usec, int(time.time() * SECOND))
     print(f"From {shown(found.since_usec)} until {shown(until)}, {counted(cards, 'GPU')}:\n")
     if not found.rows:
-        print("Nothing was used.")
+        print("No GPU was used.")
         return
     show_table(_columns(found, by, labels, cards), [*found.rows, *_total(found)])
 
@@ -361,7 +360,7 @@ def _plot_width() -> int:
 def draw_plot(where: str, found: "History", labels: dict[str, str], cards: int) -> None:
     """Draws the shares of `cards` GPUs' time. Raises NvshareError if a file cannot be written."""
     if not found.rows:
-        print("Nothing was used.")
+        print("No GPU was used.")
         return
     shares = _shares(found, labels, cards)
     if where == TERMINAL:

@@ -39,10 +39,10 @@ def park(options: Options) -> None:
     Programs with managed memory, with memory that is shared with others, on several GPUs or in
     gangs are not parked.
 
-        nvsharectl park 4711  # its GPU is free of it
+        nvsharectl park 4711  # takes process 4711 off its GPU
     """
     _change(options, "parked", {}, Daemon.park,
-            f"Nothing of process {options.pid} is on the GPU.")
+            f"Process {options.pid} is parked: its memory and context are off the GPU.")
 
 
 @verb(
@@ -59,7 +59,7 @@ def move(options: Options) -> None:
     same kind, where it goes on. Its own number of the GPU stays the same. If the driver does not
     restore it there, it goes on where it was.
 
-        nvsharectl move 4711 --to 1  # it goes on on the second GPU
+        nvsharectl move 4711 --to 1  # to the second GPU
     """
     _change(options, "moved", {"to": options.target},
             lambda daemon, client: daemon.move(client, options.target),

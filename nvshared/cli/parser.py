@@ -37,10 +37,10 @@ HELP_COLUMN = 18                        # where the help of an option or verb be
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."
 EXAMPLES = (
-    ("nvsharectl", "the GPUs and who uses them, as does: nvsharectl status"),
+    ("nvsharectl", "the GPUs and their programs, as does: nvsharectl status"),
     ("nvsharectl run -- python train.py", "run a program that shares the GPU with others"),
-    ("nvsharectl top", "watch them take turns"),
-    ("nvsharectl set-tq 10", "let each keep a GPU for 10 seconds while others wait"),
+    ("nvsharectl top", "watch the programs take turns"),
+    ("nvsharectl set-tq 10", "let a program keep a GPU for 10 s while others wait"),
 )
 
 
@@ -91,7 +91,7 @@ class Parser(parser.Parser):
                     for one in self._actions if isinstance(one, argparse._SubParsersAction)
                     for verb in one.choices.values())
                 raise InvalidArgs(
-                    f"{short!r} stands behind its verb, not before it" if of_a_verb else
+                    f"{short!r} belongs behind its verb, not before it" if of_a_verb else
                     f"nvsharectl does not know {name!r}", "see: nvsharectl --help")
             if action.nargs != 0 and not equals and name == short:
                 del left[:1]

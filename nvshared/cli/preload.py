@@ -31,13 +31,13 @@ RESCUE
 @verb(
     "preload",
     argument(
-        "action", "ACTION", "enable: put the library into the list; disable: take it out; status: "
-        "look", choices=ACTIONS),
+        "action", "ACTION", "enable: add the library to the list; disable: remove it; status: "
+        "show the list", choices=ACTIONS),
     argument(
         "--root", "DIR", "change the system below this folder, such as an image, not the running "
-        "one", default="/"),
+        "system", default="/"),
     argument(
-        "--library", "PATH", "libnvshare.so as the system's programs find it, if not where it was "
+        "--library", "PATH", "libnvshare.so as the system's programs find it, if not the one "
         "installed"),
     more=RESCUE,
 )
@@ -62,7 +62,7 @@ def preload(options: Options) -> None:
     tree = Tree.below(options.root)
     if options.library is not None and options.action != "enable":
         raise InvalidArgs(
-            f"{options.action} is about any libnvshare.so in the list", "leave --library away")
+            f"{options.action} applies to every libnvshare.so in the list", "leave out --library")
     data: dict[str, Any] = {}
     lines = []
     match options.action:
@@ -76,28 +76,27 @@ def preload(options: Options) -> None:
             data["tried"] = [{"program": one.program, "obstacle": one.obstacle} for one in tried]
             for one in tried:
                 outcome = f"could not be tried, {one.obstacle}" if one.obstacle else "works"
-                lines.append(f"With it preloaded, {one.program} {outcome}.")
+                lines.append(f"With the library preloaded, {one.program} {outcome}.")
             if data["changed"]:
-                lines += [f"{entry} was in the list and gave way."
+                lines += [f"{entry} was removed from the list."
                           for entry in before.entries if entry != str(library)]
                 lines += [f"{library} is preloaded into every program that starts from now on.",
-                          "Programs that run already are not concerned. Undo: nvsharectl preload "
-                          "disable"]
+                          "Running programs are not affected. Undo: nvsharectl preload disable"]
             else:
-                lines.append(f"{library} stood in {state.place} already.")
+                lines.append(f"{library} was in {state.place} already.")
         case "disable":
             data["changed"] = switch.disable(tree)
             state = switch.look(tree)
             lines = [f"No libnvshare.so is in {state.place}{' any more' * data['changed']}."]
-            lines += ["Programs that run already keep it until they end."] * data["changed"]
+            lines += ["Running programs keep the library until they end."] * data["changed"]
         case _:
             state = switch.look(tree)
-            lines = [f"{entry} is in {state.place}: every program that starts has it."
+            lines = [f"{entry} is in {state.place}: every program that starts loads it."
                      for entry in state.entries] or [f"No libnvshare.so is in {state.place}."]
-            lines += [f"Besides: {entry}" for entry in state.others]
+            lines += [f"Another entry: {entry}" for entry in state.others]
     show(options, state.as_dict() | data, lambda: print("\n".join(lines)))
     if options.action == "status" and state.fault:
         raise NvshareError(
-            f"the list is not right: {state.fault}",
-            "put it right with: nvsharectl preload enable, or disable",
+            f"the list has a fault: {state.fault}",
+            "repair it with: nvsharectl preload enable, or disable",
         )

@@ -41,19 +41,19 @@ def _name(text: str) -> str:
 @verb(
     "run",
     argument(
-        "--name", "NAME", f"what to call the program, for all users to see (or set {NAME})",
+        "--name", "NAME", f"the program's name in tables, which all users see (or set {NAME})",
         type=_name),
     argument(
-        "--gang", "", "give all programs that it starts their turns together, on several GPUs at "
+        "--gang", "", "give all processes of the program their turns together, on several GPUs at "
         f"once (or set {GANG} to NAME:N)"),
     argument(
-        "-n", "N", "of how many processes that use a GPU the gang is; torchrun says it by itself",
+        "-n", "N", "number of the gang's processes that use a GPU; torchrun reports it",
         type=whole(2, RANKS_MOST, "a gang cannot be of {!r} processes"), dest="ranks"),
     argument(
-        "--verbose", "", "say when the program waits for two seconds, and for what (or set "
+        "--verbose", "", "report when the program has waited for two seconds, and why (or set "
         f"{VERBOSE})"),
     argument(
-        "--socket", "PATH", "where nvshared listens, if not at the usual place (or set "
+        "--socket", "PATH", "nvshared's socket, if not the default one (or set "
         f"{SOCKET_VARIABLE})"),
     argument(
         "command", "PROGRAM", "the program, and its arguments behind it", nargs=argparse.REMAINDER),
@@ -70,7 +70,7 @@ def run(options: Options) -> NoReturn:
     this command, so the exit status is the program's.
 
         nvsharectl run -- python train.py --epochs 3                   # one program
-        nvsharectl run --name 'llama, 3rd try' -- python train.py      # it is shown by that name
+        nvsharectl run --name 'llama, 3rd try' -- python train.py      # shown by that name
         nvsharectl run --gang -- torchrun --nproc-per-node=2 train.py
             # a training on two GPUs: both at once, or none
         nvsharectl run -- bash  # a shell; programs started from it share the GPU
@@ -90,7 +90,7 @@ def run(options: Options) -> NoReturn:
     if options.name is not None:
         environment[NAME] = options.name
     if options.ranks is not None and not options.gang:
-        raise InvalidArgs("-n says how large a gang is", "add --gang")
+        raise InvalidArgs("-n is the size of a gang", "add --gang")
     if options.gang:
         environment[GANG] = f"{os.urandom(8).hex()}:{options.ranks or ''}"
     if options.verbose:

@@ -91,9 +91,9 @@ def anti_thrash(options: Options) -> None:
 
 @verb("reset")
 def reset(options: Options) -> None:
-    """Forget the settings made with set-tq and anti-thrash.
+    """Drop the settings made with set-tq and anti-thrash.
 
-    Forgets the settings made with set-tq and anti-thrash, for all GPUs and for single GPUs. Then
+    Drops the settings made with set-tq and anti-thrash, for all GPUs and for single GPUs. Then
     the settings that nvshared last read hold again: the settings of /etc/nvshare/nvshared.conf, and
     the defaults for the rest: 30 seconds, auto. Each term set for single programs with limit,
     weight and suspend stays, and so does each term of a tenant.
@@ -105,7 +105,7 @@ def reset(options: Options) -> None:
         try:
             now = daemon.snapshot()
         except NvshareError as error:
-            forgotten = "what was set is forgotten, but what holds now is not known"
+            forgotten = "the settings are reset, but the values in force are not known"
             error.message = f"{forgotten}: {error.message}"
             raise
     usec = 0 if now.tq_auto else now.tq_usec

@@ -31,7 +31,7 @@ def status(options: Options) -> None:
 
         nvsharectl status                                 # a table
         nvsharectl status --json | jq '.gpus[0].holders'  # the same as data
-        watch nvsharectl status  # again and again; nvsharectl top does that better
+        watch nvsharectl status  # every two seconds; nvsharectl top shows more
     """
     with Daemon(options.bus) as daemon:
         now = daemon.snapshot()
@@ -51,7 +51,7 @@ def status(options: Options) -> None:
     show(options, now.as_dict(), text)
 
 
-@verb("clients", argument("--gpu", "GPU", "only those of this GPU"))
+@verb("clients", argument("--gpu", "GPU", "only the programs on this GPU"))
 def clients(options: Options) -> None:
     """The programs that use a GPU.
 
@@ -60,13 +60,13 @@ def clients(options: Options) -> None:
     it has held the GPU and waited for it, also before nvshared was restarted. BORROWED is its
     memory on another card, ON DISK its memory there. IDLE shows for how long a program has had
     nothing to do since its turn. LIMITS shows the terms of a program: its memory limit, its
-    share of the time in percent, its weight (w200). PIN-REASON shows why nothing of a program
-    leaves the GPU any more: its work does not end (undrained), the library may not see its work
+    share of the time in percent, its weight (w200). PIN-REASON shows why a program's memory is
+    pinned on the GPU: its work does not end (undrained), the library may not see its work
     (unseen), or a device or another library has its memory (given). A narrow terminal shows fewer
     columns, a pipe all of them.
 
-        nvsharectl clients                            # all of them
-        nvsharectl clients --gpu 0                    # those of one GPU
+        nvsharectl clients                            # all programs
+        nvsharectl clients --gpu 0                    # the programs of one GPU
         nvsharectl clients | awk 'NR > 1 {print $2}'  # their process ids
     """
     with Daemon(options.bus) as daemon:
@@ -83,8 +83,8 @@ def clients(options: Options) -> None:
 @verb(
     "tenants",
     argument(
-        "--explain", "TENANT", "say where each term of one tenant comes from, also of one that is "
-        "yet to come", type=tenant),
+        "--explain", "TENANT", "show the source of each term of one tenant, which need not have "
+        "programs yet", type=tenant),
 )
 def tenants(options: Options) -> None:
     """The tenants of the programs, and their terms.
@@ -97,7 +97,7 @@ def tenants(options: Options) -> None:
     by a pod's annotation or claim, by a SLURM job, or by a rule of the configuration, see
     nvshared.conf(5).
 
-        nvsharectl tenants                       # all of them
+        nvsharectl tenants                       # all tenants
         nvsharectl tenants --explain user:alice  # the source of each term
     """
     with Daemon(options.bus) as daemon:
@@ -111,7 +111,7 @@ def tenants(options: Options) -> None:
         if found:
             show_table(TENANT_COLUMNS, found)
         else:
-            print("No program uses a GPU through nvshare, and nothing is set for a tenant.")
+            print("No program uses a GPU through nvshare, and no tenant has terms.")
 
     show(options, {"tenants": [one.as_dict() for one in found]}, text)
 
@@ -126,11 +126,11 @@ def _explain(one: "Tenant") -> None:
     print(f"{one.name}: {figures}.")
     in_force = [term for term in one.terms if term is one.holding(term.name)]
     others = [term for term in one.terms if term not in in_force]
-    print("\n" + plain(TERMS, in_force) if in_force else "Nothing is set for it.")
+    print("\n" + plain(TERMS, in_force) if in_force else f"No term is set for {one.name}.")
     if others:
-        print("\nWithout these, there would hold:\n\n" + plain(TERMS, others))
+        print("\nOverridden by the terms above:\n\n" + plain(TERMS, others))
     if one.within:
-        print(f"\nIts programs are also under what is set for {', '.join(one.within)}.")
+        print(f"\nThe terms of {', '.join(one.within)} also apply to its programs.")
 
 
 SHORTEST = 0.1                          # seconds; polling faster would only cost time
@@ -148,13 +148,14 @@ def _interval(text: str) -> float:
 
 @verb(
     "top",
-    argument("-i --interval", "SECONDS", "time between two looks; 1", type=_interval, default=1.0),
+    argument("-i --interval", "SECONDS", "time between two snapshots (default: 1)",
+             type=_interval, default=1.0),
 )
 def top(options: Options) -> None:
     """Watch the GPUs, their programs, and memory move.
 
     Shows each GPU, live: how full the card is, and for the last minutes how much it was used, how
-    many programs waited, and how much memory came in and went out. Below stand the programs:
+    many programs waited, and how much memory was loaded and evicted. Below are the programs:
     the holders of a GPU (▶), each program's memory on the card (█) and in host memory (▒), the
     waiting programs with the time waited and about how much longer; and programs that use a GPU
     without sharing it. The arrows select a program, Enter shows its details: its tenants, its
@@ -171,7 +172,7 @@ def top(options: Options) -> None:
     if options.json:
         _stream_top(options)
     elif not sys.stdin.isatty() or not sys.stdout.isatty():
-        raise InvalidArgs("top needs a terminal", "for one look, use: nvsharectl status")
+        raise InvalidArgs("top needs a terminal", "for a single snapshot, use: nvsharectl status")
     elif os.environ.get("TERM") in DUMB:
         _print_top(options)
     else:

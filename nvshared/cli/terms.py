@@ -69,21 +69,21 @@ def set_terms(options: Options, terms: Mapping[str, int]) -> None:
 
 def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> None:
     if getattr(options, "gpu", None) is not None:
-        raise InvalidArgs("what is set for a tenant holds on each GPU", "leave out --gpu")
+        raise InvalidArgs("the terms of a tenant apply to each GPU", "leave out --gpu")
     with Daemon(options.bus) as daemon:
         daemon.set_tenant_terms(name, terms)
         now = daemon.tenant(name)
         around = [daemon.tenant(one) for one in now.within]
     if not _has_account(now.name) and not now.programs:
-        warn(f"this machine has no user {now.name.partition(':')[2]!r} now; what is set holds once "
-             "a program of such a user comes")
+        warn(f"this machine has no user {now.name.partition(':')[2]!r} now; the setting takes "
+             "effect when a program of such a user starts")
 
     def text() -> None:
         for term in terms:
             print(term_sentence(now, term))
             _print_tighter(around, term, now.value(term))
         if not now.programs:
-            print("It has no program that uses a GPU now.")
+            print(f"{now.name} has no program that uses a GPU now.")
 
     data = {"tenant": now.name, **_as_json({term: now.value(term) for term in terms})}
     show(options, data, text)
@@ -141,7 +141,7 @@ def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
     limited = [one for one in around if term in _LIMITS and one.value(term) != usual]
     least = min(limited, key=lambda one: one.value(term), default=None)
     if least is not None and (value == usual or least.value(term) < value):
-        print(f"A tighter limit holds: {term_sentence(least, term)}")
+        print(f"A tighter limit applies: {term_sentence(least, term)}")
 
 
 def _has_account(name: str) -> bool:
@@ -162,23 +162,23 @@ def _term(names: str, metavar: str, term: str, help: str) -> Argument:
                    f"the {term.replace('-', ' ')} cannot be {{!r}}")
     dest = {"dest": term} if names[0] == "-" else {}
     return argument(
-        names, metavar, f"{help}; none: what was set is taken back", type=parse, **dest)
+        names, metavar, f"{help}; none: remove the setting", type=parse, **dest)
 
 
 @verb(
     "limit",
     *TARGET,
-    _term("--memory", "SIZE", "memory-limit", "how much it may allocate, such as 20GiB"),
-    _term("--host-memory", "SIZE", "host-memory-limit", "of a tenant: how much host memory what "
-          "may leave GPUs may need, on all GPUs together"),
-    _term("--disk", "SIZE", "disk-limit", "of a tenant: how much of what is swapped may lie on the "
-          "disk, of all GPUs together"),
-    _term("--neighbour", "SIZE", "neighbour-limit", "of a tenant: how much of other GPUs' memory "
-          "the programs on each GPU may have for what is swapped; off: nothing"),
-    _term("--compute", "PERCENT", "compute-limit", "its greatest share of the GPU's time, 1 to "
+    _term("--memory", "SIZE", "memory-limit", "the most GPU memory, such as 20GiB"),
+    _term("--host-memory", "SIZE", "host-memory-limit", "tenants only: the most host memory that "
+          "evictable memory may need, summed over all GPUs"),
+    _term("--disk", "SIZE", "disk-limit", "tenants only: the most swapped memory on the disk, "
+          "summed over all GPUs"),
+    _term("--neighbour", "SIZE", "neighbour-limit", "tenants only: the most memory of other GPUs "
+          "that may hold swapped memory of each GPU; off: no memory"),
+    _term("--compute", "PERCENT", "compute-limit", "the largest share of the GPU's time, 1 to "
           "100"),
-    _term("--request", "PERCENT", "compute-request", "of a tenant: the share of the GPU's time "
-          "that it gets whenever it wants it, 1 to 100, whatever others' weights are"),
+    _term("--request", "PERCENT", "compute-request", "tenants only: the share of the GPU's time, "
+          "1 to 100, that the tenant gets whenever its programs have work, regardless of weights"),
 )
 def limit(options: Options) -> None:
     """Limit the memory and time of a GPU for a program or tenant.
@@ -187,14 +187,14 @@ def limit(options: Options) -> None:
     out of memory. The program keeps memory that it has already. With --compute, the program uses
     the GPU for no more than that share of the time, whether other programs want the GPU or not; how
     much work that is depends on clock rates and on the program's processor. With --host-memory, the
-    programs of a tenant may have allocated on all GPUs together as much as could move into so much
-    host memory; memory that they hold already may still move. With --neighbour, they may have so
-    much of other GPUs' memory for swapped memory. With --disk, no more of their swapped memory goes
+    programs of a tenant may allocate, on all GPUs together, as much evictable memory as fits into
+    that much host memory; memory that they have already may still be evicted. With --neighbour,
+    they may swap that much memory to other GPUs. With --disk, no more of their swapped memory goes
     on to the disk, where there is a disk tier. With --request, a tenant gets at least that share of
     each GPU's time while programs take turns. All requests together are at most 100 %. A limit of a
     program lasts until the program ends. A limit of a tenant (a user, unit, container, job or pod)
-    holds on each GPU for all its programs together, also for later programs, until it is taken
-    back; then the configuration holds again. You may limit your own programs; for other users'
+    holds on each GPU for all its programs together, also for later programs, until it is
+    removed; then the configuration holds again. You may limit your own programs; for other users'
     programs and for tenants you need permission.
 
         nvsharectl limit 4711 --memory 20GiB             # at most 20 GiB on each GPU it uses
@@ -209,7 +209,7 @@ def limit(options: Options) -> None:
              if (value := getattr(options, term, None)) is not None}
     if not terms:
         raise InvalidArgs(
-            "there is nothing to limit",
+            "no limit is given",
             "give --memory SIZE, --host-memory SIZE, --neighbour SIZE, --disk SIZE, "
             "--compute PERCENT or --request PERCENT",
         )
@@ -231,8 +231,8 @@ def weight(options: Options) -> None:
     and units of the system, and users outside of these; then, of what one of them gets, a user's
     jobs, units and containers, or the users of a unit; and last the programs in each of these. Each
     begins with 100; one with 200 gets twice the time of one with 100. The weight of a program lasts
-    until the program ends, that of a tenant (a user, unit, container, job or pod) until it is taken
-    back.
+    until the program ends, that of a tenant (a user, unit, container, job or pod) until it is
+    removed.
 
         nvsharectl weight 4711 200         # twice the time of other programs of its tenant
         nvsharectl weight job:4711 200     # twice the time of its user's other jobs
@@ -245,9 +245,9 @@ def weight(options: Options) -> None:
 @verb(
     "priority",
     argument(
-        "target", "TENANT", f"whose programs, as nvsharectl tenants shows it: {TENANT_KINDS}",
+        "target", "TENANT", f"a tenant, as nvsharectl tenants shows it: {TENANT_KINDS}",
         type=tenant),
-    argument("priority", "", "none: what was set is taken back", choices=[*PRIORITIES, "none"]),
+    argument("priority", "", "none: remove the setting", choices=[*PRIORITIES, "none"]),
 )
 def priority(options: Options) -> None:
     """Set which tenants go first.
@@ -258,7 +258,7 @@ def priority(options: Options) -> None:
     count among programs of the same priority. A program is in the background if one of its tenants
     is. Where programs fit on the GPU together, no turns are taken, and a background program submits
     no work while another program has work on the GPU; the work that it submitted before takes about
-    300 microseconds, or is one kernel. A priority holds until it is taken back; then the
+    300 microseconds, or is one kernel. A priority holds until it is removed; then the
     configuration holds again.
 
         nvsharectl priority unit:alice/train.service background  # while no other program wants it
@@ -283,7 +283,7 @@ def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
 @verb(
     "suspend",
     *TARGET,
-    argument("--wait", "", "return when nothing that can leave is on the GPU"),
+    argument("--wait", "", "return when all evictable memory has left the GPU"),
 )
 def suspend(options: Options) -> None:
     """Have a program or tenant leave the GPU until it is resumed.

@@ -45,11 +45,12 @@ def _memory(text: str) -> int:
 @verb(
     "trial",
     argument(
-        "action", "ACTION", "start: put the service on simulated GPUs; stop: take them away again",
+        "action", "ACTION", "start: run the service on simulated GPUs; stop: on real ones again",
         choices=ACTIONS),
-    argument("--gpus", "N", "how many (1)", default="1",
+    argument("--gpus", "N", "number of GPUs (default: 1)", default="1",
              type=whole(1, MOST_GPUS, "there cannot be {} GPUs")),
-    argument("--memory", "SIZE", "of each of them (1GiB)", default="1GiB", type=_memory),
+    argument("--memory", "SIZE", "memory of each GPU (default: 1GiB)", default="1GiB",
+             type=_memory),
 )
 def trial(options: Options) -> None:
     """Run the service on simulated GPUs, to try it.
@@ -70,7 +71,7 @@ def trial(options: Options) -> None:
         raise NotPermitted("only root changes how the service runs", "run it with sudo")
     if not unit.runs_here():
         raise NvshareError(
-            "systemd does not run here, and a trial is of its service", "see: nvsharectl demo"
+            "systemd does not run here, and a trial changes its service", "see: nvsharectl demo"
         )
     (_start if options.action == "start" else _stop)(options)
 
@@ -157,7 +158,8 @@ def _nobody_shares(options: Options) -> None:
         number = len(daemon.snapshot().clients)
     if number:
         raise NvshareError(
-            f"{counted(number, 'program')} would lose their GPU", "end them: nvsharectl clients"
+            f"{counted(number, 'program')} would lose their GPU",
+            "end these programs first; see: nvsharectl clients",
         )
 
 

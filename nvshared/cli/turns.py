@@ -32,7 +32,7 @@ def preempt(options: Options) -> None:
         gpu = options.gpu or _only(daemon)
         daemon.preempt(gpu)
     show(options, {"gpu": gpu},
-         lambda: print(f"The turns on GPU {gpu} end now, if somebody waits."))
+         lambda: print(f"The turns on GPU {gpu} end now if a program waits."))
 
 
 def _only(daemon: Daemon) -> str:
@@ -67,19 +67,19 @@ def _drain_gpu(options: Options) -> None:
     "drain",
     argument(
         "--gpu", "GPU", "empty one GPU (index, UUID or PCI address) instead: move its programs to "
-        "others, or park them; end with status 1 if some stay"),
+        "other GPUs, or park them; exit status 1 if programs stay"),
     argument(
-        "--check", "", "only look: end with status 1 if there are programs that would stand still"),
+        "--check", "", "only report: exit status 1 if there are programs that would stand still"),
     argument(
-        "--no-wait", "", "let in whoever fits, and end with status 1 if others remain, after a "
-        "minute at most"),
+        "--no-wait", "", "admit the programs that fit, and do not wait for the rest: exit status 1 "
+        "if programs remain, after a minute at most"),
 )
 def drain(options: Options) -> None:
-    """Let programs in, so that nvshared can end.
+    """Admit waiting programs, so that nvshared can be stopped.
 
     Without nvshared, a program that holds a GPU keeps it; any other program stands still when it
     uses its GPU next, and stays so until nvshared is started again. This command lists those other
-    programs, one line each, and lets in all that fit beside the programs that hold the GPU, the
+    programs, one line each, and admits all that fit beside the programs that hold the GPU, the
     smallest first. No program's turn ends meanwhile. The command waits until no such program is
     left. apt and dnf do the same before they remove nvshared, but do not wait for programs that do
     not fit. With --gpu, one GPU is emptied, and nvshared goes on: the GPU's programs move to GPUs
@@ -88,7 +88,7 @@ def drain(options: Options) -> None:
         nvsharectl drain            # before: systemctl stop nvshared
         nvsharectl drain --no-wait  # the same; programs that do not fit are named
         nvsharectl drain --check    # which programs would stand still
-        nvsharectl drain --gpu 1    # before work on the second GPU
+        nvsharectl drain --gpu 1    # before maintenance of the second GPU
     """
     if options.gpu is not None:
         if options.check or options.no_wait:
@@ -96,7 +96,7 @@ def drain(options: Options) -> None:
         _drain_gpu(options)
         return
     if options.check and options.no_wait:
-        raise InvalidArgs("--check lets nobody in", "leave out --no-wait")
+        raise InvalidArgs("--check admits no program", "leave out --no-wait")
     reported: dict[int, str] = {}
     settled, before = 0, None
     end = time.monotonic() + LONGEST
@@ -105,15 +105,16 @@ def drain(options: Options) -> None:
             if not options.json:
                 _report(left, reported)
             if options.check:
-                raise _error(left, "let in whoever fits, and wait for the others: nvsharectl drain")
+                raise _error(
+                    left, "admit those that fit, and wait for the rest: nvsharectl drain")
             if before is None:
                 daemon.drain()
             now = [(one.id, one.state, one.swapped) for one in left]
             settled, before = settled + 1 if now == before else 0, now
             patience = SLOW if any(one.state in MOVING for one in left) else SETTLED
             if options.no_wait and (settled >= patience or time.monotonic() >= end):
-                raise _error(
-                    left, "end them or those beside them that run, or wait: nvsharectl drain")
+                raise _error(left, "end these programs or the holders of their GPU, or wait: "
+                             "nvsharectl drain")
             time.sleep(LOOK)
         if not options.json:
             _report([], reported)

@@ -90,7 +90,7 @@ quantum = parsed(quantity.or_word(AUTO, 0, quantity.quantum, ", or auto"),
 def gpu(without: str) -> Argument:
     """The option --gpu, for verbs that change one GPU or several. `without`: which, by default."""
     return argument(
-        "--gpu", "GPU", f"index, UUID or PCI address of one GPU; without it, {without}")
+        "--gpu", "GPU", f"index, UUID or PCI address of one GPU (default: {without})")
 
 
 GPU = gpu("all GPUs")
@@ -113,14 +113,14 @@ def _target(text: str) -> int | str:
         return quantity.whole(text, 1, LONGEST_PID)
     except ValueError:
         raise InvalidArgs(f"{text!r} is no process id",
-                          "see those of the programs with: nvsharectl clients") from None
+                          "see the programs' process ids with: nvsharectl clients") from None
 
 
 # `target` is an int (process id) or a str (tenant). --gpu is only for a process id.
 TARGET = (
     argument(
-        "target", "PID|TENANT", "a program, as nvsharectl clients shows it, or all programs "
-        "together of a user, unit, container, job or pod, as nvsharectl tenants shows it: "
-        f"{TENANT_KINDS}", type=_target),
-    gpu("all that the program uses"),
+        "target", "PID|TENANT", "process id of a program, as nvsharectl clients shows it, or a "
+        "tenant: all programs of a user, unit, container, job or pod, as nvsharectl tenants shows "
+        f"it: {TENANT_KINDS}", type=_target),
+    gpu("all GPUs that the program uses"),
 )

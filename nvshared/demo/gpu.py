@@ -46,7 +46,7 @@ async def find(folder: Path, simulate: bool) -> DemoGPU:
     environment = {**os.environ, "NVSHARE_SOCKET": str(folder / "nvshare.sock")}
     environment[library.PRELOAD] = ":".join(library.preloads(environment))
     if simulate:
-        return _simulated(environment, folder, "as asked for")
+        return _simulated(environment, folder, "as requested")
     status, answer, words = await _try(environment)
     if status == OUT_OF_MEMORY:
         raise NvshareError(

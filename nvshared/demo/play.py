@@ -164,7 +164,7 @@ async def _ballast(gpu: DemoGPU) -> AsyncIterator[None]:
         assert process.stdout is not None
         if not await process.stdout.readline():
             words = await errors_of(process)
-            raise NvshareError(f"the rest of the GPU's memory cannot be held back: {words}")
+            raise NvshareError(f"the rest of the GPU's memory cannot be occupied: {words}")
         yield
 
 

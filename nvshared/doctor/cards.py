@@ -71,7 +71,7 @@ def findings(seen: Seen) -> Iterator[Finding]:
             f"programs find them with: export {seen.trial}; end it with: nvsharectl trial stop",
         )
     if seen.error is not None:
-        yield fault("driver", seen.error.message, seen.error.hint or "see what nvidia-smi says")
+        yield fault("driver", seen.error.message, seen.error.hint or "see: nvidia-smi")
         return
     yield ok("driver", f"version {seen.driver}")
     for card in seen.cards:
@@ -89,11 +89,11 @@ def neighbours(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iterator[Fin
     shared = len(snapshot.gpus) if snapshot is not None else 0
     if shared > len(cards) > 0:
         yield note(
-            topic, f"this container sees {len(cards)} of {shared} GPUs: its programs use the "
-            "memory of no other", "give it the GPUs that are linked to its own")
+            topic, f"this container sees {len(cards)} of {shared} GPUs: its programs cannot "
+            "use the memory of other GPUs", "give it the GPUs that are linked to its own GPUs")
     elif mode == "off" and len(cards) > 1:
         yield note(topic, "evicted memory of each GPU goes to host memory: neighbour = off, or "
-                   "tiers are without it", "")
+                   "tiers lacks neighbour")
     elif len(cards) == 1:
         only = cards[0].index
         yield ok(topic, f"evicted memory of GPU {only} goes to host memory: there is no other GPU")
@@ -106,14 +106,14 @@ def neighbours(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iterator[Fin
             bus = any(facts.reached for facts in cards if not facts.linked)
             yield note(
                 topic, f"evicted memory of GPU {alone} goes to host memory: NVLink links it to no "
-                "other",
-                "neighbour = on uses GPUs that are reached over the bus" if bus else "")
+                "other GPU",
+                "neighbour = on uses GPUs that are reached over PCIe, too" if bus else "")
         yield from _lend_nothing(seen, snapshot if mode == "auto" else None)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and len(visible.split(",")) < len(cards):
         yield note(
-            topic, f"with CUDA_VISIBLE_DEVICES={visible}, programs use the memory of these alone",
-            "name the GPUs that are linked to theirs as well, behind their own")
+            topic, f"with CUDA_VISIBLE_DEVICES={visible}, programs use these GPUs' memory alone",
+            "append the GPUs that are linked to the programs' own")
 
 
 def _lend_nothing(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
@@ -123,10 +123,10 @@ def _lend_nothing(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
         others = [one.pid for one in processes or () if one.pid not in {*ours, os.getpid()}]
         if card.facts.linked and (others or processes is None):
             why = f"{shown(others[0])} does not share it" if others else (
-                "NVML does not say which processes use it")
+                "NVML does not list the processes that use it")
             yield note(
-                "neighbour", f"GPU {card.facts.index} lends no memory to others: {why}",
-                "neighbour = on has it lend nevertheless")
+                "neighbour", f"GPU {card.facts.index} lends no memory to other GPUs: {why}",
+                "neighbour = on lends its memory nevertheless")
 
 
 def _look(nvml: NVML, facts: Facts) -> InspectedGPU:
@@ -141,16 +141,16 @@ def _card(card: InspectedGPU) -> Finding:
     topic = f"gpu {facts.index}"
     words = f"{facts.name}, {rounded(facts.memory_total)}, {facts.pci_bus_id}"
     if card.sample is None:
-        return fault(topic, f"{words}, does not answer: {card.error}", "see what dmesg says")
+        return fault(topic, f"{words}, does not answer: {card.error}", "see: dmesg")
     if card.mode.exclusive:
         return fault(
             topic, f"{words}, lets one process use it at a time (compute mode)",
-            f"let several: nvidia-smi -i {facts.index} -c DEFAULT",
+            f"allow several: nvidia-smi -i {facts.index} -c DEFAULT",
         )
     if card.mode.mig:
         return warning(
             topic, f"{words}, is divided (MIG), and nvshared shares whole cards",
-            f"undo it if nobody needs it: nvidia-smi -i {facts.index} -mig 0",
+            f"if no program needs MIG, disable it: nvidia-smi -i {facts.index} -mig 0",
         )
     if card.sample.memory_used is not None:
         words += f", {rounded(card.sample.memory_used)} used"
@@ -176,8 +176,8 @@ def programs(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
     for pid in sorted({client.pid for client in clients}):
         if any(line.endswith(OUTDATED) for line in _mapped(pid) or ()):
             yield warning(
-                "library", f"{shown(pid)} has a libnvshare.so that has been replaced since",
-                "start it again when it suits, to have the new one",
+                "library", f"{shown(pid)} uses a libnvshare.so that has been replaced since",
+                "restart the program to use the new library",
             )
     yield from _limited(seen, sorted({client.pid for client in clients}))
 
@@ -197,7 +197,7 @@ def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
         yield note(
             "memory limit", f"{shown(members[0])}{more}: {limit.file} is {sized(limit.size)}, of "
             f"which {rounded(limit.free)} are free, and the card has {rounded(card)}",
-            "more GPU memory than can move to the host within that is refused: nvshared(8)",
+            "nvshared refuses GPU memory that could not be evicted within this limit: nvshared(8)",
         )
 
 
@@ -208,21 +208,21 @@ def _unshared(gpu: int, pid: int, memory: int | None, *, heard: bool) -> Finding
     mapped = _mapped(pid)
     loaded = any(line.endswith((OURS, OUTDATED)) for line in mapped or ())
     if not heard and (loaded or mapped is None):
-        has = "has the library" if loaded else "cannot be looked into"
+        has = "has the library" if loaded else "cannot be inspected"
         return note(
-            "unshared", f"{uses} and {has}; nvshared does not answer on this bus, so whether it "
-            "shares cannot be told",
+            "unshared", f"{uses} and {has}; whether it shares the GPU is unknown, since "
+            "nvshared does not answer on this bus",
         )
     if loaded:
         return warning(
             "unshared", f"{uses} without nvshared, although it has the library",
-            "it began while nvshared was not there, or was refused: start it again; "
-            "journalctl -u nvshared says which",
+            "the program started while nvshared did not run, or was refused: restart it; "
+            "journalctl -u nvshared shows the reason",
         )
     return warning(
         "unshared",
-        f"{uses} without nvshared; what it holds is missing to the others, and it waits for nobody",
-        "start it again with: nvsharectl run -- PROGRAM",
+        f"{uses} without nvshared: other programs lack this memory, and the program takes no turns",
+        "restart the program with: nvsharectl run -- PROGRAM",
     )
 
 

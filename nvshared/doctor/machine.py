@@ -50,14 +50,14 @@ def _preload() -> Finding:
         return warning("preload", error.message, error.hint or "see: nvsharectl preload status")
     if state.fault:
         return fault(
-            "preload", f"{state.place} is not right: {state.fault}",
-            "put it right with: nvsharectl preload enable, or disable",
+            "preload", f"{state.place} has a fault: {state.fault}",
+            "repair it with: nvsharectl preload enable, or disable",
         )
     if state.enabled:
-        return ok("preload", f"every program has {state.entries[0]}, by {state.place}")
+        return ok("preload", f"every program loads {state.entries[0]}, listed in {state.place}")
     return note(
-        "preload", "only programs that are started so share their GPU",
-        "start them with: nvsharectl run -- PROGRAM, or have all do it: nvsharectl preload enable",
+        "preload", "only programs that are started with the library share their GPU",
+        "for one program: nvsharectl run -- PROGRAM; for every program: nvsharectl preload enable",
     )
 
 
@@ -93,7 +93,7 @@ def _budget(cards: int) -> Finding:
         )
     total, free = host.total(), host.free()
     if settings.swap_budget is None:
-        budget, how = host.safe_budget(), "80 % of what is free, for a daemon that starts now"
+        budget, how = host.safe_budget(), "80 % of the free memory, for a daemon that starts now"
     else:
         budget, how = settings.swap_budget.of(total), "as configured"
     words = f"{rounded(budget)} of host memory, {how}"
@@ -103,7 +103,7 @@ def _budget(cards: int) -> Finding:
     if budget > free:
         return warning(
             topic, f"{words}, of which {rounded(free)} are free now",
-            "what is swapped out could drive other programs out of memory: configure less",
+            "swapped memory could exhaust host memory: configure less",
         )
     if budget < cards:
         return warning(
@@ -119,14 +119,14 @@ def _huge_pages() -> Finding:
         text = HUGE_PAGES.read_text()
     except OSError:
         return note(topic, "this kernel has no transparent huge pages",
-                    "taking host memory takes longer for it")
+                    "allocating host memory takes longer")
     chosen = re.search(r"\[(\w+)\]", text)
     word = chosen[1] if chosen else "unknown"
     if word in ("always", "madvise"):
         return ok(topic, f"transparent huge pages: {word}")
     return warning(
-        topic, f"transparent huge pages: {word}, so taking host memory takes several times as long",
-        f"echo madvise > {HUGE_PAGES}; for good, the kernel's option transparent_hugepage=madvise",
+        topic, f"transparent huge pages: {word}, so host memory is allocated several times slower",
+        f"echo madvise > {HUGE_PAGES}; permanently: the kernel option transparent_hugepage=madvise",
     )
 
 
@@ -140,7 +140,7 @@ def _locked() -> Finding:
         return ok(topic, words)
     return note(
         topic, words,
-        "should a program fail to pin host memory, raise it: ulimit -l unlimited, or "
+        "if a program fails to pin host memory, raise the limit: ulimit -l unlimited, or "
         "LimitMEMLOCK=infinity in its unit",
     )
 

@@ -39,7 +39,7 @@ def findings(bus: str, answer: Answer) -> Iterator[Finding]:
     if unit.runs_here():
         yield from map(_unit, unit.UNITS)
     else:
-        yield note("systemd", "it does not run this machine, so nvshared must be started by hand")
+        yield note("systemd", "systemd does not run here, so nvshared must be started by hand")
     path = os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
     found = _socket(path, heard=isinstance(answer, Snapshot))
     yield found
@@ -49,15 +49,15 @@ def findings(bus: str, answer: Answer) -> Iterator[Finding]:
     yield ok("bus", f"nvshared answers on {_named(bus)}")
     if answer.disk_fault:
         yield warning("disk", f"no memory goes to the disk: {answer.disk_fault}",
-                      "mend that, and nvshared uses it within a minute; or set disk = off")
+                      "after the repair nvshared uses the disk within a minute; or set disk = off")
     elif answer.disk:
         yield ok("disk", f"swapped memory may go on to {answer.disk}")
     if (version := answer.version) == __version__:
-        yield ok("version", f"nvshared is of version {version}, as this command is")
+        yield ok("version", f"nvshared and this command have version {version}")
     else:
         yield warning(
-            "version", f"nvshared is of version {version}, this command of {__version__}",
-            "restart it, no program minds: systemctl restart nvshared",
+            "version", f"nvshared has version {version}, this command has {__version__}",
+            "restart nvshared, programs go on meanwhile: systemctl restart nvshared",
         )
 
 
@@ -68,10 +68,10 @@ def _named(bus: str) -> str:
 def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
     """The finding if nvshared does not answer. `served`: the socket works, so programs share."""
     if error is None:
-        return note("bus", "none, so nvshared cannot be asked; programs need no bus")
+        return note("bus", "none, so nvsharectl cannot reach nvshared; programs need no bus")
     words, advice = error.message, error.hint or "is dbus running? --bus chooses another"
     if isinstance(error, NotRunning):
-        words = f"nobody answers for com.nvshare on {_named(bus)}"
+        words = f"no process owns com.nvshare on {_named(bus)}"
         advice = error.hint if not served else (
             "nvshared may be on another bus, which --bus or NVSHARE_BUS chooses, or on none")
     if not served:
@@ -84,23 +84,23 @@ def _unit(name: str) -> Finding:
         state = unit.state(name)
     except NvshareError as error:
         return warning(
-            name, f"systemd does not say how it is ({error})", "see: systemctl status"
+            name, f"systemd does not report its state ({error})", "see: systemctl status"
         )
     if state.get("LoadState") != "loaded":
         return note(
             name, f"systemd has no such unit ({state.get('LoadState', 'unknown')})",
-            "it comes with the packages; one may also run nvshared by hand",
+            "the packages install it; nvshared can also be started by hand",
         )
     words = f"{state['ActiveState']} ({state['SubState']}), {state['UnitFileState']} at boot"
     if why := unit.failure(state):
         return fault(
             name, f"{words}: {why}",
-            f"see more: journalctl -u {name} -n 20; once it is mended: {unit.start_again()}",
+            f"see more: journalctl -u {name} -n 20; after the repair: {unit.start_again()}",
         )
     if state["ActiveState"] not in ("active", "activating", "reloading"):
         return fault(name, words, _start())
     if state["UnitFileState"] == "disabled":
-        return warning(name, words, "have it at boot, too: systemctl enable nvshared")
+        return warning(name, words, "start it at boot, too: systemctl enable nvshared")
     return ok(name, words)
 
 
@@ -110,16 +110,16 @@ def _socket(path: str, *, heard: bool) -> Finding:
         return ok("socket", f"programs find nvshared at {path}")
     unshared = "programs would use the GPU unshared"
     advice = _start() if not heard else (
-        f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to where it does")
+        f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to its socket")
     match error.errno:
         case errno.ENOENT:
             return fault("socket", f"there is no {path}, so {unshared}", advice)
         case errno.ECONNREFUSED:
-            return fault("socket", f"nobody listens on {path}, so {unshared}", advice)
+            return fault("socket", f"no process listens on {path}, so {unshared}", advice)
         case errno.EACCES:
             return fault(
                 "socket", f"{path} may not be used by uid {os.geteuid()}, so {unshared}",
-                f"make it everybody's: chmod a+rw {path}, and a+x for the folders above it",
+                f"give all users access: chmod a+rw {path}, and a+x for the folders above it",
             )
         case _:
             return fault(

@@ -104,7 +104,7 @@ class Terms:
                 except NvshareError as error:
                     self._complete(error)
                     if problem != (problem := str(error)):
-                        logger.warning("names and annotations of pods have to wait: %s", error)
+                        logger.warning("names and annotations of pods are not sent yet: %s", error)
             for pod, whys in self._refusals.items():
                 self._report(pod, ". ".join(whys))
             self._refusals.clear()
@@ -159,7 +159,7 @@ class Terms:
         """
         for other in self._pods.values():
             if other.tenant == pod.tenant and other.uid != pod.uid:
-                logger.warning("%s is ignored: it says that it is %s", pod, other)
+                logger.warning("%s is ignored: its annotations name the tenant of %s", pod, other)
                 return
         before = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
@@ -266,7 +266,7 @@ class Terms:
         held, by_class = self._set[pod], f"{CLASS} {term}"
         try:
             daemon.set_tenant_terms(pod.tenant, {term: value}, source)
-            logger.info("%s: %s is %s now", pod, term, value or "as it would be without us")
+            logger.info("%s: %s is %s now", pod, term, value or "reset")
         except NotKept as error:
             logger.warning("%s: %s", pod, error)
         except InvalidArgs as error:

@@ -239,13 +239,13 @@ def server(kubeconfig: Path) -> Server:
     except OSError as error:
         raise NvshareError(
             f"cannot read {error.filename}: {error.strerror}",
-            "--kubeconfig names kubelet's file, whose --kubeconfig says which it is",
+            "name kubelet's own kubeconfig with --kubeconfig",
         ) from error
     except (
         ValueError, KeyError, TypeError, AttributeError, StopIteration, yaml.YAMLError,
     ) as error:
         raise NvshareError(
-            f"{kubeconfig} is no kubeconfig that we can use: {type(error).__name__}: {error}"
+            f"{kubeconfig} is no usable kubeconfig: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -80,7 +80,7 @@ class Driver(Plugin):
         if claim.uid != requested.uid:
             raise InvalidArgs("there is another claim of that name now")
         if not claim.pods:
-            raise InvalidArgs("it is reserved for no pod")
+            raise InvalidArgs("the claim is reserved for no pod")
         if problem := self._offer.common_problem:
             raise NvshareError(problem)
         known = {card.device: card for card in self._offer.offered()}
@@ -93,7 +93,7 @@ class Driver(Plugin):
         together = [known[one].uuid for one in self._pods.prepared.devices(claim) if one in known]
         if not self._containers.devices(together):
             raise NvshareError(
-                "a pod gets several GPUs by NVIDIA's CDI devices alone, and there are none",
+                "a pod gets several GPUs only by NVIDIA's CDI devices, and there are none",
                 "nvidia-ctk cdi generate makes them")
         await asyncio.to_thread(self._pods.claim, claim)
         logger.info("claim %s is prepared", claim)

@@ -73,7 +73,7 @@ async def _serve(options: Options) -> None:
         thread = "" if fault.thread is None else fault.thread.name
         call(stop, NvshareError(
             f"the thread {thread} ended: {fault.exc_type.__name__}: {fault.exc_value}",
-            "please report this with what stands above it",
+            "please report this with the lines above it",
         ))
 
     threading.excepthook = fail
@@ -130,7 +130,7 @@ async def _serve(options: Options) -> None:
         while True:
             await asyncio.sleep(PERIOD)
             if not plugin.path.is_socket():     # `kubeadm reset` empties kubelet's folder
-                logger.warning("%s was removed, and is made anew", plugin.path)
+                logger.warning("%s was removed, and is created again", plugin.path)
                 await plugin.start()
 
     tasks = []
@@ -152,4 +152,4 @@ async def _serve(options: Options) -> None:
         await plugin.stop()
         notifier.close()
         os.close(lock)
-    logger.info("stopped; containers go on, and no new one gets a share")
+    logger.info("stopped; running containers go on, new containers get no share")

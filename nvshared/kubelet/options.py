@@ -70,8 +70,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--version", action="version", version=f"nvshare-kubelet {__version__}")
     made.add_argument(
         "--replicas", metavar="[GPU=]N", action="append", default=[],
-        help="how many pods may share each GPU, or one that is named by index, UUID or PCI "
-             "address; 0: it is not offered; may be given several times (default: 10)",
+        help="how many pods may share each GPU, or the GPU of this index, UUID or PCI "
+             "address; 0: the GPU is not offered; may be given several times (default: 10)",
     )
     made.add_argument(
         "--priority-class", dest="classes", metavar="CLASS=PRIORITY", action="append", default=[],
@@ -91,18 +91,18 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--cdi", choices=(AUTO, ON, OFF), default=AUTO,
-        help="whether the container runtime supports CDI devices; auto: it is asked "
+        help="whether the container runtime supports CDI devices; auto: ask the runtime "
              "(default: auto)",
     )
     made.add_argument(
         "--cdi-folder", metavar="DIR", type=_path, default=Path(CDI),
-        help=f"where the container runtime looks for CDI files, and ours is written "
+        help=f"folder in which the container runtime finds CDI files, and ours is written "
              f"(default: {CDI})",
     )
     made.add_argument(
         "--runtime", metavar="PATH", type=lambda text: (_path(text),), default=RUNTIMES,
-        help="the container runtime's socket (default: the running kubelet's, or else all there "
-             f"are of {', '.join(map(str, RUNTIMES))})",
+        help="the container runtime's socket (default: the running kubelet's, or else all "
+             f"existing ones of {', '.join(map(str, RUNTIMES))})",
     )
     made.add_argument(
         "--kubelet", metavar="DIR", type=_path, default=Path(KUBELET),
@@ -116,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--state", metavar="DIR", type=_path, default=Path(KUBELET_STATE),
-        help=f"where the library lies that containers get (default: {KUBELET_STATE})",
+        help=f"folder of the library that containers mount (default: {KUBELET_STATE})",
     )
     made.add_argument(
         "--bus", metavar="BUS", default=os.environ.get(BUS_VARIABLE) or "system",
@@ -125,8 +125,8 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--kubeconfig", metavar="FILE", type=_path, default=Path(KUBECONFIG),
-        help=f"how kubelet reaches the API server, which knows the annotations of pods; in a pod "
-             f"its service account is used (default: {KUBECONFIG})",
+        help=f"kubelet's kubeconfig, to reach the API server, which has the annotations of pods; "
+             f"in a pod, its service account is used instead (default: {KUBECONFIG})",
     )
     made.add_argument(
         "--node", metavar="NAME",

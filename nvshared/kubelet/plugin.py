@@ -105,10 +105,10 @@ class Plugin(ABC):
 
     async def _registered(self, status: Any, _context: Any) -> Any:
         if status.plugin_registered:
-            logger.info("kubelet knows %s now", self.name)
+            logger.info("kubelet has registered %s", self.name)
             self._is_registered.set()
         else:
-            logger.error("kubelet does not take %s: %s", self.name, status.error)
+            logger.error("kubelet rejects %s: %s", self.name, status.error)
         return REG["RegistrationStatusResponse"]()
 
 

@@ -123,7 +123,7 @@ class Pods:
             self._terms.claim(terms).result(3 * PATIENCE)
         except (NvshareError, TimeoutError) as error:
             self.renew(claim.uid, before)
-            raise NvshareError(str(error) or "nvshared does not take its terms in time") from error
+            raise NvshareError(str(error) or "nvshared does not confirm the terms") from error
 
     def renew(self, uid: str, claim: Claim | None) -> None:
         """Updates the terms of a claim whose pods have changed; None: the claim is unprepared.

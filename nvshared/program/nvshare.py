@@ -32,7 +32,7 @@ def report(status: dict[str, Any], pid: int) -> str:
     for gpu in status["gpus"]:
         there = [one for one in status["clients"] if one["gpu"] == gpu["index"]]
         holders = [_name(one, pid) for one in there if one["id"] in gpu["holders"]]
-        lines.append(f"gpu{gpu['index']}: held by {', '.join(holders) or 'nobody'}, "
+        lines.append(f"gpu{gpu['index']}: held by {', '.join(holders) or 'no program'}, "
                      f"{gpu['queue_length']} waiting")
         lines += [_own(one) for one in there if one["pid"] == pid]
     if not any(one["pid"] == pid for one in status["clients"]):
@@ -43,7 +43,7 @@ def report(status: dict[str, Any], pid: int) -> str:
 def _own(client: dict[str, Any]) -> str:
     """A line about this notebook's memory and time on one GPU."""
     on_card = client["resident"] + client["pinned"]
-    return (f"      yours: {_size(on_card)} on the card, {_size(client['swapped'])} away; "
+    return (f"      yours: {_size(on_card)} on the GPU, {_size(client['swapped'])} swapped; "
             f"held for {client['held_usec'] / SECOND:.0f} s, "
             f"waited for {client['waited_usec'] / SECOND:.0f} s")
 

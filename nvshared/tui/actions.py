@@ -71,7 +71,7 @@ KINDS: dict[str, Kind] = {
         "Resume all programs of {name}? They queue for the GPUs again.",
     ),
     "preempt": Kind(
-        "p", "preempt", "", "End the present turns on GPU {gpu} at once, if somebody waits?",
+        "p", "preempt", "", "End the present turns on GPU {gpu} at once if a program waits?",
     ),
 }
 BY_KEY = {kind.key: verb for verb, kind in KINDS.items()}
@@ -81,7 +81,7 @@ def question(command: Command) -> str:
     """The question whether to carry out the command."""
     kind = KINDS[command.verb]
     if command.tenant and kind.prompt and not command.value:
-        return f"Take back the {kind.label} that was set for {command.name}?"
+        return f"Remove the {kind.label} of {command.name}?"
     return (kind.together if command.tenant else kind.question).format(
         name=command.name, gpu=command.gpu,
         what=MEANINGS[kind.term].words(command.value) if kind.prompt else "")
@@ -94,7 +94,7 @@ def carry_out(daemon: Daemon, command: Command) -> str:
         value = 1
     if not term:
         daemon.preempt(str(command.gpu))
-        return f"The turns on GPU {command.gpu} end now, if somebody waits."
+        return f"The turns on GPU {command.gpu} end now if a program waits."
     if command.tenant:
         daemon.set_tenant_terms(command.tenant, {term: value})
         return term_sentence(daemon.tenant(command.tenant), term)
@@ -111,7 +111,7 @@ def parsed(prompt: Prompt) -> int:
     try:
         return MEANINGS[term].parse(text)
     except ValueError as wrong:
-        raise ValueError(f"{text!r} will not do: {wrong}, or none") from None
+        raise ValueError(f"{text!r} is invalid: {wrong}, or none") from None
 
 
 NOTCH = 3                               # lines or rows that one notch of the wheel scrolls
@@ -297,7 +297,7 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
     if _now(state, client) is None:
         return f"{name} has ended."
     if client.state == UNSHARED and verb != "preempt":
-        return f"{name} does not share the GPU: nvshared has no hold on it."
+        return f"{name} does not share the GPU, so nvshared cannot control it."
     if verb == "resume" and not client.suspended and client.state != "suspended":
         return f"{name} is not suspended."
     if verb == "suspend" and client.suspended:

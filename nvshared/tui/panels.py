@@ -37,17 +37,18 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
             if client.on_disk:
                 loaded, whole = max(0, client.loading - client.swapped), client.loading
                 return f"for its memory, loading from disk: {size(loaded)} of {size(whole)}"
-            return "for its memory to come in"
+            return "for its memory to be loaded"
         case "limited":
-            return "until it may have time again, as its time is limited"
+            return "until its time limit permits a turn"
         case "suspended":
             return "to be resumed"
         case "restoring":
-            return "for its context to come back"
+            return "for its context to be restored"
         case "crowded":
             unshared = _gpu_of(snapshot, client).unshared[:NAMED]
             held = [f"{one.name}[{one.pid}] has {size(one.memory)}" for one in unshared]
-            return "for memory that is not shared" + (f" ({', '.join(held)})" if held else "")
+            return "for memory of programs that do not share the GPU" + (
+                f" ({', '.join(held)})" if held else "")
     return "for its turn" if client.waiting_usec else ""
 
 
@@ -67,7 +68,7 @@ def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
     """
     waiting = [one for one in snapshot.of(gpu) if one.waiting_usec]
     if not waiting:
-        return "nobody waits"
+        return "no program waits"
     # Clients in the queue precede clients that wait for time or memory.
     waiting.sort(key=lambda one: (one.position == 0, one.position))
     first, *others = waiting
@@ -93,15 +94,16 @@ def _holders(snapshot: Snapshot, client: ClientSnapshot) -> str:
 
 RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
 BETWEEN = " │ "                         # separates two graphs
+LABEL = len("resident ")                 # characters of the label before a graph
 FIGURE = 10                             # characters of the number beside a graph
 # By graph: its style, and how its figures are shown.
 GRAPHED: dict[str, tuple[str, Callable[[float], str]]] = {
     "use": ("green", "{:.0%}".format), "waiting": ("yellow", "{:.0f}".format),
     "in": ("cyan", lambda rate: f"{size(rate)}/s"),
     "out": ("magenta", lambda rate: f"{size(rate)}/s"),
-    "on GPU": ("green", size), "away": ("yellow", size),
+    "resident": ("green", size), "swapped": ("yellow", size),
 }
-PAIRS = (("use", "waiting"), ("in", "out"), ("on GPU", "away"))
+PAIRS = (("use", "waiting"), ("in", "out"), ("resident", "swapped"))
 SIX = 110                               # characters from which on all three pairs are drawn
 WHO = 24                                # characters of a process
 FRAME = 4                               # lines of a GPU without graphs
@@ -223,7 +225,7 @@ def _graphs(
         now |= {"in": rates.bytes_in, "out": rates.bytes_out}
     if past.samples and gpu.index in past.samples[-1].gpus:
         last = past.samples[-1].gpus[gpu.index]
-        now |= {"on GPU": last.here, "away": last.away}
+        now |= {"resident": last.resident, "swapped": last.swapped}
     columns = PAIRS if width >= SIX else PAIRS[:-1]
     rooms = [(width - len(BETWEEN) * (len(columns) - 1)) // len(columns)] * len(columns)
     rooms[-1] = width - sum(rooms[:-1]) - len(BETWEEN) * (len(columns) - 1)
@@ -242,7 +244,7 @@ def _pair(
 
     Columns are means, so the present value may exceed them all. The scale includes this value.
     """
-    cells = max(1, room - len("waiting ") - FIGURE)
+    cells = max(1, room - LABEL - FIGURE)
     values = {what: past.series(gpu.index, what, cells) for what in pair}
     highest = {
         what: max(now.get(what) or 0, *(value or 0 for value in values[what])) for what in pair}
@@ -256,7 +258,7 @@ def _pair(
         for label, number, line in zip_longest([what], words, graph(values[what], most, height)):
             if line is not None:
                 found.append(Text.assemble(
-                    fit(label or "", len("waiting ")), (line, style),
+                    fit(label or "", LABEL), (line, style),
                     fit(number or "", FIGURE, right=True)))
     return found
 

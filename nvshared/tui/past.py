@@ -20,8 +20,8 @@ class Figures(NamedTuple):
     bytes_out: int
     use: float | None
     waiting: int
-    here: int                           # resident and pinned bytes of its clients
-    away: int                           # swapped bytes of its clients
+    resident: int                       # resident and pinned bytes of its clients
+    swapped: int                        # swapped bytes of its clients
 
 
 class Sample(NamedTuple):
@@ -46,8 +46,8 @@ MEASURES: dict[str, Measure] = {
     "waiting": lambda _, now, __: now.waiting,
     "in": lambda before, now, seconds: (now.bytes_in - before.bytes_in) / seconds,
     "out": lambda before, now, seconds: (now.bytes_out - before.bytes_out) / seconds,
-    "on GPU": lambda _, now, __: now.here,
-    "away": lambda _, now, __: now.away,
+    "resident": lambda _, now, __: now.resident,
+    "swapped": lambda _, now, __: now.swapped,
 }
 
 

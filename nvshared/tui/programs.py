@@ -104,8 +104,8 @@ BESIDE = 120                            # columns from which turns are drawn bes
 LABEL = 12
 PIN_REASONS = {
     "undrained": "its work does not end, or cannot be waited for",
-    "unseen": "it may submit work that the library does not see",
-    "given": "it gave memory to a device or library that may use it at any time",
+    "unseen": "the library may not see all work that it submits",
+    "given": "a device or another library may use its memory at any time",
     "kept": "it frees nothing when it is told to",
 }
 
@@ -118,7 +118,8 @@ def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
     half = (inner - 3) // 2 if wide else inner
     lines = []
     if opened.ended:
-        lines = wrapped("It has ended. This is what was known of it last.", inner, "bold yellow")
+        lines = wrapped(
+            "The program has ended. These are its last known figures.", inner, "bold yellow")
     lines += _about(snapshot, client, opened.tenants, inner)
     left = _memory(snapshot, client, half) + _time(snapshot, client, half)
     left += _terms(client, opened.tenants, half)
@@ -142,7 +143,7 @@ def _about(
     found = _field("Command", client.command, width)[:4]
     found += _field("User", f"{user(client.uid)}, uid {client.uid}", width)
     if client.state == UNSHARED:
-        words = f"It does not share the GPU, and holds {size(client.pinned)} of it."
+        words = f"It uses {size(client.pinned)} of GPU memory without sharing the GPU."
         if client.unparkable:
             words += f" It cannot be suspended: {client.unparkable}."
         return found + _field("Sharing", words, width)
@@ -169,21 +170,21 @@ def _memory(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text
         Part(client.resident, RESIDENT, "green"), Part(client.pinned, "▓", "cyan"),
         Part(client.swapped, SWAPPED, "yellow"),
     ), rest="░")
-    away = f"away; it has {size(client.borrowed)} of another GPU" if client.borrowed else (
-        f"away; {size(client.on_disk)} is on the disk" if client.on_disk else "in host memory")
+    away = f"swapped, {size(client.borrowed)} of it to another GPU" if client.borrowed else (
+        f"swapped, {size(client.on_disk)} of it to disk" if client.on_disk else "in host memory")
     found = [Text(), Text("Memory", style="bold"), bar(picture, width)]
     for mark, style, amount, words in (
         (RESIDENT, "green", client.resident, "on the GPU"),
         (SWAPPED, "yellow", client.swapped, away),
-        ("▓", "cyan", client.pinned, "on the GPU, and cannot leave it"),
+        ("▓", "cyan", client.pinned, "on the GPU, pinned"),
     ):
         found.append(Text.assemble((mark, style), f" {size(amount):>6} ", (words, "dim")))
     found.append(Text(f"  {size(client.allocated + client.pinned):>6} in all"))
     if client.unparkable:
-        found += wrapped(f"It is not parked or moved: {client.unparkable}.", width)
+        found += wrapped(f"It cannot be parked or moved: {client.unparkable}.", width)
     if client.pin_reason:
         why = PIN_REASONS.get(client.pin_reason, client.pin_reason)
-        found += wrapped(f"Nothing of it leaves: {why}.", width)
+        found += wrapped(f"Its memory is pinned: {why}.", width)
     return found
 
 
@@ -194,8 +195,8 @@ def _time(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
         Text(), Text("Time", style="bold"),
         *wrapped(
             f"It held the GPU for {duration(client.held_usec)} in {counted(client.turns, 'turn')} "
-            f"and waited for {duration(client.waited_usec)}. {size(client.bytes_in)} came in, "
-            f"{size(client.bytes_out)} moved out.", width),
+            f"and waited for {duration(client.waited_usec)}. Loaded {size(client.bytes_in)}, "
+            f"evicted {size(client.bytes_out)}.", width),
         *(wrapped(f"nvshared moved it here {client.moved}.", width) if client.moved else ()),
     ]
 
@@ -215,7 +216,7 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
             for term in one.terms if term is one.holding(term.name)
         ]
     if not rows:
-        return [*found, Text("Nothing is set for it or its tenants.", style="dim")]
+        return [*found, Text("No terms are set for the program or its tenants.", style="dim")]
     wide = max(len(what) for _, what, _ in rows)
     return found + [
         line for name, what, where in rows
@@ -228,15 +229,15 @@ def _turns(opened: Opened, width: int) -> list[Text]:
         return []
     found = [Text(), Text("Last turns", style="bold")]
     if not opened.turns:
-        words = "The first began before nvshared was started." if opened.client.turns else \
-            "It has had none."
+        words = "The first turn began before nvshared was started." if opened.client.turns else \
+            "The program has had no turn."
         return found + wrapped(words, width, "dim")
-    found.append(fit(Text("    BEGAN   LASTED   WAITED  BROUGHT IN  ENDED", style="dim"), width))
+    found.append(fit(Text("    BEGAN   LASTED   WAITED      LOADED  ENDED", style="dim"), width))
     return found + [
         fit(Text(
             f"{duration(turn.ago_usec):>9} {duration(turn.held_usec):>8} "
             f"{duration(turn.waited_usec):>8}  {size(turn.bytes_in):>10}  "
-            f"{turn.reason or 'it goes on'}"), width)
+            f"{turn.reason or 'not yet'}"), width)
         for turn in opened.turns
     ]
 

@@ -29,35 +29,35 @@ KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
 _PAGE: tuple[tuple[str, str], ...] = (
     ("The list", ""),
     ("↑ ↓ j k", "selects a program; PgUp, PgDn, Home and End go farther"),
-    ("Enter d", "shows its details: whose it is, its memory, its terms, its last turns"),
-    ("/", "filters: each word is to be found in a GPU (gpu0), a tenant (user:alice), a state "
-          "or a command; Esc takes the filter away"),
-    ("< >", "chooses the column that sorts; i turns the order round"),
-    ("Mouse", "a click selects, another one opens; a click on a heading sorts; the wheel scrolls. "
-              "To select text as usual, hold Shift"),
+    ("Enter d", "shows its details: tenants, memory, terms, last turns"),
+    ("/", "filters: each word must occur in the program's GPU (gpu0), tenant (user:alice), state "
+          "or command; Esc removes the filter"),
+    ("< >", "selects the column to sort by; i reverses the order"),
+    ("Mouse", "a click selects, a second click opens; a click on a heading sorts; the wheel "
+              "scrolls. To select text as usual, hold Shift"),
     ("", ""),
-    ("Changes, each of which asks first", ""),
+    ("Commands, each of which asks for confirmation", ""),
     *((kind.key, f"{verb}: {kind.label}" if verb not in kind.label else kind.label)
       for verb, kind in KINDS.items()),
-    ("Tab", "while it asks: not this program, but all of its tenant together, such as a job's or "
-            "a user's; in the details also those of the tenants around it"),
+    ("Tab", "in a question: applies the command to all programs of its tenant together, such as a "
+            "job or user; in the details also to the tenants around that one"),
     ("", ""),
-    ("What is shown", ""),
-    ("▶", "this program has the GPU now"),
-    ("█ ▒", "its memory: on the card, and in host memory; a full bar would be the whole card"),
-    ("STATE", "waiting: for its turn; loading: its memory comes in; idle: it wants no turn; "
-              "limited: it has had its share of the time; crowded: others, who do not share, hold "
-              "too much; unshared: nvshare has no part in it"),
-    ("HELD", "how long it has had the GPU in all"),
-    ("WAITS, LEFT", "how long it has been waiting this time, and about how much longer"),
-    ("Graphs", "the last minutes, the present on the right; use and waiting, and in and out, each "
-               "on a scale of its own: beside them the present figure, and below it what a full "
-               "column is, as in 9.8G/s of 12.0G"),
-    ("LIMITS", "what is set for it: memory, share of the time, weight, as in 20.0G,50%,w200"),
-    ("TQ", "the time quantum: how long a program keeps the GPU while others wait"),
+    ("Symbols and columns", ""),
+    ("▶", "the program holds the GPU"),
+    ("█ ▒", "its memory: on the card, and swapped; a full bar would be the whole card"),
+    ("STATE", "waiting: for its turn; loading: its memory is loaded; idle: it needs no turn; "
+              "limited: it has used its share of the time; crowded: programs that do not share "
+              "the GPU leave too little memory; unshared: it uses the GPU without nvshare"),
+    ("HELD", "how long it has held the GPU in total"),
+    ("WAITS, LEFT", "how long it has been waiting, and the estimated time left"),
+    ("Graphs", "the last minutes, the present on the right; graphs of bytes have one scale. Beside "
+               "each: the present figure, and below it the value of a full column, as in "
+               "9.8G/s of 12.0G"),
+    ("LIMITS", "its terms: memory, share of the time, weight, as in 20.0G,50%,w200"),
+    ("TQ", "the time quantum: how long a program may keep the GPU while others wait"),
     ("", ""),
     ("Anywhere", ""),
-    ("? q F10", "this page; quits. Ctrl-L draws everything anew"),
+    ("? q F10", "this page; quits. Ctrl-L redraws the screen"),
 )
 
 
@@ -123,7 +123,7 @@ def _body(state: State, width: int, height: int) -> Frame:
         lines = frame(page(width - 4), width, title=Text("Help", style="bold"))
         return _scrolled(lines, state, height)
     if state.snapshot is None:
-        return Frame((fit("" if state.trouble else "nvshared is asked …", width),))
+        return Frame((fit("" if state.trouble else "waiting for nvshared …", width),))
     if state.screen is Screen.DETAILS and state.opened is not None:
         return _scrolled(details(state.snapshot, state.opened, width), state, height)
     return _main(state, width, height)
@@ -138,7 +138,7 @@ def _main(state: State, width: int, height: int) -> Frame:
     if not shown:
         words = "No program uses a GPU through nvshare. Start one with: nvsharectl run COMMAND"
         if state.filter:
-            words = f"No program has {state.filter!r} in it. Esc takes the filter away."
+            words = f"No program matches {state.filter!r}. Esc removes the filter."
         return Frame((*above, *wrapped(words, width)))
     page = max(1, height - len(above) - 1)
     last = max(0, len(shown) - page)
@@ -176,7 +176,7 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
         typed = _words(f"{label}: {state.prompt.text}▏", width, "bold")
     found = _words(state.words, width, "yellow") if state.words else []
     if state.trouble:
-        found += _words(f"{state.trouble}. It is asked again.", width, "bold red")
+        found += _words(f"{state.trouble}. Trying again.", width, "bold red")
     if typed:
         return [*found, *typed], []
     lead = Text()

@@ -27,7 +27,7 @@ class Meaning(NamedTuple):
 
 
 def _memory(limit: int) -> str:
-    return sized(limit) if limit else "as much as there is"
+    return sized(limit) if limit else "any amount"
 
 
 def _limit(limit: int) -> str:
@@ -46,30 +46,30 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "host-memory-limit": Meaning(
         limit, _limit, lambda limit: f"h{size(limit)}", _memory,
-        "The programs of {name} together may need {what} of host memory for what may leave GPUs",
+        "The programs of {name} together may need {what} of host memory for eviction",
     ),
     "disk-limit": Meaning(
         limit, _limit, lambda limit: f"d{size(limit)}", _memory,
-        "The programs of {name} together may have {what} on the disk",
+        "The programs of {name} together may have {what} of swapped memory on the disk",
     ),
     "neighbour-limit": Meaning(
         limit_or_off, lambda limit: "off" if limit == OFF else _limit(limit),
         lambda limit: "n off" if limit == OFF else f"n{size(limit)}",
-        lambda limit: "no memory" if limit == OFF else _memory(limit),
-        "The programs of {name} together may borrow {what} of other GPUs, on each GPU",
+        lambda limit: "nothing" if limit == OFF else _memory(limit),
+        "The programs of {name} together may borrow {what} of other GPUs' memory for each GPU",
     ),
     "compute-limit": Meaning(
         share, lambda percent: f"{percent} %" if percent < UNLIMITED else "no limit",
         lambda percent: f"{percent}%",
         lambda percent: f"at most {percent} % of the time" if percent < UNLIMITED else
-        "all of the time that others leave",
+        "all of the time that other programs leave",
         "The programs of {name} together may use each GPU {what}", "{name} may use {gpu} {what}",
     ),
     "compute-request": Meaning(
         share, lambda percent: f"{percent} %" if percent else "none",
         lambda percent: f"r{percent}%",
         lambda percent: f"{percent} % of the time of each GPU, whenever they want it" if percent
-        else "what their weight gives them of the time",
+        else "the share of the time that their weight gives them",
         "The programs of {name} together get {what}",
     ),
     "weight": Meaning(

@@ -127,7 +127,7 @@ async def test_drain_without_waiting_names_programs_that_do_not_fit(
     assert ended.code == ExitCode.FAILURE
     assert ended.err == (
         "nvsharectl: 1 program would stand still without nvshared; "
-        "end them or those beside them that run, or wait: nvsharectl drain\n"
+        "end these programs or the holders of their GPU, or wait: nvsharectl drain\n"
     )
     await over.wait()                   # as who asked for it has gone
     assert gpu.settings.anti_thrash is manager.settings.anti_thrash
@@ -239,7 +239,7 @@ async def test_preempt_without_an_index_takes_the_only_gpu(manager: Manager, ctl
     assert (ended.code, sentence(ended)) == (
         ExitCode.INVALID_ARGS, "there are 2 GPUs here; name one: 0, 1")
     manager.gpus.pop()
-    assert (await ctl("preempt")).out == "The turns on GPU 0 end now, if somebody waits.\n"
+    assert (await ctl("preempt")).out == "The turns on GPU 0 end now if a program waits.\n"
 
 
 async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
@@ -379,7 +379,7 @@ async def test_flags_of_the_original_nvshare_with_json_print_a_single_document(c
         (["limit", "1", "--memory", "much"], ExitCode.INVALID_ARGS, "such as 40GiB"),
         (["preempt", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
         (["completion", "csh"], ExitCode.INVALID_ARGS, "'csh'; give one of bash, zsh, fish"),
-        (["--gpu", "0", "clients"], ExitCode.INVALID_ARGS, "'--gpu' stands behind its verb, not"),
+        (["--gpu", "0", "clients"], ExitCode.INVALID_ARGS, "'--gpu' belongs behind its verb, not"),
         (["-x"], ExitCode.INVALID_ARGS, "nvsharectl does not know '-x'; see: nvsh"),
         (["-T5", "--memory=5", "limit"], ExitCode.INVALID_ARGS, "'--memory' stands behind its"),
         (["set-tq", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give whole seconds, such as 30, or"),

@@ -205,8 +205,8 @@ async def test_history_as_json_and_csv_has_exact_units(ctl: Run) -> None:
 
 async def test_history_of_an_unused_period_says_nothing_was_used(ctl: Run) -> None:
     ended = await ctl("--since", "5min", "--all")
-    assert ended.out.splitlines()[-1] == "Nothing was used."
-    assert (await ctl("--since", "5min", "--all", "--plot")).out == "Nothing was used.\n"
+    assert ended.out.splitlines()[-1] == "No GPU was used."
+    assert (await ctl("--since", "5min", "--all", "--plot")).out == "No GPU was used.\n"
 
 
 async def test_history_with_plot_draws_in_text_or_svg(ctl: Run, tmp_path: Path) -> None:

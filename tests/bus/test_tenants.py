@@ -87,12 +87,13 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
     assert ended.code == ExitCode.OK
     assert ended.out.splitlines() == [
         "The programs of user:alice together may allocate 40GiB on each GPU.",
-        "The programs of user:alice together may need 9GiB of host memory for what may leave GPUs.",
-        "The programs of user:alice together may borrow no memory of other GPUs, on each GPU.",
+        "The programs of user:alice together may need 9GiB of host memory for eviction.",
+        "The programs of user:alice together may borrow nothing of other GPUs' memory for each "
+        "GPU.",
         "The programs of user:alice together may use each GPU at most 50 % of the time.",
         "The programs of user:alice together get 30 % of the time of each GPU, whenever they want "
         "it.",
-        "It has no program that uses a GPU now.",
+        "user:alice has no program that uses a GPU now.",
     ]
     assert (await ctl("weight", "user:alice", "200")).out.splitlines()[0] == (
         "The weight of user:alice is 200.")
@@ -125,7 +126,8 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
     assert ended.out.splitlines() == [
         "The programs of user:root together may allocate 60GiB on each GPU, as [tenant user:*] in "
         "/etc/a.conf:2 says.",
-        "The programs of user:root together may use each GPU all of the time that others leave.",
+        "The programs of user:root together may use each GPU all of the time that other "
+        "programs leave.",
     ]
     assert ruled.tenancy.terms("user:root") == TenantTerms(60 * GIB, 50)
     assert (await ctl("weight", "pod:lab/train", "none")).out.splitlines()[0] == (
@@ -138,8 +140,8 @@ async def test_limit_warns_of_a_user_without_an_account(ruled: Manager, ctl: Run
     assert ended.code == ExitCode.OK
     assert "may allocate 4GB on each GPU" in ended.out
     assert ended.err == (
-        "nvsharectl: warning: this machine has no user 'nosuchuser' now; what is set holds once a "
-        "program of such a user comes\n")
+        "nvsharectl: warning: this machine has no user 'nosuchuser' now; the setting takes effect "
+        "when a program of such a user starts\n")
     for known in ("user:root", "user:4711", "job:7"):
         assert (await ctl("weight", known, "7")).err == ""
     ended = await ctl("limit", "user:root", "--memory", "40")
@@ -156,9 +158,9 @@ async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
     await ctl("limit", "user:root", "--memory", "100MiB", "--compute", "30")
     ended = await ctl("limit", "11", "--memory", "none", "--compute", "50")
     tighter = [
-        "A tighter limit holds: The programs of user:root together may allocate 100MiB on each "
+        "A tighter limit applies: The programs of user:root together may allocate 100MiB on each "
         "GPU.",
-        "A tighter limit holds: The programs of user:root together may use each GPU at most 30 % "
+        "A tighter limit applies: The programs of user:root together may use each GPU at most 30 % "
         "of the time.",
     ]
     assert ended.out.splitlines()[1::2] == tighter
@@ -173,7 +175,7 @@ async def test_value_none_removes_terms_of_a_program(manager: Manager, ctl: Run)
     await ctl("limit", "11", "--compute", "5")
     assert (await ctl("weight", "11", "none")).out == "The weight of process 11 is 100.\n"
     assert (await ctl("limit", "11", "--compute", "none")).out == (
-        "Process 11 may use the GPU all of the time that others leave.\n")
+        "Process 11 may use the GPU all of the time that other programs leave.\n")
     assert client.terms.in_force == Terms()
 
 
@@ -187,12 +189,12 @@ async def test_value_none_removes_terms_of_a_program(manager: Manager, ctl: Run)
     (["weight", "user:a*", "3"],
      "'user:a*' is no tenant; a pattern is for rules: [tenant PATTERN] in nvshared.conf"),
     (["weight", "user:a", "3", "--gpu", "0"],
-     "what is set for a tenant holds on each GPU; leave out --gpu"),
+     "the terms of a tenant apply to each GPU; leave out --gpu"),
     (["limit", "7", "--host-memory", "1GiB"], "the host memory of a process has no limit; give "
      "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["limit", "7", "--request", "30"], "a process cannot request time; give "
      "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
-    (["limit", "user:a"], "there is nothing to limit; give --memory SIZE, --host-memory SIZE, "
+    (["limit", "user:a"], "no limit is given; give --memory SIZE, --host-memory SIZE, "
      "--neighbour SIZE, --disk SIZE, --compute PERCENT or --request PERCENT"),
     (["limit", "7", "--neighbour", "off"], "a process has no limit of borrowed memory; give "
      "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
@@ -233,13 +235,13 @@ TERM          VALUE  FROM
 memory-limit  40GiB  set by hand
 weight           50  [tenant user:*] in /etc/a.conf:3
 
-Without these, there would hold:
+Overridden by the terms above:
 
 TERM          VALUE  FROM
 memory-limit  60GiB  [tenant user:*] in /etc/a.conf:2
 """
     assert (await ctl("tenants", "--explain", "job:8")).out == (
-        "job:8: no program uses a GPU now.\nNothing is set for it.\n")
+        "job:8: no program uses a GPU now.\nNo term is set for job:8.\n")
     job, _, root = json.loads((await ctl("tenants", "--json")).out)["tenants"]
     assert job == {
         "name": "job:7", "programs": 0, "allocated": 0, "resident": 0, "pinned": 0,
@@ -257,7 +259,7 @@ memory-limit  60GiB  [tenant user:*] in /etc/a.conf:2
 
 async def test_tenants_command_without_tenants_says_so(ctl: Run) -> None:
     assert (await ctl("tenants")).out == (
-        "No program uses a GPU through nvshare, and nothing is set for a tenant.\n")
+        "No program uses a GPU through nvshare, and no tenant has terms.\n")
 
 
 async def test_pods_are_shown_by_name_after_setpods(

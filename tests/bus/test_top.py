@@ -149,7 +149,7 @@ async def test_top_says_that_a_silent_daemon_does_not_answer(private: PrivateBus
         await silent.bus.request_name(BUS_NAME)
         await on_a_terminal(
             *TOP, NVSHARE_BUS=private.address,
-            steps=[(b"nvshared does not answer. It is asked again.", b"q")])
+            steps=[(b"nvshared does not answer. Trying again.", b"q")])
 
 
 async def test_top_shows_a_refusal_as_a_sentence(

@@ -81,7 +81,7 @@ def test_demo_ends_with_right_results_and_leaves_nothing(demo: Demo) -> None:
     output, errors = demo.process.communicate()
     assert demo.process.returncode == 0, output + errors
     assert errors == ""
-    assert output.startswith("The GPU is simulated: as asked for.\n")
+    assert output.startswith("The GPU is simulated: as requested.\n")
     table = output[output.index("TWO PROGRAMS"):].splitlines()
     assert [line.partition("  ")[0] for line in table[1:]] == [
         "together, with nvshared", "one after the other", "together, without nvshared",

@@ -249,7 +249,7 @@ def test_preload_enable_of_a_library_writable_by_others_is_refused(
     changed.chmod(0o757)
     done = system.ctl("status")
     assert done.returncode == ExitCode.FAILURE
-    assert "the list is not right" in done.stderr
+    assert "the list has a fault" in done.stderr
     assert system.ctl("disable").returncode == 0
 
 

@@ -83,5 +83,5 @@ def test_reset_whose_snapshot_fails_is_reported_as_done(
         reset.act(build(VERBS).parse_args(["reset"]))
     assert asked == ["reset"]
     assert str(caught.value) == (
-        "what was set is forgotten, but what holds now is not known: no answer"
+        "the settings are reset, but the values in force are not known: no answer"
     )

@@ -81,7 +81,7 @@ def test_client_that_loads_from_disk_shows_loaded_and_total_bytes() -> None:
     loads = WAITER._replace(
         state="loading", on_disk=18 * GIB, loading=18 * GIB, swapped=14 * GIB, waiting_usec=1)
     assert waiting_for(SHARED, loads) == "for its memory, loading from disk: 4.0G of 18.0G"
-    assert waiting_for(SHARED, loads._replace(on_disk=0)) == "for its memory to come in"
+    assert waiting_for(SHARED, loads._replace(on_disk=0)) == "for its memory to be loaded"
 
 
 def test_plain_text_is_never_cut() -> None:

@@ -116,8 +116,8 @@ def test_doctor_says_whether_cards_can_swap_to_each_other(
     (2, 2, "off", "", ["evicted memory of each GPU goes to host memory: neighbour = off"]),
     (2, 2, "on", "", ["evicted memory of GPU 0, 1 can go to other GPUs"]),
     (2, 2, "on", "1", ["can go to other GPUs", "with CUDA_VISIBLE_DEVICES=1, programs use"]),
-    (2, 2, "auto", "0,1", ["can go to other GPUs", "GPU 0 lends no memory to others: ",
-                           "GPU 1 lends no memory to others: "]),
+    (2, 2, "auto", "0,1", ["can go to other GPUs", "GPU 0 lends no memory to other GPUs: ",
+                           "GPU 1 lends no memory to other GPUs: "]),
 ])
 def test_doctor_says_why_a_card_has_no_neighbour(
     number: int, shared: int, mode: str, visible: str, words: list[str],
@@ -150,7 +150,7 @@ def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch
     maps[11] = []
     without = list(cards.programs(seen, None))
     assert [one.grade for one in without] == [Grade.WARNING, Grade.NOTE]
-    assert "does not answer on this bus, so whether it shares cannot be told" in without[1].words
+    assert "is unknown, since nvshared does not answer on this bus" in without[1].words
 
 
 def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
@@ -202,7 +202,7 @@ def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
 @pytest.mark.parametrize(
     ("settings", "cards_total", "grade", "words"),
     [
-        ("", 0, Grade.OK, "80 % of what is free"),
+        ("", 0, Grade.OK, "80 % of the free memory"),
         ("", 90 * GIB, Grade.WARNING, "less than the 90.0 GiB of the cards"),
         ("[gpu]\nswap-budget = 10GiB\n", 0, Grade.OK, "10.0 GiB of host memory, as configured"),
         ("[gpu]\nswap-budget = 60GiB\n", 0, Grade.WARNING, "of which 50.0 GiB are free"),
@@ -312,7 +312,7 @@ def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
     systemd_says(monkeypatch, tmp_path, shown)
     _, service, *_ = service_module.findings("none", service_module.ask("none"))
     assert service.words.endswith(why)
-    assert service.advice.endswith(f"once it is mended: {start}")
+    assert service.advice.endswith(f"after the repair: {start}")
     # A command that finds nobody on the bus says the same.
     error = connection.not_running("system")
     assert error.message == f"nvshared is not running: {why}"
@@ -331,7 +331,7 @@ def test_not_running_without_a_unit_failure_says_how_to_start_nvshared(
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (NotRunning("nvshared is not running", "start it"), "nobody answers for com.nvshare"),
+        (NotRunning("nvshared is not running", "start it"), "no process owns com.nvshare"),
         (BusUnavailable("cannot connect to the message bus"), "cannot connect"),
         (NvshareError("it is of another version"), "another version"),
     ],

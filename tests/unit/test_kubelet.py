@@ -331,14 +331,14 @@ def test_server_is_taken_from_kubelets_kubeconfig(
 
 @pytest.mark.parametrize(("changed", "said"), [
     ({"users": [{"name": "u", "user": {"exec": {"command": "aws"}}}]}, "names neither a token nor"),
-    ({"users": [{"name": "u", "user": None}]}, "is no kubeconfig that we can use"),
+    ({"users": [{"name": "u", "user": None}]}, "is no usable kubeconfig"),
     ({"clusters": [{"name": "c", "cluster": {
         "server": "https://a", "certificate-authority-data": "bm9uZQ=="}}]},
-     "is no kubeconfig that we can use: ValueError: there is no certificate in"),
-    ({"users": []}, "is no kubeconfig that we can use"),
-    ({"current-context": None}, "is no kubeconfig that we can use"),
+     "is no usable kubeconfig: ValueError: there is no certificate in"),
+    ({"users": []}, "is no usable kubeconfig"),
+    ({"current-context": None}, "is no usable kubeconfig"),
     ({"clusters": [{"name": "c", "cluster": {}}], "users": [{"name": "u", "user": {"token": "t"}}]},
-     "is no kubeconfig that we can use: KeyError: 'server'"),
+     "is no usable kubeconfig: KeyError: 'server'"),
     ({"users": [{"name": "u", "user": {"client-key": "no"}}]}, "cannot read .*/no: No such file"),
 ])
 def test_unusable_kubeconfig_is_refused_with_path_and_reason(

@@ -79,6 +79,6 @@ def test_notebook_magic_reports_own_memory_and_the_holder(
     status = {"gpus": [{"index": 0, "holders": [2], "queue_length": 1}], "clients": [mine, other]}
     assert report(status, 11).splitlines() == [
         "gpu0: held by user:bela (test.ipynb), 1 waiting",
-        "      yours: 4 MiB on the card, 1.5 GiB away; held for 4 s, waited for 12 s"]
+        "      yours: 4 MiB on the GPU, 1.5 GiB swapped; held for 4 s, waited for 12 s"]
     assert report(status, 13).splitlines()[-1] == (
         "This notebook has no memory on a GPU that it shares.")

@@ -149,9 +149,9 @@ def test_top_quits_and_redraws_by_key() -> None:
 
 @pytest.mark.parametrize(("key", "typing", "verb", "value", "asked"), [
     ("m", "20GiB", "memory", 20 * GIB, "to 20GiB of memory?"),
-    ("m", "none", "memory", 0, "as much as there is"),
+    ("m", "none", "memory", 0, "any amount"),
     ("c", "50%", "compute", 50, "at most 50 % of the time?"),
-    ("c", "none", "compute", 100, "that others leave?"),
+    ("c", "none", "compute", 100, "that other programs leave?"),
     ("w", "200", "weight", 200, "the weight 200"), ("w", "none", "weight", 100, "weight 100"),
     ("s", "", "suspend", 0, "Suspend python3[4711]?"),
     ("p", "", "preempt", 0, "End the present turns on GPU 0 at once"),
@@ -179,9 +179,9 @@ def test_top_asks_for_confirmation_before_a_change(
 @pytest.mark.parametrize(("key", "typing", "verb", "value", "asked"), [
     ("m", "20GiB", "memory", 20 * GIB,
      "Limit all programs of unit:lab.service together to 20GiB of memory on each GPU? y/n"),
-    ("m", "none", "memory", 0, "Take back the memory limit that was set for unit:lab.service? y/n"),
+    ("m", "none", "memory", 0, "Remove the memory limit of unit:lab.service? y/n"),
     ("c", "50", "compute", 50, "on each GPU: at most 50 % of the time? y/n"),
-    ("c", "none", "compute", 0, "Take back the time limit"),
+    ("c", "none", "compute", 0, "Remove the time limit"),
     ("w", "200", "weight", 200, "Give unit:lab.service the weight 200 on each GPU? y/n"),
     ("s", "", "suspend", 0, "Suspend all programs of unit:lab.service?"),
 ])
@@ -220,9 +220,9 @@ def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
 
 
 @pytest.mark.parametrize(("key", "typing", "words"), [
-    ("m", "much", "'much' will not do: give a size"), ("m", "0", "'0' will not do: give 1 to"),
-    ("c", "101", "'101' will not do: give a percentage"), ("w", "0", "'0' will not do: give"),
-    ("w", "5000", "'5000' will not do"),
+    ("m", "much", "'much' is invalid: give a size"), ("m", "0", "'0' is invalid: give 1 to"),
+    ("c", "101", "'101' is invalid: give a percentage"), ("w", "0", "'0' is invalid: give"),
+    ("w", "5000", "'5000' is invalid"),
 ])
 def test_top_refuses_invalid_input_and_keeps_the_text(key: str, typing: str, words: str) -> None:
     state, requests = typed(strike(seen(), key)[0], typing)
@@ -248,7 +248,7 @@ def test_top_shows_an_ended_program_and_refuses_commands() -> None:
     without = SCENE._replace(clients=(WAITS, IDLE))
     opened, _ = strike(seen(), "enter")
     gone = with_snapshot(opened, without, 1001.0)
-    assert "It has ended. This is what was known of it last." in text(gone)
+    assert "The program has ended. These are its last known figures." in text(gone)
     assert "train.py" in text(gone)
     assert strike(gone, "s")[0].words == "python3[4711] has ended."
     assert strike(gone, "escape")[0].screen is Screen.MAIN

@@ -51,8 +51,8 @@ def test_series_has_the_mean_of_each_part() -> None:
     assert found.series(0, "out", 300)[-10:] == [0] * 10
     assert found.series(0, "use", 300)[:-10] == [None] * 290
     assert found.series(0, "waiting", 60)[-3:] == [2.5, 7, 10]
-    assert found.series(0, "on GPU", 300)[-1] == sum(one.resident + one.pinned for one in ON_CARD)
-    assert found.series(0, "away", 300)[-1] == sum(one.swapped for one in ON_CARD)
+    assert found.series(0, "resident", 300)[-1] == sum(one.resident + one.pinned for one in ON_CARD)
+    assert found.series(0, "swapped", 300)[-1] == sum(one.swapped for one in ON_CARD)
     assert found.series(0, "use", 0) == []
     assert found.series(3, "use", 5) == [None] * 5
 

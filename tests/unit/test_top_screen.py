@@ -122,7 +122,7 @@ def test_top_says_when_no_gpu_program_or_match_exists() -> None:
     nobody = SHARED._replace(clients=())
     assert "No program uses a GPU through nvshare." in text(seen(nobody))
     none, _ = strike(seen(), "/", *"nowhere", "enter")
-    assert "No program has 'nowhere' in it. Esc takes the filter away." in text(none)
+    assert "No program matches 'nowhere'. Esc removes the filter." in text(none)
 
 
 @pytest.mark.parametrize("height", [12, 40])
@@ -170,7 +170,7 @@ def test_top_details_show_tenants_terms_and_turns() -> None:
     for words in (
         "python3[77] on GPU 0", "python3 -m notebook", "unit:lab.service, in user:alice",
         "4.0G in host memory", "weight", "200", "[tenant unit:*] in /etc/nvshared.conf:12",
-        "quantum", "it goes on", "40s",
+        "quantum", "not yet", "40s",
     ):
         assert words in shown
     assert "50 set by hand" not in shown        # as it does not hold
@@ -179,7 +179,7 @@ def test_top_details_show_tenants_terms_and_turns() -> None:
 
 
 @pytest.mark.parametrize(("turns", "words"), [
-    (0, "It has had none."), (1, "The first began before nvshared was started."),
+    (0, "The program has had no turn."), (1, "The first turn began before nvshared was started."),
 ])
 def test_top_details_say_why_no_turn_is_listed(turns: int, words: str) -> None:
     scene = SCENE._replace(clients=(HOLDER._replace(turns=turns),))
@@ -193,7 +193,7 @@ def test_top_details_describe_waiting_and_unshared_programs() -> None:
     shown = prose(state)
     assert "waits for python3[4711]; number 1 in the queue; 3.9s, about 26s more" in shown
     state, _ = strike(seen(), "end", "enter")
-    assert "It does not share the GPU, and holds 3.0G of it." in text(state)
+    assert "It uses 3.0G of GPU memory without sharing the GPU." in text(state)
     assert "suspended" not in text(state)
 
 
@@ -205,8 +205,9 @@ def test_top_details_say_why_a_program_without_the_library_is_not_suspended() ->
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"state": "limited"}, "its time is limited"), ({"state": "loading"}, "its memory to come in"),
-    ({"state": "crowded"}, "memory that is not shared (blender[99] has 3.0G)"),
+    ({"state": "limited"}, "until its time limit permits a turn"),
+    ({"state": "loading"}, "its memory to be loaded"),
+    ({"state": "crowded"}, "programs that do not share the GPU (blender[99] has 3.0G)"),
     ({"state": "suspended"}, "to be resumed"),
 ])
 def test_top_details_say_the_reason_of_waiting(changes: dict[str, str], words: str) -> None:
@@ -221,7 +222,7 @@ def test_top_graph_scale_includes_the_present_value() -> None:
     large = SCENE._replace(clients=(HOLDER._replace(resident=90 * GIB),))
     state = with_snapshot(state, large, 1020.0)
     shown = lines(state)
-    (here,) = [at for at, line in enumerate(shown) if "on GPU" in line]
+    (here,) = [at for at, line in enumerate(shown) if "resident" in line]
     assert shown[here].split()[-2] == shown[here + 1].split()[-2]
 
 
