@@ -34,9 +34,8 @@ from nvshared.control.snapshot import Snapshot
 from nvshared.demo.gpu import DemoGPU, find
 from nvshared.demo.service import service
 from nvshared.demo.workload import running
-from nvshared.tui.actions import settled, with_snapshot
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Opened, Screen, State, program_key
+from nvshared.tui.state import Command, Opened, Screen, State, program_key, settled, with_snapshot
 from nvshared.units import GIB, MIB
 
 PICTURES = Path(__file__).with_name("images")

@@ -12,14 +12,13 @@ from nvshared import __version__, parser
 from nvshared.cli.completion import completion, help
 from nvshared.cli.doctor import doctor
 from nvshared.cli.history import history
-from nvshared.cli.moving import move, park
 from nvshared.cli.preload import preload
 from nvshared.cli.run import run
 from nvshared.cli.settings import anti_thrash, reset, set_tq
 from nvshared.cli.status import clients, status, tenants, top
 from nvshared.cli.terms import limit, priority, resume, suspend, weight
 from nvshared.cli.trial import demo, trial
-from nvshared.cli.turns import drain, preempt
+from nvshared.cli.turns import drain, move, park, preempt
 from nvshared.cli.verb import MODES, QUANTUM, Verb, quantum
 from nvshared.errors import InvalidArgs
 from nvshared.names import BUS_VARIABLE

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.card import RESTART, read_gpus, retry_until_reply
+from nvshared.kubelet.card import RESTART, Offer, read_gpus, retry_until_reply
 from nvshared.kubelet.container import Containers, prepare
-from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.options import OFF, Options, parse
 from nvshared.report import log, systemd
 
@@ -38,8 +37,7 @@ async def _serve(options: Options) -> None:
     """Runs until a signal. Raises NvshareError."""
     try:
         from nvshared.kubelet.claims import Prepared
-        from nvshared.kubelet.driver import Driver
-        from nvshared.kubelet.plugin import DevicePlugin, Plugin
+        from nvshared.kubelet.plugin import DevicePlugin, Driver, Plugin
         from nvshared.kubelet.pods import Pods, StaticPods
         from nvshared.kubelet.runtime import Runtime
         from nvshared.kubelet.slices import Published

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nvshared import __version__
 from nvshared.errors import InvalidArgs
-from nvshared.kubelet.meanings import Classes
-from nvshared.kubelet.offer import Replicas
+from nvshared.kubelet.annotations import Classes
+from nvshared.kubelet.card import Replicas
 from nvshared.names import (
     BUS_VARIABLE,
     DEFAULT_SOCKET,

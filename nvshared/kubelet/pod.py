@@ -8,7 +8,7 @@ from typing import Any
 
 PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one is a share of a GPU
-# Annotations of KAI's scheduler and of NVIDIA's GPU sharing: meanings.py.
+# Annotations of KAI's scheduler and of NVIDIA's GPU sharing: annotations.py.
 FRACTION, MEMORY, CONTAINER = "gpu-fraction", "gpu-memory", "nvidia.com/container."
 # Annotations of a static pod's mirror. The hash names the pod's cgroup. Only a hash is accepted: an
 # API server's UID there would give the pod the tenant of another pod.

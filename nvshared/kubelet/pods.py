@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from nvshared.errors import NvshareError
-from nvshared.kubelet.annotations import PATIENCE, Terms
+from nvshared.kubelet.annotations import PATIENCE, Classes, Terms
 from nvshared.kubelet.api import FAILURES, server, watch
 from nvshared.kubelet.card import checkpoint
 from nvshared.kubelet.claims import Claim, Prepared, read
 from nvshared.kubelet.container import replace
-from nvshared.kubelet.meanings import Classes
 from nvshared.kubelet.pod import CONDITION, RESOURCE, Pod, clipped, pod
 from nvshared.names import WITHOUT_GPU
 
@@ -89,7 +88,7 @@ class Pods:
         self, bus: str, kubeconfig: Path, node: str, prepared: Prepared,
         static_pods: StaticPods, classes: Classes, smallest: Callable[[], int] | None,
     ) -> None:
-        """`classes`, `smallest`: what PriorityClasses and foreign annotations mean: meanings.py."""
+        """`classes`, `smallest`: as for annotations.Terms."""
         self.prepared = prepared
         self._kubeconfig = kubeconfig
         self._node = node

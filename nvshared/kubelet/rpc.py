@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC over Unix sockets: servers for kubelet, calls to the container runtime."""
+"""gRPC over Unix sockets: servers for kubelet, calls to the container runtime, and their messages.
+
+Interfaces of Kubernetes: pluginregistration/v1, by which kubelet finds plugins,
+deviceplugin/v1beta1, dra/v1 with dra-health/v1alpha1, and two calls of CRI's runtime/v1. Messages
+have only the fields that nvshare-kubelet sets or reads, in the syntax of .proto files; the values
+of a map are strings or messages, and its keys are strings. All these interfaces are frozen.
+Protobuf makes classes of the descriptions at run time: generated code would need one version of
+protobuf.
+"""
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from inspect import isasyncgenfunction
 from pathlib import Path
@@ -9,6 +18,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
 
@@ -63,3 +73,104 @@ async def ask(path: Path, method: str, request: Any, answer: Any, patience: floa
             )(request, timeout=patience)
         except grpc.aio.AioRpcError as error:
             raise NvshareError(f"{path} does not answer: {error.details()}") from error
+
+
+REGISTRATION = """
+PluginInfo {
+    string type = 1; string name = 2; string endpoint = 3; repeated string supported_versions = 4;
+}
+RegistrationStatus { bool plugin_registered = 1; string error = 2; }
+RegistrationStatusResponse {}
+InfoRequest {}
+"""
+
+DEVICE_PLUGIN = """
+Empty {}
+DevicePluginOptions { bool get_preferred_allocation_available = 2; }
+Device { string ID = 1; string health = 2; }
+ListAndWatchResponse { repeated Device devices = 1; }
+ContainerPreferredAllocationRequest {
+    repeated string available_deviceIDs = 1; repeated string must_include_deviceIDs = 2;
+    int32 allocation_size = 3;
+}
+PreferredAllocationRequest { repeated ContainerPreferredAllocationRequest container_requests = 1; }
+ContainerPreferredAllocationResponse { repeated string deviceIDs = 1; }
+PreferredAllocationResponse {
+    repeated ContainerPreferredAllocationResponse container_responses = 1;
+}
+ContainerAllocateRequest { repeated string devices_ids = 1; }
+AllocateRequest { repeated ContainerAllocateRequest container_requests = 1; }
+Mount { string container_path = 1; string host_path = 2; bool read_only = 3; }
+DeviceSpec { string container_path = 1; string host_path = 2; string permissions = 3; }
+CDIDevice { string name = 1; }
+ContainerAllocateResponse {
+    map<string, string> envs = 1; repeated Mount mounts = 2; repeated DeviceSpec devices = 3;
+    repeated CDIDevice cdi_devices = 5;
+}
+AllocateResponse { repeated ContainerAllocateResponse container_responses = 1; }
+"""
+
+DYNAMIC_ALLOCATION = """
+Claim { string namespace = 1; string uid = 2; string name = 3; }
+Device {
+    repeated string request_names = 1; string pool_name = 2; string device_name = 3;
+    repeated string cdi_device_ids = 4; string share_id = 5;
+}
+NodePrepareResourcesRequest { repeated Claim claims = 1; }
+NodePrepareResourceResponse { repeated Device devices = 1; string error = 2; }
+NodePrepareResourcesResponse { map<string, NodePrepareResourceResponse> claims = 1; }
+NodeUnprepareResourcesRequest { repeated Claim claims = 1; }
+NodeUnprepareResourceResponse { string error = 1; }
+NodeUnprepareResourcesResponse { map<string, NodeUnprepareResourceResponse> claims = 1; }
+
+NodeWatchResourcesRequest {}
+DeviceIdentifier { string pool_name = 1; string device_name = 2; }
+DeviceHealth {
+    DeviceIdentifier device = 1; int32 health = 2; int64 last_updated_time = 3; string message = 5;
+}
+NodeWatchResourcesResponse { repeated DeviceHealth devices = 1; }
+"""
+
+RUNTIME = """
+VersionRequest { string version = 1; }
+VersionResponse { string runtime_name = 2; string runtime_version = 3; }
+StatusRequest { bool verbose = 1; }
+StatusResponse { map<string, string> info = 2; }
+"""
+
+MESSAGE = re.compile(r"(\w+) \{(.*?)\}", re.DOTALL)
+FIELD = re.compile(r"(repeated |map<string, )?(\w+)>? (\w+) = (\d+);")
+
+
+def _classes(device_entry: str) -> dict[str, Any]:
+    """The message classes by name."""
+    file = descriptor_pb2.FileDescriptorProto(name="it.proto", package="it", syntax="proto3")
+
+    def add(message: Any, form: str, kind: str, name: str, number: str) -> None:
+        field = message.field.add(name=name, number=int(number))
+        if form.startswith("map"):      # encoded as a list of messages with key and value
+            entry = message.nested_type.add(name=f"{name.capitalize()}Entry")
+            entry.options.map_entry = True
+            add(entry, "", "string", "key", "1")
+            add(entry, "", kind, "value", "2")
+            kind = f"{message.name}.{entry.name}"
+        field.label = field.LABEL_REPEATED if form else field.LABEL_OPTIONAL
+        if plain := getattr(field, f"TYPE_{kind.upper()}", None):
+            field.type = plain
+        else:
+            field.type, field.type_name = field.TYPE_MESSAGE, f".it.{kind}"
+
+    for name, fields in MESSAGE.findall(device_entry):
+        message = file.message_type.add(name=name)
+        for field in FIELD.findall(fields):
+            add(message, *field)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    # 3.21, which Debian 12 has, has no GetMessageClass, and later ones have no MessageFactory.
+    make = getattr(message_factory, "GetMessageClass", None) or (
+        message_factory.MessageFactory(pool).GetPrototype)
+    return {one.name: make(pool.FindMessageTypeByName(f"it.{one.name}"))
+            for one in file.message_type}
+
+
+REG, DP, DRA, CRI = map(_classes, (REGISTRATION, DEVICE_PLUGIN, DYNAMIC_ALLOCATION, RUNTIME))

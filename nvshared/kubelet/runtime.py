@@ -21,8 +21,8 @@ import yaml
 
 from nvshared.errors import NvshareError
 from nvshared.kubelet import rpc
-from nvshared.kubelet.messages import CRI
 from nvshared.kubelet.options import AUTO, ON
+from nvshared.kubelet.rpc import CRI
 
 logger = logging.getLogger(__name__)
 

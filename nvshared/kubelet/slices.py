@@ -31,9 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from nvshared.kubelet.api import NODES, Writer, server, watch
-from nvshared.kubelet.card import Card
+from nvshared.kubelet.card import Card, Offer
 from nvshared.kubelet.claims import DRIVER
-from nvshared.kubelet.offer import Offer
 from nvshared.kubelet.pod import RESOURCE
 from nvshared.units import MIB
 
@@ -97,7 +96,7 @@ def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any
 def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
     """All string attributes of other drivers' devices, each with the name of the driver.
 
-    The name of the attribute that identifies a GPU is up to the driver; offer.Offer finds UUIDs
+    The name of the attribute that identifies a GPU is up to the driver; card.Offer finds UUIDs
     and PCI addresses among all values.
     """
     return {

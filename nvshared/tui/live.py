@@ -18,9 +18,19 @@ from threading import Thread
 from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot, Tenant, Turn
 from nvshared.errors import NvshareError, PasswordNeeded
-from nvshared.tui.actions import Request, act, carry_out, failed, with_snapshot
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Frame, Screen, State, program_key
+from nvshared.tui.state import (
+    Command,
+    Frame,
+    Request,
+    Screen,
+    State,
+    act,
+    carry_out,
+    failed,
+    program_key,
+    with_snapshot,
+)
 from nvshared.tui.terminal import Terminal
 
 LATE = 0.5                              # seconds that a reply may take

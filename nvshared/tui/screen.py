@@ -5,12 +5,24 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from nvshared.tui.actions import BY_KEY, KINDS, next_whom, question
 from nvshared.tui.canvas import fit, frame, wrapped
 from nvshared.tui.figures import process
 from nvshared.tui.panels import gpus
 from nvshared.tui.programs import details, listing
-from nvshared.tui.state import Command, Frame, Hit, Prompt, Screen, State, rows, tenant_named
+from nvshared.tui.state import (
+    BY_KEY,
+    KINDS,
+    Command,
+    Frame,
+    Hit,
+    Prompt,
+    Screen,
+    State,
+    next_whom,
+    question,
+    rows,
+    tenant_named,
+)
 from nvshared.tui.terminal import Key
 
 # For each screen: the key that a click stands for, its label, what it does. On a narrow line the

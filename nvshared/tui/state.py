@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of `nvsharectl top`. actions.py changes the state; screen.py draws it."""
+"""The state of `nvsharectl top`, its changes on keys, mouse events and snapshots, and its commands.
 
-from dataclasses import dataclass, field
+screen.py draws the state. Nothing here accesses a terminal or the daemon: `act` returns a Request
+or Command for the caller, and the caller of `carry_out` passes the connection.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
 from rich.text import Text
 
+from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Turn, Unshared
+from nvshared.names import USUAL_TERMS
 from nvshared.tui.figures import process, short_tenant, shortened, user
 from nvshared.tui.past import Past
-from nvshared.tui.tables import CLIENT, UNSHARED, age, tenant
-from nvshared.tui.terminal import Key
+from nvshared.tui.tables import CLIENT, SORTS, UNSHARED, age, tenant
+from nvshared.tui.terminal import Click, Event, Key, Wheel
+from nvshared.tui.terms import MEANINGS, program_sentence, term_sentence
 
 ProgramKey = tuple[int, int]            # a program on a GPU; survives a restart of the daemon
 
@@ -168,3 +176,355 @@ def _outsider(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
         held_usec=0, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0, position=0,
         turns=0, bytes_in=0, bytes_out=0, unparkable=one.unsuspendable,
     )
+
+
+class Kind(NamedTuple):
+    """A kind of command. Its questions are format strings with {name}, {gpu} and {what}."""
+
+    key: str
+    label: str                          # in the help, beside the key
+    term: str                           # the term that it sets; "": none
+    question: str                       # for one program
+    together: str = ""                  # for all programs of a tenant
+    prompt: str = ""                    # label of the input line; "": it needs no value
+
+
+KINDS: dict[str, Kind] = {
+    "memory": Kind(
+        "m", "memory limit", "memory-limit",
+        "Limit {name} on GPU {gpu} to {what} of memory?",
+        "Limit all programs of {name} together to {what} of memory on each GPU?",
+        "Memory limit (such as 20GiB, or none)",
+    ),
+    "compute": Kind(
+        "c", "time limit", "compute-limit",
+        "Limit the time of {name} on GPU {gpu}: {what}?",
+        "Limit the time of all programs of {name} together on each GPU: {what}?",
+        "Share of the GPU's time at most (1 to 100 percent, or none)",
+    ),
+    "weight": Kind(
+        "w", "weight", "weight", "Give {name} the weight {what} on GPU {gpu}?",
+        "Give {name} the weight {what} on each GPU?",
+        f"Weight (1 to 1000, usual is {USUAL_TERMS['weight']})",
+    ),
+    "suspend": Kind(
+        "s", "suspend", "suspended",
+        "Suspend {name}? It leaves GPU {gpu} and waits until it is resumed.",
+        "Suspend all programs of {name}? They leave the GPUs until they are resumed.",
+    ),
+    "resume": Kind(
+        "r", "resume", "suspended", "Resume {name}? It queues for GPU {gpu} again.",
+        "Resume all programs of {name}? They queue for the GPUs again.",
+    ),
+    "preempt": Kind(
+        "p", "preempt", "", "End the present turns on GPU {gpu} at once if a program waits?",
+    ),
+}
+BY_KEY = {kind.key: verb for verb, kind in KINDS.items()}
+
+
+def question(command: Command) -> str:
+    """The question whether to carry out the command."""
+    kind = KINDS[command.verb]
+    if command.tenant and kind.prompt and not command.value:
+        return f"Remove the {kind.label} of {command.name}?"
+    return (kind.together if command.tenant else kind.question).format(
+        name=command.name, gpu=command.gpu,
+        what=MEANINGS[kind.term].words(command.value) if kind.prompt else "")
+
+
+def carry_out(daemon: Daemon, command: Command) -> str:
+    """Has the daemon carry out the command. Returns the result as a sentence; raises as Daemon."""
+    term, value = KINDS[command.verb].term, command.value
+    if command.verb == "suspend":
+        value = 1
+    if not term:
+        daemon.preempt(str(command.gpu))
+        return f"The turns on GPU {command.gpu} end now if a program waits."
+    if command.tenant:
+        daemon.set_tenant_terms(command.tenant, {term: value})
+        return term_sentence(daemon.tenant(command.tenant), term)
+    daemon.set_client_term(command.client.id, term, value)
+    return program_sentence(command.name, term, value, command.gpu)
+
+
+def parsed(prompt: Prompt) -> int:
+    """The value of the typed text. Raises ValueError with a sentence."""
+    term = KINDS[prompt.verb].term
+    text = prompt.text.strip()
+    if text == "none":
+        return 0 if prompt.tenant else USUAL_TERMS[term]
+    try:
+        return MEANINGS[term].parse(text)
+    except ValueError as wrong:
+        raise ValueError(f"{text!r} is invalid: {wrong}, or none") from None
+
+
+NOTCH = 3                               # lines or rows that one notch of the wheel scrolls
+
+
+class Request(Enum):
+    """A request of the dashboard to its caller, other than a Command."""
+
+    QUIT = "quit"
+    REDRAW = "redraw"                   # all lines: another program wrote on the terminal
+    SNAPSHOT = "snapshot"                       # fetch a snapshot at once
+
+
+Answer = tuple[State, Request | Command | None]
+
+
+def with_snapshot(
+    state: State, snapshot: Snapshot, moment: float,
+    tenants: Sequence[Tenant] = (), turns: Sequence[Turn] = (),
+) -> State:
+    """Takes in a snapshot. `tenants` and `turns`: of the program whose details are shown."""
+    state = replace(
+        state, snapshot=snapshot, past=state.past.after(snapshot, moment), trouble="")
+    if state.opened is not None:
+        now = {program_key(one): one for one in all_rows(snapshot)}.get(state.opened.key)
+        opened = replace(state.opened, ended=now is None)
+        if now is not None:
+            opened = replace(opened, client=now)
+            if tenants:
+                opened = replace(opened, tenants=tuple(tenants), turns=tuple(turns))
+        state = replace(state, opened=opened)
+    return settled(state)
+
+
+def failed(state: State, words: str) -> State:
+    """The daemon does not answer. The last snapshot stays on the screen."""
+    return replace(state, trouble=words)
+
+
+def settled(state: State) -> State:
+    """Selects the same program again or, if it is gone, the program now in its row."""
+    shown = [program_key(one) for one in rows(state)]
+    if state.selected in shown:
+        return replace(state, at=shown.index(state.selected))
+    at = min(state.at, len(shown) - 1)
+    return replace(state, selected=shown[at] if shown else None, at=max(0, at))
+
+
+def act(state: State, event: Event, frame: Frame) -> Answer:
+    """Handles a key or mouse event; `frame`: the present screen."""
+    match event:
+        case Wheel(notches):
+            return _moved(state, notches * NOTCH, frame), None
+        case Click(column, line):
+            for hit in frame.hits:
+                if hit.line == line and hit.start <= column < hit.end:
+                    return _clicked(state, hit.means, frame)
+            return state, None
+        case Key(name):
+            return _struck(replace(state, words=""), name, frame)
+
+
+def _clicked(state: State, means: Key | Sort | Row, frame: Frame) -> Answer:
+    match means:
+        case Key(name):
+            return _struck(replace(state, words=""), name, frame)
+        case Sort(column):          # a second click reverses the order
+            reverse = column == state.sort and not state.reverse
+            return settled(replace(state, sort=column, reverse=reverse, first=0)), None
+        case Row(clicked) if clicked == state.selected and not (state.prompt or state.question):
+            return _opened(state)
+        case Row(clicked):
+            return settled(replace(state, selected=clicked)), None
+
+
+def _struck(state: State, key: str, frame: Frame) -> Answer:
+    if key == "redraw":
+        return state, Request.REDRAW
+    if state.question is not None:
+        return _answered(state, state.question, key)
+    if state.prompt is not None:
+        return _typed(state, state.prompt, key), None
+    if key in ("q", "Q", "f10"):
+        return state, Request.QUIT
+    if key in ("?", "h", "f1"):
+        if state.screen is Screen.HELP:
+            return _back(state), None
+        return replace(state, screen=Screen.HELP, behind=state.screen, scroll=0), None
+    if key in ("escape", "left", "backspace"):
+        return _back(state), None
+    if key in _STEPS or key in ("pgup", "pgdn"):
+        page = max(1, frame.page - 1)
+        return _moved(state, _STEPS.get(key, -page if key == "pgup" else page), frame), None
+    if state.screen is Screen.HELP:
+        return state, None
+    if key in BY_KEY:
+        return _asked(state, BY_KEY[key]), None
+    if state.screen is Screen.MAIN:
+        return _in_list(state, key)
+    return _unknown(state, key)
+
+
+def _unknown(state: State, key: str) -> Answer:
+    return replace(state, words=f"{key} does nothing here. ? lists all keys."), None
+
+
+def _in_list(state: State, key: str) -> Answer:
+    match key:
+        case "enter" | "right" | "d":
+            return _opened(state)
+        case "/" | "f":
+            return replace(state, prompt=Prompt("filter", None, state.filter)), None
+        case "<" | "," | "backtab":
+            return _sorted_next(state, -1), None
+        case ">" | "." | "tab":
+            return _sorted_next(state, 1), None
+        case "i" | "I":
+            return settled(replace(state, reverse=not state.reverse)), None
+    return _unknown(state, key)
+
+
+_END = 1 << 30
+_STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "home": -_END, "g": -_END, "end": _END, "G": _END}
+
+
+def _moved(state: State, steps: int, frame: Frame) -> State:
+    if state.screen is Screen.MAIN:
+        last = len(rows(state)) - 1
+        return settled(replace(state, selected=None, at=max(0, min(last, state.at + steps))))
+    return replace(state, scroll=max(0, min(frame.last, frame.first + steps)))
+
+
+def _back(state: State) -> State:
+    """Leaves the help or the details; in the list, removes the filter."""
+    match state.screen:
+        case Screen.HELP:
+            return replace(state, screen=state.behind, scroll=0)
+        case Screen.DETAILS:
+            return replace(state, screen=Screen.MAIN, opened=None, scroll=0)
+        case Screen.MAIN:
+            return settled(replace(state, filter=""))
+
+
+def _opened(state: State) -> Answer:
+    client = _meant(state)
+    if client is None:
+        return state, None
+    opened = Opened(program_key(client), client)
+    state = replace(state, screen=Screen.DETAILS, opened=opened, scroll=0, words="")
+    return state, Request.SNAPSHOT
+
+
+def _meant(state: State) -> ClientSnapshot | None:
+    """The program whose details are shown or, in the list, the selected program."""
+    if state.screen is Screen.DETAILS and state.opened is not None:
+        return state.opened.client
+    return next((one for one in rows(state) if program_key(one) == state.selected), None)
+
+
+def _sorted_next(state: State, step: int) -> State:
+    column = SORTS[(SORTS.index(state.sort) + step) % len(SORTS)]
+    return settled(replace(state, sort=column, reverse=False))
+
+
+def _asked(state: State, verb: str) -> State:
+    """Starts a command: prompts for its value if it needs one, else asks for confirmation."""
+    client = _meant(state)
+    if client is None:
+        return replace(state, words="No program is selected.")
+    if obstacle := _obstacle(state, verb, client):
+        return replace(state, words=obstacle)
+    if KINDS[verb].prompt:
+        return replace(state, prompt=Prompt(verb, client))
+    if verb == "resume" and not client.suspended:       # a tenant of the program is suspended
+        found = (one.name for one in _tenants(state, client) if one.value("suspended"))
+        return replace(state, question=Command(verb, client, tenant=next(found, client.tenant)))
+    return replace(state, question=Command(verb, client))
+
+
+def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
+    """Why the command cannot be applied to the program; "": it can."""
+    name = process(client)
+    if _now(state, client) is None:
+        return f"{name} has ended."
+    if client.state == UNSHARED and verb != "preempt":
+        return f"{name} does not share the GPU, so nvshared cannot control it."
+    if verb == "resume" and not client.suspended and client.state != "suspended":
+        return f"{name} is not suspended."
+    if verb == "suspend" and client.suspended:
+        return f"{name} is suspended already: r resumes it."
+    return ""
+
+
+def _now(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
+    """The program in the last snapshot: a restarted daemon gives it another id. None: ended."""
+    known = [] if state.snapshot is None else all_rows(state.snapshot)
+    return next((one for one in known if program_key(one) == program_key(client)), None)
+
+
+def next_whom(state: State, asked: Prompt | Command) -> str:
+    """The command's next target after Tab: the program (""), or one of its tenants.
+
+    The tenants around its own one are known only while its details are shown.
+    """
+    if asked.client is None or not KINDS[asked.verb].term:
+        return ""
+    known = [one.name for one in _tenants(state, asked.client)] or [asked.client.tenant]
+    whom = ["", *known]
+    return whom[(whom.index(asked.tenant) + 1) % len(whom)] if asked.tenant in whom else ""
+
+
+def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
+    """The program's tenant and those around it, if its details are shown; else none."""
+    opened = state.opened
+    return opened.tenants if opened is not None and opened.key == program_key(client) else ()
+
+
+def _answered(state: State, command: Command, key: str) -> Answer:
+    match key:
+        case "y" | "Y":
+            state = replace(state, question=None)
+            if state.trouble:
+                return replace(state, words=f"Nothing was changed: {state.trouble}."), None
+            client = _now(state, command.client)
+            if client is None and not command.tenant:
+                return replace(state, words=f"{command.name} has ended."), None
+            return replace(state, words="…"), command._replace(client=client or command.client)
+        case "tab" | "backtab" if not KINDS[command.verb].prompt:
+            tenant = next_whom(state, command)
+            return replace(state, question=command._replace(tenant=tenant)), None
+        case "n" | "N" | "q" | "escape" | "enter" | "left" | "backspace":
+            return replace(state, question=None, words="Nothing was changed."), None
+    return state, None
+
+
+def _typed(state: State, prompt: Prompt, key: str) -> State:
+    match key:
+        case "escape":
+            before = "" if prompt.verb == "filter" else state.filter
+            return settled(replace(state, prompt=None, filter=before))
+        case "enter":
+            return _entered(state, prompt)
+        case "backspace":
+            prompt = prompt._replace(text=prompt.text[:-1])
+        case "clear":
+            prompt = prompt._replace(text="")
+        case "tab" | "backtab":
+            prompt = prompt._replace(tenant=next_whom(state, prompt))
+        case _ if len(key) == 1:
+            prompt = prompt._replace(text=prompt.text + key)
+        case _:
+            return state
+    state = replace(state, prompt=prompt)
+    # The filter applies while it is typed.
+    return settled(replace(state, filter=prompt.text)) if prompt.verb == "filter" else state
+
+
+def _entered(state: State, prompt: Prompt) -> State:
+    if prompt.client is None:           # the filter
+        return replace(state, prompt=None)
+    if not prompt.text.strip():
+        return replace(state, prompt=None, words="Nothing was changed.")
+    try:
+        value = parsed(prompt)
+    except ValueError as wrong:
+        return replace(state, words=f"{wrong}.")
+    state = replace(state, prompt=None)
+    if not prompt.tenant and (obstacle := _obstacle(state, prompt.verb, prompt.client)):
+        return replace(state, words=obstacle)
+    return replace(state, question=Command(prompt.verb, prompt.client, value, prompt.tenant))

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from nvshared.kubelet.messages import DP, DRA, REG
+from nvshared.kubelet.rpc import DP, DRA, REG
 from tests.integration.fakehook import PATIENCE
 
 DRIVER = "k8s.io.kubelet.pkg.apis.dra.v1"

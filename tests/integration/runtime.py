@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from nvshared.kubelet.messages import CRI
+from nvshared.kubelet.rpc import CRI
 
 
 class Runtime:

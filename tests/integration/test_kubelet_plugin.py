@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 import yaml
 
+from nvshared.kubelet.card import card_of
 from nvshared.kubelet.container import LINE
-from nvshared.kubelet.offer import card_of
 from tests.integration.conftest import ROOT
 from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node

@@ -18,21 +18,21 @@ from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet import annotations, pods
-from nvshared.kubelet.annotations import Terms
+from nvshared.kubelet.annotations import Terms, meanings, priority
 from nvshared.kubelet.api import Server, server
 from nvshared.kubelet.card import (
     CHECKPOINT,
     Card,
+    Offer,
     Reading,
+    card_of,
     checkpoint,
     conflict,
     of_daemon,
+    preferred,
     retry_until_reply,
 )
 from nvshared.kubelet.claims import DRIVER, Claim, Prepared, read
-from nvshared.kubelet.meanings import meanings, priority
-from nvshared.kubelet.messages import CRI, DP, DRA, REG
-from nvshared.kubelet.offer import Offer, card_of, preferred
 from nvshared.kubelet.options import parse, priority_classes, replicas
 from nvshared.kubelet.pod import (
     CONTAINER,
@@ -47,6 +47,7 @@ from nvshared.kubelet.pod import (
     pod,
 )
 from nvshared.kubelet.pods import StaticPods
+from nvshared.kubelet.rpc import CRI, DP, DRA, REG
 from nvshared.units import GIB
 
 CARD = Card("GPU-0a", 0, "00000000:17:00.0")

@@ -68,7 +68,7 @@ FOREIGN: dict[str, set[str]] = {
     "prometheus_client": {"report.metrics", "report.families"},
     "sdnotify": {"report.systemd"},
     "grpc": {"kubelet.rpc"},
-    "google": {"kubelet.messages"},
+    "google": {"kubelet.rpc"},
     "yaml": {"kubelet"},
 }
 WITHOUT_ASYNCIO = {"scheduler", "hook.protocol", "sharing.gpu"}

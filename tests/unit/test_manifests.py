@@ -16,11 +16,11 @@ import yaml
 
 from nvshared import __version__
 from nvshared.kubelet import options
+from nvshared.kubelet.annotations import MEANINGS
 from nvshared.kubelet.card import CHECKPOINT
 from nvshared.kubelet.claims import DRIVER, parameters
 from nvshared.kubelet.claims import TERMS as CONSUMED
 from nvshared.kubelet.container import STATIC
-from nvshared.kubelet.meanings import MEANINGS
 from nvshared.kubelet.plugin import REGISTRY
 from nvshared.kubelet.pod import CONDITION, PREFIX, RESOURCE
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE

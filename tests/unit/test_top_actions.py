@@ -6,9 +6,20 @@ from dataclasses import replace
 import pytest
 
 from nvshared.control.snapshot import Tenant, Term
-from nvshared.tui.actions import Request, act, failed, with_snapshot
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Row, Screen, Sort, State, program_key, rows
+from nvshared.tui.state import (
+    Command,
+    Request,
+    Row,
+    Screen,
+    Sort,
+    State,
+    act,
+    failed,
+    program_key,
+    rows,
+    with_snapshot,
+)
 from nvshared.tui.tables import CLIENT, SORTS
 from nvshared.tui.terminal import Click, Wheel
 from nvshared.units import GIB

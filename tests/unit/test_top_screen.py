@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from nvshared.control.snapshot import Tenant, Term, Turn
-from nvshared.tui.actions import Request, failed, with_snapshot
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Row, Screen, Sort, State
+from nvshared.tui.state import Request, Row, Screen, Sort, State, failed, with_snapshot
 from nvshared.tui.terminal import Key
 from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, LONG, LONGEST, SHARED, WAITER

@@ -4,9 +4,8 @@
 from collections.abc import Sequence
 
 from nvshared.control.snapshot import ClientSnapshot, Snapshot, Unshared
-from nvshared.tui.actions import Request, act, with_snapshot
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, State
+from nvshared.tui.state import Command, Request, State, act, with_snapshot
 from nvshared.tui.terminal import Key
 from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, SHARED, WAITER
