@@ -135,8 +135,12 @@ def history(options: Options) -> None:
         raise InvalidArgs("--plot, --csv and --json exclude each other", "give one of them")
     if options.until <= options.since:
         raise InvalidArgs("--until is not later than --since", "give an earlier --since")
-    if options.plot is not None:
-        check_plot(options)
+    if options.plot is not None and options.step and (
+            options.until - options.since > MOST_POINTS * options.step):
+        raise InvalidArgs(f"a plot has at most {MOST_POINTS} steps", "give a longer --step")
+    if options.plot not in (None, TERMINAL) and Path(options.plot).suffix.lower() not in SUFFIXES:
+        raise InvalidArgs(f"no plot can be written to {options.plot!r}",
+                          "give FILE.svg or FILE.png")
     with Daemon(options.bus) as daemon:
         gpus = {gpu["UUID"]: gpu["Index"] for gpu in daemon.gpus()}
         since, every, names = options.since, options.step or 0, options.top or 0
@@ -158,22 +162,19 @@ def history(options: Options) -> None:
         draw_plot(options.plot, found, labels, cards)
     else:
         _print(found, by, labels, cards)
-    if not options.json:
-        _notes(found, everyone=everyone)
-
-
-def _label(name: str, gpus: dict[str, int]) -> str:
-    return str(gpus[name]) if name in gpus else name or OTHERS
-
-
-def _notes(found: "History", *, everyone: bool) -> None:
-    """Prints notes on stderr, since stdout may be redirected to a file."""
+    if options.json:
+        return
+    # On stderr, since stdout may be redirected to a file.
     if found.missing:
         print(f"The latest use is missing: it cannot be written: {found.missing}",
               file=sys.stderr)
     if not everyone and sys.stdout.isatty():
         print("This is the use by your own programs. All users' programs: nvsharectl history --all",
               file=sys.stderr)
+
+
+def _label(name: str, gpus: dict[str, int]) -> str:
+    return str(gpus[name]) if name in gpus else name or OTHERS
 
 
 def _print(found: "History", by: str, labels: dict[str, str], cards: int) -> None:
@@ -203,10 +204,11 @@ def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> l
         return f"{row.gpu_usec / (length * of):.1%}"
 
     whole_days = found.step_usec % (86400 * SECOND) == 0
-    columns = [
-        Column("FROM", lambda row: shown(row.start_usec, day_only=whole_days)),
+    beginning = Column("FROM", lambda row: shown(row.start_usec, day_only=whole_days))
+    return [
+        *([beginning] if found.step_usec else []),
         Column(by.upper(), lambda row: labels[row.name], give=Give(0, 12)),
-        Column("USER", lambda row: row.user, give=Give(5, 4)),
+        *([Column("USER", lambda row: row.user, give=Give(5, 4))] if by == "tenant" else []),
         Column("GPU-SECONDS", lambda row: f"{row.gpu_usec / SECOND:.0f}", right=True,
                short="GPU-SEC"),
         Column("SHARE", share, right=True, give=Give(1)),
@@ -221,11 +223,6 @@ def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> l
                give=Give(3)),
         Column("HOST-GIBH", lambda row: _gib_hours(row.host_mib_sec), right=True,
                give=Give(4)),
-    ]
-    from_when, name, user, *figures = columns
-    return [
-        *([from_when] if found.step_usec else []), name, *([user] if by == "tenant" else []),
-        *figures,
     ]
 
 
@@ -342,15 +339,6 @@ APART = [unit * number for unit, numbers in (
 SUFFIXES = (".svg", ".png")
 MOST_POINTS = 10_000
 CONVERTER = "rsvg-convert"
-
-
-def check_plot(options: Options) -> None:
-    """Raises InvalidArgs if the plot cannot be drawn. Call it before the daemon is contacted."""
-    where = options.plot
-    if options.step and options.until - options.since > MOST_POINTS * options.step:
-        raise InvalidArgs(f"a plot has at most {MOST_POINTS} steps", "give a longer --step")
-    if where != TERMINAL and Path(where).suffix.lower() not in SUFFIXES:
-        raise InvalidArgs(f"no plot can be written to {where!r}", "give FILE.svg or FILE.png")
 
 
 def _plot_width() -> int:

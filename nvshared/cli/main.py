@@ -26,9 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parsed(given)
         as_json = options.json
-        code = act(options) or ExitCode.OK
+        code: ExitCode | None = None
+        if not settings.act_predecessors(options):      # nvshare's flags -T and -S
+            verb: Verb = options.verb or status
+            code = verb.act(options)
         sys.stdout.flush()
-        return code
+        return code or ExitCode.OK
     except NvshareError as error:
         complain(error, as_json=as_json)
         return error.exit_code
@@ -67,11 +70,3 @@ def _prepare_output() -> None:
         # An encoding without "▶" gets a question mark instead of a UnicodeEncodeError.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def act(options: Options) -> ExitCode | None:
-    """Runs the verb, or else nvshare's flags -T and -S, or else `status`."""
-    if settings.act_predecessors(options):
-        return None
-    verb: Verb = options.verb or status
-    return verb.act(options)

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nvshared.cli.output import show, show_table
+from nvshared.cli.output import draw, show, show_table
 from nvshared.cli.verb import Options, argument, tenant, verb
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NoSuchGPU
@@ -169,37 +169,23 @@ def top(options: Options) -> None:
         nvsharectl top -i 0.2  # five times a second
         nvsharectl top --json  # one line of JSON each time, for a program
     """
-    if options.json:
-        _stream_top(options)
-    elif not sys.stdin.isatty() or not sys.stdout.isatty():
+    if not options.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidArgs("top needs a terminal", "for a single snapshot, use: nvsharectl status")
-    elif os.environ.get("TERM") in DUMB:
-        _print_top(options)
-    else:
+    if not options.json and os.environ.get("TERM") not in DUMB:
         from nvshared.tui.live import watch
 
         watch(options.bus, options.interval)
-
-
-def _stream_top(options: Options) -> None:
-    """Prints a snapshot as a line of JSON in each interval, until the reader closes the pipe."""
-    with Daemon(options.bus) as daemon:
-        while True:
-            print(json.dumps(daemon.snapshot().as_dict()), flush=True)
-            time.sleep(options.interval)
-
-
-def _print_top(options: Options) -> None:
-    """Prints the dashboard in each interval, for a terminal without cursor movement."""
-    from rich.console import Console
-
+        return
     from nvshared.tui.past import Past
     from nvshared.tui.programs import Dashboard
 
     past = Past()
     with Daemon(options.bus) as daemon:
-        while True:
+        while True:                     # until the reader closes the pipe, or Ctrl-C
             now = daemon.snapshot()
-            past = past.after(now, time.monotonic())
-            Console().print(Dashboard(now, past))
+            if options.json:
+                print(json.dumps(now.as_dict()), flush=True)
+            else:
+                past = past.after(now, time.monotonic())
+                draw(Dashboard(now, past))
             time.sleep(options.interval)

@@ -102,7 +102,7 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
             )
             for term, value in terms.items() for one, on in found.items()
         ])
-        if terms.keys() & _LIMITS:
+        if any(map(_is_limit, terms)):
             names = {one.tenant for one in daemon.snapshot().clients if one.id in found}
             around = [daemon.tenant(name) for name in names]
             around += [daemon.tenant(name) for one in around for name in one.within]
@@ -116,14 +116,8 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
     show(options, {"pid": pid, "gpu": gpu, **_as_json(terms)}, text)
 
 
-_LIMITS = {
-    "memory-limit", "host-memory-limit", "disk-limit", "neighbour-limit", "compute-limit"}
-_ONLY_OF_TENANTS = {
-    "neighbour-limit": "a process has no limit of borrowed memory",
-    "host-memory-limit": "the host memory of a process has no limit",
-    "disk-limit": "a process has no limit of the disk",
-    "compute-request": "a process cannot request time",
-}
+def _is_limit(term: str) -> bool:
+    return term.endswith("-limit")
 
 
 def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
@@ -138,7 +132,7 @@ def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
 def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
     """Prints the lowest limit of these tenants if it is tighter than `value`."""
     usual = USUAL_TERMS[term]
-    limited = [one for one in around if term in _LIMITS and one.value(term) != usual]
+    limited = [one for one in around if _is_limit(term) and one.value(term) != usual]
     least = min(limited, key=lambda one: one.value(term), default=None)
     if least is not None and (value == usual or least.value(term) < value):
         print(f"A tighter limit applies: {term_sentence(least, term)}")
@@ -213,9 +207,10 @@ def limit(options: Options) -> None:
             "give --memory SIZE, --host-memory SIZE, --neighbour SIZE, --disk SIZE, "
             "--compute PERCENT or --request PERCENT",
         )
-    for term, wrong in _ONLY_OF_TENANTS.items():
-        if term in terms and isinstance(options.target, int):
-            raise InvalidArgs(wrong, f"give {TENANT_KINDS}")
+    for term in terms:
+        if isinstance(options.target, int) and not MEANINGS[term].of_program:
+            raise InvalidArgs(
+                f"a process has no {term.replace('-', ' ')}", f"give {TENANT_KINDS}")
     set_terms(options, terms)
 
 

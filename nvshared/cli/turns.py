@@ -56,17 +56,6 @@ EMPTY_WITHIN = 3600.0                   # seconds for a reply: --gpu moves progr
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 
-def _drain_gpu(options: Options) -> None:
-    with Daemon(options.bus, EMPTY_WITHIN) as daemon:
-        left = daemon.drain_gpu(options.gpu)
-    if left:
-        raise NvshareError(
-            f"{counted(len(left), 'program')} could not leave GPU {options.gpu}: "
-            + "; ".join(f"{pid}: {why}" for pid, why in left),
-            left=[{"pid": pid, "why": why} for pid, why in left])
-    show(options, {"left": []}, lambda: print(f"No program is on GPU {options.gpu} any more."))
-
-
 @verb(
     "drain",
     argument(
@@ -97,7 +86,14 @@ def drain(options: Options) -> None:
     if options.gpu is not None:
         if options.check or options.no_wait:
             raise InvalidArgs("--gpu empties a GPU", "leave out --check and --no-wait")
-        _drain_gpu(options)
+        with Daemon(options.bus, EMPTY_WITHIN) as daemon:
+            stay = daemon.drain_gpu(options.gpu)
+        if stay:
+            raise NvshareError(
+                f"{counted(len(stay), 'program')} could not leave GPU {options.gpu}: "
+                + "; ".join(f"{pid}: {why}" for pid, why in stay),
+                left=[{"pid": pid, "why": why} for pid, why in stay])
+        show(options, {"left": []}, lambda: print(f"No program is on GPU {options.gpu} any more."))
         return
     if options.check and options.no_wait:
         raise InvalidArgs("--check admits no program", "leave out --no-wait")

@@ -89,10 +89,6 @@ MEANINGS: Mapping[str, tuple[str, Callable[[str], int]]] = {
 }
 
 
-def _nothing(_text: str) -> int:
-    raise ValueError(f"it means nothing; there are {', '.join(MEANINGS)}")
-
-
 def _mebibytes(text: str) -> int:
     with suppress(ValueError):
         return _whole(text) * MIB
@@ -105,6 +101,10 @@ def _sum(text: str) -> int:
         if min(sizes) >= MIB and sum(sizes) <= LARGEST:
             return sum(sizes)
     raise ValueError("give a size of at least 1Mi, such as 4Gi")
+
+
+def _unknown_annotation(_text: str) -> int:
+    raise ValueError(f"no such annotation exists; there are {', '.join(MEANINGS)}")
 
 
 def _fraction(smallest: Callable[[], int], text: str) -> int:
@@ -126,7 +126,7 @@ def meanings(
     found = {}
     for key, text in annotations.items():
         if key.startswith(PREFIX):
-            term, parse = MEANINGS.get(key, (key, _nothing))
+            term, parse = MEANINGS.get(key, (key, _unknown_annotation))
             found[term] = Requested(key, text, parse)
     if LIMIT in found or smallest is None:
         return found

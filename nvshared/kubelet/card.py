@@ -72,8 +72,10 @@ def identifies(device: str, card: Card, driver: Path = DRIVER) -> bool | None:
     if addresses := PCI.findall(text):
         return address(card.pci_bus_id) in map(address, addresses)
     if numbers := MINOR.findall(text):
-        minor = minor_number(card, driver)
-        return None if minor is None else minor in map(int, numbers)
+        with suppress(OSError, ValueError):
+            text = (driver / address(card.pci_bus_id) / "information").read_text(errors="replace")
+            found = re.search(r"^Device Minor:\s*(\d+)\s*$", text, re.MULTILINE)
+            return int(found[1]) in map(int, numbers) if found else None
     return None
 
 
@@ -81,16 +83,6 @@ def address(text: str) -> str:
     """A PCI address in the kernel's form: NVML pads its domain, others leave the domain out."""
     domain, _, rest = text.lower().rpartition(":")[0].rpartition(":")
     return f"{int(domain or '0', 16):04x}:{rest}:{text.lower().rpartition(':')[2]}"
-
-
-def minor_number(card: Card, driver: Path = DRIVER) -> int | None:
-    """N of the GPU's /dev/nvidiaN from NVIDIA's driver; None if unknown."""
-    try:
-        text = (driver / address(card.pci_bus_id) / "information").read_text(errors="replace")
-    except (OSError, ValueError):
-        return None
-    found = re.search(r"^Device Minor:\s*(\d+)\s*$", text, re.MULTILINE)
-    return int(found[1]) if found else None
 
 
 # The GPUs, or the error of asking nvshared; and nvshared's unique bus name, "" without a reply.
@@ -257,11 +249,6 @@ class Offer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(refresh):
                     await changed.wait()
-
-    @property
-    def has_problem(self) -> bool:
-        """Whether an offered GPU cannot be shared now."""
-        return bool(self.common_problem) or any(map(self.problem, self.offered()))
 
     def problem(self, card: Card) -> str:
         """Why this GPU cannot be shared now; "" if it can."""

@@ -141,14 +141,7 @@ def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> S
         request, result["pool"], result["device"], result.get("shareID") or "", consumed, given)
 
 
-def _weight(value: Any) -> int:
-    if type(value) in (int, str):
-        return weight(str(value))
-    raise ValueError("give a whole number")
-
-
-PARAMETERS: Mapping[str, Callable[[Any], int]] = {
-    "weight": _weight, "priority": lambda value: priority(str(value))}
+PARAMETERS: Mapping[str, Callable[[str], int]] = {"weight": weight, "priority": priority}
 
 
 def parameters(values: Any) -> dict[str, int]:
@@ -160,7 +153,7 @@ def parameters(values: Any) -> dict[str, int]:
         if name not in PARAMETERS:
             raise ValueError(f"there is no parameter {name!r}; there are {', '.join(PARAMETERS)}")
         try:
-            found[name] = PARAMETERS[name](value)
+            found[name] = PARAMETERS[name](str(value))
         except ValueError as wrong:
             raise ValueError(f"its {name} cannot be {value!r}; {wrong}") from None
     return found

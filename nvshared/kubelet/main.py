@@ -101,7 +101,8 @@ async def _serve(options: Options) -> None:
         if has_changed:
             logger.info("%s", offer.words())
             notifier.status(offer.words())
-        if has_changed and offer.has_problem:   # Kubernetes' scheduler only says that none is free
+        if has_changed and (offer.common_problem or any(map(offer.problem, offer.offered()))):
+            # Kubernetes' scheduler reports only that no share is free.
             threading.Thread(target=pods.write_node_event, args=(offer.words(),), name="node",
                              daemon=True).start()
 

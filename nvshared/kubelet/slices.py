@@ -122,7 +122,9 @@ class Published:
         self._node = node
         self._name = f"{node}-{DRIVER}"
         self._known: dict[str, Any] = {}        # this node's slices
-        self._labels = Writer("labels of the node", self._write_labels, LABELS_PAUSE)
+        self._labels = Writer(
+            "labels of the node", lambda wanted: server(kubeconfig).send(
+                "PATCH", f"{NODES}/{node}", {"metadata": {"labels": wanted}}), LABELS_PAUSE)
         self._slice: Writer | None = None
         if on_other_drivers is not None:
             self._on_other_drivers = on_other_drivers
@@ -151,10 +153,6 @@ class Published:
         if self._name not in self._known and self._slice is not None:
             self._slice.write_again()
         self._on_other_drivers(devices_of_other_drivers(self._known))
-
-    def _write_labels(self, wanted: dict[str, str | None]) -> None:
-        server(self._kubeconfig).send(
-            "PATCH", f"{NODES}/{self._node}", {"metadata": {"labels": wanted}})
 
     def _write_slice(self, devices: list[dict[str, Any]]) -> None:
         """Creates our slice, or replaces the existing one. Raises as Server.ask() does."""

@@ -103,16 +103,22 @@ def grid(
     are as wide as all rows need. `empty`: the text of an empty cell.
     """
     cells: list[Sequence[Text | Bar]] = [titles or [Text(column.name) for column in columns]]
-    cells += [[_cell(column, row, empty) for column in columns] for row in rows]
+    for row in rows:
+        values = [(column, column.cell(row) or empty) for column in columns]
+        cells.append([Text(cell, style=column.style(row)) if isinstance(cell, str) else cell
+                      for column, cell in values])
+    bar_width = max(NARROWEST_BAR, width // PART_OF_LINE)
     natural = [
-        max(column.wide, *(_natural(line[at], column.most, width) for line in cells))
+        max(column.wide, *(
+            min(bar_width if isinstance(cell, Bar) else cell.cell_len, column.most)
+            for cell in (line[at] for line in cells)))
         for at, column in enumerate(columns)
     ]
     widths = fitted([column.give for column in columns], natural, width, gap)
     spare = width - sum(widths) - gap * (sum(map(bool, widths)) - 1)
     for at, column in enumerate(columns):
         if widths[at] and spare > 0 and any(isinstance(line[at], Bar) for line in cells):
-            more = min(spare, max(0, (column.most or width) - widths[at]))
+            more = min(spare, max(0, min(column.most, width) - widths[at]))
             widths[at], spare = widths[at] + more, spare - more
     spans, start = [], 0
     for wide in widths:
@@ -140,16 +146,6 @@ def table(columns: Sequence[Column], rows: Sequence[Any], width: int) -> Text:
     for line in (title, *lines):
         line.rstrip()
     return Text("\n").join([title, rule, *lines])
-
-
-def _cell(column: Column, row: Any, empty: str) -> Text | Bar:
-    cell = column.cell(row) or empty
-    return Text(cell, style=column.style(row)) if isinstance(cell, str) else cell
-
-
-def _natural(cell: Text | Bar, most: int | None, width: int) -> int:
-    wide = max(NARROWEST_BAR, width // PART_OF_LINE) if isinstance(cell, Bar) else cell.cell_len
-    return wide if most is None else min(wide, most)
 
 
 def _drawn(cell: Text | Bar, wide: int, *, right: bool) -> Text:

@@ -27,7 +27,6 @@ from nvshared.tui.state import (
     State,
     act,
     carry_out,
-    failed,
     program_key,
     with_snapshot,
 )
@@ -71,7 +70,7 @@ class Watch:
             while self._news:
                 self._state = self._news.popleft()(self._state)
             if not self._state.trouble and self._until_old() <= 0:
-                self._state = failed(self._state, "nvshared does not answer")
+                self._state = replace(self._state, trouble="nvshared does not answer")
 
     def _until_old(self) -> float:
         """Seconds until the last snapshot counts as outdated."""
@@ -122,7 +121,7 @@ class Watch:
             tenants, turns = self._details(self._daemon, snapshot)
         except NvshareError as error:
             self._drop()
-            news = partial(failed, words=str(error))
+            news = partial(replace, trouble=str(error))      # the last snapshot stays
         else:
             news = partial(
                 with_snapshot, snapshot=snapshot, moment=time.monotonic(), tenants=tenants,

@@ -19,6 +19,7 @@ from nvshared.tui.tables import (
     Give,
     Part,
     holder,
+    holders,
     quantum_of,
 )
 from nvshared.units import MIB
@@ -28,11 +29,14 @@ NAMED = 2                               # holders named in a sentence, at most
 
 def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
     """The reason of the client's wait, to follow the word "waits"; "" if it does not wait."""
+    gpu = next(one for one in snapshot.gpus if one.index == client.gpu)
     match client.state:
         case "waiting" if client.gang and not client.position:
             return "for its turn on several GPUs at once"
         case "waiting":
-            return f"for {_holders(snapshot, client)}"
+            names = holders(snapshot, gpu)
+            return f"for the turns of {len(names)} programs to end" if len(names) > NAMED else (
+                f"for {' and '.join(names) or 'its turn'}")
         case "loading":
             if client.on_disk:
                 loaded, whole = max(0, client.loading - client.swapped), client.loading
@@ -45,20 +49,18 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
         case "restoring":
             return "for its context to be restored"
         case "crowded":
-            unshared = _gpu_of(snapshot, client).unshared[:NAMED]
-            held = [f"{one.name}[{one.pid}] has {size(one.memory)}" for one in unshared]
+            held = [f"{one.name}[{one.pid}] has {size(one.memory)}"
+                    for one in gpu.unshared[:NAMED]]
             return "for memory of programs that do not share the GPU" + (
                 f" ({', '.join(held)})" if held else "")
     return "for its turn" if client.waiting_usec else ""
 
 
 def waited(client: ClientSnapshot) -> str:
-    """How long the client has waited and will wait: 3.9s, about 26s more."""
-    if not client.waiting_usec:
-        return ""
-    so_far = duration(client.waiting_usec)
+    """How long a waiting client has waited and will wait: 3.9s, about 26s more."""
     left = client.expected_usec
-    return so_far if left is None else f"{so_far}, about {duration(left)} more"
+    return duration(client.waiting_usec) + (
+        "" if left is None else f", about {duration(left)} more")
 
 
 def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
@@ -78,18 +80,6 @@ def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
         return whole
     room = max(PROCESS, width - len(f" waits: {behind}"))
     return f"{shortened(name, room)} waits: {behind}"
-
-
-def _gpu_of(snapshot: Snapshot, client: ClientSnapshot) -> GPUSnapshot:
-    return next(one for one in snapshot.gpus if one.index == client.gpu)
-
-
-def _holders(snapshot: Snapshot, client: ClientSnapshot) -> str:
-    gpu = _gpu_of(snapshot, client)
-    holding = [process(one) for one in snapshot.clients if one.id in gpu.holders]
-    if len(holding) > NAMED:
-        return f"the turns of {len(holding)} programs to end"
-    return " and ".join(holding) or "its turn"
 
 
 RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
@@ -124,11 +114,16 @@ def gpus(
     `height`: None: no limit. `below`: lines that the list below the GPUs wants. If not all frames
     fit, busy GPUs get them.
     """
+    def rank(gpu: GPUSnapshot) -> tuple[bool, int, int]:
+        clients = snapshot.of(gpu)
+        busy = gpu.state == "lost" or any(client.state not in QUIET for client in clients)
+        return not busy, -len(clients), gpu.index
+
     framed, shown = list(snapshot.gpus), list(snapshot.gpus)
     graphs = 0 if height is None else _graph_height(len(shown), height, below)
     if height is not None and not graphs:
         room = max(1, height - min(below, max(ROWS, height // 2)))
-        shown.sort(key=lambda gpu: _rank(snapshot, gpu))
+        shown.sort(key=rank)
         if len(shown) > room:
             shown = shown[:room - 1]
         framed = shown[:max(0, room - len(shown)) // (FRAME - 1)]
@@ -153,12 +148,6 @@ def _graph_height(number: int, height: int, below: int) -> int:
         if lines + needed <= height and not is_too_high:
             return graphs
     return 0
-
-
-def _rank(snapshot: Snapshot, gpu: GPUSnapshot) -> tuple[bool, int, int]:
-    clients = snapshot.of(gpu)
-    busy = gpu.state == "lost" or any(client.state not in QUIET for client in clients)
-    return not busy, -len(clients), gpu.index
 
 
 def _framed(

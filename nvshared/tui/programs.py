@@ -159,8 +159,8 @@ def _about(
         words = f"waits {waits}"
         if client.position:
             words += f"; number {client.position} in the queue"
-        if times := waited(client):
-            words += f"; {times}"
+        if client.waiting_usec:
+            words += f"; {waited(client)}"
     return found + _field("State", words, width)
 
 

@@ -292,11 +292,6 @@ def with_snapshot(
     return settled(state)
 
 
-def failed(state: State, words: str) -> State:
-    """The daemon does not answer. The last snapshot stays on the screen."""
-    return replace(state, trouble=words)
-
-
 def settled(state: State) -> State:
     """Selects the same program again or, if it is gone, the program now in its row."""
     shown = [program_key(one) for one in rows(state)]

@@ -97,7 +97,7 @@ class Column(NamedTuple):
     style: Callable[[Any], str] = lambda _row: ""
     short: str = ""                     # the heading on a narrow terminal
     wide: int = 0                       # smallest width, unless the column is shortened
-    most: int | None = None             # largest width
+    most: int = 1 << 30                 # largest width
     needed: Callable[[Any], object] | None = None   # tables have it if that is true of a row
     sort: Callable[[Any], Any] | None = None        # the key by which the dashboard sorts
     falling: bool = False               # sorted by it, the largest comes first
@@ -108,16 +108,15 @@ def chosen(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
     return [one for one in columns if one.needed is None or any(map(one.needed, rows))]
 
 
+def holders(snapshot: "Snapshot", gpu: "GPUSnapshot") -> list[str]:
+    """The names of the programs that hold the card."""
+    return [process(client) for client in snapshot.clients if client.id in gpu.holders]
+
+
 def holder(snapshot: "Snapshot", gpu: "GPUSnapshot") -> str:
     """The holder of the card, or the number of holders."""
-    names = [process(client) for client in snapshot.clients if client.id in gpu.holders]
-    match len(names):
-        case 0:
-            return "-"
-        case 1:
-            return names[0]
-        case many:
-            return f"{many} programs"
+    names = holders(snapshot, gpu)
+    return f"{len(names)} programs" if len(names) > 1 else "".join(names) or "-"
 
 
 def gpu_columns(snapshot: "Snapshot") -> list[Column]:
@@ -163,13 +162,6 @@ def tenant(client: "ClientSnapshot") -> str:
     return "" if kind in ("user", "") else short_tenant(client.tenant)
 
 
-def time_left(client: "ClientSnapshot") -> str:
-    """How much longer the client will wait: ~26s; "?": unknown; "": it does not wait."""
-    if not client.waiting_usec:
-        return ""
-    return "?" if client.expected_usec is None else f"~{duration(client.expected_usec)}"
-
-
 def _time(usec: int) -> str:
     return duration(usec) if usec else ""
 
@@ -193,7 +185,9 @@ CLIENT = {one.name: one for one in (
     Column("WAITED", lambda client: duration(client.waited_usec), right=True, give=Give(7)),
     Column("WAITS", lambda client: _time(client.waiting_usec), right=True, give=Give(2),
            sort=lambda client: client.waiting_usec, falling=True),
-    Column("LEFT", time_left, right=True, give=Give(2), falling=True,
+    Column("LEFT", lambda client: "" if not client.waiting_usec else "?" if
+           client.expected_usec is None else f"~{duration(client.expected_usec)}",
+           right=True, give=Give(2), falling=True,
            sort=lambda client: (client.expected_usec is None, client.expected_usec or 0)),
     Column("BORROWED", lambda client: size(client.borrowed), right=True, give=Give(7),
            needed=lambda client: client.borrowed),

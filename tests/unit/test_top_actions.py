@@ -15,7 +15,6 @@ from nvshared.tui.state import (
     Sort,
     State,
     act,
-    failed,
     program_key,
     rows,
     with_snapshot,
@@ -65,7 +64,7 @@ def test_top_selection_follows_the_program_and_moves_up_at_the_end() -> None:
 
 def test_top_keeps_selection_sorting_and_filter_over_a_restart() -> None:
     state, _ = strike(seen(), "down", ">", "/", *"python", "enter")
-    gone = failed(state, "nvshared is not running")
+    gone = replace(state, trouble="nvshared is not running")
     assert "nvshared is not running" in text(gone)
     assert "123456" in text(gone)       # what was seen last
     again = tuple(one._replace(id=one.id + 10) for one in SCENE.clients)
@@ -277,5 +276,5 @@ def test_top_command_follows_the_program_over_a_daemon_restart() -> None:
     _, (request,) = strike(with_snapshot(asked, SCENE._replace(clients=others), 1001.0), "y")
     assert isinstance(request, Command)
     assert (request.client.id, request.name) == (2, "python3[4711]")
-    lost, requests = strike(failed(asked, "nvshared is not running"), "y")
+    lost, requests = strike(replace(asked, trouble="nvshared is not running"), "y")
     assert (lost.words, requests) == ("Nothing was changed: nvshared is not running.", [])

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from nvshared.control.snapshot import Tenant, Term, Turn
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Request, Row, Screen, Sort, State, failed, with_snapshot
+from nvshared.tui.state import Request, Row, Screen, Sort, State, with_snapshot
 from nvshared.tui.terminal import Key
 from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, LONG, LONGEST, SHARED, WAITER
@@ -45,7 +45,7 @@ def screens(state: State) -> list[State]:
     return [
         state, details, strike(state, "?")[0], strike(state, "/", *"gpu0 wait")[0],
         strike(state, "m", *"20GiB")[0], strike(state, "p")[0], strike(state, "s", "tab")[0],
-        failed(state, "nvshared is not running; start it with: systemctl start nvshared"),
+        replace(state, trouble="nvshared is not running; start it with: systemctl start nvshared"),
         replace(state, words="python3[4711] is suspended on GPU 0. " * 9),
     ]
 
