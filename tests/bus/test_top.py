@@ -68,8 +68,8 @@ async def test_top_sets_terms_of_a_tenant_after_confirmation(
 async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: PrivateBus) -> None:
     client = a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
-        (b"python", b"\r"), (b"Nothing is set", b"?"), (b"asks first", b"\x1b"),
-        (b"Nothing is set", b"\x1b[<0;1;24M"), (b"asks first", b"q"),     # a click on the last line
+        (b"python", b"\r"), (b"No terms are set", b"?"), (b"asks for confirmation", b"\x1b"),
+        (b"No terms are set", b"\x1b[<0;1;24M"), (b"asks for confirmation", b"q"),     # a click on the last line
     ])
     assert str(client.peer.tenant) in shown
     assert GIVEN_BACK in shown
@@ -80,8 +80,8 @@ async def test_top_details_say_that_the_program_has_ended(
 ) -> None:
     client = a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
-        (b"python", b"\r"), (b"Nothing is set", lambda _: client.gpu.leave(client)),
-        (b"It has ended.", b"s"), (b"python[4999999] has ended.", b"\x1b"),
+        (b"python", b"\r"), (b"No terms are set", lambda _: client.gpu.leave(client)),
+        (b"The program has ended.", b"s"), (b"python[4999999] has ended.", b"\x1b"),
         (b"No program uses a GPU", b"q"),
     ])
     assert "Traceback" not in shown
@@ -92,7 +92,7 @@ async def test_top_without_a_daemon_says_that_nvshared_is_not_running(
 ) -> None:
     a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
-        (b"It is asked again", b"/"), (b"Filter", b"pyth\r"), (b"filter pyth", b"q"),
+        (b"Trying again", b"/"), (b"Filter", b"pyth\r"), (b"filter pyth", b"q"),
     ])
     assert "nvshared is not running" in shown
     async with published(manager, private.address):
@@ -138,7 +138,7 @@ async def test_top_quits_while_the_daemon_does_not_answer(
             lambda message: message.message_type is MessageType.METHOD_CALL)
         await silent.bus.request_name(BUS_NAME)
         shown = await on_a_terminal(
-            *TOP, NVSHARE_BUS=private.address, expected=code, steps=[(b"nvshared is asked", key)])
+            *TOP, NVSHARE_BUS=private.address, expected=code, steps=[(b"waiting for nvshared", key)])
     assert GIVEN_BACK in shown
 
 
