@@ -189,6 +189,6 @@ def test_notebook_magic_shows_resident_and_swapped_memory(lab: Lab) -> None:
     said = lab.run({"ada": "%nvshare"})["ada"]
     found = re.fullmatch(
         r"gpu0: held by .+, \d+ waiting\n"
-        r" +yours: (\d+) MiB on the card, (\d+) MiB away; held for \d+ s, waited for \d+ s", said)
+        r" +yours: (\d+) MiB on the GPU, (\d+) MiB swapped; held for \d+ s, waited for \d+ s", said)
     assert found, said
     assert int(found[1]) + int(found[2]) >= MEMORY
