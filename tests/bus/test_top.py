@@ -69,7 +69,8 @@ async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: P
     client = a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
         (b"python", b"\r"), (b"No terms are set", b"?"), (b"asks for confirmation", b"\x1b"),
-        (b"No terms are set", b"\x1b[<0;1;24M"), (b"asks for confirmation", b"q"),     # a click on the last line
+        (b"No terms are set", b"\x1b[<0;1;24M"),                  # a click on the last line
+        (b"asks for confirmation", b"q"),
     ])
     assert str(client.peer.tenant) in shown
     assert GIVEN_BACK in shown
@@ -138,7 +139,8 @@ async def test_top_quits_while_the_daemon_does_not_answer(
             lambda message: message.message_type is MessageType.METHOD_CALL)
         await silent.bus.request_name(BUS_NAME)
         shown = await on_a_terminal(
-            *TOP, NVSHARE_BUS=private.address, expected=code, steps=[(b"waiting for nvshared", key)])
+            *TOP, NVSHARE_BUS=private.address, expected=code,
+            steps=[(b"waiting for nvshared", key)])
     assert GIVEN_BACK in shown
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nvshared import doctor
 from nvshared.control import Daemon
-from nvshared.doctor import machine
 from nvshared.errors import ExitCode
 from nvshared.kubelet.pod import CONTAINER, FRACTION, MEMORY, RESOURCE
 from nvshared.names import WITHOUT_GPU
@@ -375,9 +375,9 @@ def test_static_pod_started_without_a_share_is_reported(
     assert event["message"].startswith("c1 started without nvshare.com/gpu")
     lab.api.annotate("bare", weight="x")
     assert lab.api.event(1)["reason"] == "AnnotationRefused"    # it is told once
-    monkeypatch.setattr(machine, "FILE", lab.node.state / WITHOUT_GPU)
-    (found,) = machine.static_pods()
+    monkeypatch.setattr(doctor, "STATIC_PODS", lab.node.state / WITHOUT_GPU)
+    (found,) = doctor.static_pod_findings()
     assert found.words.startswith("lab/bare: c1 started without nvshare.com/gpu")
     assert found.words + found.advice == f"lab/bare: {event['message'].replace('; ', '')}"
     lab.api.delete("bare")
-    eventually(lambda: list(machine.static_pods()) == [])
+    eventually(lambda: list(doctor.static_pod_findings()) == [])

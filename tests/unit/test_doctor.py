@@ -15,13 +15,12 @@ from typing import Any, cast
 
 import pytest
 
+from nvshared import doctor as checks
 from nvshared import library
 from nvshared.cli.doctor import TOPICS, doctor
 from nvshared.control import connection, unit
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
-from nvshared.doctor import Finding, Grade, cards, machine
-from nvshared.doctor import service as service_module
-from nvshared.doctor.cards import InspectedGPU, Seen
+from nvshared.doctor import Finding, Grade, InspectedGPU, Seen
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
 from nvshared.machine import cgroup, host
 from nvshared.machine.nvml import Mode, Process, Sample
@@ -63,9 +62,9 @@ def a_snapshot(*clients: ClientSnapshot, version: str = "1") -> Snapshot:
 
 def test_doctor_without_a_driver_finds_only_that_fault() -> None:
     seen = Seen(error=NoDriver("the NVIDIA driver is not loaded", "load it with: modprobe nvidia"))
-    (finding,) = cards.findings(seen)
+    (finding,) = checks.driver_findings(seen)
     assert (finding.grade, finding.advice) == (Grade.FAULT, "load it with: modprobe nvidia")
-    assert list(cards.programs(seen, None)) == []
+    assert list(checks.program_findings(seen, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_doctor_grades_a_card_by_its_mode_and_sample(
     mode: Mode, sample: Sample | None, grade: Grade, words: str
 ) -> None:
     seen = Seen("580.1", (InspectedGPU(FACTS, mode, sample, "it fell off"),))
-    driver, card = cards.findings(seen)
+    driver, card = checks.driver_findings(seen)
     assert (driver.grade, driver.words) == (Grade.OK, "version 580.1")
     assert card.grade is grade
     assert words in card.words
@@ -103,7 +102,7 @@ def test_doctor_says_whether_cards_can_swap_to_each_other(
         for one, far in ((FACTS, other), (other, FACTS))
     ]
     seen = Seen("1", tuple(InspectedGPU(facts, Mode(), OTHERS) for facts in pair))
-    (finding,) = cards.neighbours(seen, None, "auto")
+    (finding,) = checks.neighbour_findings(seen, None, "auto")
     assert (finding.topic, finding.grade) == ("neighbour", grade)
     assert words in finding.words
     assert bool(finding.advice) is (reached and not linked)
@@ -130,25 +129,25 @@ def test_doctor_says_why_a_card_has_no_neighbour(
              for index in range(number)]
     seen = Seen("1", tuple(InspectedGPU(one, Mode(), OTHERS) for one in facts))
     snapshot = a_snapshot()._replace(gpus=(cast("Any", None),) * shared)
-    found = list(cards.neighbours(seen, snapshot, mode))
+    found = list(checks.neighbour_findings(seen, snapshot, mode))
     assert len(found) == len(words)
     assert all(said in one.words for one, said in zip(found, words, strict=True))
 
 
 def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {12: ["7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so"]}
-    monkeypatch.setattr(cards, "_mapped", lambda pid: maps.get(pid, []))
+    monkeypatch.setattr(checks, "_mapped", lambda pid: maps.get(pid, []))
     seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
-    assert grades(cards.programs(seen, a_snapshot(a_client(11), a_client(12)))) == [
+    assert grades(checks.program_findings(seen, a_snapshot(a_client(11), a_client(12)))) == [
         ("clients", "ok"),
     ]
-    found = list(cards.programs(seen, a_snapshot(a_client(99))))
+    found = list(checks.program_findings(seen, a_snapshot(a_client(99))))
     assert [one.grade for one in found] == [Grade.OK, Grade.WARNING, Grade.WARNING]
     assert "[11] uses GPU 0 with 2.0 GiB without nvshared" in found[1].words
     assert "nvsharectl run" in found[1].advice
     assert "although it has the library" in found[2].words
     maps[11] = []
-    without = list(cards.programs(seen, None))
+    without = list(checks.program_findings(seen, None))
     assert [one.grade for one in without] == [Grade.WARNING, Grade.NOTE]
     assert "is unknown, since nvshared does not answer on this bus" in without[1].words
 
@@ -156,10 +155,10 @@ def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch
 def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cards, "_mapped", lambda _: None)
+    monkeypatch.setattr(checks, "_mapped", lambda _: None)
     seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
-    assert grades(cards.programs(seen, None)) == [("unshared", "note")] * 2
-    assert grades(cards.programs(seen, a_snapshot())) == [("unshared", "warning")] * 2
+    assert grades(checks.program_findings(seen, None)) == [("unshared", "note")] * 2
+    assert grades(checks.program_findings(seen, a_snapshot())) == [("unshared", "warning")] * 2
 
 
 def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> None:
@@ -174,9 +173,9 @@ def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> Non
         assert process.stdout is not None
         process.stdout.readline()
         now = a_snapshot(a_client(process.pid))
-        assert grades(cards.programs(Seen("1"), now)) == [("clients", "ok")]
+        assert grades(checks.program_findings(Seen("1"), now)) == [("clients", "ok")]
         copy.unlink()
-        assert grades(cards.programs(Seen("1"), now)) == [
+        assert grades(checks.program_findings(Seen("1"), now)) == [
             ("clients", "ok"), ("library", "warning"),
         ]
         process.communicate("\n")
@@ -186,17 +185,17 @@ def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
-    monkeypatch.setattr(cards, "_mapped", lambda _: None)
+    monkeypatch.setattr(checks, "_mapped", lambda _: None)
     monkeypatch.setattr(host, "process", lambda pid, _: f"0::/{'box' if pid < 9 else ''}\n")
     (tmp_path / "box").mkdir()
     (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total - GIB}\n")
     (tmp_path / "box" / "memory.current").write_text(f"{GIB}\n")
     seen = Seen("1", (InspectedGPU(FACTS, Mode(), Sample()),))
-    _, limit = cards.programs(seen, a_snapshot(a_client(1), a_client(2), a_client(9)))
+    _, limit = checks.program_findings(seen, a_snapshot(a_client(1), a_client(2), a_client(9)))
     assert (limit.topic, limit.grade) == ("memory limit", Grade.NOTE)
     assert f"[1] and 1 more: {tmp_path}/box/memory.max is" in limit.words
     (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total}\n")
-    assert len(list(cards.programs(seen, a_snapshot(a_client(1))))) == 1
+    assert len(list(checks.program_findings(seen, a_snapshot(a_client(1))))) == 1
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ def test_doctor_grades_the_host_budget_against_host_memory(
     monkeypatch.setattr(host, "free", lambda: 50 * GIB)
     facts = dataclasses.replace(FACTS, memory_total=cards_total)
     seen = Seen("1", (InspectedGPU(facts, Mode(), Sample()),))
-    budget = next(iter(machine.host_memory(seen)))
+    budget = next(iter(checks.host_memory_findings(seen)))
     assert (budget.topic == "configuration") == ("much" in settings)
     assert (budget.grade, words in budget.words) == (grade, True), budget
 
@@ -233,10 +232,10 @@ def test_doctor_grades_the_host_budget_against_host_memory(
 def test_doctor_grades_the_setting_of_huge_pages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, grade: Grade
 ) -> None:
-    monkeypatch.setattr(machine, "HUGE_PAGES", tmp_path / "enabled")
+    monkeypatch.setattr(checks, "HUGE_PAGES", tmp_path / "enabled")
     if text is not None:
         (tmp_path / "enabled").write_text(text + "\n")
-    _, pages, _ = machine.host_memory(Seen())
+    _, pages, _ = checks.host_memory_findings(Seen())
     assert pages.grade is grade
 
 
@@ -248,7 +247,7 @@ def test_doctor_notes_a_locked_memory_limit_that_is_too_small(
     monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    *_, locked = machine.host_memory(Seen())
+    *_, locked = checks.host_memory_findings(Seen())
     assert locked.grade is grade
 
 
@@ -284,7 +283,7 @@ def test_doctor_grades_systemd_units_by_their_state(
     systemd_says(monkeypatch, tmp_path, shown)
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "none"))
     answer = NotRunning("nvshared is not running", "start it")
-    assert grades(service_module.findings("system", answer)) == [
+    assert grades(checks.daemon_findings("system", answer)) == [
         ("nvshared.socket", grade), ("nvshared.service", grade), ("socket", "fault"),
         ("bus", "fault"),
     ]
@@ -310,7 +309,7 @@ def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, why: str, start: str
 ) -> None:
     systemd_says(monkeypatch, tmp_path, shown)
-    _, service, *_ = service_module.findings("none", service_module.ask("none"))
+    _, service, *_ = checks.daemon_findings("none", checks.ask_daemon("none"))
     assert service.words.endswith(why)
     assert service.advice.endswith(f"after the repair: {start}")
     # A command that finds nobody on the bus says the same.
@@ -340,10 +339,10 @@ def test_doctor_names_a_bus_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: NvshareError, words: str
 ) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
-    *_, bus = service_module.findings("system", error)
+    *_, bus = checks.daemon_findings("system", error)
     assert (bus.grade, words in bus.words) == (Grade.FAULT, True)
     with served(tmp_path / "socket"):
-        *_, found, bus = service_module.findings("system", error)
+        *_, found, bus = checks.daemon_findings("system", error)
     assert (found.grade, bus.grade) == (Grade.OK, Grade.WARNING)
     assert words in bus.words
     assert "programs need no bus" in bus.words
@@ -352,7 +351,7 @@ def test_doctor_names_a_bus_that_does_not_answer(
 def test_doctor_names_a_missing_bus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
     with served(tmp_path / "socket"):
-        found = list(service_module.findings("none", service_module.ask("none")))[-2:]
+        found = list(checks.daemon_findings("none", checks.ask_daemon("none")))[-2:]
     assert grades(iter(found)) == [("socket", "ok"), ("bus", "note")]
 
 
@@ -360,7 +359,7 @@ def test_doctor_checks_a_socket_without_connecting(tmp_path: Path) -> None:
     """systemd would start a failed service at each look."""
     with served(tmp_path / "socket") as listening:
         listening.setblocking(False)
-        found = service_module._socket(str(tmp_path / "socket"), heard=False)
+        found = checks._socket(str(tmp_path / "socket"), heard=False)
         assert found.grade is Grade.OK
         with pytest.raises(BlockingIOError):
             listening.accept()
@@ -371,7 +370,7 @@ def test_doctor_advises_nvshare_socket_when_the_daemon_listens_on_another_socket
 ) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
     answer = a_snapshot()
-    *_, found, _, _ = service_module.findings("session", answer)
+    *_, found, _, _ = checks.daemon_findings("session", answer)
     assert (found.topic, found.grade) == ("socket", Grade.FAULT)
     assert "set NVSHARE_SOCKET" in found.advice
     assert "start it" not in found.advice
@@ -379,7 +378,7 @@ def test_doctor_advises_nvshare_socket_when_the_daemon_listens_on_another_socket
 
 def test_doctor_warns_of_a_daemon_of_another_version() -> None:
     answer = a_snapshot(version="0.0.9")
-    *_, bus, version = service_module.findings("session", answer)
+    *_, bus, version = checks.daemon_findings("session", answer)
     assert (bus.grade, version.grade) == (Grade.OK, Grade.WARNING)
     assert "version 0.0.9" in version.words
 
@@ -396,12 +395,12 @@ def test_doctor_grades_the_list_of_preloaded_libraries(
     place.write_text(text.format(hook=library.hook()))
     monkeypatch.setattr("nvshared.preload.listing.LIST", place)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
-    assert grades(machine.installed())[-1] == ("preload", grade)
+    assert grades(checks.installation_findings())[-1] == ("preload", grade)
 
 
 def test_doctor_notes_ld_preload_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/lib/asan.so:/l/libnvshare.so")
-    *_, last = machine.installed()
+    *_, last = checks.installation_findings()
     assert (last.topic, last.grade) == ("environment", Grade.NOTE)
 
 
@@ -410,7 +409,7 @@ def test_doctor_without_the_library_finds_a_fault(monkeypatch: pytest.MonkeyPatc
         raise NvshareError("/l/libnvshare.so is missing", "build it with: make build")
 
     monkeypatch.setattr(library, "hook", missing)
-    assert grades(machine.installed())[1] == ("library", "fault")
+    assert grades(checks.installation_findings())[1] == ("library", "fault")
 
 
 @pytest.mark.parametrize(
@@ -443,9 +442,9 @@ def test_doctor_prints_text_or_json_and_exits_by_grade(
 def test_doctor_warns_of_static_pods_that_started_without_their_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(machine, "FILE", tmp_path / "file")
-    assert grades(machine.static_pods()) == []
+    monkeypatch.setattr(checks, "STATIC_PODS", tmp_path / "file")
+    assert grades(checks.static_pod_findings()) == []
     for text in ("[[", "[1]", "3", "[]", '[["lab/bare: c1 started without", "move it"]]'):
-        machine.FILE.write_text(text)
-        found = grades(machine.static_pods())
+        checks.STATIC_PODS.write_text(text)
+        found = grades(checks.static_pod_findings())
         assert found == ([] if text == "[]" else [("static pod", "warning")])

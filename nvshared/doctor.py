@@ -1,0 +1,530 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds faults that keep programs of this machine from sharing GPUs, with advice.
+
+    for finding in examine("system"):
+        print(finding.grade, finding.topic, finding.words, finding.advice)
+
+Each function examines one part. If the daemon, the bus or the driver is missing,
+that is a finding, and the other checks go on.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import re
+import resource
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+from nvshared import __version__, library
+from nvshared.control import Daemon, unit
+from nvshared.control.snapshot import Snapshot
+from nvshared.errors import NotRunning, NvshareError
+from nvshared.machine import cgroup, host
+from nvshared.machine.cgroup import Group, Limit
+from nvshared.machine.nvml import NVML, Facts, Mode, Sample
+from nvshared.machine.peer import shown
+from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE, SOCKET_VARIABLE, TRIAL_FOLDER, WITHOUT_GPU
+from nvshared.preload import switch, trial
+from nvshared.preload.tree import Tree
+from nvshared.quantity import rounded, sized
+from nvshared.settings import files
+from nvshared.settings.config import Config
+from nvshared.units import GIB
+
+
+class Grade(StrEnum):
+    """The severity of a finding."""
+
+    OK = "ok"
+    NOTE = "note"                       # information
+    WARNING = "warning"                 # sharing works, with a disadvantage
+    FAULT = "fault"                     # programs cannot share their GPU
+
+
+class Finding(NamedTuple):
+    """`words` is a sentence without its full stop; `advice` says what to do, or is empty."""
+
+    grade: Grade
+    topic: str
+    words: str
+    advice: str = ""
+
+
+ok, note, warning, fault = (partial(Finding, grade) for grade in Grade)
+
+
+def examine(bus: str) -> list[Finding]:
+    """Runs all checks; `bus`: the bus of nvshared. Never raises NvshareError."""
+    seen = look()
+    answer = ask_daemon(bus)
+    snapshot = None if isinstance(answer, NvshareError) else answer
+    return [
+        *installation_findings(),
+        *daemon_findings(bus, answer),
+        *driver_findings(seen),
+        *program_findings(seen, snapshot),
+        *neighbour_findings(seen, snapshot, neighbour_mode()),
+        *static_pod_findings(),
+        *host_memory_findings(seen),
+    ]
+
+
+class InspectedGPU(NamedTuple):
+    """NVML's data of one card."""
+
+    facts: Facts
+    mode: Mode
+    sample: Sample | None               # None: NVML returned an error
+    error: str = ""
+
+
+class Seen(NamedTuple):
+    """NVML's data of the driver and all cards, or the error."""
+
+    driver: str = ""                    # version
+    cards: tuple[InspectedGPU, ...] = ()
+    error: NvshareError | None = None
+    trial: str = ""                     # during a trial: variables by which programs find its GPUs
+
+
+def look() -> Seen:
+    """Reads all from NVML; during a trial from the simulated NVML, as the service does."""
+    environment = ""
+    try:
+        if Path(TRIAL_FOLDER).is_dir():
+            # The simulated NVML, once loaded, is used instead of the driver's.
+            folder = library.simulator()
+            os.environ["NVSHARE_SIM_DIR"] = TRIAL_FOLDER
+            ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))
+            environment = f"LD_LIBRARY_PATH={folder} NVSHARE_SIM_DIR={TRIAL_FOLDER}"
+        nvml = NVML()
+        driver = nvml.driver()
+        facts = nvml.find()
+    except NvshareError as error:
+        return Seen(error=error, trial=environment)
+    return Seen(driver, tuple(_inspect(nvml, one) for one in facts), trial=environment)
+
+
+def driver_findings(seen: Seen) -> Iterator[Finding]:
+    """Findings about a trial, the driver, and each card."""
+    if seen.trial:
+        yield note(
+            "trial", "the service shares simulated GPUs, and no real one",
+            f"programs find them with: export {seen.trial}; end it with: nvsharectl trial stop",
+        )
+    if seen.error is not None:
+        yield fault("driver", seen.error.message, seen.error.hint or "see: nvidia-smi")
+        return
+    yield ok("driver", f"version {seen.driver}")
+    for card in seen.cards:
+        yield _card(card)
+
+
+def neighbour_findings(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iterator[Finding]:
+    """Which cards can swap to another card's memory, and why the others cannot.
+
+    `mode`: the setting `neighbour`.
+    """
+    cards, topic = [card.facts for card in seen.cards], "neighbour"
+    linked = [facts for facts in cards if facts.linked]
+    alone = ", ".join(str(facts.index) for facts in cards if not facts.linked)
+    shared = len(snapshot.gpus) if snapshot is not None else 0
+    if shared > len(cards) > 0:
+        yield note(
+            topic, f"this container sees {len(cards)} of {shared} GPUs: its programs cannot "
+            "use the memory of other GPUs", "give it the GPUs that are linked to its own GPUs")
+    elif mode == "off" and len(cards) > 1:
+        yield note(topic, "evicted memory of each GPU goes to host memory: neighbour = off, or "
+                   "tiers lacks neighbour")
+    elif len(cards) == 1:
+        only = cards[0].index
+        yield ok(topic, f"evicted memory of GPU {only} goes to host memory: there is no other GPU")
+    elif cards:
+        if linked:
+            numbers = ", ".join(str(facts.index) for facts in linked)
+            yield ok(
+                topic, f"over NVLink, evicted memory of GPU {numbers} can go to other GPUs")
+        if alone:
+            bus = any(facts.reached for facts in cards if not facts.linked)
+            yield note(
+                topic, f"evicted memory of GPU {alone} goes to host memory: NVLink links it to no "
+                "other GPU",
+                "neighbour = on uses GPUs that are reached over PCIe, too" if bus else "")
+        yield from _lend_nothing(seen, snapshot if mode == "auto" else None)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and len(visible.split(",")) < len(cards):
+        yield note(
+            topic, f"with CUDA_VISIBLE_DEVICES={visible}, programs use these GPUs' memory alone",
+            "append the GPUs that are linked to the programs' own")
+
+
+def _lend_nothing(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
+    ours = {client.pid for client in snapshot.clients} if snapshot is not None else set()
+    for card in seen.cards if snapshot is not None else ():
+        processes = card.sample.processes if card.sample is not None else None
+        others = [one.pid for one in processes or () if one.pid not in {*ours, os.getpid()}]
+        if card.facts.linked and (others or processes is None):
+            why = f"{shown(others[0])} does not share it" if others else (
+                "NVML does not list the processes that use it")
+            yield note(
+                "neighbour", f"GPU {card.facts.index} lends no memory to other GPUs: {why}",
+                "neighbour = on lends its memory nevertheless")
+
+
+def _inspect(nvml: NVML, facts: Facts) -> InspectedGPU:
+    try:
+        return InspectedGPU(facts, nvml.mode(facts.uuid), nvml.sample(facts.uuid))
+    except NvshareError as error:
+        return InspectedGPU(facts, Mode(), None, error.message)
+
+
+def _card(card: InspectedGPU) -> Finding:
+    facts = card.facts
+    topic = f"gpu {facts.index}"
+    words = f"{facts.name}, {rounded(facts.memory_total)}, {facts.pci_bus_id}"
+    if card.sample is None:
+        return fault(topic, f"{words}, does not answer: {card.error}", "see: dmesg")
+    if card.mode.exclusive:
+        return fault(
+            topic, f"{words}, lets one process use it at a time (compute mode)",
+            f"allow several: nvidia-smi -i {facts.index} -c DEFAULT",
+        )
+    if card.mode.mig:
+        return warning(
+            topic, f"{words}, is divided (MIG), and nvshared shares whole cards",
+            f"if no program needs MIG, disable it: nvidia-smi -i {facts.index} -mig 0",
+        )
+    if card.sample.memory_used is not None:
+        words += f", {rounded(card.sample.memory_used)} used"
+    return ok(topic, words)
+
+
+OURS = "/libnvshare.so"
+OUTDATED = OURS + " (deleted)"
+
+
+def program_findings(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
+    """Compares the processes that NVML lists with nvshared's clients."""
+    clients = snapshot.clients if snapshot is not None else ()
+    sharing = {(client.gpu, client.pid) for client in clients}
+    if sharing:
+        yield ok("clients", "1 program shares its GPU" if len(sharing) == 1 else
+                 f"{len(sharing)} programs share theirs")
+    for card in seen.cards:
+        for process in card.sample.processes or () if card.sample is not None else ():
+            if (card.facts.index, process.pid) not in sharing and process.pid != os.getpid():
+                yield _unshared(
+                    card.facts.index, process.pid, process.memory, heard=snapshot is not None)
+    for pid in sorted({client.pid for client in clients}):
+        if any(line.endswith(OUTDATED) for line in _mapped(pid) or ()):
+            yield warning(
+                "library", f"{shown(pid)} uses a libnvshare.so that has been replaced since",
+                "restart the program to use the new library",
+            )
+    yield from _limited(seen, sorted({client.pid for client in clients}))
+
+
+def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
+    """Programs whose cgroup's memory limit is below the size of the largest card."""
+    card = max((card.facts.memory_total for card in seen.cards), default=0)
+    inside: dict[Limit, list[int]] = {}
+    limit_of = cache(Group.limit)       # read once, so that programs are grouped by equal limits
+    for pid in pids:
+        groups = cgroup.chain(host.process(pid, "cgroup"))
+        limits = [limit for group in groups if (limit := limit_of(group)) is not None]
+        if limits and (least := min(limits, key=lambda one: one.size)).size < card:
+            inside.setdefault(least, []).append(pid)
+    for limit, members in inside.items():
+        more = f" and {len(members) - 1} more" if len(members) > 1 else ""
+        yield note(
+            "memory limit", f"{shown(members[0])}{more}: {limit.file} is {sized(limit.size)}, of "
+            f"which {rounded(limit.free)} are free, and the card has {rounded(card)}",
+            "nvshared refuses GPU memory that could not be evicted within this limit: nvshared(8)",
+        )
+
+
+def _unshared(gpu: int, pid: int, memory: int | None, *, heard: bool) -> Finding:
+    """`heard`: nvshared answered, and the process is not one of its clients."""
+    size = "" if memory is None else f" with {rounded(memory)}"
+    uses = f"{shown(pid)} uses GPU {gpu}{size}"
+    mapped = _mapped(pid)
+    loaded = any(line.endswith((OURS, OUTDATED)) for line in mapped or ())
+    if not heard and (loaded or mapped is None):
+        has = "has the library" if loaded else "cannot be inspected"
+        return note(
+            "unshared", f"{uses} and {has}; whether it shares the GPU is unknown, since "
+            "nvshared does not answer on this bus",
+        )
+    if loaded:
+        return warning(
+            "unshared", f"{uses} without nvshared, although it has the library",
+            "the program started while nvshared did not run, or was refused: restart it; "
+            "journalctl -u nvshared shows the reason",
+        )
+    return warning(
+        "unshared",
+        f"{uses} without nvshared: other programs lack this memory, and the program takes no turns",
+        "restart the program with: nvsharectl run -- PROGRAM",
+    )
+
+
+def _mapped(pid: int) -> list[str] | None:
+    try:
+        return host.kernel_text(Path(f"/proc/{pid}/maps")).split("\n")
+    except OSError:
+        return None                     # another user's process, or it has ended
+
+
+NO_BUS = "none"                         # as in nvshared --bus none
+
+
+Answer = Snapshot | NvshareError | None             # None: the bus is `none`
+
+
+def ask_daemon(bus: str) -> Answer:
+    """A snapshot from nvshared, or the error of the call."""
+    if bus == NO_BUS:
+        return None
+    try:
+        with Daemon(bus) as daemon:
+            return daemon.snapshot()
+    except NvshareError as error:
+        return error
+
+
+def _start() -> str:
+    """Advice how to start nvshared on this machine."""
+    return f"start it with: {'systemctl enable --now ' * unit.runs_here()}nvshared"
+
+
+def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
+    """Findings about units, socket, bus, disk and version."""
+    if unit.runs_here():
+        yield from map(_unit, unit.UNITS)
+    else:
+        yield note("systemd", "systemd does not run here, so nvshared must be started by hand")
+    path = os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
+    found = _socket(path, heard=isinstance(answer, Snapshot))
+    yield found
+    if not isinstance(answer, Snapshot):
+        yield _silent(bus, answer, served=found.grade is Grade.OK)
+        return
+    yield ok("bus", f"nvshared answers on {_named(bus)}")
+    if answer.disk_fault:
+        yield warning("disk", f"no memory goes to the disk: {answer.disk_fault}",
+                      "after the repair nvshared uses the disk within a minute; or set disk = off")
+    elif answer.disk:
+        yield ok("disk", f"swapped memory may go on to {answer.disk}")
+    if (version := answer.version) == __version__:
+        yield ok("version", f"nvshared and this command have version {version}")
+    else:
+        yield warning(
+            "version", f"nvshared has version {version}, this command has {__version__}",
+            "restart nvshared, programs go on meanwhile: systemctl restart nvshared",
+        )
+
+
+def _named(bus: str) -> str:
+    return f"the {bus} bus" if bus in ("system", "session") else f"the bus at {bus}"
+
+
+def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
+    """The finding if nvshared does not answer. `served`: the socket works, so programs share."""
+    if error is None:
+        return note("bus", "none, so nvsharectl cannot reach nvshared; programs need no bus")
+    words, advice = error.message, error.hint or "is dbus running? --bus chooses another"
+    if isinstance(error, NotRunning):
+        words = f"no process owns com.nvshare on {_named(bus)}"
+        advice = error.hint if not served else (
+            "nvshared may be on another bus, which --bus or NVSHARE_BUS chooses, or on none")
+    if not served:
+        return fault("bus", words, advice)
+    return warning("bus", f"{words}; programs need no bus, but nvsharectl does", advice)
+
+
+def _unit(name: str) -> Finding:
+    try:
+        state = unit.state(name)
+    except NvshareError as error:
+        return warning(
+            name, f"systemd does not report its state ({error})", "see: systemctl status"
+        )
+    if state.get("LoadState") != "loaded":
+        return note(
+            name, f"systemd has no such unit ({state.get('LoadState', 'unknown')})",
+            "the packages install it; nvshared can also be started by hand",
+        )
+    words = f"{state['ActiveState']} ({state['SubState']}), {state['UnitFileState']} at boot"
+    if why := unit.failure(state):
+        return fault(
+            name, f"{words}: {why}",
+            f"see more: journalctl -u {name} -n 20; after the repair: {unit.start_again()}",
+        )
+    if state["ActiveState"] not in ("active", "activating", "reloading"):
+        return fault(name, words, _start())
+    if state["UnitFileState"] == "disabled":
+        return warning(name, words, "start it at boot, too: systemctl enable nvshared")
+    return ok(name, words)
+
+
+def _socket(path: str, *, heard: bool) -> Finding:
+    """The finding about the daemon's socket. `heard`: nvshared answers on the bus, so it runs."""
+    if (error := unit.unreachable(path)) is None:
+        return ok("socket", f"programs find nvshared at {path}")
+    unshared = "programs would use the GPU unshared"
+    advice = _start() if not heard else (
+        f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to its socket")
+    match error.errno:
+        case errno.ENOENT:
+            return fault("socket", f"there is no {path}, so {unshared}", advice)
+        case errno.ECONNREFUSED:
+            return fault("socket", f"no process listens on {path}, so {unshared}", advice)
+        case errno.EACCES:
+            return fault(
+                "socket", f"{path} may not be used by uid {os.geteuid()}, so {unshared}",
+                f"give all users access: chmod a+rw {path}, and a+x for the folders above it",
+            )
+        case _:
+            return fault(
+                "socket", f"{path} cannot be reached: {error.strerror or error}", advice
+            )
+
+
+MACHINE = Tree(Path("/"))
+
+
+def installation_findings() -> Iterator[Finding]:
+    """Findings about nvsharectl, libnvshare.so, and the lists of preloaded libraries."""
+    yield ok("nvsharectl", f"version {__version__}, in {Path(__file__).parent}")
+    try:
+        path = library.hook().resolve()
+        trial.check(MACHINE, path)
+        yield ok("library", f"{path} can be loaded by this machine's programs")
+    except NvshareError as error:
+        yield fault("library", error.message, error.hint or "install it again")
+    yield _preload()
+    for entry in os.environ.get(library.PRELOAD, "").replace(":", " ").split():
+        if Path(entry).name == library.HOOK:
+            yield note("environment", f"LD_PRELOAD names {entry} here")
+
+
+def _preload() -> Finding:
+    try:
+        state = switch.look(MACHINE)
+    except NvshareError as error:
+        return warning("preload", error.message, error.hint or "see: nvsharectl preload status")
+    if state.fault:
+        return fault(
+            "preload", f"{state.place} has a fault: {state.fault}",
+            "repair it with: nvsharectl preload enable, or disable",
+        )
+    if state.enabled:
+        return ok("preload", f"every program loads {state.entries[0]}, listed in {state.place}")
+    return note(
+        "preload", "only programs that are started with the library share their GPU",
+        "for one program: nvsharectl run -- PROGRAM; for every program: nvsharectl preload enable",
+    )
+
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+PLENTY = GIB                            # bytes; a program may reach a lower limit of locked memory
+
+
+def host_memory_findings(seen: Seen) -> Iterator[Finding]:
+    """Findings about the swap budget, huge pages, and the limit of locked memory."""
+    yield _budget(sum(card.facts.memory_total for card in seen.cards))
+    yield _huge_pages()
+    yield _locked()
+
+
+def neighbour_mode() -> str:
+    """The setting `neighbour`; off if `tiers` excludes it; the default if the file is invalid."""
+    try:
+        config = files.load(None, os.environ, {})
+    except NvshareError:
+        config = Config()
+    return config.neighbour if "neighbour" in config.tiers else "off"
+
+
+def _budget(cards: int) -> Finding:
+    """The finding about the swap budget. `cards`: bytes of all cards together."""
+    topic = "swap budget"
+    try:
+        settings = files.load(None, os.environ, {})
+    except NvshareError as error:
+        return fault(
+            "configuration", error.message.replace("\n", "; "),
+            error.hint or "correct it, see with nvshared --check, and restart nvshared",
+        )
+    total, free = host.total(), host.free()
+    if settings.swap_budget is None:
+        budget, how = host.safe_budget(), "80 % of the free memory, for a daemon that starts now"
+    else:
+        budget, how = settings.swap_budget.of(total), "as configured"
+    words = f"{rounded(budget)} of host memory, {how}"
+    more = "give more with swap-budget in /etc/nvshare/nvshared.conf, or add memory"
+    if budget > total:
+        return fault(topic, f"{words}, and the host has {rounded(total)}", "configure less")
+    if budget > free:
+        return warning(
+            topic, f"{words}, of which {rounded(free)} are free now",
+            "swapped memory could exhaust host memory: configure less",
+        )
+    if budget < cards:
+        return warning(
+            topic, f"{words}, less than the {rounded(cards)} of the cards",
+            f"programs together can have {rounded(cards + budget)} at most: {more}",
+        )
+    return ok(topic, words)
+
+
+def _huge_pages() -> Finding:
+    topic = "huge pages"
+    try:
+        text = HUGE_PAGES.read_text()
+    except OSError:
+        return note(topic, "this kernel has no transparent huge pages",
+                    "allocating host memory takes longer")
+    chosen = re.search(r"\[(\w+)\]", text)
+    word = chosen[1] if chosen else "unknown"
+    if word in ("always", "madvise"):
+        return ok(topic, f"transparent huge pages: {word}")
+    return warning(
+        topic, f"transparent huge pages: {word}, so host memory is allocated several times slower",
+        f"echo madvise > {HUGE_PAGES}; permanently: the kernel option transparent_hugepage=madvise",
+    )
+
+
+def _locked() -> Finding:
+    topic = "locked memory"
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        return ok(topic, "no limit")
+    words = f"{soft >> 10} KiB for programs started from here"
+    if soft >= PLENTY:
+        return ok(topic, words)
+    return note(
+        topic, words,
+        "if a program fails to pin host memory, raise the limit: ulimit -l unlimited, or "
+        "LimitMEMLOCK=infinity in its unit",
+    )
+
+
+STATIC_PODS = Path(KUBELET_STATE) / WITHOUT_GPU
+
+
+def static_pod_findings() -> Iterator[Finding]:
+    """A finding for each static pod that lacks its GPU; none without Kubernetes."""
+    try:
+        for words, advice in json.loads(STATIC_PODS.read_text()):
+            yield warning("static pod", words, advice)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, TypeError) as error:
+        yield warning(
+            "static pod", f"{STATIC_PODS} cannot be read: {error}", "restart nvshare-kubelet")
