@@ -31,9 +31,7 @@ from rich.text import Text
 from nvshared import library
 from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot
-from nvshared.demo.gpu import DemoGPU, find
-from nvshared.demo.service import service
-from nvshared.demo.workload import running
+from nvshared.demo.processes import DemoGPU, find, running, service
 from nvshared.tui.screen import draw
 from nvshared.tui.state import Command, Opened, Screen, State, program_key, settled, with_snapshot
 from nvshared.units import GIB, MIB

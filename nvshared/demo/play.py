@@ -22,10 +22,18 @@ from typing import Any, NamedTuple, TextIO
 
 from nvshared import library
 from nvshared.control import Daemon
-from nvshared.demo.gpu import DemoGPU, find
-from nvshared.demo.service import TRACE, service
+from nvshared.demo.processes import (
+    TRACE,
+    DemoGPU,
+    Event,
+    Outcome,
+    Task,
+    errors_of,
+    find,
+    running,
+    service,
+)
 from nvshared.demo.show import Handovers, Show, show_on
-from nvshared.demo.workload import Event, Outcome, Task, errors_of, running
 from nvshared.errors import NvshareError
 from nvshared.tui.figures import size
 from nvshared.tui.tables import NARROWEST, Column, Give

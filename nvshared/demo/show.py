@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nvshared.control.snapshot import Snapshot
-from nvshared.demo.workload import Event, Task
+from nvshared.demo.processes import Event, Task
 from nvshared.tui.figures import size
 from nvshared.tui.programs import Dashboard
 

@@ -190,13 +190,13 @@ async def test_value_none_removes_terms_of_a_program(manager: Manager, ctl: Run)
      "'user:a*' is no tenant; a pattern is for rules: [tenant PATTERN] in nvshared.conf"),
     (["weight", "user:a", "3", "--gpu", "0"],
      "the terms of a tenant apply to each GPU; leave out --gpu"),
-    (["limit", "7", "--host-memory", "1GiB"], "the host memory of a process has no limit; give "
+    (["limit", "7", "--host-memory", "1GiB"], "a process has no host memory limit; give "
      "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
-    (["limit", "7", "--request", "30"], "a process cannot request time; give "
+    (["limit", "7", "--request", "30"], "a process has no compute request; give "
      "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["limit", "user:a"], "no limit is given; give --memory SIZE, --host-memory SIZE, "
      "--neighbour SIZE, --disk SIZE, --compute PERCENT or --request PERCENT"),
-    (["limit", "7", "--neighbour", "off"], "a process has no limit of borrowed memory; give "
+    (["limit", "7", "--neighbour", "off"], "a process has no neighbour limit; give "
      "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"),
     (["weight", "user:a", "1001"],
      "the weight cannot be '1001'; give a whole number from 1 to 1000, or none"),

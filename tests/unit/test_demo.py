@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.demo.gpu import DemoGPU
 from nvshared.demo.play import Act, Report, tasks
+from nvshared.demo.processes import DemoGPU, Outcome
 from nvshared.demo.show import Handovers
-from nvshared.demo.workload import Outcome
 from nvshared.units import MIB
 
 CARD = DemoGPU("a card", 512 * MIB, 512 * MIB, True, "in a test", 0, {})

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs, the GPU and the daemon of the demonstration.
+
+The GPU is a real one if one works, else a simulated one. The daemon is a private nvshared, on a
+private D-Bus if dbus-daemon exists. Programs and daemon are child processes, each in its own
+session. So Ctrl-C in the terminal reaches only this process, which ends its children in order. If
+this process is killed, the kernel kills the children (PR_SET_PDEATHSIG).
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from nvshared import library
+from nvshared.errors import NvshareError
+from nvshared.quantity import rounded
+from nvshared.units import GIB, KIB, MIB
+
+PR_SET_PDEATHSIG = 1
+PATIENCE = 3.0                          # seconds between the signal `stop` and SIGKILL
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: int | IO[bytes] | None = asyncio.subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = asyncio.subprocess.PIPE,
+    stderr: int | IO[bytes] | None = asyncio.subprocess.PIPE,
+    stop: signal.Signals = signal.SIGKILL,
+) -> AsyncIterator[Process]:
+    """Runs a process while the block runs. Then sends `stop`, and SIGKILL after PATIENCE."""
+    parent = os.getpid()
+
+    def prepare() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:      # the parent died before prctl()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = await asyncio.create_subprocess_exec(
+        *command, env=dict(environment), stdin=stdin, stdout=stdout, stderr=stderr,
+        start_new_session=True, preexec_fn=prepare)
+    try:
+        yield process
+    finally:
+        try:
+            if process.returncode is None and stop != signal.SIGKILL:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(stop)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), PATIENCE)
+        finally:
+            await _end(process)
+
+
+async def _end(process: Process) -> None:
+    """Kills the process's group, and waits for the process, even if cancelled meanwhile."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    cancelled = False
+    while process.returncode is None:
+        try:
+            await process.wait()
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+async def errors_of(process: Process) -> str:
+    """The text that the process writes to stderr until it ends."""
+    assert process.stderr is not None
+    return (await process.stderr.read()).decode(errors="replace").strip()
+
+
+OUT_OF_MEMORY = 3                       # exit status of nvshare-workload when an allocation fails
+
+Event = dict[str, Any]                  # one line of nvshare-workload --json
+
+
+class Task(NamedTuple):
+    """The parameters of a run of nvshare-workload; but for `name`, its options."""
+
+    name: str                           # shown to the user
+    memory: int                         # bytes
+    chunk: int                          # bytes
+    steps: int
+    cpu_ms: int                         # CPU time after each step
+    kernel_us: int                      # GPU time for each chunk and step, besides computing
+    seed: int
+
+    def command(self) -> list[str]:
+        """The command line."""
+        _, *options = self._asdict().items()
+        words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options]
+        return [str(library.workload()), "--json", *(word for pair in words for word in pair)]
+
+
+class Outcome(NamedTuple):
+    """The result of a run."""
+
+    task: Task
+    status: int                         # exit status, negative for a signal
+    checksum: str                       # of all its memory; "": it did not finish
+    right: bool                         # every chunk equals the CPU's result
+    seconds: float                      # from its start to its results, without the check
+    message: str                        # the last line on stderr
+
+    @property
+    def out_of_memory(self) -> bool:
+        """The program ended because an allocation failed."""
+        return self.status == OUT_OF_MEMORY
+
+    @property
+    def verdict(self) -> str:
+        """The result in a few words."""
+        if self.out_of_memory:
+            return f"{self.task.name} out of memory"
+        if self.right:
+            return f"{self.task.name} right"
+        if self.checksum and not self.message:
+            return f"{self.task.name} WRONG"
+        return f"{self.task.name} failed: {self.message or f'status {self.status}'}"
+
+
+SIMULATED_MEMORY = 256 * MIB
+SIMULATED_COPY_RATE = 4 * GIB           # bytes a second each way
+MOST = 8 * GIB                          # bytes used of a real card; more would only take longer
+LEAST = 256 * MIB                       # bytes; below, a context alone would fill the card
+HOST_SHARE = 0.5                        # part of the free host memory that swapped memory may use
+NO_DRIVER = 5                           # exit status of nvshare-workload without a driver
+
+
+class DemoGPU(NamedTuple):
+    """A GPU, and the environment for programs that use it."""
+
+    name: str
+    total: int                          # bytes
+    capacity: int                       # bytes of `total` that the programs share
+    simulated: bool
+    why: str                            # why it is simulated, or how much of it is used
+    ballast: int                        # free bytes to occupy so that `capacity` bytes stay free
+    environment: dict[str, str]         # of a program that uses the GPU without nvshared
+
+    def sharing(self) -> dict[str, str]:
+        """The environment of a program that shares the GPU; keeps other preloaded libraries."""
+        return library.preloaded(self.environment)
+
+
+async def find(folder: Path, simulate: bool) -> DemoGPU:
+    """The real GPU, or a simulated one whose state lies in `folder`.
+
+    `simulate`: do not even look for a real one. Raises NvshareError if a real
+    one works but has too little memory left.
+    """
+    # A socket without a daemon: programs must not find the machine's own nvshared.
+    environment = {**os.environ, "NVSHARE_SOCKET": str(folder / "nvshare.sock")}
+    environment[library.PRELOAD] = ":".join(library.preloads(environment))
+    if simulate:
+        return _simulated(environment, folder, "as requested")
+    status, answer, words = await _try(environment)
+    if status == OUT_OF_MEMORY:
+        raise NvshareError(
+            "the GPU has no memory left for a demonstration", "try again with --simulate"
+        )
+    if status != 0:
+        return _simulated(
+            environment, folder, "this machine has no NVIDIA driver" if status == NO_DRIVER else
+            f"the GPU of this machine does not work: {words}")
+    return _real(environment, str(answer["gpu"]), int(answer["total"]), int(answer["free"]))
+
+
+def _simulated(environment: dict[str, str], folder: Path, why: str) -> DemoGPU:
+    path = [str(library.simulator()), environment.get("LD_LIBRARY_PATH", "")]
+    return DemoGPU("a simulated GPU", SIMULATED_MEMORY, SIMULATED_MEMORY, True, why, 0, {
+        **environment,
+        "LD_LIBRARY_PATH": ":".join(filter(None, path)),
+        "NVSHARE_SIM_DIR": str(folder / "simulator"),
+        "NVSHARE_SIM_GPUS": "1",
+        "NVSHARE_SIM_MEMORY": str(SIMULATED_MEMORY),
+        "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPY_RATE),
+    })
+
+
+def _real(environment: dict[str, str], name: str, total: int, free: int) -> DemoGPU:
+    available = re.search(r"^MemAvailable: +(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    if available is None:
+        raise NvshareError("/proc/meminfo does not say how much memory is available")
+    host_memory = int(HOST_SHARE * int(available[1]) * KIB)
+    capacity = min(free, MOST, host_memory) // MIB * MIB
+    if capacity < LEAST:
+        raise NvshareError(
+            f"{name} and this machine have only {capacity // MIB} MiB left for a demonstration",
+            "try again with --simulate",
+        )
+    why = f"{rounded(capacity)} of its {rounded(total)} are "
+    why += "free" if capacity > free - GIB else "used, so that it is over soon"
+    return DemoGPU(name, total, capacity, False, why, free - capacity, environment)
+
+
+async def _try(environment: dict[str, str]) -> tuple[int, Event, str]:
+    """Runs nvshare-workload: its exit status, "allocated" event, and last line on stderr."""
+    command = [str(library.workload()), "--json", "--memory", "1MiB", "--steps", "1"]
+    async with running(command, environment) as process:
+        output, errors = await process.communicate()
+        words = errors.decode(errors="replace").strip().splitlines() or [""]
+        answer: Event = json.loads(output.splitlines()[0]) if output else {}
+        return await process.wait(), answer, words[-1]
+
+
+START = 20.0                            # seconds until the daemon must be ready
+TRACE = "trace.jsonl"
+TQ = 2                                  # seconds; short, so that busy programs hand over, too
+# Variables that would override the daemon's configuration file; removed.
+SETTINGS = ("NVSHARE_BUS", "NVSHARE_METRICS_ENABLE", "STATE_DIRECTORY", "LISTEN_PID", "LISTEN_FDS")
+
+BUS = """\
+<busconfig>
+  <type>session</type>
+  <listen>unix:path={path}</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow send_destination="*"/>
+    <allow receive_sender="*"/>
+    <allow own="*"/>
+  </policy>
+</busconfig>
+"""
+
+CONFIGURATION = """\
+[nvshared]
+socket = {socket}
+bus = {bus}
+trace = {trace}
+state-dir = {state}
+[gpu]
+tq = {tq}
+capacity = {capacity}
+"""
+
+
+@contextlib.asynccontextmanager
+async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
+    """Runs nvshared for the programs of `gpu`; it writes its trace to TRACE in `folder`.
+
+    Yields the address of its D-Bus; "": it has none. Raises NvshareError if it does not start.
+    """
+    (folder / TRACE).touch()
+    async with contextlib.AsyncExitStack() as stack:
+        bus = ""
+        if program := shutil.which("dbus-daemon"):
+            bus = await _start_bus(stack, program, folder)
+        configuration = folder / "nvshared.conf"
+        configuration.write_text(CONFIGURATION.format(
+            socket=folder / "nvshare.sock", bus=bus or "none", trace=folder / TRACE,
+            state=folder / "state",
+            # In percent: the setting applies to all cards, and another card may be smaller.
+            tq=TQ, capacity=f"{100 * gpu.capacity / gpu.total:.2f}%",
+        ))
+        await _start_daemon(stack, gpu, folder, configuration)
+        yield bus
+
+
+async def _start_bus(stack: contextlib.AsyncExitStack, program: str, folder: Path) -> str:
+    configuration = folder / "bus.conf"
+    configuration.write_text(BUS.format(path=folder / "bus"))
+    process = await stack.enter_async_context(running(
+        [program, f"--config-file={configuration}", "--nofork", "--print-address=1"],
+        os.environ, stop=signal.SIGTERM,
+    ))
+    assert process.stdout is not None
+    address = (await process.stdout.readline()).decode().strip()
+    if not address:
+        words = await errors_of(process)
+        raise NvshareError(f"a message bus for the demonstration did not start: {words}")
+    return address
+
+
+async def _start_daemon(
+    stack: contextlib.AsyncExitStack, gpu: DemoGPU, folder: Path, configuration: Path
+) -> None:
+    # The daemon reports by systemd's protocol, sd_notify, that it is ready.
+    notifications = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    notifications.setblocking(False)
+    notifications.bind(str(folder / "notify"))
+    environment = {name: text for name, text in gpu.environment.items() if name not in SETTINGS}
+    # nvshared may be imported from outside Python's default path: pass this process's path.
+    environment |= {"NOTIFY_SOCKET": str(folder / "notify"),
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    log = folder / "nvshared.log"
+    with log.open("wb") as file:
+        process = await stack.enter_async_context(running(
+            [sys.executable, "-P", "-m", "nvshared", "--config", str(configuration)],
+            environment, stdout=file, stderr=file, stop=signal.SIGTERM,
+        ))
+    if not await _settled(process, notifications):
+        raise NvshareError(f"nvshared was not ready after {START:.0f} seconds")
+    if process.returncode is not None:
+        words = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise NvshareError(f"nvshared did not start: {words[-1].removeprefix('nvshared: ')}")
+
+
+async def _settled(process: Process, notifications: socket.socket) -> bool:
+    """Waits until the daemon reports that it is ready, or has ended. False: neither in START."""
+    loop = asyncio.get_running_loop()
+
+    async def listen() -> None:
+        while b"READY=1" not in await loop.sock_recv(notifications, 4096):
+            continue
+
+    tasks = [asyncio.create_task(listen()), asyncio.create_task(process.wait())]
+    try:
+        done, _ = await asyncio.wait(
+            tasks, timeout=START, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
