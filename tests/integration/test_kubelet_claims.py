@@ -173,7 +173,7 @@ def test_claims_of_a_pod_are_summed(lab: ClaimLab) -> None:
     assert lab.prepare("a").devices
     assert lab.prepare("b").devices
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 70, "memory-limit": 128 * MIB}
-    assert "several GPUs by NVIDIA's CDI devices alone" in lab.prepare_error("c")
+    assert "several GPUs only by NVIDIA's CDI devices" in lab.prepare_error("c")
     lab.cdi.joinpath("nvidia.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": [
         {"name": one["attributes"]["uuid"]["string"]} for one in lab.devices()]}))
     assert "on different GPUs" in lab.prepare_error("c")

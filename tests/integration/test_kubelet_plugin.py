@@ -31,7 +31,7 @@ def test_plugin_is_ready_once_a_running_kubelet_has_registered_it(node: Node) ->
     """Pods that are bound before, as after an update, are refused for good."""
     node.daemon()
     node.start()
-    assert "kubelet knows nvshare.com/gpu now" in node.log.read_text()
+    assert "kubelet has registered nvshare.com/gpu" in node.log.read_text()
     node.kill_plugin()
     node.log.write_text("")
     node.kubelet.stop()
