@@ -103,7 +103,7 @@ def rival(
     take from then on.
     """
     results: list[Result] = []
-    one = _start(command, environment, told=True)
+    one = _start(command, environment, has_stdin=True)
     try:
         yield results
         assert one.process.stdin is not None
@@ -149,13 +149,14 @@ class _Running:
 
 
 def _start(
-    command: Sequence[str], environment: dict[str, str] | None, told: bool = False,
+    command: Sequence[str], environment: dict[str, str] | None, has_stdin: bool = False,
     user: int | None = None,
 ) -> _Running:
     # Closed by end().
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE if told else None, stdout=output, stderr=errors,
+        command, cwd=ROOT, stdin=subprocess.PIPE if has_stdin else None, stdout=output,
+        stderr=errors,
         env={**os.environ, **(environment or {})}, user=user,
     )
     return _Running(tuple(command), process, output, errors, time.monotonic())

@@ -81,7 +81,7 @@ class Mutation:
         """The file with the change."""
         return text[:self.start] + self.new + text[self.end:]
 
-    def told(self, text: str) -> str:
+    def description(self, text: str) -> str:
         """Where it is and what changes."""
         return f"{self.path}:{self.line}: {text[self.start:self.end]!r} -> {self.new!r}"
 
@@ -224,19 +224,19 @@ def main() -> None:
     random.Random(options.seed).shuffle(found)
     if options.list:
         for one in found[:options.count]:
-            print(one.told((tree / one.path).read_text()))
+            print(one.description((tree / one.path).read_text()))
         return
     noticed = counted = 0
     for one in found:
         if counted == options.count:
             break
-        told = one.told((tree / one.path).read_text())
+        description = one.description((tree / one.path).read_text())
         test = noticing(tree, one, options.prefix.split())
         if test is None:
             continue
         counted += 1
         noticed += bool(test)
-        print(f"{'noticed' if test else 'MISSED '} {told}  {test}", flush=True)
+        print(f"{'noticed' if test else 'MISSED '} {description}  {test}", flush=True)
     print(f"{noticed} of {counted} noticed ({100 * noticed // max(counted, 1)} %)")
 
 

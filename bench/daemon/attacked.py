@@ -28,7 +28,7 @@ from nvshared.errors import NvshareError
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 
-ATTACKER, SOMEBODY = 65_534, 65_533     # user ids
+ATTACKER, ATTACKED_USER = 65_534, 65_533     # user ids
 PAUSE = 0.05                            # seconds between two HELLOs
 UP_WITHIN = 60.0                        # seconds until an attack is there
 HELLO_MOST = 200.0                      # goals, in ms
@@ -93,7 +93,7 @@ def attacker(daemon: Service, name: str, width: int) -> Iterator["subprocess.Pop
 def hello(daemon: Service) -> float:
     """How long one of another user takes, from the connection to the answer; ms."""
     began = time.perf_counter()
-    os.seteuid(SOMEBODY)
+    os.seteuid(ATTACKED_USER)
     try:
         client = Client(daemon.socket, daemon.uuid, 0)
     finally:

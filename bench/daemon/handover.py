@@ -69,13 +69,13 @@ def _99th(values: list[float]) -> float:
 def _hand_over(crowd: Crowd, holder: Client) -> tuple[Client, float, float]:
     """Who has it then, and the microseconds since it was released and since STOP."""
     began = time.perf_counter_ns()
-    told = began
+    stop_received = began
     following: list[Client] = []
 
     def heard(client: Client, kind: int) -> bool:
-        nonlocal told
+        nonlocal stop_received
         if kind == Type.STOP:
-            told = time.perf_counter_ns()
+            stop_received = time.perf_counter_ns()
         elif kind == Type.RUN and client is not holder:
             following.append(client)
         return bool(following)
@@ -85,7 +85,7 @@ def _hand_over(crowd: Crowd, holder: Client) -> tuple[Client, float, float]:
     ended = time.perf_counter_ns()
     holder.want()
     crowd.ask(holder)                   # the daemon is done with that, too
-    return following[0], (ended - began) / 1e3, (ended - told) / 1e3
+    return following[0], (ended - began) / 1e3, (ended - stop_received) / 1e3
 
 
 def _running(crowd: Crowd) -> Client:

@@ -40,7 +40,7 @@ class Idle:
 
 
 def handovers() -> list[handover.Latency]:
-    """Without memory, with memory, while somebody asks for everything, and while NVML stalls."""
+    """Without memory, with memory, while a program reads all objects, while NVML stalls."""
     found = []
     for number in CROWDS:
         with service(CARD, *SETTINGS) as daemon:

@@ -142,8 +142,8 @@ def _report(
         print(f"kept in {output}", file=sys.stderr)
     for result in results:
         if output is not None and result.drawing:
-            place = f"{output.stem}-{result.variant}-{result.setting}.svg".replace(" ", "-")
-            output.with_name(place).write_text(svg(result.drawing, result.marks))
+            drawing_name = f"{output.stem}-{result.variant}-{result.setting}.svg".replace(" ", "-")
+            output.with_name(drawing_name).write_text(svg(result.drawing, result.marks))
 
 
 def _interrupted(number: int, _: object) -> NoReturn:

@@ -163,8 +163,8 @@ def _percentiles(
     words: str, took: Sequence[float], most: float | None = None, slowest: float | None = None
 ) -> Iterator[Goal]:
     for percent, goal in ((50, most), (90, None), (99, slowest)):
-        what = "median" if percent == 50 else f"{percent}th percentile"
-        yield Goal(words + what, percentile(took, percent), "ms", most=goal)
+        label = "median" if percent == 50 else f"{percent}th percentile"
+        yield Goal(words + label, percentile(took, percent), "ms", most=goal)
 
 
 def percentile(took: Sequence[float], percent: int) -> float | None:

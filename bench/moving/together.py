@@ -173,7 +173,7 @@ def charged(gib: float) -> int:
         program = start("bench.moving.program", daemon.socket, gib)
         right = program.receive()[1]
 
-        def look(moment: str) -> None:
+        def record_memory(moment: str) -> None:
             children = Path(f"/proc/{daemon.process.pid}/task/{daemon.process.pid}/children")
             helpers = [rss(int(pid)) for pid in children.read_text().split()]
             own = Path("/proc/self/cgroup").read_text().split(":")[-1].strip()
@@ -185,12 +185,12 @@ def charged(gib: float) -> int:
                 daemon=rss(daemon.process.pid), helper=helpers,
                 cgroup_mib=int(group[0].read_text()) // MIB if group else None)
 
-        look("running")
+        record_memory("running")
         for number in range(2):
             answer = daemon.order("park", program.pid)
-            look(f"parked {number + 1}: {answer}")
+            record_memory(f"parked {number + 1}: {answer}")
             same = program.ask("step")[0][0] == right
-            look(f"awake {number + 1}: {same}")
+            record_memory(f"awake {number + 1}: {same}")
         program.end()
         daemon.end()
     return not same

@@ -52,7 +52,7 @@ def together(card: Card) -> Iterator[Result]:
     programs = commands(card, steps, rounds_of(card))
     after = [run([one], _plain(card))[0] for one in programs]
     serial = sum(one.seconds for one in after)
-    yield told("one after the other", after, serial, serial, steps)
+    yield outcome_of_both("one after the other", after, serial, serial, steps)
     limit = PATIENCE * serial + (60 if card.simulated else 0)
     for quantum in QUANTA:
         with card.log.open("ab") as log, sharing(
@@ -60,7 +60,7 @@ def together(card: Card) -> Iterator[Result]:
             "--tq", card.quantum(quantum), environment=dict(card.environment), log=log,
         ) as daemon:
             both = run(programs, daemon.environment, limit)
-        yield told(f"nvshared, quantum {quantum} s", both, _last(both), serial, steps)
+        yield outcome_of_both(f"nvshared, quantum {quantum} s", both, _last(both), serial, steps)
     for name, way in others.there().items():
         try:
             with way(card, None) as environment:
@@ -68,10 +68,12 @@ def together(card: Card) -> Iterator[Result]:
         except NvshareError as error:
             yield failed("together", name, error)
         else:
-            yield told(name, both, _last(both), serial, steps)
+            yield outcome_of_both(name, both, _last(both), serial, steps)
 
 
-def told(name: str, ended: Sequence[Ended], seconds: float, serial: float, steps: int) -> Result:
+def outcome_of_both(
+    name: str, ended: Sequence[Ended], seconds: float, serial: float, steps: int
+) -> Result:
     """How both ended."""
     lacking = sum(one.code == NO_MEMORY for one in ended)
     finished = sum(one.code == 0 for one in ended)

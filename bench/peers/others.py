@@ -74,16 +74,16 @@ def _hami(card: Card, folder: Path, limit: int | None) -> Iterator[Mapping[str, 
 @contextmanager
 def _mps(card: Card, limit: int | None) -> Iterator[Mapping[str, str]]:
     """With a limit as its share of each program's threads."""
-    place = card.log.with_name("mps")
-    place.mkdir(exist_ok=True)
-    where = {"CUDA_MPS_PIPE_DIRECTORY": str(place), "CUDA_MPS_LOG_DIRECTORY": str(place)}
+    folder = card.log.with_name("mps")
+    folder.mkdir(exist_ok=True)
+    where = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
     control = ["nvidia-cuda-mps-control"]
     started = subprocess.run(
         [*control, "-d"], env={**os.environ, **where}, capture_output=True, text=True, check=False)
     if started.returncode != 0:
         raise NvshareError("MPS does not start here", started.stderr.strip() or "it says nothing")
     try:
-        _await((place / "control").exists, "MPS")
+        _await((folder / "control").exists, "MPS")
         share = {} if limit is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(limit)}
         yield {**_plain(card), **where, **share}
     finally:

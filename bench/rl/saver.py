@@ -61,9 +61,9 @@ def now() -> int:
     return time.monotonic_ns() // 1000
 
 
-def say(**what: object) -> None:
+def say(**fields: object) -> None:
     """One line of JSON."""
-    print(json.dumps(what), flush=True)
+    print(json.dumps(fields), flush=True)
 
 
 if __name__ == "__main__":

@@ -70,10 +70,10 @@ def weights(card: Card) -> Iterator[Result]:
     for shapes in ((LARGE, LARGE), (MILLISECOND, MILLISECOND), (SMALL, LARGE),
                    (SMALL, MILLISECOND, TRAINING)):
         programs = [
-            Program(shape, {"weight": str(100 << place)}) for place, shape in enumerate(shapes)
+            Program(shape, {"weight": str(100 << rank)}) for rank, shape in enumerate(shapes)
         ]
-        due = [100 * (1 << place) / ((1 << len(shapes)) - 1) for place in range(len(shapes))]
-        words = ":".join(str(1 << place) for place in range(len(shapes)))
+        due = [100 * (1 << rank) / ((1 << len(shapes)) - 1) for rank in range(len(shapes))]
+        words = ":".join(str(1 << rank) for rank in range(len(shapes)))
         setting = f"{words}, {', '.join(shape.name for shape in shapes)}"
         yield _shares(card, "weights", setting, programs, due, TURNS, least=97)
 

@@ -21,7 +21,7 @@ class Agenda(Protocol):
 
     now: int
 
-    def schedule(self, when: int, what: Callable[[], None]) -> None:
+    def schedule(self, when: int, callback: Callable[[], None]) -> None:
         """Calls `what` at a moment."""
 
 

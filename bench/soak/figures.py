@@ -36,7 +36,7 @@ Figures = dict[tuple[str, str], float]
 Samples = dict[tuple[str, str], list[tuple[float, float]]]      # with the seconds of each
 
 
-def of_process(who: str, pid: int) -> Figures:
+def of_process(process: str, pid: int) -> Figures:
     """Memory in 10^6 bytes, open files, threads.
 
     "own" is what belongs to the process alone: of the simulated card's memory, which is mapped
@@ -56,10 +56,10 @@ def of_process(who: str, pid: int) -> Figures:
         return int(status[name].split()[0]) * 1024 / MB
 
     return {
-        (who, "resident MB"): memory("VmRSS"),
-        (who, "own MB"): memory("RssAnon"),
-        (who, "files"): len(list((folder / "fd").iterdir())),
-        (who, "threads"): int(status["Threads"]),
+        (process, "resident MB"): memory("VmRSS"),
+        (process, "own MB"): memory("RssAnon"),
+        (process, "files"): len(list((folder / "fd").iterdir())),
+        (process, "threads"): int(status["Threads"]),
     }
 
 

@@ -32,7 +32,7 @@ from tests.integration.servicemanager import ServiceManager
 BETWEEN = 0.3                           # seconds between two kills, on average
 DAEMON = 0.15                           # the part of kills that are the daemon's
 TOLD = 0.3                              # the part of the others that may end by themselves
-STALLED = 120.0                         # seconds in which somebody must have got a turn
+STALLED = 120.0                         # seconds in which a program must have got a turn
 PATIENCE = 600.0                        # seconds to compare everything, at the end
 QUANTUM = "20ms"
 SAMPLES = 400                           # fewer say only how programs come and go
@@ -101,7 +101,7 @@ class Soak:
         """The daemon, or a program; or a program may end by itself."""
         if self.dice.random() < DAEMON:
             assert self.daemon is not None
-            self.killed_early += not any("READY=1" in told for told in self.manager.told)
+            self.killed_early += not any("READY=1" in sent for sent in self.manager.notifications)
             self.daemon.kill()
             self.daemon.wait()
             self.killed_daemons += 1

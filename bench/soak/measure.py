@@ -44,7 +44,7 @@ from nvshared.machine.nvml import NVML
 
 QUANTUM = "100ms"
 LEAST_TURNS = 1.0                       # a second: fewer, and it was not what is claimed
-STALLED = 60.0                          # seconds in which somebody must have got a turn
+STALLED = 60.0                          # seconds in which a program must have got a turn
 PATIENCE = 600.0                        # seconds for the programs to compare everything at the end
 SIMULATED = "NVSHARE_SOAK_SIMULATED"    # set for the process that has the simulated libraries
 
@@ -60,7 +60,7 @@ def has_card() -> bool:
 
 def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace, nvml: NVML,
          uuid: str) -> Figures:
-    """All figures of this moment. Raises NvshareError if somebody has ended."""
+    """All figures of this moment. Raises NvshareError if a process has ended."""
     found: Figures = {}
     if daemon.process.poll() is not None:
         raise NvshareError(f"the daemon ended with {daemon.process.returncode}")

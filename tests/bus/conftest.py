@@ -9,7 +9,7 @@ from nvshared.bus import Publication
 from nvshared.bus.authority import Caller
 from nvshared.sharing.manager import Manager
 from tests.bus.service import (
-    SOMEBODY,
+    OTHER_UID,
     Peeper,
     PrivateBus,
     a_manager,
@@ -49,18 +49,18 @@ async def other(publication: Publication, private: PrivateBus) -> AsyncIterator[
 
 
 @pytest.fixture
-def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+def other_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers are neither root nor the daemon's user."""
 
     async def uid(_caller: Caller) -> int:
-        return SOMEBODY
+        return OTHER_UID
 
     monkeypatch.setattr(Caller, "uid", uid)
 
 
 @pytest.fixture
 async def caller(
-    manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
+    manager: Manager, private: PrivateBus, other_user: None, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Peeper]:
     """A D-Bus client of that user on the private bus, which replaces the system bus."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)

@@ -45,8 +45,8 @@ CONFIGURATION = """\
 </busconfig>
 """
 PROPERTIES = "org.freedesktop.DBus.Properties"
-SOMEBODY = 4711                         # a user other than root and the daemon's
-NOBODY = 4_999_999                      # no process has such a number
+OTHER_UID = 4711                         # a user other than root and the daemon's
+UNUSED_PID = 4_999_999                      # no process has such a number
 SAMPLE = Sample(
     memory_used=40 * GIB, utilisation=0.97, temperature=61, power=412.4, processes=()
 )
@@ -114,7 +114,7 @@ def a_manager(store: StateFile | None = None, tenancy: Tenancy | None = None) ->
 
 
 def a_client(
-    manager: Manager, gpu: GPU, *, pid: int = NOBODY,
+    manager: Manager, gpu: GPU, *, pid: int = UNUSED_PID,
     tenants: tuple[Tenant, ...] = (Tenant(Kind.USER, "root"),),
 ) -> Client:
     """A program that has said HELLO: 20 GiB on the card, 10 GiB in host memory."""

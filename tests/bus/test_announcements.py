@@ -131,11 +131,11 @@ async def test_hundred_changes_are_announced_by_two_signals(
     first, last = 31, 131
     arrived = {first: asyncio.Event(), last: asyncio.Event()}
 
-    def look(message: Message) -> None:
+    def note_change(message: Message) -> None:
         if message.member == "PropertiesChanged":
             arrived[message.body[1]["TQ"].value].set()
 
-    other.bus.add_message_handler(look)
+    other.bus.add_message_handler(note_change)
     # The first goes out at once; those that follow closely wait for each other.
     manager.set_tq(first * SECOND, "0")
     await arrived[first].wait()

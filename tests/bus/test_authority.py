@@ -31,8 +31,8 @@ from nvshared.names import (
 from nvshared.sharing.manager import Manager
 from nvshared.units import MILLISECOND, SECOND
 from tests.bus.service import (
+    OTHER_UID,
     PROPERTIES,
-    SOMEBODY,
     Peeper,
     PrivateBus,
     a_timer,
@@ -41,7 +41,7 @@ from tests.bus.service import (
 )
 from tests.bus.test_calls import STANDARD, refusal
 
-NOBODY = 65534                          # a user that every system has
+NOBODY_UID = 65534                          # a user that every system has
 
 
 class Polkit(Peeper):
@@ -125,7 +125,7 @@ async def test_call_that_polkit_denies_is_refused_with_its_action(
         name, sentence = refusal(await caller.call("SetTQ", "u", [5]))
         assert name == STANDARD + "AccessDenied"
         assert "com.nvshare.set-tq" in sentence
-        assert str(SOMEBODY) in sentence
+        assert str(OTHER_UID) in sentence
         assert len(polkit.asked) == 1
     assert manager.tq == 30 * SECOND
 
@@ -191,7 +191,7 @@ async def test_call_that_waits_for_polkit_delays_no_other_call(
 
 
 async def test_call_that_waits_for_polkit_is_refused_when_the_daemon_stops(
-    manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
+    manager: Manager, private: PrivateBus, other_user: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
     monkeypatch.setattr("nvshared.bus.dispatch.PATIENCE", 0.01)
@@ -241,7 +241,7 @@ async def test_pending_polkit_checks_are_limited_per_connection_and_user(
     users: dict[str, int] = {}
 
     async def uid(caller: Caller) -> int:
-        return users.get(caller.name, SOMEBODY)
+        return users.get(caller.name, OTHER_UID)
 
     monkeypatch.setattr(Caller, "uid", uid)
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
@@ -251,7 +251,7 @@ async def test_pending_polkit_checks_are_limited_per_connection_and_user(
         peeper(private.address) as third, peeper(private.address) as administrator,
     ):
         polkit.silent = True
-        users[administrator.bus.unique_name or ""] = SOMEBODY + 1
+        users[administrator.bus.unique_name or ""] = OTHER_UID + 1
         calls = change(first, authority.CHECKS_EACH_CONNECTION + 2)
         await refused(calls, 2)
         calls += change(second, authority.CHECKS_EACH_CONNECTION)
@@ -343,7 +343,7 @@ async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
 
 
 async def test_call_on_a_private_bus_is_refused_without_asking_polkit(
-    manager: Manager, private: PrivateBus, somebody: None
+    manager: Manager, private: PrivateBus, other_user: None
 ) -> None:
     async with (
         polkit_on(private.address) as polkit,
@@ -365,16 +365,16 @@ async def test_user_that_started_the_daemon_may_change_settings(
     assert manager.tq == 5 * SECOND
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="to be somebody else one must be root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_user_that_did_not_start_the_daemon_may_change_nothing(
     other: Peeper, manager: Manager, private: PrivateBus
 ) -> None:
     process = await asyncio.create_subprocess_exec(
         "dbus-send", f"--bus={private.address}", "--dest=com.nvshare", "--print-reply",
         "/com/nvshare", "com.nvshare.Manager.SetTQ", "uint32:5",
-        stderr=asyncio.subprocess.PIPE, user=NOBODY, extra_groups=[],
+        stderr=asyncio.subprocess.PIPE, user=NOBODY_UID, extra_groups=[],
     )
     _, errors = await process.communicate()
     assert "AccessDenied" in errors.decode()
-    assert f"uid {NOBODY}" in errors.decode()
+    assert f"uid {NOBODY_UID}" in errors.decode()
     assert manager.tq == 30 * SECOND

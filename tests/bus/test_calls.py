@@ -286,11 +286,11 @@ async def test_read_of_gpu_figures_samples_the_card_first(
 ) -> None:
     gpu = manager.gpus[0]
 
-    def look(looked: Callable[[], None]) -> None:
+    def take_sample(looked: Callable[[], None]) -> None:
         gpu.sample = replace(gpu.sample, temperature=77)
         asyncio.get_running_loop().call_soon(looked)
 
-    gpu.request_sample = look
+    gpu.request_sample = take_sample
     path = gpu_path(0)
     if how == "Get":
         body = [STATISTICS_INTERFACE, "Temperature"]

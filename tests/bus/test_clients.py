@@ -10,7 +10,7 @@ from nvshared.scheduler.settings import Terms
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
-from tests.bus.service import SOMEBODY, Peeper, PrivateBus, a_client
+from tests.bus.service import OTHER_UID, Peeper, PrivateBus, a_client
 from tests.bus.test_authority import polkit_on
 from tests.bus.test_calls import STANDARD, refusal
 from tests.unit.scripted import Scripted
@@ -102,7 +102,7 @@ async def test_terms_of_other_users_programs_need_polkit(
     manager: Manager, caller: Peeper, private: PrivateBus,
     member: str, signature: str, body: list[object], terms: Terms,
 ) -> None:
-    client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY + 1)
+    client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID + 1)
     async with polkit_on(private.address) as polkit:
         reply = await caller.call(TWINS.get(member, member), "u" + signature, [client.id, *body])
         name, sentence = refusal(reply)
@@ -120,7 +120,7 @@ async def test_owner_may_tighten_terms_without_authentication(
     manager: Manager, caller: Peeper, private: PrivateBus,
     member: str, signature: str, body: list[object], terms: Terms,
 ) -> None:
-    client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)
+    client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
     async with polkit_on(private.address) as polkit:
         await on(caller, client, member, signature, body)
         assert client.terms.in_force == terms
@@ -131,13 +131,13 @@ async def test_owner_may_tighten_terms_without_authentication(
 async def test_owner_may_not_exceed_terms_of_the_administrator(
     manager: Manager, caller: Peeper, private: PrivateBus
 ) -> None:
-    client = owned_by(a_client(manager, manager.gpus[0]), SOMEBODY)
+    client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
     manager.set_terms(client.id, "memory_limit", 4 * GIB)
     manager.set_terms(client.id, "compute_limit", 50)
     manager.set_terms(client.id, "suspended", True)
     before = client.terms
     async with polkit_on(private.address) as polkit:
-        said = f"{MANAGE} is not permitted to uid {SOMEBODY}"
+        said = f"{MANAGE} is not permitted to uid {OTHER_UID}"
         for member, signature, body, bound in (
             ("SetMemoryLimit", "ut", [client.id, 5 * GIB], "limited the program to 4GiB"),
             ("SetMemoryLimit", "ut", [client.id, 0], "limited the program to 4GiB"),
@@ -153,9 +153,9 @@ async def test_owner_may_not_exceed_terms_of_the_administrator(
             assert (";" in sentence) is bool(bound)
         assert len(polkit.asked) == 6
         # Of another one's program that is not what is in the way.
-        owned_by(client, SOMEBODY + 1)
+        owned_by(client, OTHER_UID + 1)
         assert refusal(await caller.call("ResumeClient", "u", [client.id]))[1] == said
-        owned_by(client, SOMEBODY)
+        owned_by(client, OTHER_UID)
     assert client.terms == before
     reply = await caller.call("SetMemoryLimit", "ut", [client.id, GIB])
     assert reply.message_type is MessageType.METHOD_RETURN

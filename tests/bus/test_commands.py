@@ -17,7 +17,7 @@ from nvshared.errors import ExitCode
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
 from nvshared.units import SECOND
-from tests.bus.service import NOBODY, PrivateBus, a_client, decide, private_bus
+from tests.bus.service import UNUSED_PID, PrivateBus, a_client, decide, private_bus
 from tests.unit.scripted import DEFAULTS, FACTS
 
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
@@ -99,7 +99,7 @@ async def test_drain_names_programs_with_swapped_memory(manager: Manager, ctl: R
     assert ended.out == "python[4999999] on GPU 0, 10.0G in host memory: python\n"
     assert ended.err.startswith("nvsharectl: 1 program would stand still without nvshared; ")
     found = json.loads((await ctl("drain", "--check", "--json")).err)
-    assert found["left"] == [{"pid": NOBODY, "gpu": 0}]
+    assert found["left"] == [{"pid": UNUSED_PID, "gpu": 0}]
     # Without --check those that fit are let in, and others waited for.
     changed = asyncio.Event()
     manager.gpus[0].changed.connect(lambda: changed.set())
@@ -109,7 +109,7 @@ async def test_drain_names_programs_with_swapped_memory(manager: Manager, ctl: R
     assert not waiting.done()
     manager.gpus[0].leave(client)
     assert (await waiting).out.splitlines()[-2:] == [
-        f"python[{NOBODY}] goes on without nvshared, or has ended",
+        f"python[{UNUSED_PID}] goes on without nvshared, or has ended",
         "nvshared can be stopped: no program needs it now.",
     ]
 
@@ -142,7 +142,7 @@ async def test_status_as_json_has_gpus_and_clients(
     found = json.loads(ended.out)
     assert [gpu["uuid"] for gpu in found["gpus"]] == [gpu.facts.uuid for gpu in manager.gpus]
     (shown,) = found["clients"]
-    assert (shown["id"], shown["gpu"], shown["pid"]) == (client.id, 0, NOBODY)
+    assert (shown["id"], shown["gpu"], shown["pid"]) == (client.id, 0, UNUSED_PID)
     assert shown["swapped"] == client.memory.allocated - client.memory.resident
 
 
@@ -160,7 +160,7 @@ async def test_clients_command_lists_the_clients_of_a_gpu(manager: Manager, ctl:
 async def test_help_example_for_process_ids_prints_only_process_ids(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
-    (command,) = [line for line, what in clients.examples if what == "their process ids"]
+    (command,) = [line for line, text in clients.examples if text == "their process ids"]
     a_client(manager, manager.gpus[0], pid=11)
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(
@@ -229,9 +229,9 @@ async def test_reset_command_keeps_terms_of_programs(manager: Manager, ctl: Run)
     await ctl("limit", "11", "--memory", "1GiB")
     assert (await ctl("reset")).code == ExitCode.OK
     assert client.terms.in_force == Terms(1 << 30)
-    told = " ".join((await ctl("reset", "--help")).out.split())
-    assert "set for single programs with limit, weight and suspend stays" in told
-    assert "undo all" not in told
+    help_text = " ".join((await ctl("reset", "--help")).out.split())
+    assert "set for single programs with limit, weight and suspend stays" in help_text
+    assert "undo all" not in help_text
 
 
 async def test_preempt_without_an_index_takes_the_only_gpu(manager: Manager, ctl: Run) -> None:
@@ -451,17 +451,18 @@ async def test_top_ends_quietly_when_its_pipe_is_closed(ctl: Run, private: Priva
 
 
 @pytest.mark.parametrize(
-    ("place", "code", "words"),
+    ("redirection", "code", "words"),
     [(">&-", 0, ""), (">/dev/full", 1, "the output cannot be written: No space left on device")],
 )
 async def test_command_with_unwritable_stdout_fails_with_the_reason(
-    ctl: Run, private: PrivateBus, place: str, code: int, words: str
+    ctl: Run, private: PrivateBus, redirection: str, code: int, words: str
 ) -> None:
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
-    ended = await run("bash", "-c", f"{quoted} status {place}", NVSHARE_BUS=private.address)
+    ended = await run("bash", "-c", f"{quoted} status {redirection}", NVSHARE_BUS=private.address)
     assert ended.code == code
     assert ended.err == (f"nvsharectl: {words}\n" if words else "")
-    ended = await run("bash", "-c", f"{quoted} status --json {place}", NVSHARE_BUS=private.address)
+    ended = await run(
+        "bash", "-c", f"{quoted} status --json {redirection}", NVSHARE_BUS=private.address)
     assert ended.code == code
     assert [json.loads(line)["error"] for line in ended.err.splitlines()] == [words] * bool(words)
 
@@ -479,14 +480,14 @@ async def test_help_with_an_unwritable_stdout_fails_with_a_single_line(arguments
     assert ended.err == ""
 
 
-@pytest.mark.parametrize("place", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 @pytest.mark.parametrize("arguments", ["frob", "frob --json", "set-tq 5 --gpu 9"])
 async def test_command_with_unwritable_stderr_keeps_its_exit_code(
-    ctl: Run, private: PrivateBus, place: str, arguments: str
+    ctl: Run, private: PrivateBus, redirection: str, arguments: str
 ) -> None:
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(
-        "bash", "-c", f"{quoted} {arguments} {place}", NVSHARE_BUS=private.address,
+        "bash", "-c", f"{quoted} {arguments} {redirection}", NVSHARE_BUS=private.address,
         PYTHONUNBUFFERED="",            # as people have it: what cannot be written is kept
     )
     code = ExitCode.NO_SUCH_THING if "9" in arguments else ExitCode.INVALID_ARGS

@@ -186,9 +186,9 @@ async def test_history_command_prints_a_table_with_totals(ctl: Run) -> None:
 
 
 async def test_history_as_json_and_csv_has_exact_units(ctl: Run) -> None:
-    told = json.loads((await ctl("--since", "2h", "--all", "--json", "--by", "user")).out)
-    assert (told["by"], told["gpus"], told["step_usec"], told["missing"]) == ("user", 2, 0, "")
-    assert told["rows"][1] | {"start_usec": 0} == {
+    document = json.loads((await ctl("--since", "2h", "--all", "--json", "--by", "user")).out)
+    assert [document[name] for name in ("by", "gpus", "step_usec", "missing")] == ["user", 2, 0, ""]
+    assert document["rows"][1] | {"start_usec": 0} == {
         "start_usec": 0, "name": "bob", "user": "", "gpu_usec": 5 * SECOND,
         "held_usec": 10 * SECOND, "waited_usec": 3 * SECOND, "turns": 4, "handovers": 2,
         "handover_usec": SECOND // 2, "bytes_in": GIB, "bytes_out": 2 * GIB,

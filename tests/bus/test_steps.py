@@ -10,18 +10,18 @@ from nvshared.errors import ExitCode, NoSuchClient, NotPermitted
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
-from tests.bus.service import SOMEBODY, PrivateBus, a_client
+from tests.bus.service import OTHER_UID, PrivateBus, a_client
 from tests.bus.test_clients import owned_by
 from tests.bus.test_commands import Run, ctl, sentence
 
 __all__ = ["ctl"]                       # a fixture
 
 
-@pytest.mark.usefixtures("somebody")
+@pytest.mark.usefixtures("other_user")
 async def test_limit_command_permitted_in_part_names_the_limits_set(
     manager: Manager, ctl: Run
 ) -> None:
-    client = owned_by(a_client(manager, manager.gpus[0], pid=11), SOMEBODY)
+    client = owned_by(a_client(manager, manager.gpus[0], pid=11), OTHER_UID)
     manager.set_terms(client.id, "compute_limit", 50)
     ended = await ctl("limit", "11", "--memory", "1GiB", "--compute", "60")
     assert ended.code == ExitCode.NOT_PERMITTED
@@ -34,11 +34,11 @@ async def test_limit_command_permitted_in_part_names_the_limits_set(
     assert "; the administrator has limited the program to 50 % of the time" in ended.err
 
 
-@pytest.mark.usefixtures("somebody")
+@pytest.mark.usefixtures("other_user")
 async def test_limit_command_permitted_on_one_gpu_names_that_gpu(
     manager: Manager, ctl: Run
 ) -> None:
-    one, two = (owned_by(a_client(manager, gpu, pid=11), SOMEBODY) for gpu in manager.gpus)
+    one, two = (owned_by(a_client(manager, gpu, pid=11), OTHER_UID) for gpu in manager.gpus)
     manager.set_terms(two.id, "memory_limit", GIB)
     ended = await ctl("limit", "11", "--compute", "60", "--memory", "2GiB")
     assert (
@@ -63,7 +63,7 @@ async def test_flags_of_the_original_nvshare_refused_in_part_name_the_setting_ma
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told", "setting"),
+    ("arguments", "message", "setting"),
     [
         (["weight", "11", "200"], "weight", {"weight": 200}),
         (["suspend", "11"], "suspended", {"suspended": True}),
@@ -72,7 +72,7 @@ async def test_flags_of_the_original_nvshare_refused_in_part_name_the_setting_ma
 )
 async def test_term_command_that_fails_on_one_gpu_names_the_other(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str],
-    told: str, setting: dict[str, object],
+    message: str, setting: dict[str, object],
 ) -> None:
     _, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
     change = manager.set_terms
@@ -86,7 +86,7 @@ async def test_term_command_that_fails_on_one_gpu_names_the_other(
     ended = await ctl(*arguments)
     assert (ended.code, sentence(ended)) == (
         ExitCode.NO_SUCH_THING,
-        f"it has just ended (done: {told} on GPU 0; not done: {told} on GPU 1)",
+        f"it has just ended (done: {message} on GPU 0; not done: {message} on GPU 1)",
     )
     said = json.loads((await ctl(*arguments, "--json")).err)
     assert (said["done"], said["not_done"], said["unknown"]) == (

@@ -269,8 +269,8 @@ async def test_pods_are_shown_by_name_after_setpods(
     client = a_client(manager, manager.gpus[0], tenants=(Tenant(Kind.USER, "root"), pod))
     await announced(publication, other)
     await other.watch()
-    told = [["7d1c", "lab", "train", {"9f1c": "ma\x1bin"}]]
-    await other.call("SetPods", "a(sssa{ss})", [told])
+    pods = [["7d1c", "lab", "train", {"9f1c": "ma\x1bin"}]]
+    await other.call("SetPods", "a(sssa{ss})", [pods])
     assert (client.tenant, client.container) == ("pod:lab/train", "ma?in")
     assert await announced(publication, other) == [(client_path(client.id), CLIENT_INTERFACE, {
         "Name": "lab/train", "Tenant": "pod:lab/train"})]

@@ -155,7 +155,7 @@ async def test_top_says_that_a_silent_daemon_does_not_answer(private: PrivateBus
 
 
 async def test_top_shows_a_refusal_as_a_sentence(
-    manager: Manager, private: PrivateBus, somebody: None, monkeypatch: pytest.MonkeyPatch
+    manager: Manager, private: PrivateBus, other_user: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = a_client(manager, manager.gpus[0])
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)

@@ -12,7 +12,7 @@ from nvshared.scheduler.actions import TurnEnd, TurnEnded, TurnStarted
 from nvshared.scheduler.snapshot import Wait
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
-from tests.bus.service import NOBODY, Peeper, a_client, decide
+from tests.bus.service import UNUSED_PID, Peeper, a_client, decide
 from tests.bus.test_commands import Run, ctl
 from tests.unit.scripted import Scripted
 
@@ -79,10 +79,10 @@ async def test_processes_that_do_not_share_are_listed_as_unshared(
     gpu = manager.gpus[0]
     client = a_client(manager, gpu, pid=1)
     processes = (
-        Process(client.peer.pid, 20 * GIB), Process(NOBODY, None), Process(os.getpid(), GIB),
+        Process(client.peer.pid, 20 * GIB), Process(UNUSED_PID, None), Process(os.getpid(), GIB),
     )
     gpu.sample = replace(gpu.sample, processes=processes)
-    gpu.unsuspendable[NOBODY] = "it uses several GPUs"
+    gpu.unsuspendable[UNUSED_PID] = "it uses several GPUs"
     shown = await other.properties(gpu_path(0), STATISTICS_INTERFACE)
     assert isinstance(shown["Unshared"], list)
     (own, gone) = shown["Unshared"]
@@ -90,4 +90,4 @@ async def test_processes_that_do_not_share_are_listed_as_unshared(
     assert own[1] == os.getuid()
     assert own[2] not in ("", "?")
     assert own[3:] == [GIB, ""]
-    assert gone == [NOBODY, (1 << 32) - 1, "?", 0, "it uses several GPUs"]
+    assert gone == [UNUSED_PID, (1 << 32) - 1, "?", 0, "it uses several GPUs"]

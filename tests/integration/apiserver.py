@@ -187,10 +187,10 @@ class ApiServer:
         with self.news:
             self._tell("DELETED", self.slices.pop(name), SLICES)
 
-    def _tell(self, kind: str, what: dict[str, Any], path: str = PODS) -> None:
+    def _tell(self, kind: str, document: dict[str, Any], path: str = PODS) -> None:
         with self.news:
             self.version += 1
-            one = _shown(what) if path == PODS else what
+            one = _shown(document) if path == PODS else document
             one["metadata"]["resourceVersion"] = str(self.version)
             self.history.append((self.version, path, kind, json.loads(json.dumps(one))))
             self.news.notify_all()
@@ -212,30 +212,30 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Lists or watches."""
-        place = urlsplit(self.path)
-        asked = {key: value[0] for key, value in parse_qs(place.query).items()}
+        url = urlsplit(self.path)
+        asked = {key: value[0] for key, value in parse_qs(url.query).items()}
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
             return self._refuse(401, "Unauthorized")
         if not self._may():
             return None
-        if place.path == f"/api/v1/nodes/{NODE}":
+        if url.path == f"/api/v1/nodes/{NODE}":
             return self._answer({"metadata": {"name": NODE, "uid": "of-the-node"}})
-        if place.path.startswith(CLAIMS):
-            name = place.path.removeprefix(CLAIMS)
+        if url.path.startswith(CLAIMS):
+            name = url.path.removeprefix(CLAIMS)
             self.api.asked.release()
             with self.api.gate:
                 pass
             if name not in self.api.claims:
                 return self._refuse(404, f'resourceclaims "{name}" not found')
             return self._answer(self.api.claims[name])
-        if place.path not in (PODS, SLICES) or asked["fieldSelector"] != f"spec.nodeName={NODE}":
+        if url.path not in (PODS, SLICES) or asked["fieldSelector"] != f"spec.nodeName={NODE}":
             return self._refuse(403, "pods is forbidden: you are another node")
         self.send_response(200)
         self.end_headers()
         if "watch" in asked:
-            return self._watch(place.path, int(asked["resourceVersion"]))
+            return self._watch(url.path, int(asked["resourceVersion"]))
         with self.api.news:
-            found, begin = self.api.listed(place.path), int(asked.get("continue", 0))
+            found, begin = self.api.listed(url.path), int(asked.get("continue", 0))
             end = begin + min(PAGE, int(asked["limit"]))
             self._say({
                 "metadata": {
@@ -301,11 +301,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _may(self) -> bool:
         """Whether the account may do it; notes what it does."""
-        place = urlsplit(self.path)
-        match = PATH.fullmatch(place.path)
+        url = urlsplit(self.path)
+        match = PATH.fullmatch(url.path)
         assert match, self.path
         verb = VERBS.get(self.command) or (
-            "get" if match["name"] else "watch" if "watch=1" in place.query else "list")
+            "get" if match["name"] else "watch" if "watch=1" in url.query else "list")
         right = match["group"] or "", match["resource"] + (match["part"] or ""), verb
         if right not in self.api.rights:
             self._refuse(403, f"pods is forbidden: the account may not {right}")
@@ -325,26 +325,26 @@ class Handler(BaseHTTPRequestHandler):
             if too_old:
                 self._say({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
                 return
-            for _, place, kind, one in news:
-                if place == path:
+            for _, url, kind, one in news:
+                if url == path:
                     self._say({"type": kind, "object": one})
             version = news[-1][0]
 
     def _last(self) -> int:
         return self.api.history[-1][0] if self.api.history else 0
 
-    def _answer(self, what: Any) -> None:
+    def _answer(self, document: Any) -> None:
         self.send_response(200)
         self.end_headers()
-        self._say(what)
+        self._say(document)
 
     def _refuse(self, code: int, message: str) -> None:
         self.send_response(code)
         self.end_headers()
         self._say({"kind": "Status", "message": message})
 
-    def _say(self, what: Any) -> None:
-        self.wfile.write(json.dumps(what).encode() + b"\n")
+    def _say(self, document: Any) -> None:
+        self.wfile.write(json.dumps(document).encode() + b"\n")
         self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:

@@ -45,8 +45,8 @@ def use_meminfo(path: str) -> None:
     host.MEMINFO = Path(path)
 
 
-def cut(what: str) -> None:
-    first, calls, *end = what.split(":")
+def cut(fault: str) -> None:
+    first, calls, *end = fault.split(":")
     whole = checkpoint.ask
     left = [first]
 

@@ -65,7 +65,7 @@ class Hook:
         return self.memory.resident == self.memory.allocated and self.need <= self.room
 
     @property
-    def lacks(self) -> bool:
+    def lacks_memory(self) -> bool:
         """It may run and cannot."""
         return self.running and not self.whole
 
@@ -96,7 +96,7 @@ class Commander:
         self.reopened = 0
         self.beyond = 0                 # questions for more than the card holds
         self.yielded = 0                # moves that were cut short
-        self.copying = 0                # times that somebody said its program copies
+        self.copying = 0                # reports that a program copies
         self.ending = False             # programs that exit take their driver with them
         self.hooks: list[Hook] = []
         self._path = path
@@ -135,7 +135,7 @@ class Commander:
         """Only listens. Not for silence: one that runs has always something to say."""
         deadline = time.monotonic() + PATIENCE
         while not done():
-            assert time.monotonic() < deadline, f"somebody does not {awaited}: {self.hooks}"
+            assert time.monotonic() < deadline, f"a client does not {awaited}: {self.hooks}"
             self.receive(1)
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class Commander:
             self._make_whole(hook, free)
 
     def _order_running(self, hook: Hook, free: int) -> None:
-        if hook.lacks and not hook.moves:
+        if hook.lacks_memory and not hook.moves:
             if hook.room + free >= hook.need:
                 slack = min(hook.room + free - hook.need, 8 * MIB)
                 # Never less than it has: it runs, and may take that before it hears of this.

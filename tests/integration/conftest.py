@@ -84,9 +84,9 @@ class Site:
         """What has been written so far into the file "trace" of this folder."""
         return written(self.folder / "trace")
 
-    def lines(self, **what: object) -> list[Line]:
+    def lines(self, **fields: object) -> list[Line]:
         """Those of the trace that say so."""
-        return [line for line in self.trace() if what.items() <= line.items()]
+        return [line for line in self.trace() if fields.items() <= line.items()]
 
     def command(self, *options: str) -> list[str]:
         return [

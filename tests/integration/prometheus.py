@@ -37,15 +37,15 @@ def _cached() -> Path:
 
 
 def _fetch() -> Path:
-    place = _cached().parents[1]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as name:
+    folder = _cached().parents[1]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         folder = Path(name)
         _run(folder, "apt-get", "-qq", "download", "prometheus")
         (package,) = folder.glob("*.deb")
         _run(folder, "dpkg-deb", "-x", str(package), "unpacked")
-        shutil.rmtree(place, ignore_errors=True)
-        (folder / "unpacked").rename(place)
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "unpacked").rename(folder)
     return _cached()
 
 

@@ -35,7 +35,7 @@ class ServiceManager:
         self.site = site
         self.kept: dict[str, int] = {}
         self.stored = 0                 # descriptors that were ever handed over
-        self.told: list[str] = []
+        self.notifications: list[str] = []
         self._changed = threading.Condition()
         site.socket.parent.mkdir()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -51,13 +51,13 @@ class ServiceManager:
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
         """A daemon with all that is kept; ready when this returns."""
         daemon = self.begin(*options, **environment)
-        self.wait(lambda: "READY=1" in self.told)
+        self.wait(lambda: "READY=1" in self.notifications)
         return daemon
 
     def begin(self, *options: str, **environment: str) -> subprocess.Popen[str]:
         """The same, but this does not wait for it."""
         with self._changed:
-            self.told.clear()
+            self.notifications.clear()
             names = ["nvshared.socket", *self.kept]
             numbers = [self._listening.fileno(), *self.kept.values()]
             command = [
@@ -77,7 +77,7 @@ class ServiceManager:
     def wait(self, condition: Callable[[], bool]) -> None:
         """Until what we were told makes this so."""
         with self._changed:
-            assert self._changed.wait_for(condition, PATIENCE), (self.told, self.kept)
+            assert self._changed.wait_for(condition, PATIENCE), (self.notifications, self.kept)
 
     def close(self) -> None:
         """Lets go of everything, as when the unit is stopped."""
@@ -119,4 +119,4 @@ class ServiceManager:
             with contextlib.suppress(KeyError):
                 os.close(self.kept.pop(words["FDNAME"]))
         else:
-            self.told.append(message.decode())
+            self.notifications.append(message.decode())

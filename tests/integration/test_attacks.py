@@ -33,11 +33,11 @@ from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import SETTINGS, finish, program
 
 IS_ROOT = os.geteuid() == 0
-SOMEBODY = 65534                        # a user that every system has
+NOBODY_UID = 65534                        # a user that every system has
 LARGE = 700 * MIB                       # two of these do not fit
 CROWD, CROWDS = 2500, 4                 # connections of each, and how many attackers
 WIDTH = 20                              # connections at a time, of an attack that makes new ones
-OF_ONE_USER = 1024                      # the limit that is set unless somebody sets another
+OF_ONE_USER = 1024                      # the default limit
 OF_A_CONNECTION = 2                     # descriptors before anything was said: a socket, a pidfd
 HAND_OVERS = 10
 MOST_MEMORY = 100 * MIB                 # that the daemon may ever occupy
@@ -112,7 +112,7 @@ def attack(
     `rest`."""
     # One that plays along as a client may have turns, and may take its time; on another card.
     card = 1 if name in ("change", "gang") else 0
-    user = ["--uid", str(SOMEBODY)] if IS_ROOT else []
+    user = ["--uid", str(NOBODY_UID)] if IS_ROOT else []
     popen = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.attacker", name, address,
          "--gpu", site.uuids[card].hex(), *user, *options],
@@ -208,25 +208,25 @@ def test_program_beyond_the_users_connections_runs_unshared_and_logs_the_reason(
 
 
 def as_somebody(
-    site: Site, user: int = SOMEBODY, *options: str
+    site: Site, user: int = NOBODY_UID, *options: str
 ) -> subprocess.CompletedProcess[str]:
     """A program of the attacker's, from its start to its end.
 
     It is copied to the site: other users may be unable to reach the checkout, as below /root.
     """
-    place = site.folder / "build"
-    if not place.exists():
-        shutil.copytree(BUILD / "simulator", place / "simulator",
+    pipe = site.folder / "build"
+    if not pipe.exists():
+        shutil.copytree(BUILD / "simulator", pipe / "simulator",
                         ignore=lambda folder, names: [n for n in names if ".so" not in n])
         for name in ("nvshare-workload", "libnvshare.so"):
-            shutil.copy(BUILD / name, place / name)
-        subprocess.run(["chmod", "-R", "a+rX", str(place)], check=True)
+            shutil.copy(BUILD / name, pipe / name)
+        subprocess.run(["chmod", "-R", "a+rX", str(pipe)], check=True)
     return subprocess.run(
-        [str(place / "nvshare-workload"), *(options or ("--memory", "8MiB")), "--steps", "2"],
+        [str(pipe / "nvshare-workload"), *(options or ("--memory", "8MiB")), "--steps", "2"],
         env={
-            **site.environment, "LD_LIBRARY_PATH": str(place / "simulator"),
-            "LD_PRELOAD": str(place / "libnvshare.so"), "NVSHARE_SOCKET": str(site.socket),
-        }, cwd=place,
+            **site.environment, "LD_LIBRARY_PATH": str(pipe / "simulator"),
+            "LD_PRELOAD": str(pipe / "libnvshare.so"), "NVSHARE_SOCKET": str(site.socket),
+        }, cwd=pipe,
         user=user, group=user, extra_groups=[], capture_output=True, text=True,
         timeout=PATIENCE, check=False,
     )
@@ -254,10 +254,10 @@ def test_clients_hand_over_during_an_attack(
 # nobody; the attacker itself is answered where others are to know less of it, and it no more.
 @another_user
 @pytest.mark.parametrize(
-    "what", ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"]
+    "lookup", ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"]
 )
 def test_clients_hand_over_while_lookups_about_an_attacker_hang(
-    site: Site, start: Callable[..., Daemon], what: str
+    site: Site, start: Callable[..., Daemon], lookup: str
 ) -> None:
     box = site.folder / "box"
     (box / "proc").mkdir(parents=True)
@@ -267,10 +267,11 @@ def test_clients_hand_over_while_lookups_about_an_attacker_hang(
     site.environment["NVSHARE_TEST_PIPES"] = str(box)
     daemon = start("--tq", "3600", "--debug")
     silent = attack(site, "hold", str(site.socket), "--width", "1", "--rounds", "1",
-                    before=partial(hang, box, what))
+                    before=partial(hang, box, lookup))
     silent.wait_for("done")             # later ones are turned away, when too many are unknown
     attackers = [
-        attack(site, name, str(site.socket), "--width", str(WIDTH), before=partial(hang, box, what))
+        attack(
+            site, name, str(site.socket), "--width", str(WIDTH), before=partial(hang, box, lookup))
         for name in ("answer_nothing", "come_and_go")
     ]
     hand_over(site)
@@ -288,21 +289,21 @@ def test_clients_hand_over_while_lookups_about_an_attacker_hang(
     print(*(line for line in log.splitlines() if "the event loop stood" in line))
 
 
-def hang(box: Path, what: str, pid: int) -> None:
+def hang(box: Path, lookup: str, pid: int) -> None:
     """Has questions of this kind about this process block."""
     folder = box / "proc" / str(pid)
     folder.mkdir()
     for file in ("comm", "stat", "cgroup", "status", "uid_map", "cmdline"):
         (folder / file).symlink_to(f"/proc/{pid}/{file}")
-    if what in ("cmdline", "memory.current"):
+    if lookup in ("cmdline", "memory.current"):
         for file, text in (("comm", "a" * 15), ("cgroup", "0::/slow")):
             (folder / file).unlink()
             (folder / file).write_text(f"{text}\n")
-    place = {"users": box, "memory.current": box / "groups" / "slow"}.get(what, folder) / what
-    if place.parent == folder:
-        place.unlink()
-    if not place.exists():
-        os.mkfifo(place)
+    pipe = {"users": box, "memory.current": box / "groups" / "slow"}.get(lookup, folder) / lookup
+    if pipe.parent == folder:
+        pipe.unlink()
+    if not pipe.exists():
+        os.mkfifo(pipe)
 
 
 @another_user
@@ -315,7 +316,7 @@ def test_other_user_is_granted_a_whole_card_during_an_attack(
 ) -> None:
     daemon = start("--swap-budget", "4GiB")
     attacker = attack(site, name, str(site.socket), "--width", str(WIDTH))
-    done = as_somebody(site, SOMEBODY - 1, "--memory", "900MiB", "--used", "10%")
+    done = as_somebody(site, NOBODY_UID - 1, "--memory", "900MiB", "--used", "10%")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     daemon.is_well()

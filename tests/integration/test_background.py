@@ -19,14 +19,14 @@ pytestmark = [
     pytest.mark.other_user,
 ]
 
-SOMEBODY = 65534                        # a user that every system has
+NOBODY_UID = 65534                        # a user that every system has
 
 # Two programs of one user are of one tenant. What it needs of the disk is read before.
 OTHER_USER = f'''
 import ctypes, json, os, sys, threading
 ctypes.CDLL("libcuda.so.1")
 ptx = open("libhook/demo/kernels.ptx", "rb").read()
-os.setgroups([]); os.setgid({SOMEBODY}); os.setuid({SOMEBODY})
+os.setgroups([]); os.setgid({NOBODY_UID}); os.setuid({NOBODY_UID})
 '''
 SAME_USER = 'import threading\nptx = open("libhook/demo/kernels.ptx", "rb").read()\n'
 KERNEL = '''
@@ -74,7 +74,7 @@ for line in sys.stdin:
 
 
 class Pair:
-    """A daemon, a program of ours, and one of somebody else's."""
+    """A daemon, a program of this user, and one of another."""
 
     def __init__(self, site: Site, bus: str, state: Path) -> None:
         self.site, self.bus = site, bus
@@ -99,9 +99,9 @@ class Pair:
         assert isinstance(found, int)
         return found
 
-    def tell(self, what: str) -> None:
+    def tell(self, command: str) -> None:
         """The other program, and it has done so."""
-        self.other.tell(what)
+        self.other.tell(command)
         self.other.hears()
 
     def goes_on(self) -> None:

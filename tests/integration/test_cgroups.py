@@ -60,9 +60,9 @@ def test_allocation_beyond_the_cgroup_limit_is_refused_until_the_limit_rises(sit
     assert program.hears() == [False]
     _, errors = program.popen.communicate("\n", timeout=PATIENCE)
     assert program.popen.returncode == 0
-    told = [line for line in errors.splitlines() if "out of GPU memory" in line]
+    refusals = [line for line in errors.splitlines() if "out of GPU memory" in line]
     limits = [f"{box.root}/pod/memory.high is {size}MiB" for size in (640, 1280)]
-    assert [line.split(" and ")[-1] for line in told] == limits
+    assert [line.split(" and ")[-1] for line in refusals] == limits
     journal = site.log.read_text()
     because = "is out of memory, because what leaves the card must fit into host memory, and "
     assert all(because + limit in journal for limit in limits)

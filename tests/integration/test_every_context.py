@@ -27,7 +27,7 @@ address, other, size = c_uint64(), c_void_p(), 64 * MIB
 call("cuMemAlloc_v2", byref(address), size)
 '''
 
-# The driver's own function, as somebody finds it who does not ask the loader.
+# The driver's own function, found without the loader.
 PAST_THE_LIBRARY = '''
 import subprocess
 def past(name):

@@ -184,12 +184,12 @@ def paths() -> Iterator[list[bytes]]:
 def test_user_cannot_change_its_tenant_by_making_cgroups(site: Site, groups: Path) -> None:
     site.start("--trace", str(site.folder / "trace"))
     theirs = {}
-    for place, own in (
+    for group, own in (
         (manager(groups, ALICE), ""),
         (delegated(groups / "jupyter-alice.service", ALICE), "unit:jupyter-alice.service"),
         (delegated(groups / "lab" / "alice", ALICE), ""),
     ):
-        attacker = pretender(site, place, ALICE)
+        attacker = pretender(site, group, ALICE)
         for folders in paths():
             says(attacker, " ".join(name.hex() for name in folders), "was there")
         theirs[attacker.popen.pid] = own
@@ -346,14 +346,14 @@ def test_daemon_inside_a_pod_knows_the_tenants_of_other_pods(
         made(kubepods / f"pod{UID}" / CONTAINER): f"pod:{UID}",
         made(groups / "lab.slice" / "train.service"): "unit:train.service",
     }
-    for place, name in places.items():
-        program = workload(site, place, BOB, "--memory", "8MiB", "--steps", "1")
+    for group, name in places.items():
+        program = workload(site, group, BOB, "--memory", "8MiB", "--steps", "1")
         program.communicate()
         assert program.returncode == 0
         wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
         assert tenants(site, program.pid) == [{name, f"user:{user(BOB)}"}]
-    for place in (delegated(groups / "lab" / "alice", ALICE), manager(groups, ALICE)):
-        attacker = pretender(site, place, ALICE)
+    for group in (delegated(groups / "lab" / "alice", ALICE), manager(groups, ALICE)):
+        attacker = pretender(site, group, ALICE)
         for folders in (["kubepods", f"pod{UID}"], [f"pod{UID}"], ["besteffort", f"pod{UID}"]):
             says(attacker, " ".join(os.fsencode(name).hex() for name in folders), "was there")
         pid = attacker.popen.pid

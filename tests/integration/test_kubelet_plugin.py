@@ -223,7 +223,7 @@ def test_nvshare_kubelet_without_kubelet_exits_and_names_the_folder(node: Node) 
     assert "--root-dir" in said
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without the permission")
 @pytest.mark.other_user
 def test_nvshare_kubelet_without_permission_exits_and_names_the_path(node: Node) -> None:
     node.kubelet.folder.parent.chmod(0o755)

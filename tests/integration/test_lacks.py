@@ -21,7 +21,7 @@ from tests.integration.conftest import ROOT, Site, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_start import one_sentence
 
-NOBODY = 65534                          # a user that every system has
+NOBODY_UID = 65534                          # a user that every system has
 
 needs_bus = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount, or be another user")
@@ -35,8 +35,8 @@ import locale, os, socket, sys
 import nvshared.cli.settings, nvshared.control.connection
 from nvshared.cli.main import main
 os.setgroups([])
-os.setgid({NOBODY})
-os.setuid({NOBODY})
+os.setgid({NOBODY_UID})
+os.setuid({NOBODY_UID})
 sys.exit(main())
 """
 
@@ -145,7 +145,7 @@ def test_without_polkit_only_root_may_change_anything(site: Site, bus: PrivateBu
     )
     assert done.returncode == ExitCode.NOT_PERMITTED
     assert done.stderr.splitlines() == [
-        f"nvsharectl: com.nvshare.set-tq is not permitted to uid {NOBODY}: "
+        f"nvsharectl: com.nvshare.set-tq is not permitted to uid {NOBODY_UID}: "
         "polkit, which could permit it, does not run; run it with sudo"
     ]
     with Control(bus.address) as control:

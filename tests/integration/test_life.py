@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in a process's life while the card is somebody else's: threads, signals, children,
-other programs in its place, its end, debuggers. The programs are life.c closing.c
+"""Events in a process's life while another client holds the card: threads, signals, children,
+exec, exit, debuggers. The programs are life.c closing.c
 and plugin.c."""
 
 import shutil
@@ -75,7 +75,7 @@ def taken(program: Life) -> Hook:
 
 
 def until_it_waits(hook: Hook) -> None:
-    """The daemon asks for the card back because somebody stands at the gate."""
+    """The daemon sends STOP because a thread of the program waits at the gate."""
     while True:
         record = hook.hear()
         assert record is not None
@@ -93,7 +93,7 @@ def comes_back(program: Life) -> str:
 
 
 def until_wanted(hook: Hook) -> None:
-    """The daemon says that somebody stands at the gate, and lets this one go on."""
+    """The daemon reports that another program waits at the gate. The holder goes on."""
     while not hook.paced:
         record = hook.hear()
         assert record is not None
@@ -140,15 +140,15 @@ print(child)
     assert f"[{int(said)}]" not in errors
 
 
-@pytest.mark.parametrize("what", [
+@pytest.mark.parametrize("action", [
     "plain", "fork-first",
     pytest.param("interrupted", id="while signals arrive"),
     pytest.param("late", id="in an exit handler"),
 ])
 def test_evicted_memory_is_loaded_when_the_program_launches(
-    site: Site, life: Path, what: str
+    site: Site, life: Path, action: str
 ) -> None:
-    comes_back(Life(site, life, what))
+    comes_back(Life(site, life, action))
 
 
 def test_libcuda_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> None:
@@ -174,21 +174,21 @@ def test_plugin_may_be_closed_while_its_thread_waits_at_the_gate(
     comes_back(Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "plugin", plugin))
 
 
-@pytest.mark.parametrize("what", [
+@pytest.mark.parametrize("action", [
     pytest.param("threads", id="started before cuInit"),
     pytest.param("cancel-allocating", id="after another was cancelled in an allocation"),
 ])
-def test_threads_of_a_program_may_use_the_card(site: Site, life: Path, what: str) -> None:
-    Life(site, life, what).ends()
+def test_threads_of_a_program_may_use_the_card(site: Site, life: Path, action: str) -> None:
+    Life(site, life, action).ends()
 
 
-@pytest.mark.parametrize("what", ["jump", "jump-beside"])
+@pytest.mark.parametrize("action", ["jump", "jump-beside"])
 def test_signal_handler_may_longjmp_out_of_a_waiting_call(
-    site: Site, life: Path, what: str
+    site: Site, life: Path, action: str
 ) -> None:
     """It leaves nothing behind: afterwards the program is idle and lets others have the card
     although its turn would last for an hour, and who still waits goes on."""
-    program = Life(site, life, what, tq="3600")
+    program = Life(site, life, action, tq="3600")
     for _ in range(3):
         hook = taken(program)
         until_wanted(hook)
@@ -225,15 +225,15 @@ def test_signal_handler_may_fork_during_a_waiting_call(site: Site, life: Path) -
     program.ends()
 
 
-@pytest.mark.parametrize(("what", "number", "code"), [
-    *((what, signal.SIGUSR1, signal.SIGUSR1) for what in ("exit", "_exit", "quick_exit")),
+@pytest.mark.parametrize(("action", "number", "code"), [
+    *((action, signal.SIGUSR1, signal.SIGUSR1) for action in ("exit", "_exit", "quick_exit")),
     ("abort", signal.SIGUSR1, -signal.SIGABRT), ("plain", signal.SIGTERM, -signal.SIGTERM),
 ])
 def test_signal_may_end_the_program_during_a_waiting_call(
-    site: Site, life: Path, what: str, number: int, code: int
+    site: Site, life: Path, action: str, number: int, code: int
 ) -> None:
     """By its handler, or without one. The next program finds the card's and the host's memory."""
-    program = Life(site, life, what)
+    program = Life(site, life, action)
     hook = taken(program)
     until_it_waits(hook)
     program.popen.send_signal(number)
@@ -252,15 +252,15 @@ def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: P
     program.ends()
 
 
-@pytest.mark.parametrize(("what", "word"), [
+@pytest.mark.parametrize(("action", "word"), [
     # It goes when its call is over, or in the next one, and takes no lock with it.
     pytest.param("cancel", "cancelled", id="cancel the thread"),
     pytest.param("bear", "borne", id="spawn programs"),
 ])
 def test_program_goes_on_beside_a_thread_that_waits_at_the_gate(
-    site: Site, life: Path, what: str, word: str
+    site: Site, life: Path, action: str, word: str
 ) -> None:
-    program = Life(site, life, what)
+    program = Life(site, life, action)
     hook = taken(program)
     program.says("waiting")
     until_it_waits(hook)
@@ -271,11 +271,11 @@ def test_program_goes_on_beside_a_thread_that_waits_at_the_gate(
     program.ends()
 
 
-@pytest.mark.parametrize("what", ["fork", "execute"])
-def test_child_process_is_a_client_of_its_own(site: Site, life: Path, what: str) -> None:
-    program = Life(site, life, what)
+@pytest.mark.parametrize("action", ["fork", "execute"])
+def test_child_process_is_a_client_of_its_own(site: Site, life: Path, action: str) -> None:
+    program = Life(site, life, action)
     hook = taken(program)
-    if what == "execute":
+    if action == "execute":
         until_it_waits(hook)
     hook.close()
     program.ends()

@@ -238,10 +238,10 @@ MOMENTS: dict[str, Callable[[dict[str, Any], int], bool]] = {
 }
 
 
-@pytest.mark.parametrize("whom", ["borrower", "daemon"])
+@pytest.mark.parametrize("role", ["borrower", "daemon"])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_kill_while_borrowed_memory_moves_loses_no_bytes_of_other_programs(
-    site: Site, moment: str, whom: str
+    site: Site, moment: str, role: str
 ) -> None:
     daemon, trace = start(site)
     programs = borrow(site, trace)
@@ -254,12 +254,12 @@ def test_kill_while_borrowed_memory_moves_loses_no_bytes_of_other_programs(
         if "memory" in line:
             held[pid] = borrowed(line)
     victim = daemon
-    if whom == "borrower":
+    if role == "borrower":
         victim = next(one for one in programs if one.pid == pid)
         programs.remove(victim)
     victim.kill()
     victim.wait()
-    if whom == "daemon":
+    if role == "daemon":
         start(site, trace="second")
     finish(own or [on_second(site, seed) for seed in (7, 8)])
     finish(programs)

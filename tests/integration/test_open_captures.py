@@ -61,9 +61,9 @@ RESTING = {
 
 
 @needs_context_events
-@pytest.mark.parametrize("what", RESTING)
-def test_idle_client_stops_while_a_capture_stays_open(site: Site, what: str) -> None:
-    body, expected = RESTING[what]
+@pytest.mark.parametrize("body", RESTING)
+def test_idle_client_stops_while_a_capture_stays_open(site: Site, body: str) -> None:
+    body, expected = RESTING[body]
     daemon, program = program_of(site, f"expected = {expected}\n{body}")
     daemon.send(OrderRecord(Type.STOP),
                 OrderRecord(Type.EVICT, number=2, host=1 << 40))
@@ -80,12 +80,12 @@ UNDER_WAY = {
 }
 
 
-@pytest.mark.parametrize("what", UNDER_WAY)
+@pytest.mark.parametrize("body", UNDER_WAY)
 def test_client_does_not_stop_while_work_is_in_flight_beside_a_capture(
-    site: Site, what: str
+    site: Site, body: str
 ) -> None:
     daemon, program = program_of(
-        site, "expected = 9\n" + UNDER_WAY[what]
+        site, "expected = 9\n" + UNDER_WAY[body]
         + "fill_in(side, 9)\nreached.value = 1\ncapture_ends()\n")
     daemon.send(OrderRecord(Type.STOP))
     daemon.assert_no_stop()

@@ -83,7 +83,7 @@ def linked(target: Path, which: tuple[str, str]) -> Path:
 
 
 def is_granted(site: Site, size: int) -> bool:
-    """Whether the daemon would promise so much of the card to somebody else."""
+    """Whether the daemon would promise so many bytes of the card to another client."""
     hook = site.hook()
     assert hook.hello() is not None
     granted = hook.allocate(size)

@@ -185,7 +185,7 @@ call("cuMemAddressFree", address, 2 * size)
     # The range of a pointer is the whole reservation, as an H200 has it.
     assert here == [0, 64 * MIB, 3, 1, 2, 0, 0, 128 * MIB, 0]
     hook = program.lose_card()
-    # The answers come although the card is somebody else's.
+    # The answers come although another client holds the card.
     assert program.hears() == here
     assert hook.running
     hook.close()

@@ -58,7 +58,7 @@ class Machine:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         return done.stdout
 
-    def look(self, line: str) -> bytes:
+    def request_page(self, line: str) -> bytes:
         """The screen of a command that ends by the key q."""
         child, terminal = pty.fork()
         if child == 0:
@@ -118,7 +118,7 @@ def test_commands_of_users_in_readme_succeed(machine: Machine) -> None:
     said = ""
     for line in pages.block("README.md", "nvsharectl run").splitlines():
         if line.startswith("nvsharectl top"):
-            machine.look(line.partition(" #")[0])
+            machine.request_page(line.partition(" #")[0])
         else:
             said += machine.run(line)
     assert said.count("trained") == 3
@@ -166,7 +166,7 @@ def test_busctl_command_in_readme_sets_the_quantum(machine: Machine) -> None:
 def test_commands_of_the_lab_server_succeed(machine: Machine, lines: str) -> None:
     for line in lines.splitlines():
         if line.startswith("nvsharectl top"):
-            machine.look(line.partition(" #")[0])
+            machine.request_page(line.partition(" #")[0])
         else:
             machine.run(line)
 

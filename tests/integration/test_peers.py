@@ -124,9 +124,9 @@ copied()
 ''')
 
 
-def apart(site: Site, program: Path, *what: str) -> subprocess.Popen[bytes]:
+def apart(site: Site, program: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [program, *what], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [program, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
              "NVSHARE_SOCKET": str(site.socket)},
     )

@@ -225,12 +225,12 @@ def test_preload_enable_without_programs_or_folders_is_refused(
     assert not (system.top / "etc").exists()
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "folder above", "folder of a link"])
+@pytest.mark.parametrize("obstacle", ["file", "folder", "folder above", "folder of a link"])
 def test_preload_enable_of_a_library_writable_by_others_is_refused(
-    system: System, what: str
+    system: System, obstacle: str
 ) -> None:
     path = system.top / INSIDE[1:]
-    match what:
+    match obstacle:
         case "file":
             changed = path
         case "folder":

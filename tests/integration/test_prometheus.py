@@ -28,8 +28,8 @@ ALERTS = PACKAGING / "prometheus" / "alerts.yml"
 EXAMPLE = PACKAGING / "prometheus" / "prometheus.yml"
 ALERT_TESTS = Path(__file__).with_name("alerts.yml")
 INSTALLED = "/usr/share/nvshared/prometheus/alerts.yml"
-NOBODY = 65534                          # a user that every system has
-TENANT = f"user:{pwd.getpwuid(NOBODY if os.geteuid() == 0 else os.getuid()).pw_name}"
+NOBODY_UID = 65534                          # a user that every system has
+TENANT = f"user:{pwd.getpwuid(NOBODY_UID if os.geteuid() == 0 else os.getuid()).pw_name}"
 
 # Names of processes.
 HOSTILE = (
@@ -107,9 +107,9 @@ class Prometheus:
                 cwd=folder, stderr=log,
             )
 
-    def ask(self, what: str, **arguments: str) -> Any:
+    def ask(self, path: str, **arguments: str) -> Any:
         """Its answer's data; what is wrong with the question is said by the test's failure."""
-        address = f"http://127.0.0.1:{self.port}/api/v1/{what}?{urllib.parse.urlencode(arguments)}"
+        address = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
             said = json.load(answer)
         assert said["status"] == "success", said
@@ -151,12 +151,12 @@ def server(public_site: Site, tmp_path: Path) -> Iterator[Prometheus]:
 
 def another_users(site: Site) -> "subprocess.Popen[str]":
     """A program of the tenant that is limited."""
-    somebody: dict[str, Any] = {}
+    user_options: dict[str, Any] = {}
     if os.geteuid() == 0:
-        somebody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        user_options = {"user": NOBODY_UID, "group": NOBODY_UID, "extra_groups": []}
     return site.program(
         [BUILD / "nvshare-workload", "--memory", 24 * MIB, "--chunk", 2 * MIB, "--until-told",
-         "--kernel-us", 2000], **somebody)
+         "--kernel-us", 2000], **user_options)
 
 
 DASHBOARD = json.loads((PACKAGING / "grafana" / "nvshare.json").read_text())

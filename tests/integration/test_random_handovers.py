@@ -137,8 +137,8 @@ def test_random_orders_to_many_programs_keep_every_byte(
     assert not all_tiers or min(commander.borrowed, commander.returned, commander.cleaned) > 0
     assert not all_tiers or (commander.stored > 0 and commander.emptied > 0)
     often = ("graphs", "shared", "pooled")
-    for what in (*often, "mapped_elsewhere", "reused", "touched") if thorough else often:
-        assert sum(one[what] for one in said) > 0, f"nothing of this was tried: {what}"
+    for event in (*often, "mapped_elsewhere", "reused", "touched") if thorough else often:
+        assert sum(one[event] for one in said) > 0, f"nothing of this was tried: {event}"
     print(f"{said}\n{commander.turns} turns, {commander.orders} orders, "
           f"{commander.bytes_moved >> 20} MiB moved, {commander.bytes_saved >> 20} "
           f"ready, {commander.refused} allocations refused, "

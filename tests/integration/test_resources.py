@@ -36,7 +36,7 @@ def moves(program: Life) -> None:
     program.ends()
 
 
-@pytest.mark.parametrize("what", [
+@pytest.mark.parametrize("action", [
     pytest.param("sandbox", id="membarrier is refused"),
     pytest.param("sandbox-without-ppoll", id="ppoll is refused", marks=pytest.mark.skipif(
         platform.machine() == "aarch64", reason="poll(3) is the system call ppoll(2) there")),
@@ -46,16 +46,16 @@ def moves(program: Life) -> None:
     pytest.param("small-stacks", id="threads have small stacks"),
 ])
 def test_program_with_unusual_resources_takes_turns(
-    site: Site, resources: Path, what: str
+    site: Site, resources: Path, action: str
 ) -> None:
-    moves(Life(site, resources, what))
+    moves(Life(site, resources, action))
 
 
-@pytest.mark.parametrize("what", ["closes-descriptors", "takes-descriptors"])
+@pytest.mark.parametrize("action", ["closes-descriptors", "takes-descriptors"])
 def test_program_that_overwrites_the_librarys_descriptors_keeps_its_files(
-    site: Site, resources: Path, tmp_path: Path, what: str
+    site: Site, resources: Path, tmp_path: Path, action: str
 ) -> None:
-    moves(Life(site, "env", "-C", tmp_path, resources, what))
+    moves(Life(site, "env", "-C", tmp_path, resources, action))
 
 
 def test_program_that_can_start_no_thread_runs_unshared(site: Site, resources: Path) -> None:
@@ -106,11 +106,11 @@ def test_service_threads_have_default_scheduling_all_processors_and_no_signals(
     program.ends()
 
 
-@pytest.mark.parametrize("what", ["takes-stderr", "takes-stderr-later"])
+@pytest.mark.parametrize("action", ["takes-stderr", "takes-stderr-later"])
 def test_library_writes_no_line_into_a_file_at_descriptor_2(
-    site: Site, resources: Path, tmp_path: Path, what: str
+    site: Site, resources: Path, tmp_path: Path, action: str
 ) -> None:
-    Life(site, "env", "-C", tmp_path, resources, what, **LINE, NVSHARE_DEBUG="1").ends()
+    Life(site, "env", "-C", tmp_path, resources, action, **LINE, NVSHARE_DEBUG="1").ends()
 
 
 def test_stderr_that_the_program_redirects_to_a_pipe_gets_lines(

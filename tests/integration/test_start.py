@@ -56,7 +56,7 @@ def test_daemon_without_permission_names_the_path(site: Site) -> None:
     locked = site.folder / "locked"
     locked.mkdir(mode=0o555)
     powerless: list[str] = []
-    if os.geteuid() == 0:               # root without its powers, before somebody else's folder
+    if os.geteuid() == 0:               # root without capabilities, before a folder of another user
         os.chown(locked, 65534, 65534)
         powerless = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--"]
     command = [*powerless, *site.command("--socket", str(locked / "run" / "sock"))]

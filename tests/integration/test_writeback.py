@@ -62,11 +62,11 @@ def test_written_back_memory_is_evicted_without_a_copy(site: Site, examine: str)
     site.environment = {**site.environment, "NVSHARE_EXAMINE": examine}
     hook, one = begin(site, LEAVES)
     assert one.hears() == "there"
-    lacks = THEIRS * MIB - hook.memory.resident
-    wait_until(lambda: ready(site) >= lacks)
+    missing = THEIRS * MIB - hook.memory.resident
+    wait_until(lambda: ready(site) >= missing)
     saved = site.lines(event="written-back")[-1]
     assert saved["memory"]["resident"] == saved["memory"]["allocated"] >= MINE * MIB
-    assert saved["memory"]["host"] >= lacks
+    assert saved["memory"]["host"] >= missing
     hook.want()
     pump([hook], lambda: hook.running)
     evicted = site.lines(event="evicted", client=saved["client"])

@@ -47,8 +47,8 @@ class Browser:
         await self._ask("POST", f"hub/api/users/{self._user}/server", {})
         # A stream of events, which ends with the one that says that it is ready.
         path = f"hub/api/users/{self._user}/server/progress"
-        told = (await self._fetch("GET", path, headers=self._rights())).body.decode()
-        assert '"ready": true' in told, told
+        text = (await self._fetch("GET", path, headers=self._rights())).body.decode()
+        assert '"ready": true' in text, text
 
     async def open(self, file: str) -> None:
         """Opens a notebook, whose kernel starts."""
@@ -87,28 +87,28 @@ class Browser:
         return outcome
 
     async def _do(
-        self, what: str, content: dict[str, Any], outcome: dict[str, str] | None = None
+        self, channel: str, content: dict[str, Any], outcome: dict[str, str] | None = None
     ) -> str:
         """Asks the kernel, and returns when all that comes of it is there, or lost: what."""
         assert self._channel is not None
         number = uuid.uuid4().hex
         await self._channel.write_message(json.dumps({
             "channel": "shell", "parent_header": {}, "metadata": {}, "buffers": [],
-            "header": {"msg_id": number, "msg_type": f"{what}_request", "version": "5.3",
+            "header": {"msg_id": number, "msg_type": f"{channel}_request", "version": "5.3",
                        "username": self._user, "session": self._session["id"]},
             "content": content}))
         ended: set[str] = set()
-        while ended != {"status", f"{what}_reply"}:
+        while ended != {"status", f"{channel}_reply"}:
             message = await self._channel.read_message()
             if message is None:
                 return "the connection"
-            told = json.loads(message)
-            kind, content = told["msg_type"], told["content"]
+            text = json.loads(message)
+            kind, content = text["msg_type"], text["content"]
             if outcome is not None and content.get("execution_state") in ("restarting", "dead"):
                 return "the kernel"
-            if told["parent_header"].get("msg_id") != number:
+            if text["parent_header"].get("msg_id") != number:
                 continue
-            if kind == f"{what}_reply" or content.get("execution_state") == "idle":
+            if kind == f"{channel}_reply" or content.get("execution_state") == "idle":
                 ended.add(kind)
             elif kind == "stream" and outcome is not None:
                 outcome[content["name"]] += content["text"]

@@ -78,8 +78,8 @@ def launch() -> Iterator[Launch]:
     said if it fails."""
     programs: list[Program] = []
 
-    def start(*place: Any, **options: Any) -> Program:
-        programs.append(Program(*place, **options))
+    def start(*arguments: Any, **options: Any) -> Program:
+        programs.append(Program(*arguments, **options))
         return programs[-1]
 
     yield start

@@ -142,12 +142,12 @@ class Container:
             )
         self.run("chmod", "755" if os.access(source, os.X_OK) else "644", target)
 
-    def until(self, done: Callable[[], Any], what: str) -> Any:
+    def until(self, done: Callable[[], Any], condition: str) -> Any:
         """Waits until `done()` is true and returns what it was. Raises Failed: `what`, in words."""
         deadline = time.monotonic() + PATIENCE
         while not (result := done()):
             if self._shell.poll() is not None or time.monotonic() > deadline:
-                raise Failed(f"waited {PATIENCE:.0f} s in vain until {what}\n{self.story()}")
+                raise Failed(f"waited {PATIENCE:.0f} s in vain until {condition}\n{self.story()}")
             time.sleep(POLL)
         return result
 

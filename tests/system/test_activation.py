@@ -23,7 +23,7 @@ def failures(container: Container) -> int:
     return journal.count("status=6/NOTCONFIGURED")
 
 
-def told(container: Container, command: str) -> str:
+def stderr_of(container: Container, command: str) -> str:
     """What a user's nvsharectl says of a daemon that does not run, and is being started or not."""
     done = container.run("nvsharectl", command, user="alice", check=False)
     return done.stdout + done.stderr
@@ -99,8 +99,8 @@ def test_restart_with_a_wrong_configuration_loses_no_client(
     machine.until(lambda: failures(machine) > TRIES, "they have tried again and again")
     assert state(machine, "nvshared.socket") == "active"
     assert all(program.runs for program in programs)
-    machine.until(lambda: f"{BROKEN}:2" in told(machine, "status"), "one is told why")
-    assert f"{BROKEN}:2" in told(machine, "doctor")
+    machine.until(lambda: f"{BROKEN}:2" in stderr_of(machine, "status"), "one is told why")
+    assert f"{BROKEN}:2" in stderr_of(machine, "doctor")
     shown = machine.run("systemctl", "status", "nvshared", check=False).stdout
     assert "status=6/NOTCONFIGURED" in shown
     assert "ExecStopPost" not in "".join(
@@ -123,7 +123,7 @@ def test_start_limit_of_systemd_is_reported_with_the_command_to_reset(machine: C
     machine.until(lambda: state(machine, "nvshared.socket") == "failed", "systemd has given up")
     assert machine.run("systemctl", "start", "nvshared", check=False).returncode != 0
     for command in ("status", "doctor"):
-        assert WAY_OUT in told(machine, command)
+        assert WAY_OUT in stderr_of(machine, command)
     machine.run("rm", crash)
     machine.run("systemctl", "daemon-reload")
     machine.run("sh", "-c", WAY_OUT)

@@ -75,14 +75,14 @@ def test_daemon_killed_during_hand_overs_keeps_all_clients(
     machine: Container, launch: Launch
 ) -> None:
     programs = ten(machine, launch)
-    everybody = pids(machine)
+    all_pids = pids(machine)
     for _ in range(KILLS):
         machine.until(lambda: turns(machine) >= 2, "they take turns")
         before = main_pid(machine)
         machine.run("systemctl", "kill", "--signal=KILL", "nvshared")
         until_another(machine, before)
         assert all(program.runs for program in programs)
-        machine.until(lambda: pids(machine) == everybody, "it knows all ten again")
+        machine.until(lambda: pids(machine) == all_pids, "it knows all ten again")
     card.finish(programs)
 
 
@@ -90,7 +90,7 @@ def test_restart_keeps_all_clients_and_shares_with_a_new_program(
     machine: Container, launch: Launch
 ) -> None:
     programs = ten(machine, launch)
-    everybody = pids(machine)
+    all_pids = pids(machine)
     before = main_pid(machine)
     machine.until(lambda: kept(machine) == 10, "systemd keeps ten connections")
     machine.run("systemctl", "restart", "--no-block", "nvshared")
@@ -99,7 +99,7 @@ def test_restart_keeps_all_clients_and_shares_with_a_new_program(
     programs.append(late)
     until_another(machine, before)
     machine.until(
-        lambda: len(pids(machine)) == 11 and everybody < pids(machine), "it knows all of them"
+        lambda: len(pids(machine)) == 11 and all_pids < pids(machine), "it knows all of them"
     )
     card.finish(programs)
 
@@ -112,12 +112,12 @@ def test_watchdog_restarts_a_daemon_that_hangs(machine: Container, launch: Launc
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     machine.until(lambda: len(pids(machine)) == 2, "both are there")
-    everybody = pids(machine)
+    all_pids = pids(machine)
     before = main_pid(machine)
     machine.run("systemctl", "kill", "--signal=STOP", "nvshared")
     until_another(machine, before)
     assert "watchdog" in machine.output("journalctl", "-u", "nvshared", "-o", "cat", "-n", "50")
-    machine.until(lambda: pids(machine) == everybody, "it knows both again")
+    machine.until(lambda: pids(machine) == all_pids, "it knows both again")
     card.finish(programs)
     machine.run("rm", "/etc/systemd/system/nvshared.service.d/watchdog.conf")
     machine.run("systemctl", "daemon-reload")

@@ -21,7 +21,7 @@ def test_two_users_programs_take_turns_and_are_right(running: Container, launch:
     running.run("nvsharectl", "set-tq", "1")
     turns = card.status(running)["gpus"][0]["turns"]
     programs = [
-        # They want the GPU all the time, so that somebody holds it whenever one looks.
+        # They want the GPU all the time, so that one of them always holds it.
         launch(running, user, memory=MOST_OF_IT, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
@@ -40,9 +40,10 @@ def test_two_users_programs_take_turns_and_are_right(running: Container, launch:
 
 
 def used(container: Container, *arguments: str, user: str = "") -> dict[str, int]:
-    """What `nvsharectl history` tells somebody: GPU microseconds by name."""
-    told = json.loads(container.output("nvsharectl", "history", "--json", *arguments, user=user))
-    return {row["name"]: row["gpu_usec"] for row in told["rows"]}
+    """The GPU microseconds by name that `nvsharectl history` shows to a user."""
+    document = json.loads(
+        container.output("nvsharectl", "history", "--json", *arguments, user=user))
+    return {row["name"]: row["gpu_usec"] for row in document["rows"]}
 
 
 def test_history_shows_users_their_own_usage_and_root_all(
@@ -52,10 +53,10 @@ def test_history_shows_users_their_own_usage_and_root_all(
         launch(running, user, memory=MOST_OF_IT, seed=seed)
         for seed, user in enumerate(("alice", "bob"), 1)
     ])
-    everybody = running.until(
+    all_clients = running.until(
         lambda: (found := used(running)).keys() >= {"alice", "bob"} and found, "both have used it")
-    assert used(running, user="alice") == {"user:alice": everybody["alice"]}
-    assert used(running, "--by", "user", user="bob") == {"bob": everybody["bob"]}
+    assert used(running, user="alice") == {"user:alice": all_clients["alice"]}
+    assert used(running, "--by", "user", user="bob") == {"bob": all_clients["bob"]}
     refused = running.run("nvsharectl", "history", "--all", user="alice", check=False)
     assert refused.returncode == 4
     assert "com.nvshare.view-history" in refused.stderr
@@ -64,11 +65,11 @@ def test_history_shows_users_their_own_usage_and_root_all(
     assert running.run("cat", file, user="alice", check=False).returncode != 0
 
     running.run("systemctl", "restart", "nvshared")
-    assert used(running) == everybody
+    assert used(running) == all_clients
     running.run("systemctl", "kill", "--signal=KILL", "nvshared")
     running.until(
         lambda: not running.run("nvsharectl", "status", check=False).returncode, "there is another")
-    assert used(running) == everybody
+    assert used(running) == all_clients
     running.run("cp", file, "/root/history.db")
     running.run("mv", "/root/history.db", file)     # it is root's now
     assert used(running) == {}

@@ -126,15 +126,15 @@ class Job:
         self.container = container
         self.user = user
         self.output = f"/home/{user}/{seed}.out"
-        self.told = f"/home/{user}/{seed}.told"
-        container.run("rm", "-f", self.output, self.told)
+        self.stdin_path = f"/home/{user}/{seed}.told"
+        container.run("rm", "-f", self.output, self.stdin_path)
         workload = (
             f"{card.WORKLOAD} --json --memory {memory}MiB --chunk 8MiB --seed {seed} --rounds 1"
             " --until-told")
         script = (
             "#!/bin/sh\nenv; cat /proc/self/cgroup\n"
-            f"until [ -e {self.told} ]; do sleep 0.1; done |\n"
-            f"{{ {workload}; ended=$?; touch {self.told}; exit $ended; }}\n")
+            f"until [ -e {self.stdin_path} ]; do sleep 0.1; done |\n"
+            f"{{ {workload}; ended=$?; touch {self.stdin_path}; exit $ended; }}\n")
         done = container.run(
             "sbatch", "--parsable", f"--gres=shard:{shards}", f"--output={self.output}",
             "--chdir", f"/home/{user}", *options,
@@ -176,7 +176,7 @@ class Job:
 
     def finish(self) -> None:
         """Has it end, and fails unless it was right."""
-        self.container.run("touch", self.told, user=self.user)
+        self.container.run("touch", self.stdin_path, user=self.user)
         self.container.until(
             lambda: self.state not in ("RUNNING", "PENDING", "COMPLETING", "SUSPENDED"),
             f"{self.tenant} has ended")

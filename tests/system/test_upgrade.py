@@ -66,7 +66,7 @@ def test_an_upgrade_keeps_settings_and_programs(
         for seed, user in enumerate(("alice", "bob"), 1)
     ]
     machine.until(lambda: len(card.clients(machine)) == 2, "both are there")
-    everybody = {one["pid"] for one in card.clients(machine)}
+    all_pids = {one["pid"] for one in card.clients(machine)}
     pid = machine.output("systemctl", "show", "nvshared", "-P", "MainPID")
     starter = machine.start("sh", "-c", STARTER)
     install(machine, packages.newer(built, tmp_path))
@@ -76,7 +76,7 @@ def test_an_upgrade_keeps_settings_and_programs(
     assert machine.output("dpkg-query", "-W", "-f", "${Version}", "nvshared").endswith("+next")
     assert machine.output("systemctl", "show", "nvshared", "-P", "MainPID") not in ("0", pid)
     machine.until(
-        lambda: {one["pid"] for one in card.clients(machine)} == everybody, "it knows both again"
+        lambda: {one["pid"] for one in card.clients(machine)} == all_pids, "it knows both again"
     )
     assert LIBRARY in machine.output("cat", LIST)
     assert card.tq(machine) == 7

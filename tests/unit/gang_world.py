@@ -48,9 +48,9 @@ class Seat:
     def now(self, _: int) -> None:
         raise AssertionError("it is the machine's")
 
-    def at(self, when: int, what: Callable[[], None]) -> None:
+    def at(self, when: int, callback: Callable[[], None]) -> None:
         """As long as the hook lives."""
-        self.machine.time.timer(when, lambda: None if self.hook and self.hook.dead else what())
+        self.machine.time.timer(when, lambda: None if self.hook and self.hook.dead else callback())
 
     def say(self, hook: Hook, record: Record | Joined) -> None:
         """To the daemon, a while later."""
@@ -215,9 +215,9 @@ class Machine:
             if seat.gpu is gpu and seat.hook is not None and not seat.hook.dead
         ]
 
-    def _seat(self, card: int, who: Peer) -> Seat:
+    def _seat(self, card: int, process: Peer) -> Seat:
         seat = Seat(self, self.gpus[card])
-        seat.client = Client(self.manager.next_id(), seat.gpu, who, seat)
+        seat.client = Client(self.manager.next_id(), seat.gpu, process, seat)
         self.seats.append(seat)
         return seat
 
@@ -242,10 +242,10 @@ class Machine:
 
     def program(self, card: int, pid: int, size: int, pod: str = "") -> Hook:
         """One that is in no gang, but for that of its pod."""
-        who = peer(pid, 0)
+        process = peer(pid, 0)
         if pod:
-            who = replace(who, tenants=(Tenant(Kind.POD, pod),))
-        seat = self._seat(card, who)
+            process = replace(process, tenants=(Tenant(Kind.POD, pod),))
+        seat = self._seat(card, process)
         assert seat.client is not None
         seat.hook = Hook(seat.client.id, seat)
         self._grow(seat.hook, size)
@@ -261,9 +261,9 @@ class Machine:
             self.rank(team, card, replace(peer(pid, 0), gang=name, gang_size=expected), size)
         return team
 
-    def rank(self, team: Team, card: int, who: Peer, size: int) -> Rank:
+    def rank(self, team: Team, card: int, process: Peer, size: int) -> Rank:
         """One more."""
-        seat = self._seat(card, who)
+        seat = self._seat(card, process)
         assert seat.client is not None
         rank = Rank(seat.client.id, seat, team)
         seat.hook = rank

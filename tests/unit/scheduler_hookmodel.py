@@ -61,7 +61,7 @@ class Surroundings(Protocol):
     slab: int                           # bytes of host memory taken at a time
     bus: int                            # bytes per microsecond, each way
 
-    def at(self, when: int, what: Callable[[], None]) -> None:
+    def at(self, when: int, callback: Callable[[], None]) -> None:
         """Calls `what` at a moment, as long as the hook lives."""
         ...
 
@@ -523,11 +523,11 @@ class Hook:
 
     # Blocks.
 
-    def put(self, block: Block, place: Location, moving: bool = False) -> None:
+    def put(self, block: Block, location: Location, moving: bool = False) -> None:
         """A block is there from now on."""
         for sign in (-1, 1):            # what it counted for goes, what it counts for comes
             if sign == 1:
-                block.location, block.moving = place, moving
+                block.location, block.moving = location, moving
             self.resident += sign * block.size * (block.location is Location.RESIDENT)
             self.moving += sign * block.moving
 

@@ -305,7 +305,7 @@ class World:
         members = self.scheduler._card.busy_members
         waits = self.scheduler.snapshot().waits
         queued = [id for id, wait in waits.items() if wait.position]
-        assert not members or members.issuperset(queued), "somebody waits"
+        assert not members or members.issuperset(queued), "another client waits"
         again = self.scheduler.handle(Tick(), self.now)
         assert not again, f"after {event} it did {actions} and then, with nothing new, {again}"
         for action in actions:
@@ -404,8 +404,8 @@ class World:
         if isinstance(action, Stop):
             now = self.scheduler.snapshot()
             memory = views[action.client].memory
-            lacks = memory.allocated > 0 or memory.need > memory.room
-            assert lacks or not memory.pin_reason, "nothing of it leaves, and it is stopped"
+            lacks_memory = memory.allocated > 0 or memory.need > memory.room
+            assert lacks_memory or not memory.pin_reason, "nothing of it leaves, and it is stopped"
             full = sum(v.memory.need for v in views.values()) > self.settings.capacity
             crowded = len(now.holders) > 1 and self.settings.anti_thrash is AntiThrash.ON
             # Two that are busy take turns, and who does nothing beside them gives up its own first.

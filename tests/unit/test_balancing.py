@@ -30,10 +30,10 @@ def manager(time: Time) -> Manager:
     return made
 
 
-def join(manager: Manager, size: int = 40 * GIB, **who: Any) -> Client:
+def join(manager: Manager, size: int = 40 * GIB, **fields: Any) -> Client:
     """A client that wants the first card."""
     client = Client(
-        manager.next_id(), manager.gpus[0], replace(peer(uid=0), **who), Noted())
+        manager.next_id(), manager.gpus[0], replace(peer(uid=0), **fields), Noted())
     client.gpu.join(
         client, Memory(allocated=size, host=size), running=False, wants=True, commit=size)
     return client
@@ -82,16 +82,16 @@ def test_balancing_chooses_no_client_when_all_clients_fit_together(
     assert chosen(manager, time) == []
 
 
-@pytest.mark.parametrize("who", [
+@pytest.mark.parametrize("fields", [
     {"gang": "all"}, {"is_contained": True}, {"pid": 0},
     {"tenants": (*peer().tenants, Tenant(Kind.POD, "00000001-0000-0000-0000-000000000000"))},
     {"tenants": (*peer().tenants, Tenant(Kind.JOB, "7"))},
 ])
 def test_balancing_chooses_no_clients_of_gangs_pods_jobs_or_containers(
-    manager: Manager, time: Time, who: dict[str, Any],
+    manager: Manager, time: Time, fields: dict[str, Any],
 ) -> None:
-    join(manager, **who)
-    join(manager, **who)
+    join(manager, **fields)
+    join(manager, **fields)
     assert chosen(manager, time) == []
 
 

@@ -36,8 +36,8 @@ ALLOWED = {
 
 def calls() -> Iterator[tuple[str, str]]:
     """File and function of each."""
-    for place in IN_THE_LOOP:
-        path = PACKAGE / place
+    for call_site in IN_THE_LOOP:
+        path = PACKAGE / call_site
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):
             name = str(file.relative_to(PACKAGE))
             for function in ast.walk(ast.parse(file.read_text())):

@@ -243,18 +243,18 @@ def test_commit_that_fits_card_and_budget_is_never_refused(
     cards: int, whole: int, steps: list[tuple[str, int, int]]
 ) -> None:
     site = Site(cards, 8 * GIB, whole * GIB)
-    for what, which, size in steps:
+    for step, which, size in steps:
         program = site.programs[which] if which < len(site.programs) else None
-        if what == "start":
+        if step == "start":
             program = site.program(which % cards)
             site.settle()
-        elif what == "wait":
+        elif step == "wait":
             site.time.pass_by(size * SECOND // 10)
-        elif program is not None and what == "free":
+        elif program is not None and step == "free":
             program.free(size * GIB // 2)
-        elif program is not None and what == "end":
+        elif program is not None and step == "end":
             site.end(program)
-        if program is not None and what in ("start", "grow"):
+        if program is not None and step in ("start", "grow"):
             fits = site.fits(program, size * GIB)
             assert site.grows(program, size * GIB) or not fits
         site.settle()

@@ -134,7 +134,7 @@ def test_chain_is_empty_for_groups_outside_the_visible_mounts(
 ) -> None:
     elsewhere = inside.mountinfo.parent / "elsewhere"
     elsewhere.mkdir()
-    inside.mounts({place: inside.own if place == "/" else elsewhere for place in places})
+    inside.mounts({mount: inside.own if mount == "/" else elsewhere for mount in places})
     assert chain("0::/../../burstable/pod2\n") == ()
     assert cgroup.owner("", "/../../burstable/pod2") is None
 

@@ -88,8 +88,8 @@ def test_plot_axis_labels_are_at_whole_hours(days: int) -> None:
     marks = verb._marks(found)
     assert 3 <= len(marks) <= verb.LABELS
     hour = verb.STEPS["hour"]
-    for place, label in marks:
-        assert 0 <= place < 1
-        at = round((since + place * days * DAY) / hour) * hour
+    for position, label in marks:
+        assert 0 <= position < 1
+        at = round((since + position * days * DAY) / hour) * hour
         assert verb.shown(at).partition(" ")[0].endswith(label.partition(" ")[0])
-        assert place == (at - since) / (days * DAY)
+        assert position == (at - since) / (days * DAY)

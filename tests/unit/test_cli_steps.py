@@ -32,7 +32,7 @@ def unanswered() -> NvshareError:
 
 
 @pytest.mark.parametrize(
-    ("line", "at", "error", "told"),
+    ("line", "at", "error", "message"),
     [
         ("m0", 0, NotPermitted("no"), "no"),
         ("m0 m1", 0, NotPermitted("no"), "no"),
@@ -55,7 +55,7 @@ def unanswered() -> NvshareError:
     ],
 )
 def test_carry_out_names_steps_done_and_not_done_when_a_step_fails(
-    line: str, at: int, error: BaseException, told: str
+    line: str, at: int, error: BaseException, message: str
 ) -> None:
     steps = [
         Step(NAMES[one[0]], {"gpu": int(one[1]), "of": one[0]}, lambda: None)
@@ -64,7 +64,7 @@ def test_carry_out_names_steps_done_and_not_done_when_a_step_fails(
     steps[at] = steps[at]._replace(act=failing(error))
     with pytest.raises(NvshareError) as caught:
         carry_out(steps)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
     parts = caught.value.details
     assert [*parts["done"], *parts["unknown"], *parts["not_done"]] == [one.data for one in steps]
     if isinstance(error, KeyboardInterrupt):

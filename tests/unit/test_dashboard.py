@@ -36,10 +36,10 @@ WAITER = HOLDER._replace(
 SHARED = Snapshot("1.0", 30, 30_000_000, False, "auto", (CARD,), (HOLDER, WAITER))
 
 
-def drawn(what: object, width: int) -> list[str]:
+def drawn(renderable: object, width: int) -> list[str]:
     """Lines as a terminal without colours shows them."""
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    console.print(what)
+    console.print(renderable)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

@@ -69,11 +69,11 @@ def test_received_raises_wire_error_for_bytes_that_are_no_message(data: bytes) -
 
 @given(BODIES, st.integers(0, 10_000), st.integers(0, 255))
 def test_received_raises_wire_error_for_a_damaged_message(
-    body: tuple[str, list[Any]], place: int, byte: int
+    body: tuple[str, list[Any]], offset: int, byte: int
 ) -> None:
     signature, values = body
     data = bytearray(pack(Message(*NAMED, signature=signature, body=values), 7))
-    data[place % len(data)] = byte
+    data[offset % len(data)] = byte
     try:
         whole(bytes(data))
     except WireError:

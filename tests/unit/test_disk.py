@@ -113,7 +113,7 @@ def test_disk_budget_is_zero_while_the_directory_is_missing(
     assert (budget(manager), manager.disk.fault) == (GIB, "")
     folder.rmdir()
     said: list[str] = []
-    manager.disk.client_failed.connect(lambda who, words: said.append(f"{who} {words}"))
+    manager.disk.client_failed.connect(lambda client, words: said.append(f"{client} {words}"))
     manager.disk.failed(peer(), 5)
     assert said == ["python[4711] its memory could not go to the disk: Input/output error"]
     time.pass_by(APART)

@@ -391,9 +391,9 @@ def test_doctor_warns_of_a_daemon_of_another_version() -> None:
 def test_doctor_grades_the_list_of_preloaded_libraries(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, grade: str
 ) -> None:
-    place = tmp_path / "ld.so.preload"
-    place.write_text(text.format(hook=library.hook()))
-    monkeypatch.setattr("nvshared.preload.listing.LIST", place)
+    path = tmp_path / "ld.so.preload"
+    path.write_text(text.format(hook=library.hook()))
+    monkeypatch.setattr("nvshared.preload.listing.LIST", path)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     assert grades(checks.installation_findings())[-1] == ("preload", grade)
 

@@ -43,7 +43,7 @@ class Program:
         )))
 
     @property
-    def told(self) -> list[Type]:
+    def order_types(self) -> list[Type]:
         """What it was asked to do, limits left aside."""
         aside = (Type.INTRODUCE, Type.LIMITS)
         return [record.type for record in self.wire.sent if record.type not in aside]
@@ -65,7 +65,7 @@ def test_gathering_waits_for_a_client_with_a_late_hello(manager: Manager, time: 
     drains, waits = Program(manager), Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + SECOND // 2)
-    assert waits.told == []
+    assert waits.order_types == []
     assert manager.gpus[0].state == "gathering"
     drains.introduces_itself(ON_CARD, Flag.RUNNING)
     now = manager.gpus[0].snapshot()
@@ -77,9 +77,9 @@ def test_gathering_ends_when_the_missing_client_disconnects(manager: Manager, ti
     dies, waits = Program(manager), Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + SECOND // 2)
-    assert waits.told == []
+    assert waits.order_types == []
     dies.session.ended()
-    assert Type.LOAD in waits.told
+    assert Type.LOAD in waits.order_types
 
 
 def test_gathering_ends_after_the_patience_for_a_silent_client(
@@ -89,7 +89,7 @@ def test_gathering_ends_after_the_patience_for_a_silent_client(
     waits = Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + FORGETFUL.settings.drain_patience)
-    assert Type.LOAD in waits.told
+    assert Type.LOAD in waits.order_types
 
 
 def test_gathering_ends_at_its_time_when_all_clients_sent_hello(
@@ -98,6 +98,6 @@ def test_gathering_ends_at_its_time_when_all_clients_sent_hello(
     waits = Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER - 1)
-    assert waits.told == []
+    assert waits.order_types == []
     time.pass_by(1)
-    assert Type.LOAD in waits.told
+    assert Type.LOAD in waits.order_types

@@ -172,9 +172,9 @@ def test_scheduler_settings_have_the_capacity_and_total_of_the_card(gpu: GPU) ->
     gpu.apply_capacity()
     assert len(scheduler.events) == 1
     gpu.configure(replace(SETTINGS, tq=1))
-    told = scheduler.events[1]
-    assert isinstance(told, SettingsChanged)
-    assert (told.settings.capacity, told.settings.total) == (60 * GIB, 64 * GIB)
+    changed = scheduler.events[1]
+    assert isinstance(changed, SettingsChanged)
+    assert (changed.settings.capacity, changed.settings.total) == (60 * GIB, 64 * GIB)
     gpu.configure(replace(SETTINGS, tq=1))
     assert len(scheduler.events) == 2
 

@@ -131,10 +131,10 @@ def test_claims_on_a_card_are_summed_and_must_agree_between_cards() -> None:
 
 
 def test_claims_with_different_weights_in_a_pod_are_refused() -> None:
-    light = read(claim(result(), configs=(config(weight=1),)))
-    heavy = read(claim(result(), configs=(config(weight=2),), uid="c2"))
+    low = read(claim(result(), configs=(config(weight=1),)))
+    high = read(claim(result(), configs=(config(weight=2),), uid="c2"))
     with pytest.raises(InvalidArgs, match="a weight of 1 and of 2"):
-        terms([light, heavy])
+        terms([low, high])
 
 
 def test_prepared_claims_outlive_a_restart(tmp_path: Path) -> None:

@@ -68,24 +68,24 @@ async def test_metrics_keep_the_predecessors_names(time: Time) -> None:
     assert found["nvshare_scheduler_quantum_seconds"] == [(card, 30)]
     assert found["nvshare_handover_seconds_total"] == [(card, 0)]
     user = client.peer.user
-    whose = {
+    labels_of_client = {
         **card, "client": str(client.id), "pid": str(client.peer.pid), "name": "python",
         "user": user, "tenant": f"user:{user}", "namespace": "", "pod": "", "container": "",
     }
-    assert found["nvshare_client_managed_allocated_bytes"] == [(whose, 3 * GIB)]
+    assert found["nvshare_client_managed_allocated_bytes"] == [(labels_of_client, 3 * GIB)]
     ((labels, value),) = found["nvshare_client_info"]
-    assert labels == {**whose, "uid": str(client.peer.uid)}
+    assert labels == {**labels_of_client, "uid": str(client.peer.uid)}
     assert value == 1
     assert "state" not in labels        # each hand-over would make it another series
-    assert found["nvshare_client_state"] == [({**whose, "state": "idle"}, 1)]
+    assert found["nvshare_client_state"] == [({**labels_of_client, "state": "idle"}, 1)]
 
 
 async def test_metrics_label_pods_by_namespace_and_name(time: Time) -> None:
     made = manager(time)
     pod = Tenant(Kind.POD, "7d1c", container="9f1c")
-    somebody = peer(4711)
+    process = peer(4711)
     client = Client(
-        1, made.gpus[0], replace(somebody, tenants=(*somebody.tenants, pod)), Noted())
+        1, made.gpus[0], replace(process, tenants=(*process.tenants, pod)), Noted())
     made.gpus[0].join(client, Memory(), running=False, wants=False, commit=0)
 
     async def labels() -> list[str]:
@@ -103,11 +103,11 @@ async def test_scrape_samples_the_cards_before_the_answer(time: Time) -> None:
     made = manager(time)
     (gpu,) = made.gpus
 
-    def look(looked: Callable[[], None]) -> None:
+    def take_sample(looked: Callable[[], None]) -> None:
         gpu.sample = replace(gpu.sample, utilisation=0.25)
         looked()
 
-    gpu.request_sample = look
+    gpu.request_sample = take_sample
     assert (await scraped(made))["nvshare_gpu_utilization_ratio"][0][1] == 0.25
 
 
@@ -159,7 +159,7 @@ async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time)
         )
         return client
 
-    async def told() -> dict[str, float]:
+    async def tenant_totals() -> dict[str, float]:
         time.now += SECOND
         figures._read_at = float("-inf")
         found = await read(figures)
@@ -172,14 +172,14 @@ async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time)
            "turns_total": 2, "handover_seconds_total": 1, "loaded_bytes_total": GIB,
            "evicted_bytes_total": 2 * GIB}
     two = {name: 2 * value for name, value in one.items()}
-    assert await told() == one
+    assert await tenant_totals() == one
     gpu.leave(first)
-    assert await told() == one
+    assert await tenant_totals() == one
     second = a_program()
-    assert await told() == two
+    assert await tenant_totals() == two
     gpu.leave(second)
     gpu.leave(second)
-    assert await told() == two
+    assert await tenant_totals() == two
 
 
 def test_metrics_forget_the_oldest_of_very_many_tenants_without_programs(

@@ -19,11 +19,11 @@ from nvshared.machine.tenant import Kind, Tenant
 def test_peer_has_the_kernels_pid_uid_and_name() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        who = peer.identify(*peer.credentials(ours))
-    assert (who.pid, who.uid) == (os.getpid(), os.getuid())
-    assert who.name == Path("/proc/self/comm").read_text().strip()
-    assert str(who) == f"{who.name}[{who.pid}]"
-    assert who.started is not None
+        identified = peer.identify(*peer.credentials(ours))
+    assert (identified.pid, identified.uid) == (os.getpid(), os.getuid())
+    assert identified.name == Path("/proc/self/comm").read_text().strip()
+    assert str(identified) == f"{identified.name}[{identified.pid}]"
+    assert identified.started is not None
 
 
 def test_peer_tenants_are_those_of_the_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +34,10 @@ def test_peer_tenants_are_those_of_the_cgroup(monkeypatch: pytest.MonkeyPatch) -
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
     monkeypatch.setattr(peer, "own", lambda _name: "")
-    who = peer.identify(1, 0)
-    assert who.name == "python"
-    assert [str(one) for one in who.tenants] == ["user:root", "job:42"]
-    assert str(who.tenant) == "job:42"
+    identified = peer.identify(1, 0)
+    assert identified.name == "python"
+    assert [str(one) for one in identified.tenants] == ["user:root", "job:42"]
+    assert str(identified.tenant) == "job:42"
 
 
 def test_peer_sharers_begin_with_the_user_for_units_jobs_and_containers_of_the_user() -> None:
@@ -62,9 +62,9 @@ def test_peer_name_has_no_control_characters(monkeypatch: pytest.MonkeyPatch) ->
     }
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
     monkeypatch.setattr(peer, "own", lambda _name: "")
-    who = peer.identify(1, 0)
-    assert who.name == "?[2J"
-    assert str(who.tenant) == "unit:?.service"
+    identified = peer.identify(1, 0)
+    assert identified.name == "?[2J"
+    assert str(identified.tenant) == "unit:?.service"
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])
@@ -130,7 +130,7 @@ def test_watch_uses_the_pid_where_the_kernel_lacks_so_peerpidfd(
         watch = peer.watch(ours, os.getpid())
         assert watch is not None
         os.close(watch)
-        assert peer.watch(ours, 0) is None  # somebody from another pid namespace
+        assert peer.watch(ours, 0) is None  # a process of another pid namespace
         process.wait()
         with pytest.raises(ProcessLookupError):
             peer.watch(ours, process.pid)

@@ -83,33 +83,33 @@ def test_preload_list_keeps_the_mode_and_is_removed_when_empty(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "etc").mkdir()
-    place = tmp_path / "etc" / "ld.so.preload"
+    path = tmp_path / "etc" / "ld.so.preload"
     tree = Tree(tmp_path)
     assert listing.change(tree, lambda data: with_library(data, OURS)) == b""
-    assert place.stat().st_mode & 0o7777 == 0o644
-    place.chmod(0o600)
+    assert path.stat().st_mode & 0o7777 == 0o644
+    path.chmod(0o600)
     listing.change(tree, lambda data: b"/a.so\n" + data)
-    assert place.read_text() == f"/a.so\n{OURS}\n"
-    assert place.stat().st_mode & 0o7777 == 0o600
+    assert path.read_text() == f"/a.so\n{OURS}\n"
+    assert path.stat().st_mode & 0o7777 == 0o600
     listing.change(tree, lambda _: b"\n")
     assert list((tmp_path / "etc").iterdir()) == []
 
 
 def test_preload_list_without_a_change_is_not_rewritten(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
-    place = tmp_path / "etc" / "ld.so.preload"
-    place.write_text("/a.so\n")
-    inode = place.stat().st_ino
+    path = tmp_path / "etc" / "ld.so.preload"
+    path.write_text("/a.so\n")
+    inode = path.stat().st_ino
     listing.change(Tree(tmp_path), without_library)
-    assert place.stat().st_ino == inode
+    assert path.stat().st_ino == inode
 
 
 def test_preload_list_is_unchanged_when_writing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "etc").mkdir()
-    place = tmp_path / "etc" / "ld.so.preload"
-    place.write_text("/a.so\n")
+    path = tmp_path / "etc" / "ld.so.preload"
+    path.write_text("/a.so\n")
 
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -117,17 +117,17 @@ def test_preload_list_is_unchanged_when_writing_fails(
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(NvshareError, match="the disk is full; the list is as it was"):
         listing.change(Tree(tmp_path), lambda data: with_library(data, OURS))
-    assert place.read_text() == "/a.so\n"
-    assert list((tmp_path / "etc").iterdir()) == [place]
+    assert path.read_text() == "/a.so\n"
+    assert list((tmp_path / "etc").iterdir()) == [path]
 
 
 def test_links_are_followed_as_the_system_would(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "shared").mkdir()
-    place = tmp_path / "etc" / "ld.so.preload"
-    place.symlink_to("/shared/list")    # not the /shared of the machine that we run on
+    path = tmp_path / "etc" / "ld.so.preload"
+    path.symlink_to("/shared/list")    # not the /shared of the machine that we run on
     listing.change(Tree(tmp_path), lambda data: with_library(data, OURS))
-    assert place.is_symlink()
+    assert path.is_symlink()
     assert (tmp_path / "shared" / "list").read_text() == f"{OURS}\n"
     (tmp_path / "shared" / "list").unlink()
     (tmp_path / "shared" / "list").symlink_to("../etc/ld.so.preload")

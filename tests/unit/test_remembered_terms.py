@@ -43,8 +43,8 @@ class Daemon:
 
     def joins(self, pid: int = OURS, gpu: int = 0) -> Client:
         on: GPU = self.manager.gpus[gpu]
-        who = replace(peer(1), pid=pid, started=host.started(pid))
-        client = Client(self.manager.next_id(), on, who, Noted())
+        process = replace(peer(1), pid=pid, started=host.started(pid))
+        client = Client(self.manager.next_id(), on, process, Noted())
         on.join(client, Memory(), running=False, wants=False, commit=0)
         return client
 

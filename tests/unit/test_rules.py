@@ -119,8 +119,8 @@ def test_check_prints_all_errors_of_a_config_at_once(
         "[tenant user:*]\nweight = 0\nmemory-limit = 1GiB\nmemory-limit = 2GiB\n[gpus]\n"
         "tq = no\n[gpu\n")
     assert main(["--check", "--config", str(file)]) == ExitCode.BAD_CONFIG
-    told = [line.partition(": ")[2] for line in capfd.readouterr().err.splitlines()]
-    assert [line.partition(": ")[0] for line in told] == [
+    messages = [line.partition(": ")[2] for line in capfd.readouterr().err.splitlines()]
+    assert [line.partition(": ")[0] for line in messages] == [
         f"{file}:2", f"{file}:5", f"{file}:7", f"{folder}/a.conf:2", f"{folder}/a.conf:3",
         f"{file}:4",
     ]

@@ -125,7 +125,7 @@ def test_safe_budget_is_recomputed_for_late_clients_at_intervals(site: Site) -> 
 
 
 def test_safe_budget_does_not_shrink_when_others_take_host_memory(site: Site) -> None:
-    site.free = 0                       # somebody else has taken it
+    site.free = 0                       # other processes have taken it
     site.comes(1, Memory(allocated=GIB, host=GIB))
     site.gathers()
     assert site.looks == [{}, {4001: GIB}]

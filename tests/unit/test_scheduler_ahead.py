@@ -66,19 +66,19 @@ def regular(step: float = 1000) -> Talk:
     return talk
 
 
-def lacks(talk: Talk, client: int) -> float:
+def missing(talk: Talk, client: int) -> float:
     """GiB of it that are not on the card."""
     return (talk.memory[client].allocated - talk.memory[client].resident) / GIB
 
 
 def ask(talk: Talk, client: int) -> float:
     """A request to it, after which its gate is shut. Returns the GiB that had to be loaded."""
-    missing = lacks(talk, client)
+    lacked = missing(talk, client)
     assert client in runs(talk.obey(talk.want(client)))
     talk.wait(0.1)
     if stops(talk.idle(client)) == [client]:
         talk.stopped(client, wants=False)
-    return missing
+    return lacked
 
 
 def sizes(orders: list[Writeback]) -> list[tuple[int, float]]:
@@ -104,11 +104,11 @@ def at_rest(talk: Talk) -> list[Action]:
 
 def test_writeback_of_an_idle_client_follows_half_a_second_after_the_stop() -> None:
     talk = talking()
-    (told,) = one_is_away(talk)
-    assert isinstance(told, Run)
-    assert told.report_idle
-    assert not told.pace
-    assert told.idle_window == 125_000
+    (runs_sent,) = one_is_away(talk)
+    assert isinstance(runs_sent, Run)
+    assert runs_sent.report_idle
+    assert not runs_sent.pace
+    assert runs_sent.idle_window == 125_000
     assert stops(talk.idle(B)) == [B]
     told_of_the_end = talk.stopped(B, wants=False)
     assert [end.reason for end in told_of_the_end if isinstance(end, TurnEnded)] == [TurnEnd.IDLE]
@@ -415,7 +415,7 @@ def by_turns(talk: Talk, rounds: int) -> list[float]:
     waited = []
     for client in (A, B, C) * rounds:
         pause(talk, 0.9)
-        waited.append(lacks(talk, client))
+        waited.append(missing(talk, client))
         ask(talk, client)
     return waited
 
@@ -506,8 +506,8 @@ def test_evict_without_known_pauses_takes_the_client_idle_longest() -> None:
     ask(talk, B)
     talk.wait(10)
     talk.obey(talk.want(C))
-    assert lacks(talk, A) > 0
-    assert lacks(talk, B) == 0
+    assert missing(talk, A) > 0
+    assert missing(talk, B) == 0
 
 
 def test_evict_takes_the_client_in_a_pause_longer_than_all_before() -> None:
@@ -522,8 +522,8 @@ def test_evict_takes_the_client_in_a_pause_longer_than_all_before() -> None:
     talk.wait(120)                      # nobody needs A any more
     ask(talk, B)
     talk.obey(talk.want(4))
-    assert lacks(talk, A) == 40
-    assert lacks(talk, B) == 0
+    assert missing(talk, A) == 40
+    assert missing(talk, B) == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -562,10 +562,10 @@ def answered(talk: Talk, actions: list[Action], rounds: int) -> list[Action]:
 def test_running_client_reports_copies_only_while_others_wait() -> None:
     talk = three()
     assert not any(action.report_copies for action in talk.said if isinstance(action, Run))
-    told = [action for action in talk.want(2) if isinstance(action, Run)]
-    assert [(action.client, action.report_copies) for action in told] == [(1, True)]
-    told = [action for action in talk.leave(2) if isinstance(action, Run)]
-    assert [(action.client, action.report_copies) for action in told] == [(1, False)]
+    runs_sent = [action for action in talk.want(2) if isinstance(action, Run)]
+    assert [(action.client, action.report_copies) for action in runs_sent] == [(1, True)]
+    runs_sent = [action for action in talk.leave(2) if isinstance(action, Run)]
+    assert [(action.client, action.report_copies) for action in runs_sent] == [(1, False)]
 
 
 def test_load_for_the_head_waits_while_a_program_copies_to_the_card() -> None:

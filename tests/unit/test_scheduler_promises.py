@@ -343,7 +343,7 @@ def test_domain_bounds_evictions_of_a_client() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
-    shared.set_limit("box", 20 * GIB)      # somebody else has taken the rest
+    shared.set_limit("box", 20 * GIB)      # other processes have taken the rest
     talk.join(2, 70)
     actions = talk.obey(talk.want(2))
     # It does not fit beside what must stay, so nobody is stopped for its sake.
@@ -546,7 +546,7 @@ class Court:
         return bool(answers) and answers[0].commit >= size
 
 
-WORTH = CARD - CARD // 16               # where somebody may be about to pin
+WORTH = CARD - CARD // 16               # less what another client may be about to pin
 
 
 @pytest.mark.parametrize("seed", seeds(12, 60))

@@ -90,8 +90,8 @@ def test_quantum_auto_spends_a_twentieth_on_hand_overs(
     assert 0.045 < seen.lost < 0.0525
     assert max(seen.quanta) < 1.1 * min(seen.quanta), "it swings"
     assert max(seen.computed) < 1.1 * min(seen.computed)
-    told = world.scheduler.snapshot().tq
-    assert 0.7 * told < seen.quanta[-1] < 1.3 * told
+    sent = world.scheduler.snapshot().tq
+    assert 0.7 * sent < seen.quanta[-1] < 1.3 * sent
 
 
 def test_quantum_auto_is_about_the_time_to_load_the_next_client() -> None:
@@ -224,11 +224,11 @@ def test_idle_window_is_about_the_cost_of_the_hand_over(size: int, expected: int
 def test_idle_window_is_sent_again_when_halved() -> None:
     talk = Talk(mode=AntiThrash.ON, step=0.125)
     talk.run(1, 30)
-    told = windows(talk.run(2, 40), 1)  # in 320 pieces
-    assert told[0] == quantum.IDLE_MOST
-    assert told[-1] < 2 * quantum.IDLE_LEAST
-    assert all(later <= earlier / quantum.RESEND_FACTOR for earlier, later in pairwise(told))
-    assert len(told) <= 6
+    sent = windows(talk.run(2, 40), 1)  # in 320 pieces
+    assert sent[0] == quantum.IDLE_MOST
+    assert sent[-1] < 2 * quantum.IDLE_LEAST
+    assert all(later <= earlier / quantum.RESEND_FACTOR for earlier, later in pairwise(sent))
+    assert len(sent) <= 6
 
 
 def test_idle_window_follows_the_measured_speed_of_moves() -> None:
@@ -262,13 +262,13 @@ def test_idle_window_halves_after_long_pauses_only() -> None:
     talk = Talk()
     talk.run(1, 100)
     talk.join(2, 100)
-    holder, other, told = 1, 2, []
+    holder, other, sent = 1, 2, []
 
     def hand_over(pause: float, took: float = 1) -> None:
         nonlocal holder, other
         talk.wait(pause)
         talk.want(other)
-        told.append(last_window(talk, holder))
+        sent.append(last_window(talk, holder))
         talk.idle(holder)
         moves = talk.stopped(holder, wants=False)
         talk.wait(took)
@@ -277,20 +277,20 @@ def test_idle_window_halves_after_long_pauses_only() -> None:
 
     for _ in range(12):
         hand_over(3)
-    assert told[1] == quantum.IDLE_MOST
-    assert told[3:8:2] == [quantum.IDLE_MOST >> halvings for halvings in (1, 2, 3)]
-    assert told[-1] >= quantum.IDLE_LEAST
+    assert sent[1] == quantum.IDLE_MOST
+    assert sent[3:8:2] == [quantum.IDLE_MOST >> halvings for halvings in (1, 2, 3)]
+    assert sent[-1] >= quantum.IDLE_LEAST
     hand_over(3, took=0.1)
     hand_over(0.1)                      # the client evicted before was stopped too early
     hand_over(3)
-    assert told[-1] == quantum.IDLE_MOST
+    assert sent[-1] == quantum.IDLE_MOST
 
 
 def test_pacing_and_idle_window_are_sent_in_a_single_run() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
-    told = [a for a in talk.run(2, 30) if isinstance(a, Run) and a.client == 1]
-    assert replace(told[-1], idle_window=0) == Run(
+    sent = [a for a in talk.run(2, 30) if isinstance(a, Run) and a.client == 1]
+    assert replace(sent[-1], idle_window=0) == Run(
         1, pace=True, report_idle=True, report_copies=True)
 
 

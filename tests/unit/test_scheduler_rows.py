@@ -68,7 +68,7 @@ class Row:
         for _ in range(dice.randrange(1, 5)):
             self.join()
 
-    def who(self) -> int:
+    def any_client(self) -> int:
         return self.dice.randrange(MOST)
 
     def goes(self) -> None:
@@ -84,21 +84,22 @@ class Row:
 
     def weights(self) -> dict[Callable[[], None], float]:
         """What may happen, and how often."""
-        dice, who = self.dice, self.who
+        dice, any_client = self.dice, self.any_client
         parts = (0, 0, *range(1, 15))
         return {
-            lambda: self.compute(who(), dice.randint(1, 4000), dice.choice([1, 20, 20, 700])): 12,
+            lambda: self.compute(
+                any_client(), dice.randint(1, 4000), dice.choice([1, 20, 20, 700])): 12,
             lambda: self.wait(dice.choice([1, MILLISECOND, SECOND // 10, SECOND, 3 * SECOND])): 12,
-            lambda: self.allocate(who(), dice.randint(1, 5), dice.random() < 0.3): 6,
-            lambda: self.free(who(), dice.randint(1, 20)): 1,
-            lambda: self.pin(who(), dice.randint(1, 7), dice.choice([0, 1, 100])): 1,
-            lambda: self.unpin(who()): 1,
-            lambda: self.copy(who(), dice.random() < 0.5, dice.random() < 0.5): 1,
+            lambda: self.allocate(any_client(), dice.randint(1, 5), dice.random() < 0.3): 6,
+            lambda: self.free(any_client(), dice.randint(1, 20)): 1,
+            lambda: self.pin(any_client(), dice.randint(1, 7), dice.choice([0, 1, 100])): 1,
+            lambda: self.unpin(any_client()): 1,
+            lambda: self.copy(any_client(), dice.random() < 0.5, dice.random() < 0.5): 1,
             lambda: self.join() if len(self.world.hooks) < MOST else None: 1,
-            lambda: self.die(who()) if len(self.world.hooks) > 1 else None: 0.7,
-            lambda: self.fail_to_evict(who(), dice.choice(["host", "driver"])): 0.7,
-            lambda: self.fail_to_load(who()): 0.7,
-            lambda: self.hold_up(who(), dice.randint(1, 3)): 0.5,
+            lambda: self.die(any_client()) if len(self.world.hooks) > 1 else None: 0.7,
+            lambda: self.fail_to_evict(any_client(), dice.choice(["host", "driver"])): 0.7,
+            lambda: self.fail_to_load(any_client()): 0.7,
+            lambda: self.hold_up(any_client(), dice.randint(1, 3)): 0.5,
             self.restart: 0.4,
             lambda: self.resize(dice.randint(1, 7)): 0.4,
             lambda: self.take_unseen(dice.random() < 0.3): 0.4,
@@ -109,7 +110,7 @@ class Row:
             lambda: self.configure(
                 dice.choice(list(AntiThrash)), dice.choice([SECOND // 10, SECOND, None]),
                 dice.random() < 0.1): 0.3,
-            lambda: self.stay(who(), dice.choice([*REASONS.values()][1:])): 0.1,
+            lambda: self.stay(any_client(), dice.choice([*REASONS.values()][1:])): 0.1,
         }
 
     def pins_unseen(self) -> bool:
@@ -119,61 +120,61 @@ class Row:
             of_all[hook.id % self.world.accounts] += hook.pinned
         return any(pinned > self.capacity // PINNING_PART for pinned in of_all.values())
 
-    def hook(self, who: int) -> Hook:
+    def hook(self, client: int) -> Hook:
         """One of them."""
         hooks = list(self.world.hooks.values())
-        return hooks[who % len(hooks)]
+        return hooks[client % len(hooks)]
 
     def join(self) -> None:
         """One comes."""
         self.world.join()
 
-    def die(self, who: int) -> None:
+    def die(self, client: int) -> None:
         """One goes, in whatever state."""
-        self.world.kill(self.hook(who))
+        self.world.kill(self.hook(client))
 
-    def allocate(self, who: int, part: int, few: bool) -> None:
+    def allocate(self, client: int, part: int, few: bool) -> None:
         """Up to the whole card, or little."""
-        self.hook(who).allocate(part * self.capacity // (140 if few else 7) + part)
+        self.hook(client).allocate(part * self.capacity // (140 if few else 7) + part)
 
-    def free(self, who: int, count: int) -> None:
+    def free(self, client: int, count: int) -> None:
         """Some blocks of the middle."""
         for index in range(count):
-            self.hook(who).free(index * 7)
+            self.hook(client).free(index * 7)
 
-    def pin(self, who: int, part: int, pause: int) -> None:
+    def pin(self, client: int, part: int, pause: int) -> None:
         """What cannot be swapped."""
-        self.hook(who).pin(part * self.capacity // 100, pause * MILLISECOND)
+        self.hook(client).pin(part * self.capacity // 100, pause * MILLISECOND)
 
-    def unpin(self, who: int) -> None:
+    def unpin(self, client: int) -> None:
         """All of it."""
-        self.hook(who).unpin(self.capacity)
+        self.hook(client).unpin(self.capacity)
 
-    def compute(self, who: int, time: int, kernel: int) -> None:
+    def compute(self, client: int, time: int, kernel: int) -> None:
         """In kernels of some milliseconds."""
-        self.hook(who).kernel = kernel * MILLISECOND
-        self.hook(who).compute(time * MILLISECOND)
+        self.hook(client).kernel = kernel * MILLISECOND
+        self.hook(client).compute(time * MILLISECOND)
 
-    def copy(self, who: int, inward: bool, outward: bool) -> None:
+    def copy(self, client: int, inward: bool, outward: bool) -> None:
         """From now on, between host and card."""
-        self.hook(who).copy(inward, outward)
+        self.hook(client).copy(inward, outward)
 
-    def hold_up(self, who: int, drains: int) -> None:
+    def hold_up(self, client: int, drains: int) -> None:
         """Work in flight will depend on what is not submitted yet."""
-        self.hook(who).undrainable = drains
+        self.hook(client).undrainable = drains
 
-    def stay(self, who: int, reason: PinReason) -> None:
+    def stay(self, client: int, reason: PinReason) -> None:
         """Nothing of it leaves from now on; few programs are like that."""
-        if who < len(self.world.hooks):
-            self.hook(who).stay(reason)
+        if client < len(self.world.hooks):
+            self.hook(client).stay(reason)
 
-    def fail_to_evict(self, who: int, what: str) -> None:
+    def fail_to_evict(self, client: int, cause: str) -> None:
         """The next block that leaves does not."""
-        self.hook(who).fail_out = what
+        self.hook(client).fail_out = cause
 
-    def fail_to_load(self, who: int) -> None:
+    def fail_to_load(self, client: int) -> None:
         """The next block that comes does not."""
-        self.hook(who).fail_in = "driver"
+        self.hook(client).fail_in = "driver"
 
     def restart(self) -> None:
         """kill -9 of the daemon."""

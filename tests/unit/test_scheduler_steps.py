@@ -40,7 +40,7 @@ class Counting(Talk):
         return actions
 
 
-def steps(what: Callable[[], list[Action]]) -> tuple[int, list[Action]]:
+def steps(call: Callable[[], list[Action]]) -> tuple[int, list[Action]]:
     number = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -52,7 +52,7 @@ def steps(what: Callable[[], list[Action]]) -> tuple[int, list[Action]]:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        found = what()
+        found = call()
     finally:
         sys.settrace(before)
     return number, found

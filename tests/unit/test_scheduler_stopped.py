@@ -28,8 +28,8 @@ class Clock:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.world, name)
 
-    def at(self, when: int, what: Callable[[], None]) -> None:
-        self.world.at(when, lambda: self.hook.happen(what))
+    def at(self, when: int, callback: Callable[[], None]) -> None:
+        self.world.at(when, lambda: self.hook.happen(callback))
 
 
 class Stoppable(Hook):
@@ -40,11 +40,11 @@ class Stoppable(Hook):
         self.is_stopped = False
         self.missed: list[Callable[[], None]] = []
 
-    def happen(self, what: Callable[[], None]) -> None:
+    def happen(self, callback: Callable[[], None]) -> None:
         if self.is_stopped:
-            self.missed.append(what)
+            self.missed.append(callback)
         else:
-            what()
+            callback()
 
     def _carry_on(self) -> None:
         if not self.is_stopped:
@@ -54,8 +54,8 @@ class Stoppable(Hook):
         """SIGCONT."""
         self.is_stopped = False
         missed, self.missed = self.missed, []
-        for what in missed:
-            what()
+        for callback in missed:
+            callback()
         self._carry_on()
 
 

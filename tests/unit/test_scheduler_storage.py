@@ -298,7 +298,7 @@ class DiskRow(Row):
 
     def fail_to_store(self) -> None:
         """The next write of a program does."""
-        self.hook(self.who()).store_fails = True
+        self.hook(self.any_client()).store_fails = True
 
     def weights(self) -> dict[Callable[[], None], float]:
         """What may happen besides."""

@@ -957,7 +957,7 @@ def answer(talk: Talk, client: int, size: float, number: int = 1) -> Limits:
     return found
 
 
-def told(talk: Talk, client: int) -> Limits:
+def last_limits(talk: Talk, client: int) -> Limits:
     """What it has heard last."""
     return limits(talk.said, client)[-1]
 
@@ -968,13 +968,13 @@ def test_memory_limit_of_a_client_below_allocated_memory_refuses_more() -> None:
     answer(talk, 1, 20)
     talk.changed(1, allocated=20)
     talk.obey(talk.tell(TermsChanged(1, Terms(memory_limit=15 * GIB))))
-    assert (told(talk, 1).total, talk.view(1).commit) == (15 * GIB, 20 * GIB)
+    assert (last_limits(talk, 1).total, talk.view(1).commit) == (15 * GIB, 20 * GIB)
     assert answer(talk, 1, 20.5, 2).commit == 20 * GIB
     talk.changed(1, allocated=5)
     assert answer(talk, 1, 16, 3).commit < 16 * GIB
     assert answer(talk, 1, 15, 4).commit == 15 * GIB
     talk.obey(talk.tell(TermsChanged(1, Terms())))
-    assert (told(talk, 1).total, answer(talk, 1, 90, 5).reason) == (100 * GIB, "")
+    assert (last_limits(talk, 1).total, answer(talk, 1, 90, 5).reason) == (100 * GIB, "")
 
 
 def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
@@ -1001,18 +1001,18 @@ def test_tenant_memory_limit_is_the_size_of_the_card_for_its_clients() -> None:
     put(talk, "user:alice", 10)
     for client in (1, 2):
         talk.join(client, tenants=ALICE)
-    assert (told(talk, 1).total, told(talk, 1).most) == (10 * GIB, 10 * GIB)
-    assert told(talk, 1).beyond == 0
+    assert (last_limits(talk, 1).total, last_limits(talk, 1).most) == (10 * GIB, 10 * GIB)
+    assert last_limits(talk, 1).beyond == 0
     answer(talk, 1, 6)
     talk.changed(1, allocated=6)
     talk.wait(1)
-    assert (told(talk, 2).total, told(talk, 2).most) == (10 * GIB, 4 * GIB)
+    assert (last_limits(talk, 2).total, last_limits(talk, 2).most) == (10 * GIB, 4 * GIB)
     put(talk, "user:alice", 20)
     talk.wait(1)
-    assert (told(talk, 2).total, told(talk, 2).most) == (20 * GIB, 14 * GIB)
+    assert (last_limits(talk, 2).total, last_limits(talk, 2).most) == (20 * GIB, 14 * GIB)
     put(talk, "user:alice")
     talk.wait(1)
-    assert (told(talk, 2).total, told(talk, 2).most) == (100 * GIB, 100 * GIB)
+    assert (last_limits(talk, 2).total, last_limits(talk, 2).most) == (100 * GIB, 100 * GIB)
 
 
 def test_tenant_memory_limit_below_held_memory_refuses_more() -> None:
@@ -1066,7 +1066,7 @@ def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
     assert limits(talk.said, 2)[-1].commit >= 54 * GIB
     talk.join(3, tenants=("user:bob",))
     assert answer(talk, 3, 40).commit >= 40 * GIB
-    assert told(talk, 1).total == 100 * GIB     # the card is as large as it is
+    assert last_limits(talk, 1).total == 100 * GIB     # the card is as large as it is
 
 
 def test_tenant_host_limit_counts_over_cards_and_control_groups() -> None:

@@ -527,8 +527,8 @@ def test_evict_takes_memory_of_a_client_that_waits_for_the_gang(
     tenants: list[tuple[str, ...]],
 ) -> None:
     talk = Talk(100)
-    for client, whose in enumerate(tenants, 1):
-        talk.obey(talk.join(client, 60, tenants=whose))
+    for client, tenants_of_client in enumerate(tenants, 1):
+        talk.obey(talk.join(client, 60, tenants=tenants_of_client))
     talk.obey(talk.want(1))
     talk.tell(Ganged((1,), 1, Standing.APART))
     said = talk.stopped(1, wants=True)

@@ -93,8 +93,8 @@ def serving(folder: Path, open_files: int = 4096) -> Iterator[Site]:
         with suppress(RuntimeError):    # a thread may end after the test
             loop.call_soon_threadsafe(call)
 
-    def complain(who: Peer, kind: str, _words: str) -> None:
-        complaints.append((who.account, kind))
+    def complain(sender: Peer, kind: str, _words: str) -> None:
+        complaints.append((sender.account, kind))
 
     lanes = Lanes("test", 1, post, time.clock, time.timer)
     lanes.run("gate", known.wait, lambda _: None)

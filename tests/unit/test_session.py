@@ -190,7 +190,7 @@ def test_session_passes_each_record_on_as_an_event(
     assert Scripted.latest.events == [event]
 
 
-@pytest.mark.parametrize(("state", "place", "waits"), [
+@pytest.mark.parametrize(("state", "position", "waits"), [
     (ClientState.WAITING, 2, (Wait.TURN, 2)),
     (ClientState.CROWDED, 1, (Wait.ROOM, 1)),
     (ClientState.LOADING, 0, (Wait.MOVES, 0)),
@@ -198,11 +198,11 @@ def test_session_passes_each_record_on_as_an_event(
     (ClientState.SUSPENDED, 0, (Wait.RESUME, 0)),
 ])
 def test_waiting_report_is_answered_with_reason_and_queue_position(
-    hook: Hook, state: ClientState, place: int, waits: tuple[Wait, int]
+    hook: Hook, state: ClientState, position: int, waits: tuple[Wait, int]
 ) -> None:
     scheduler = Scripted.latest
     scheduler._clients[1] = replace(scheduler._clients[1], state=state)
-    scheduler.waits = {1: WaitView(place, None)} if place else {}
+    scheduler.waits = {1: WaitView(position, None)} if position else {}
     hook.says(ReportRecord(Type.WAITING, flags=Flag.WANTS, memory=FIGURES))
     assert scheduler.events == [events.MemoryChanged(1, FIGURES, True)]
     assert hook.wire.sent == [OrderRecord(Type.QUEUED, waits[0], waits[1])]
@@ -331,14 +331,14 @@ def test_store_order_of_zero_bytes_passes_no_file(
 
 
 def test_store_without_a_disk_fails(hook: Hook) -> None:
-    told: list[events.Event] = []
+    happened: list[events.Event] = []
     assert hook.session.client is not None
-    hook.session.client.gpu.happened.connect(lambda _, event: told.append(event))
+    hook.session.client.gpu.happened.connect(lambda _, event: happened.append(event))
     orders = [STORE]
     Scripted.latest.decide = lambda _: [orders.pop()] if orders else []
     hook.session.client.gpu.tell(events.Tick())
     assert not hook.wire.sent
-    assert events.Stored(1, Memory(), 5, failed=True) in told
+    assert events.Stored(1, Memory(), 5, failed=True) in happened
 
 
 def test_stored_bytes_are_added_to_later_records(hook: Hook, disk: Path) -> None:
@@ -579,11 +579,11 @@ def test_session_with_random_packets_closes_no_other_connection(
 def test_hello_and_commit_wait_for_the_lookup_of_the_process(manager: Manager) -> None:
     looks: list[tuple[int, Callable[[], None]]] = []
 
-    def look(_peer: Peer, more: int, then: Callable[[], None]) -> bool:
+    def look_up(_peer: Peer, more: int, then: Callable[[], None]) -> bool:
         looks.append((more, then))
         return True
 
-    manager.read_limits = look
+    manager.read_limits = look_up
     made = Hook(manager)
     made.says(replace(HELLO, memory=Memory(host=7, beyond=2)))
     assert (made.session.client, made.session.looking_up, made.wire.sent) == (None, True, [])
@@ -606,11 +606,11 @@ def test_connection_that_ended_during_the_lookup_of_the_process_is_not_resumed(
 ) -> None:
     looks: list[Callable[[], None]] = []
 
-    def look(_peer: Peer, _more: int, then: Callable[[], None]) -> bool:
+    def look_up(_peer: Peer, _more: int, then: Callable[[], None]) -> bool:
         looks.append(then)
         return True
 
-    manager.read_limits = look
+    manager.read_limits = look_up
     made = Hook(manager)
     made.says(HELLO)
     made.session.ended()

@@ -50,9 +50,11 @@ def test_owner_is_found_for_ranges_given_by_user_name(
         99999, NOBODY_HAS, "alice"]
 
 
-@pytest.mark.parametrize("who", ["0", "root", "998"])
-def test_subuids_of_root_and_system_accounts_count_as_separate_users(lent: Path, who: str) -> None:
-    lent.write_text(f"{who}:100000:65536\n")
+@pytest.mark.parametrize("account", ["0", "root", "998"])
+def test_subuids_of_root_and_system_accounts_count_as_separate_users(
+    lent: Path, account: str
+) -> None:
+    lent.write_text(f"{account}:100000:65536\n")
     assert subordinate.owner(100001) == 100001
 
 
@@ -81,7 +83,7 @@ def test_peer_with_a_subuid_belongs_to_the_owner(lent: Path) -> None:
     lent.write_text(f"{ALICE}:{os.getuid()}:1\n")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        who = peer.identify(*peer.credentials(ours))
-    assert (who.pid, who.uid, who.owner) == (os.getpid(), os.getuid(), ALICE)
-    assert who.account == f"user:{ALICE}"
-    assert str(who.tenants[0]) == f"user:{user(ALICE)}"
+        account = peer.identify(*peer.credentials(ours))
+    assert (account.pid, account.uid, account.owner) == (os.getpid(), os.getuid(), ALICE)
+    assert account.account == f"user:{ALICE}"
+    assert str(account.tenants[0]) == f"user:{user(ALICE)}"

@@ -123,8 +123,8 @@ def test_notifier_sends_ready_status_and_watchdog_pings(
         notifier.alive()
         notifier.stopping()
         notifier.close()
-        told = [listener.recv(100) for _ in range(4)]
-    assert told == [b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]
+        notifications = [listener.recv(100) for _ in range(4)]
+    assert notifications == [b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]
 
 
 def test_notifier_does_not_block_when_systemd_stops_reading(

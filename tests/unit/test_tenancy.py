@@ -53,8 +53,8 @@ class Daemon:
     def joins(self, *tenants: Tenant, gpu: int = 0, pid: int = 11) -> Client:
         """With 3 GiB, of which 2 are on the card, and 1 GiB pinned."""
         on = self.manager.gpus[gpu]
-        somebody = replace(peer(pid), tenants=tenants)
-        client = Client(self.manager.next_id(), on, somebody, Noted())
+        process = replace(peer(pid), tenants=tenants)
+        client = Client(self.manager.next_id(), on, process, Noted())
         memory = Memory(allocated=3 * GIB, resident=2 * GIB, pinned=GIB)
         on.join(client, memory, running=False, wants=False, commit=0)
         return client
@@ -63,7 +63,7 @@ class Daemon:
         named = {term.replace("_", "-"): value for term, value in terms.items()}
         self.manager.tenancy.set(name, named).result()
 
-    def told(self, gpu: int = 0) -> list[TenantChanged]:
+    def sent_terms(self, gpu: int = 0) -> list[TenantChanged]:
         """Since it was asked last."""
         heard = [event for event in self.heard[gpu] if isinstance(event, TenantChanged)]
         self.heard[gpu].clear()
@@ -79,7 +79,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Daemon:
 def test_tenant_terms_reach_the_scheduler_before_the_first_client(daemon: Daemon) -> None:
     daemon.set("user:alice", memory_limit=40 * GIB, compute_limit=50, weight=200)
     daemon.set("pod:lab/train", weight=7)
-    assert not daemon.told()
+    assert not daemon.sent_terms()
     daemon.joins(ALICE, POD)
     alice = TenantTerms(memory_limit=40 * GIB, compute_limit=50, weight=200)
     assert daemon.heard[0][:2] == [
@@ -88,53 +88,53 @@ def test_tenant_terms_reach_the_scheduler_before_the_first_client(daemon: Daemon
     ]
     assert isinstance(joined := daemon.heard[0][2], Joined)
     assert joined.tenants == ("pod:7d1c", "user:alice")    # the outermost first
-    assert not daemon.told(1)
-    daemon.told()
+    assert not daemon.sent_terms(1)
+    daemon.sent_terms()
     daemon.joins(ALICE)
-    assert daemon.told() == []
+    assert daemon.sent_terms() == []
     daemon.joins(ALICE, gpu=1)
-    assert daemon.told(1) == [TenantChanged("user:alice", alice)]
+    assert daemon.sent_terms(1) == [TenantChanged("user:alice", alice)]
 
 
 def test_tenant_without_terms_is_not_announced_to_the_scheduler(daemon: Daemon) -> None:
     client = daemon.joins(ALICE)
     client.gpu.leave(client)
-    assert daemon.told() == []
+    assert daemon.sent_terms() == []
 
 
 def test_changed_tenant_terms_reach_only_gpus_with_that_tenant(daemon: Daemon) -> None:
     daemon.joins(ALICE)
-    daemon.told()
+    daemon.sent_terms()
     daemon.set("user:alice", weight=200)
     daemon.set("user:alice", memory_limit=GIB)
     daemon.set("user:alice", weight=0)
     daemon.set("user:alice", weight=0, memory_limit=0)
     daemon.set("user:bob", weight=3)
-    assert [event.terms for event in daemon.told()] == [
+    assert [event.terms for event in daemon.sent_terms()] == [
         TenantTerms(weight=200), TenantTerms(GIB, 200), TenantTerms(GIB), TenantTerms(),
     ]
-    assert daemon.told(1) == []
+    assert daemon.sent_terms(1) == []
 
 
 def test_tenant_terms_override_rules_until_taken_back(daemon: Daemon) -> None:
     daemon.rules = RULES
     daemon.joins(ALICE, POD)
     daemon.manager.reload()
-    assert daemon.told() == [
+    assert daemon.sent_terms() == [
         TenantChanged("user:alice", TenantTerms(60 * GIB, 50)),
         TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, shown=SHOWN)),
     ]
     daemon.set("user:alice", memory_limit=4 * GIB, compute_limit=100)
-    assert daemon.told() == [TenantChanged("user:alice", TenantTerms(4 * GIB, 50))]
+    assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(4 * GIB, 50))]
     (_, alice) = daemon.manager.tenancy.tenants()
     assert alice.terms == (
         Rule("", "memory-limit", 4 * GIB, ""), RULES[0], Rule("", "compute-limit", 100, ""),
         RULES[1])
     daemon.set("user:alice", memory_limit=0)
-    assert daemon.told() == [TenantChanged("user:alice", TenantTerms(60 * GIB, 50))]
+    assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(60 * GIB, 50))]
     daemon.rules = ()
     daemon.manager.reload()
-    assert {event.tenant: event.terms for event in daemon.told()} == {
+    assert {event.tenant: event.terms for event in daemon.sent_terms()} == {
         "user:alice": TenantTerms(), "pod:7d1c": TenantTerms(),
     }
 
@@ -145,7 +145,7 @@ def test_rules_stay_in_force_when_the_file_becomes_invalid(
     daemon.rules = RULES
     daemon.manager.reload()
     daemon.joins(ALICE)
-    daemon.told()
+    daemon.sent_terms()
 
     def wrong() -> Any:
         raise ConfigError("a.conf:2: memory cannot be 'x'")
@@ -153,7 +153,7 @@ def test_rules_stay_in_force_when_the_file_becomes_invalid(
     monkeypatch.setattr(daemon.manager, "_read", wrong)
     with pytest.raises(ConfigError):
         daemon.manager.reload()
-    assert daemon.told() == []
+    assert daemon.sent_terms() == []
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(60 * GIB, 50)
 
 
@@ -175,12 +175,12 @@ def test_rule_for_a_group_applies_to_users_in_that_group(
     daemon.manager.reload()
     client = daemon.joins(Tenant(Kind.USER, "bob"))
     daemon.joins(Tenant(Kind.UNIT, "staff.service"))
-    assert daemon.told() == [TenantChanged("user:alice", TenantTerms(GIB, 9))]
+    assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(GIB, 9))]
     assert asked == ["alice", "bob"]
     members["bob"] = frozenset({"staff"})
     client.gpu.leave(client)            # bob is new to the system when he comes again
     daemon.joins(Tenant(Kind.USER, "bob"))
-    assert daemon.told() == [TenantChanged("user:bob", TenantTerms(weight=9))]
+    assert daemon.sent_terms() == [TenantChanged("user:bob", TenantTerms(weight=9))]
 
 
 def test_tenant_terms_are_restored_after_a_restart(daemon: Daemon, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_tenant_terms_are_restored_after_a_restart(daemon: Daemon, tmp_path: Pat
     daemon.set("pod:lab/train", weight=0)
     second = Daemon(tmp_path)
     second.joins(ALICE, POD)
-    assert second.told() == [
+    assert second.sent_terms() == [
         TenantChanged("user:alice", TenantTerms(memory_limit=40 * GIB, compute_limit=50))]
 
 
@@ -232,7 +232,7 @@ def test_tenant_terms_take_effect_unsaved_when_the_disk_is_full(
 ) -> None:
     daemon.set("user:alice", weight=7)
     daemon.joins(ALICE)
-    daemon.told()
+    daemon.sent_terms()
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -241,7 +241,7 @@ def test_tenant_terms_take_effect_unsaved_when_the_disk_is_full(
         patched.setattr(os, "fsync", full)
         with pytest.raises(NotKept, match=f"{TENANTS_FILE} cannot be written: No space left"):
             daemon.set("user:alice", memory_limit=GIB)
-    assert daemon.told() == [TenantChanged("user:alice", TenantTerms(GIB, 7))]
+    assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(GIB, 7))]
     assert TenantsFile(tmp_path).load() == {"user:alice": {"weight": (7, "")}}
 
 
@@ -397,7 +397,7 @@ def test_schedulers_forget_only_the_oldest_of_very_many_ended_tenants(
     for number in (1, 2, 1, 3, 4):
         client = daemon.joins(ALICE, Tenant(Kind.JOB, str(number)))
         client.gpu.leave(client)
-    forgotten = [event.tenant for event in daemon.told() if event.terms == TenantTerms()]
+    forgotten = [event.tenant for event in daemon.sent_terms() if event.terms == TenantTerms()]
     assert forgotten == ["job:2", "job:1"]
 
 
@@ -409,7 +409,7 @@ def test_pod_is_shown_by_uid_until_the_name_is_known(daemon: Daemon) -> None:
     client = daemon.joins(ALICE, main)
     assert (str(client), client.tenant, client.container) == ("python[11]", "pod:7d1c", "")
     daemon.set("pod:7d1c", weight=7)
-    daemon.told()
+    daemon.sent_terms()
     renamed: list[Client] = []
     daemon.manager.tenancy.renamed.connect(renamed.append)
     daemon.manager.tenancy.name({str(POD): TRAIN})
@@ -417,7 +417,7 @@ def test_pod_is_shown_by_uid_until_the_name_is_known(daemon: Daemon) -> None:
     assert (str(client), client.tenant, client.container) == (
         "lab/train[11]", "pod:lab/train", "main")
     # A rule may be for the name. What was set for the UID stays.
-    assert daemon.told() == [
+    assert daemon.sent_terms() == [
         TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, weight=7, shown=SHOWN))]
     daemon.manager.tenancy.name({str(POD): TRAIN})
     assert renamed == [client]

@@ -246,7 +246,7 @@ PLACES = {
                             "unit:snap.ollama.server.service"),
     "tmux": (f"0::{SESSIONS}/app.slice/tmux-spawn-e02f.scope", ""),
 
-    # Names that somebody without root's powers may give.
+    # Names that users other than root can choose.
 }
 
 # The same where nobody can see whose a folder is.

@@ -216,12 +216,12 @@ def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
     around = Tenant("user:alice", 1, 0, 0, 0, 0, (), (Term("suspended", 1, "", ""),))
     stopped = SCENE._replace(clients=(IDLE._replace(state="suspended"),))
     state = with_snapshot(strike(seen(stopped), "enter")[0], stopped, 1001.0, (own, around))
-    whom: list[str] = []
+    targets: list[str] = []
     for _ in range(4):
-        state, _ = strike(state, "tab" if whom else "w")
+        state, _ = strike(state, "tab" if targets else "w")
         assert state.prompt is not None
-        whom.append(state.prompt.tenant)
-    assert whom == ["", "unit:lab.service", "user:alice", ""]
+        targets.append(state.prompt.tenant)
+    assert targets == ["", "unit:lab.service", "user:alice", ""]
     # It is suspended, though not itself: resuming means who is.
     asked, _ = strike(strike(state, "escape")[0], "r")
     assert "Resume all programs of user:alice?" in text(asked)

@@ -118,8 +118,8 @@ def test_top_shows_an_automatic_quantum_with_the_present_length(
 
 def test_top_says_when_no_gpu_program_or_match_exists() -> None:
     assert "nvshared manages no GPU." in text(seen(SHARED._replace(gpus=(), clients=())))
-    nobody = SHARED._replace(clients=())
-    assert "No program uses a GPU through nvshare." in text(seen(nobody))
+    without_programs = SHARED._replace(clients=())
+    assert "No program uses a GPU through nvshare." in text(seen(without_programs))
     none, _ = strike(seen(), "/", *"nowhere", "enter")
     assert "No program matches 'nowhere'. Esc removes the filter." in text(none)
 

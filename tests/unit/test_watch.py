@@ -27,18 +27,18 @@ class Changes:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.watch = Watch(file)
-        self.told = asyncio.Semaphore(0)
+        self.changes_seen = asyncio.Semaphore(0)
 
     def start(self) -> None:
         self.watch.start(self.read)
 
     def read(self) -> None:
         self.watch.note()
-        self.told.release()
+        self.changes_seen.release()
 
     async def noticed(self) -> None:
         async with asyncio.timeout(60):
-            await self.told.acquire()
+            await self.changes_seen.acquire()
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ async def test_watch_does_not_report_a_change_already_noted(
     await watched.noticed()
     put(file, "[gpu]\ntq = 555\n")
     await watched.noticed()
-    assert watched.told.locked()
+    assert watched.changes_seen.locked()
 
 
 async def test_watch_ignores_other_files_of_the_folder(
@@ -151,7 +151,7 @@ async def test_watch_ignores_other_files_of_the_folder(
     put(file.with_name(".nvshared.conf.swp"), "x")
     put(file, "[gpu]\ntq = 3\n")
     await watched.noticed()
-    assert watched.told.locked()
+    assert watched.changes_seen.locked()
 
 
 async def test_watch_without_inotify_logs_that_sighup_is_needed(

@@ -70,7 +70,7 @@ def programs(count: int, gpu: int = 0) -> tuple[ClientSnapshot, ...]:
 
 
 def scene(cards: int, programs_each: Sequence[int], busy: Sequence[int] = ()) -> Snapshot:
-    """So many GPUs with programs; on busy ones somebody waits."""
+    """So many GPUs with programs; on busy GPUs a program waits."""
     return Snapshot(
         "1.0", 30, 30_000_000, False, "auto",
         tuple(CARD._replace(index=at, holders=(), state="shared") for at in range(cards)),
