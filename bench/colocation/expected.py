@@ -89,7 +89,7 @@ class _Model:
         """False: others compute on too much of the card, and it goes on waiting."""
         notebook = self.notebooks[number]
         missing = 1 - notebook.held
-        # From those who are idle first, and then from those who wait, too.
+        # From idle notebooks first, then from those that wait.
         others = sorted(
             (other for n, other in enumerate(self.notebooks)
              if n != number and n not in self.coming and n not in self.computing),

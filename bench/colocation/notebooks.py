@@ -111,7 +111,7 @@ class Cell:
 
     @property
     def over_alone(self) -> float:
-        """1: as if there were nobody else."""
+        """1: as fast as without other notebooks."""
         return self.took / self.alone
 
 

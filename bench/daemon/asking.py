@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Somebody who asks nvshared for all it knows, again and again: python -m bench.daemon.asking BUS.
+"""Reads all objects of nvshared again and again: python -m bench.daemon.asking BUS.
 
 The next question is on its way before the last answer is read, and no answer is
 looked at: what keeps this from asking more is nvshared alone. Says "asking" once

@@ -12,7 +12,7 @@ from statistics import median
 from bench.harness import ROOT
 
 RUNS = 21                               # odd, so that a median is one of them
-PAUSE = 0.3                             # seconds; who asks for everything again at once has to wait
+PAUSE = 0.3                             # seconds; a caller that reads all objects again waits
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 NOTHING = "import sys"                  # what the interpreter takes for itself
 

@@ -116,7 +116,7 @@ class Crowd:
         self._poll.close()
 
     def until(self, heard: Callable[[Client, int], bool]) -> None:
-        """Obeys whatever comes until `heard`, told who heard what, says that it is enough."""
+        """Obeys all orders until `heard`, called with each client and record type, returns True."""
         while True:
             for client, kind in self._records(PATIENCE):
                 if heard(client, kind):

@@ -18,7 +18,7 @@ from bench.daemon.service import Service
 from nvshared.hook.protocol import Type
 
 WARMING = 20                            # hand-overs that do not count
-QUIET = 0.5                             # seconds without a record: everybody has settled
+QUIET = 0.5                             # seconds without a record: no order is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _99th(values: list[float]) -> float:
 
 
 def _hand_over(crowd: Crowd, holder: Client) -> tuple[Client, float, float]:
-    """Who has it then, and the microseconds since it was released and since STOP."""
+    """The next holder, and the microseconds since the release and since STOP."""
     began = time.perf_counter_ns()
     stop_received = began
     following: list[Client] = []

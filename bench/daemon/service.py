@@ -88,7 +88,7 @@ def service(
         stack.callback(_end_well, daemon, log)
         while ready.recv(1000) != b"READY=1":
             continue
-        ready.close()                   # nobody reads what it says from now on
+        ready.close()                   # its stderr is not read from now on
         uuids = tuple(bytes.fromhex(line) for line in found.stdout.split())
         yield Service(daemon.pid, folder / "sock", bus, uuids)
 

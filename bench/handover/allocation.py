@@ -54,7 +54,7 @@ class Sizes:
 
 
 def allocation(card: Card) -> Result:
-    """On a card that nobody else uses."""
+    """On a card without other programs."""
     sizes = Sizes(card.total // 16 // MIB * MIB, 64 * MIB, 48)
     if card.simulated:
         sizes = Sizes(8 * MIB, 4 * MIB, 16, 100, live=200, rounds=2)

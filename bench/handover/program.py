@@ -86,7 +86,7 @@ def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outco
     try:
         for task in tasks:
             time.sleep(max(0.0, began + task.after - time.monotonic()))
-            # An interrupt in the middle of a start would leave a program that nobody knows of.
+            # An interrupt in the middle of a start would leave a program that is not in the list.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
             try:
                 running.append(_start(task, environment))
@@ -112,7 +112,7 @@ def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outco
 
 
 def _start(task: Task, environment: Mapping[str, str]) -> Running:
-    # Both are closed by perform(). Files, for a pipe that nobody reads would stop the program.
+    # Both are closed by perform(). Files: an unread pipe would stop the program.
     output = tempfile.TemporaryFile()  # noqa: SIM115
     errors = tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(

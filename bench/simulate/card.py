@@ -121,5 +121,5 @@ class Card(World):
         """Nothing: the tests do that."""
 
     def device_free(self) -> int:
-        """Nobody else uses the card, so there is as much as the scheduler says."""
+        """No other process uses the card, so the scheduler's figure is right."""
         return self.settings.capacity

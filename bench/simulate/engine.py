@@ -26,7 +26,7 @@ class Agenda(Protocol):
 
 
 class Flyer(Protocol):
-    """Who has work in flight."""
+    """The programs with work in flight."""
 
     kernel: int
 

@@ -78,7 +78,7 @@ class Tenant:
         self.asked += size
 
     def done(self, piece: Piece) -> None:
-        """It is, or nobody wants it any more."""
+        """It is done, or no longer wanted."""
         self.wanted -= 1
         if not piece.left:
             self.late.append((self.place.now - piece.asked) / piece.size)
@@ -109,7 +109,7 @@ class Program(Hook):
         return piece
 
     def fly(self) -> None:
-        """All of a piece: what a launch costs nobody, need not be simulated."""
+        """One kernel for the whole piece: single launches do not change the result."""
         if self.since is not None:
             self.tenant.waits.append(self.world.now - self.since)
             self.since = None

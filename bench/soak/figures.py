@@ -31,7 +31,7 @@ SPREADS = 2.0
 NORMAL = 1.4826                         # a standard deviation by the median absolute deviation
 MOST_SAMPLES = 240                      # of a half; more only take time
 
-# What is held: figures by (who, what).
+# Figures by (process, kind of resource).
 Figures = dict[tuple[str, str], float]
 Samples = dict[tuple[str, str], list[tuple[float, float]]]      # with the seconds of each
 

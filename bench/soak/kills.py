@@ -133,7 +133,7 @@ class Soak:
         one.errors.unlink()
 
     def look(self, seconds: float) -> None:
-        """Who has ended, and how much everybody holds."""
+        """Notes ended programs, and the figures of the daemon and the first program."""
         assert self.daemon is not None
         if self.daemon.poll() is not None:
             self.wrong.append(f"the daemon ended with {self.daemon.returncode}")
@@ -169,7 +169,7 @@ def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: st
         str, Any]:
     """Kills so often, or until the time is over. What happened; "wrong" must be empty.
 
-    Raises NvshareError if nobody gets a turn any more.
+    Raises NvshareError if no program gets a turn for STALLED seconds.
     """
     megabytes, capacity = SIZES[simulated]
     build = ROOT / "libhook" / f"build{'-' * bool(sanitize)}{sanitize}"

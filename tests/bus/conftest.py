@@ -29,7 +29,7 @@ def private() -> Iterator[PrivateBus]:
 
 @pytest.fixture
 async def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
-    """Two GPUs and nobody on them."""
+    """Two GPUs without clients."""
     script(monkeypatch)
     return a_manager()
 
@@ -43,7 +43,7 @@ async def publication(manager: Manager, private: PrivateBus) -> AsyncIterator[Pu
 
 @pytest.fixture
 async def other(publication: Publication, private: PrivateBus) -> AsyncIterator[Peeper]:
-    """Somebody who talks to it."""
+    """A caller on the bus."""
     async with peeper(private.address) as someone:
         yield someone
 

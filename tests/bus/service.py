@@ -85,7 +85,7 @@ class PrivateBus:
 
 @contextlib.contextmanager
 def private_bus(own: str = '<allow own="*"/>') -> Iterator[PrivateBus]:
-    """A bus for the time being; `own` is its rule on who may own names."""
+    """A bus for the length of a block; `own`: its rule about the owners of names."""
     with tempfile.TemporaryDirectory() as folder:
         bus = PrivateBus(Path(folder), own)
         try:
@@ -137,7 +137,7 @@ def decide(client: Client, *actions: Action, holders: Sequence[Client] | None = 
 
 
 class Peeper:
-    """Somebody else on the bus, who talks D-Bus by the book."""
+    """A caller that uses dbus-next."""
 
     def __init__(self, bus: MessageBus) -> None:
         self.bus = bus
@@ -199,7 +199,7 @@ class Peeper:
 
 @contextlib.asynccontextmanager
 async def peeper(address: str) -> AsyncIterator[Peeper]:
-    """Somebody on the bus for the time being."""
+    """A caller on the bus for the length of a block."""
     someone = Peeper(await MessageBus(bus_address=address).connect())
     try:
         yield someone

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What those who listen are told."""
+"""Signals and changed properties."""
 
 import asyncio
 from dataclasses import replace

@@ -24,7 +24,7 @@ NAME = "com.example.Library"
 
 
 class Library(Interface):
-    """Has something large for everybody."""
+    """Answers each call with a large reply."""
 
     @method("Read", "text", action=ANYONE)
     def read(self) -> "ay":     # type: ignore[name-defined] # noqa: F821

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may change something, with polkit and without."""
+"""Permissions of callers, with polkit and without."""
 
 import asyncio
 import contextlib
@@ -45,16 +45,16 @@ NOBODY_UID = 65534                          # a user that every system has
 
 
 class Polkit(Peeper):
-    """polkit as far as anybody can see from outside: it answers one method."""
+    """polkit's interface: it answers one method."""
 
     def __init__(self, bus: MessageBus) -> None:
         super().__init__(bus)
         self.granted, self.challenge = False, False
         self.silent = self.hangs = False
-        self.agent: Path | None = None  # who asks for a password is there while this file is
+        self.agent: Path | None = None  # an agent asks for passwords while this file exists
         self.was_asked, self.was_cancelled = asyncio.Event(), asyncio.Event()
         self.pending: dict[str, Message] = {}       # by the names that they may be cancelled by
-        self.asked: list[tuple[str | None, str, int]] = []      # who, what, flags
+        self.asked: list[tuple[str | None, str, int]] = []      # caller, action, flags
         bus.add_message_handler(self._answer)
 
     def _answer(self, message: Message) -> Message | bool:
@@ -269,7 +269,7 @@ async def test_pending_polkit_checks_are_limited_per_connection_and_user(
 async def test_polkit_limit_counts_subuids_as_their_user_while_user_lookup_hangs(
     manager: Manager, private: PrivateBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The directory of users hangs, and the daemon answers everybody."""
+    """The directory of users hangs, and the daemon answers all callers."""
     (tmp_path / "subuid").write_text("alice:100000:65536\n")
     monkeypatch.setattr(subordinate, "FILE", tmp_path / "subuid")
     monkeypatch.setattr("nvshared.bus.authority.OWNER_PATIENCE", 10 * MILLISECOND)
@@ -350,7 +350,7 @@ async def test_call_on_a_private_bus_is_refused_without_asking_polkit(
         published(manager, private.address),
         peeper(private.address) as caller,
     ):
-        polkit.granted = True           # anybody can be polkit there
+        polkit.granted = True           # any process can be polkit there
         name, _ = refusal(await caller.call("SetTQ", "u", [5]))
         assert name == STANDARD + "AccessDenied"
         assert not polkit.asked

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits, weights, suspension and preemption over the bus: who may, and what becomes of it."""
+"""Limits, weights, suspension and preemption over the bus: permissions and effects."""
 
 import pytest
 from dbus_next.constants import MessageType

@@ -129,7 +129,7 @@ async def test_drain_without_waiting_names_programs_that_do_not_fit(
         "nvsharectl: 1 program would stand still without nvshared; "
         "end these programs or the holders of their GPU, or wait: nvsharectl drain\n"
     )
-    await over.wait()                   # as who asked for it has gone
+    await over.wait()                   # as the caller has left the bus
     assert gpu.settings.anti_thrash is manager.settings.anti_thrash
 
 

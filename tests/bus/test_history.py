@@ -63,7 +63,7 @@ async def history(folder: Path, manager: Manager) -> AsyncIterator[History]:
 async def asker(
     history: History, manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Peeper]:
-    """Somebody on the system bus, who is alice."""
+    """A caller on the system bus with the user name alice."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
 
     async def uid(_caller: Caller) -> int:
@@ -113,7 +113,7 @@ async def test_history_of_all_users_is_shown_when_polkit_permits(
         assert used(await ask(asker, "user", everyone=True)) == {"alice": 30, "bob": 5}
         assert used(await ask(asker, "user", everyone=True, names=1)) == {"alice": 30, "": 5}
         assert len(polkit.asked) == 3
-        await ask(asker)                # one's own is nobody's question
+        await ask(asker)                # polkit is not asked about own usage
         assert len(polkit.asked) == 3
 
 

@@ -24,7 +24,7 @@ OURS = {                                # the interfaces, and where to find them
     "com.nvshare.GPU.Statistics": gpu_path(0), "com.nvshare.Client": client_path(1),
 }
 
-# The methods that anybody may call. One that is not here and has no action fails below.
+# The methods without authorisation. A method that is not listed and has no action fails below.
 OPEN = {
     "GetGPU", "ListGPUs", "ListClients", "ListTurns", "GetClientsByPID", "ListTenants",
     "GetTenant",

@@ -116,7 +116,7 @@ async def test_ctrl_z_gives_the_terminal_back_until_the_program_goes_on(
 async def test_top_ends_when_the_terminal_is_closed(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
-    """Whoever closes it sends SIGHUP, and SIGCONT lest the program stand still."""
+    """The terminal sends SIGHUP, and SIGCONT to a stopped program."""
 
     def close(pid: int) -> None:
         os.kill(pid, signal.SIGHUP)

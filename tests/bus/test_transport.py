@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes in from senders that nobody has vetted, and a bus that is slow, or hangs up."""
+"""Messages of untrusted senders, and a bus that is slow or ends the connection."""
 
 import asyncio
 import gc

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waits, who had which turns, and who is on a GPU without sharing it, over the bus."""
+"""Waiting clients, their last turns, and unshared processes, over the bus."""
 
 import os
 from dataclasses import replace

@@ -60,7 +60,7 @@ class ApiServer:
         self.pods: dict[str, dict[str, Any]] = {}
         self.slices: dict[str, Any] = {}
         self.claims: dict[str, Any] = {}    # also what is none
-        self.gate = threading.Lock()        # whoever holds it holds up answers on claims
+        self.gate = threading.Lock()        # while it is held, answers about claims wait
         self.asked = threading.Semaphore(0)
         self.events: list[dict[str, Any]] = []          # of pods
         self.labels: dict[str, str] = {}    # of the node
@@ -175,7 +175,7 @@ class ApiServer:
         return self.events[number]
 
     def put_slice(self, one: dict[str, Any], kind: str = "ADDED") -> dict[str, Any]:
-        """Somebody writes it; as it is then."""
+        """Another writer changes the object. Returns the new object."""
         with self.news:
             one["metadata"]["resourceVersion"] = str(self.version + 1)
             self.slices[one["metadata"]["name"]] = one
@@ -266,7 +266,7 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def do_PUT(self) -> None:
-        """Replaces a slice, if whoever asks knows what was there."""
+        """Replaces a slice, if the request has its current version."""
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self._may():
             return None

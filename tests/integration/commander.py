@@ -118,7 +118,7 @@ class Commander:
         self.hooks = []
         self._listener.close()
         self._listener = self._listen()
-        # Those who run say so when they come back; until then nothing may be given out.
+        # Running clients report themselves in HELLO; until then no room may be given.
         self._listen_until(
             lambda: sum(hook.welcomed for hook in self.hooks) >= before, "come back")
 
@@ -296,7 +296,7 @@ class Commander:
             self.move(hook, OrderRecord(Type.LOAD, self._ahead(), room=step, host=host))
 
     def receive(self, timeout: float) -> bool:
-        """Hears whoever has something to say within so many seconds. False: nobody has."""
+        """Handles all records that arrive within so many seconds. False: none did."""
         readable, _, _ = select.select(
             [self._listener, *(hook.connection for hook in self.hooks)], [], [], timeout)
         for ready in readable:

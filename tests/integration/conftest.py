@@ -217,7 +217,7 @@ def simulate(folder: Path, number: int = CARDS, memory: int = CARD) -> Cards:
 
 @pytest.fixture(scope="session")
 def cards() -> Iterator[Cards]:
-    """The environment in which there are simulated cards for everybody, and their UUIDs."""
+    """The environment with simulated cards that all users can open, and their UUIDs."""
     with tempfile.TemporaryDirectory(prefix="nvshare-") as name:
         folder = Path(name)             # those of pytest are for one user
         found = simulate(folder)

@@ -43,7 +43,7 @@ HAND_OVERS = 10
 MOST_MEMORY = 100 * MIB                 # that the daemon may ever occupy
 KINDS = 6                               # of lines in the journal that one user can cause
 
-# One of each kind is seen by everybody; all of them by who runs the long tests.
+# One of each kind is in the ordinary tests, all of them in the long ones.
 OFTEN = {"answer_nothing", "garbage", "promise", "change_settings_deaf"}
 
 another_user = pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
@@ -141,7 +141,7 @@ def rest(attacker: Process) -> None:
 
 
 def hand_over(site: Site, card: int = 0) -> None:
-    """Two who do not fit together give way to each other, some times."""
+    """Two clients that do not fit together hand over to each other several times."""
     import select
 
     hooks = [site.wanting(LARGE, card), site.wanting(LARGE, card)]
@@ -281,7 +281,7 @@ def test_clients_hand_over_while_lookups_about_an_attacker_hang(
     for attacker in attackers:
         rest(attacker)
     daemon.process.terminate()
-    # Whatever its threads still wait for, and though a client that nobody knows says nothing.
+    # Whatever its threads still wait for, and although an unidentified client is silent.
     assert daemon.process.wait(PATIENCE) == 0
     rest(silent)
     log = site.log.read_text()
@@ -364,7 +364,7 @@ def test_daemon_restarted_during_an_attack_takes_over_its_clients(
 
 @pytest.fixture
 def bus() -> Iterator[PrivateBus]:
-    """One whose own complaints nobody reads."""
+    """A workload whose stderr is not read."""
     with private_bus() as made:
         yield made
 

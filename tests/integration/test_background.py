@@ -142,7 +142,7 @@ def test_background_client_rests_while_another_client_has_work(pair: Pair) -> No
     pair.site.started.remove(pair.daemon)
     pair.daemon.kill()
     pair.daemon.wait()
-    pair.goes_on()                      # nobody says whose word counts
+    pair.goes_on()                      # the programs have no accounts
     pair.daemon = pair.site.start(*pair.options)
     pair.rests()
     pair.other.popen.kill()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who moves ahead of time leaves the bus to a running program that copies."""
+"""Moves ahead of time yield the bus to a running program that copies."""
 
 from nvshared.hook.protocol import Flag, OrderRecord, Type
 from nvshared.units import MIB
@@ -118,7 +118,7 @@ for number, address in enumerate(addresses):
 
 
 def ahead(kind: Type, number: int, room: int = 0) -> OrderRecord:
-    """An EVICT or LOAD for which nobody waits."""
+    """An EVICT or LOAD ahead of time."""
     return OrderRecord(kind, flags=Flag.AHEAD, number=number, room=room, host=1 << 40)
 
 

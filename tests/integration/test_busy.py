@@ -32,7 +32,7 @@ def ended(lines: list[dict[str, Any]]) -> set[int]:
 
 
 def running(lines: list[dict[str, Any]]) -> set[int]:
-    """Who has a turn now."""
+    """The present holder."""
     found: set[int] = set()
     for line in lines:
         if line.get("report") == "turn-started":
@@ -58,7 +58,7 @@ def test_busy_programs_take_turns_until_a_program_pauses(site: Site) -> None:
     assert one.hears() == "pauses"
     before = len(site.trace())
     wait_until(lambda: waits_for_nothing(site.trace(), one.popen.pid))
-    # The other one runs on, and nobody ends its turn any more.
+    # The other program runs on, and its turn is not ended.
     two.go_on()
     assert two.hears() == "pauses"
     assert len(ended(site.trace()[before:])) <= 2

@@ -138,7 +138,7 @@ report()
     daemon.run(contended=True)
     counted(program, [2, 1])
     daemon.stop()
-    daemon.run(contended=True)          # nobody needed its room meanwhile
+    daemon.run(contended=True)          # no other program needed its room meanwhile
     counted(program, [2, 1])
     counted(program, [2, 1])
     evict_and_load(daemon)

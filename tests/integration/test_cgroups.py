@@ -87,7 +87,7 @@ def box() -> Iterator[Path]:
         (folder / file).write_text(f"{LIMIT}\n")
         yield folder
     finally:
-        with suppress(OSError):         # who died in it may take a moment
+        with suppress(OSError):         # a killed process may leave the group late
             folder.rmdir()
 
 
@@ -103,7 +103,7 @@ def workload(site: Site, box: Path, memory: str) -> "subprocess.Popen[str]":
 
 
 def test_eviction_does_not_exceed_the_memory_limit_of_the_cgroup(site: Site, box: Path) -> None:
-    """The simulated card's memory is host memory, too, and counts in the group of who uses it."""
+    """The simulated card's memory is host memory, too, and counts in its user's group."""
     site.start("--tq", "1")
     small = workload(site, box, "160MiB")
     assert small.stdout is not None

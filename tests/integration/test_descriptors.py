@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that sends descriptors to the daemon gains nothing and holds nobody up."""
+"""A client that sends descriptors to the daemon gains nothing and delays no other client."""
 
 import os
 import socket

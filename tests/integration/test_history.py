@@ -97,7 +97,7 @@ def test_history_equals_the_trace_and_is_unchanged_by_a_restart(site: Site) -> N
         assert file[name] == pytest.approx(trace[name], abs=NEAR)
     assert file["gpu"] < file["held"]   # two held the second card at once
 
-    start(site)                         # nobody is there, and nothing is counted again
+    start(site)                         # without clients nothing is counted again
     stop(site)
     assert kept(site) == file
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a program belongs to, with a real daemon and in real control groups, where root runs this.
+"""Tenants of programs, with a real daemon and in real control groups, where root runs this.
 
 A user may make groups of any name below those that root has delegated, as systemd does for each
 user's manager. No name makes its programs anything of another's.
@@ -59,7 +59,7 @@ def a_slice(top: Path) -> Iterator[Path]:
 
 
 def remove(name: str, folder: int | None = None) -> None:
-    """A group, when those in it have ended, who may have been killed just now."""
+    """A group, once its processes have ended; they may have been killed just now."""
     while True:
         try:
             os.rmdir(name, dir_fd=folder)
@@ -159,7 +159,7 @@ def joined(site: Site) -> list[Line]:
 
 
 def paths() -> Iterator[list[bytes]]:
-    """Of folders, by a user who knows what they would be elsewhere."""
+    """Folders with the names of groups of other systems, made by a user."""
     dice = random.Random(20)
     whole = [f"/kubepods.slice/kubepods-pod{SLICED}.slice/cri-containerd-{CONTAINER}.scope",
              f"/kubepods/besteffort/pod{UID}/{CONTAINER}", "/system.slice/train.service",
@@ -310,7 +310,7 @@ def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
     mine = f"user:{user(ALICE)}"
     found = [tenants(site, one.pid)[0] - {mine} for one in programs]
     assert found[0] == {"job:4711"}
-    assert found[1] <= {"job:42", "job:sEKNKTV3WPV500"}     # its own, or what nobody contradicts
+    assert found[1] <= {"job:42", "job:sEKNKTV3WPV500"}     # its own, or undisputed
     assert found[2] == {"unit:slurmd.service"}
 
 

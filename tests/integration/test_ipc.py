@@ -176,7 +176,7 @@ say("written")
 hear()
 """
 
-# Never waits; comes, is silent, talks nonsense and goes, as one of the same user who has no handle.
+# Never waits; comes, is silent, talks nonsense and goes, as a process without a handle.
 INTRUDER = """
 import json, os, random, socket, sys
 name = sys.argv[1].encode()
@@ -248,7 +248,7 @@ def file_of(handle: str) -> Path:
 
 
 def test_ipc_works_while_an_intruder_connects(site: Site) -> None:
-    """One who holds hundreds of connections and says nothing that counts."""
+    """A process that holds hundreds of connections and sends no valid request."""
     site.start()
     lender, borrower = Program(site, LENDER), Program(site, BORROWER)
     handle = lender.hears()

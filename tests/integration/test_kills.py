@@ -28,7 +28,7 @@ STATES: dict[str, tuple[str, object]] = {
     "draining": ("order", "stop"),
     "evicting": ("order", "evict"),
 }
-# One that moves memory is seen by everybody; all of them by who runs the long tests.
+# A state in which memory moves is in the ordinary tests, all of them are in the long ones.
 STATES_TO_TRY = [
     pytest.param(state, marks=[] if state == "evicting" else pytest.mark.long) for state in STATES
 ]

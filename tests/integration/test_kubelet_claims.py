@@ -369,7 +369,7 @@ def test_pods_sharing_a_claim_get_equal_parts(lab: ClaimLab) -> None:
     assert lab.prepare().devices
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 60}
     lab.reserve("it", "new")
-    lab.api.stop()                      # nobody sees it come
+    lab.api.stop()                      # so no watch reports the pod
     lab.reserve("it", "late")
     lab.api.start()
     for name in lab.api.pods:

@@ -68,7 +68,7 @@ def test_a_container_gets_library_socket_and_card(sharing: Node) -> None:
     assert mounts["/etc/ld.so.preload"].read_text() == LINE
     library = mounts["/usr/lib/nvshare"] / "libnvshare.so"
     assert library.read_bytes() == (ROOT / "libhook/build/libnvshare.so").read_bytes()
-    assert library.stat().st_mode & 0o777 == 0o644      # a container runs as anybody
+    assert library.stat().st_mode & 0o777 == 0o644      # a container may run as any user
     (answer,) = sharing.kubelet.allocate([f"{second}::1", f"{first}::1"])
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == f"{first},{second}"
 

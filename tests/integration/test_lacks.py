@@ -26,7 +26,7 @@ NOBODY_UID = 65534                          # a user that every system has
 needs_bus = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount, or be another user")
 
-# Becomes the command that follows, in a folder of 64 KiB that nobody else sees.
+# Becomes the command that follows, in a mount namespace with a folder of 64 KiB.
 SMALL_DISK = 'mount -t tmpfs -o size=64k nvshare "$0" && exec "$@"'
 
 # nvsharectl, as another user.

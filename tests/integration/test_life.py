@@ -121,7 +121,7 @@ def moving(site: Site, body: str, **environment: str) -> tuple[Program, FakeDaem
 
 
 def test_program_may_exit_while_its_memory_moves(site: Site) -> None:
-    """The driver is taken apart as a process exits: whoever is within it then crashes."""
+    """The driver is unloaded as a process exits: a thread within the driver would crash."""
     program, daemon = moving(site, "")
     daemon.rest()
     program.ends_well()
@@ -186,8 +186,8 @@ def test_threads_of_a_program_may_use_the_card(site: Site, life: Path, action: s
 def test_signal_handler_may_longjmp_out_of_a_waiting_call(
     site: Site, life: Path, action: str
 ) -> None:
-    """It leaves nothing behind: afterwards the program is idle and lets others have the card
-    although its turn would last for an hour, and who still waits goes on."""
+    """Afterwards the program counts as idle and hands over although its turn could last for an
+    hour, and threads that still wait go on."""
     program = Life(site, life, action, tq="3600")
     for _ in range(3):
         hook = taken(program)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A capture that a living thread leaves open keeps nobody from the card while nothing is in
-flight."""
+"""A capture that a living thread leaves open delays no hand-over while no work is in flight."""
 
 import os
 

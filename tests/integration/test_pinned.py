@@ -106,7 +106,7 @@ for end in ("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"):
 
 
 def test_pinned_memory_freed_with_its_context_is_counted_once(site: Site) -> None:
-    """Neither by who destroys it then, nor by what has its name afterwards."""
+    """Not again when the context is destroyed, nor for a later context of the same handle."""
     ends_well(site, CONTEXTS + '''
 kept = new_array(64 * MIB)
 before, own = used(), new_context()

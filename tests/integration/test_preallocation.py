@@ -39,7 +39,7 @@ def begin(site: Site, *options: str) -> Program:
 
 
 def other(site: Site) -> Hook:
-    """Somebody who will need the card, and does not want it yet."""
+    """A client that will need the card, and does not want a turn yet."""
     hook = site.hook()
     hook.hello()
     assert hook.allocate(THEIRS * MIB)

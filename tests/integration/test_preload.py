@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl preload as a process: on a folder that looks like a system, in a system of its
-own that programs run in, and on a copy of this machine's /etc that nobody else sees."""
+own that programs run in, and on a copy of this machine's /etc in a mount namespace."""
 
 import json
 import os

@@ -36,7 +36,7 @@ def daemon(site: Site) -> FakeDaemon:
 
 
 def start(site: Site, daemon: FakeDaemon, body: str) -> Program:
-    """A program with a turn, for which nobody waits yet."""
+    """A program with a turn; no other program waits yet."""
     program = Program(site, BEGIN + body)
     daemon.accept(idle_window=FOR_EVER)
     return program

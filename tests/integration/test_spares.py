@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freed memory stays mapped for a moment and is used again, and nobody ever lacks it."""
+"""Freed memory stays mapped for a moment and is used again, and no client lacks memory for it."""
 
 import pytest
 
@@ -282,7 +282,7 @@ free(allocate(left()))
 
 
 def test_kept_freed_memory_is_unmapped_when_the_daemon_ends(site: Site) -> None:
-    """Nobody asks while it goes whether it is there: what is read then may be gone half way."""
+    """The program does not read the memory while it is unmapped: half of it may be gone."""
     daemon = site.start()
     one = program(site, '''
 from nvshared.machine.nvml import NVML

@@ -142,7 +142,7 @@ def test_reload_of_a_wrong_line_names_the_line_and_keeps_the_settings(site: Site
 
 def test_sighup_during_the_start_does_not_end_the_daemon(site: Site) -> None:
     with private_bus() as bus, site.log.open("a") as log:
-        bus.process.send_signal(signal.SIGSTOP)         # it lets nobody in for the time being
+        bus.process.send_signal(signal.SIGSTOP)         # it accepts no connection for now
         daemon = subprocess.Popen(
             site.command("--bus", bus.address), env=site.environment, cwd=ROOT, stderr=log
         )

@@ -27,7 +27,7 @@ LARGE = 700 * MIB
 
 @pytest.fixture
 def manager(site: Site) -> Iterator[ServiceManager]:
-    """Somebody who keeps the daemon's descriptors."""
+    """A service manager that keeps the daemon's descriptors, as systemd does."""
     made = ServiceManager(site)
     yield made
     made.close()
@@ -94,14 +94,14 @@ def test_restarted_daemon_takes_over_clients_whose_hello_or_reply_was_lost(
 ) -> None:
     daemon = manager.start()
     daemon.send_signal(signal.SIGSTOP)
-    unheard = site.hook()               # in the kernel's queue: nobody has accepted it
+    unheard = site.hook()               # in the kernel's queue, not accepted
     unheard.say(Type.HELLO)
     daemon.send_signal(signal.SIGCONT)
     unheard.obey_until(Type.LIMITS)
     silent = site.hook()
     manager.wait(lambda: len(manager.kept) == 2)
     kill(daemon)
-    silent.say(Type.HELLO)              # to nobody
+    silent.say(Type.HELLO)              # while no daemon runs
     while has_mail(unheard, 0):
         unheard.hear()
     daemon = manager.start()            # this one asks, and is killed before it hears
@@ -161,8 +161,8 @@ def test_daemon_restart_during_a_hand_over_keeps_connections_and_results(
     programs = [program(site, seed, 40) for seed in range(1, PROGRAMS + 1)]
     await_state(first, state)
     kill(daemon)
-    end(manager.start(*SETTINGS))       # while it still asks who is there
+    end(manager.start(*SETTINGS))       # before all clients have answered INTRODUCE
     manager.start(*SETTINGS)
     finish(programs)
-    assert manager.stored == PROGRAMS   # nobody ever connected again
+    assert manager.stored == PROGRAMS   # no client connected again
     manager.wait(lambda: not manager.kept)

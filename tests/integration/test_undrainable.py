@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose work never ends stays on the card, and a capture that nobody can end does not."""
+"""A program whose work never ends stays on the card, and an endless capture pins none."""
 
 import pytest
 
@@ -119,7 +119,7 @@ def test_capture_whose_thread_ended_delays_no_hand_over(site: Site, mode: int) -
     program.finish()
 
 
-# While the capture lasts, nobody may ask the driver whether work submitted beside it is done.
+# While the capture lasts, the driver refuses queries about work submitted beside it.
 KEPT = '''
 stream, beside, graph, address = new_stream(), new_stream(), c_void_p(), allocate(64 * MIB)
 fill(address, 7, 64 * MIB)

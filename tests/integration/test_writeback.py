@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an idle program has is copied while nobody waits, and leaves without a copy then."""
+"""Memory of an idle program is written back while no client waits, and evicted without a copy."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def ready(site: Site) -> int:
 
 
 def other(site: Site) -> Hook:
-    """Somebody who has had the card to itself, and is idle."""
+    """A client that has had the card to itself, and is idle."""
     hook = site.holding(THEIRS * MIB)
     hook.say(Type.MEMORY)
     return hook

@@ -72,7 +72,7 @@ class Program:
         )
         self._said: list[str] = []
         self._allocated = threading.Event()
-        # All the time: one that nobody listens to stops when the pipe is full.
+        # All the time: an unread pipe would fill up and stop the program.
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 

@@ -68,7 +68,7 @@ def right():
 
 
 class Lab:
-    """The hub, with everybody's browser; a context manager that closes them."""
+    """The hub, with the browsers of all users; a context manager that closes them."""
 
     def __init__(self, container: Container, spawner: str) -> None:
         """Follows the guide from the moment on that nvshared is installed. `spawner`: its name

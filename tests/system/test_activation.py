@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever needs the daemon has it started: a program by the socket, a person by the bus."""
+"""The daemon is started on demand: by a program's connection, or by a call on the bus."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may change what, where it is kept, and what becomes of wrong settings."""
+"""Permissions for settings, where settings are kept, and wrong settings."""
 
 import subprocess
 

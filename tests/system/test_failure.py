@@ -152,7 +152,7 @@ def test_stopped_daemon_leaves_the_holder_running_and_others_waiting(
     for unit in ("nvshared.service", "nvshared.socket"):
         assert machine.run("systemctl", "is-active", unit, check=False).stdout == "inactive\n"
     assert machine.run("test", "-e", "/run/nvshare/nvshare.sock", check=False).returncode == 1
-    # Whoever comes now and does not require it uses the GPU as if nothing were preloaded.
+    # A new program without NVSHARE_REQUIRED uses the GPU unshared.
     other = {"NVSHARE_REQUIRED": "0"}
     launch(machine, "alice", memory=16, steps=2, environment=other).finish()
     machine.run("systemctl", "start", "nvshared")

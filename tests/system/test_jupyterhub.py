@@ -35,7 +35,7 @@ def hub_tree(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module", params=["systemd", "localprocess"])
 def lab(request: pytest.FixtureRequest, hub_tree: Path, built: Packages) -> Iterator[Lab]:
-    """The hub with a spawner, and everybody with a notebook that has filled its memory."""
+    """The hub with a spawner; each user has a notebook that has filled its memory."""
     with Container(hub_tree) as container:
         install(container, built)
         card.plug_in(container)
@@ -65,7 +65,7 @@ ANEW = f"{FIRST}\nfill({MEMORY}, 1)"
 
 
 def check(lab: Lab) -> None:
-    """Everybody computes, and is right."""
+    """All notebooks compute, with right results."""
     assert lab.run(dict.fromkeys(PEOPLE, WORK)) == dict.fromkeys(PEOPLE, "True")
 
 

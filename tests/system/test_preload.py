@@ -120,7 +120,7 @@ def tool(machine: Container) -> Iterator[str]:
     machine.write(places, f"{card.HOME}/simulator\n")
     machine.run("ldconfig")
     yield path
-    # A setuid program outlives whoever started it, however much that wants it to end with it.
+    # A setuid program may outlive its parent, which cannot kill it.
     machine.run("pkill", "--signal", "KILL", "gpu-tool", check=False)
     machine.run("rm", path, places)
     machine.run("ldconfig")

@@ -25,7 +25,7 @@ from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import NO_RESERVE, SETTINGS, Time, peer
 
-PATIENCE = 60 * SECOND                  # nobody waits for an answer longer than that
+PATIENCE = 60 * SECOND                  # maximum wait for an answer
 
 
 class Program:
@@ -175,7 +175,7 @@ class Site:
         return program.answers[number]
 
     def fits(self, program: Program, size: int) -> bool:
-        """Whether it must be granted so much, with nothing called back from anybody."""
+        """Whether the request must be granted without calling commit back from others."""
         gpu, programs = program.gpu, [one for one in self.programs if one.gpu is program.gpu]
         more = max(0, size - max(program.limits.commit, program.memory.need))
         committed = sum(max(one.limits.commit, one.memory.need) for one in programs) + more
@@ -185,7 +185,7 @@ class Site:
         return size <= gpu.capacity.bytes and max(needed, held) <= left
 
     def settle(self) -> None:
-        """Everybody does as told until nothing is left to do."""
+        """All programs carry out their orders until none is open."""
         self.check()
         while busy := [program for program in self.programs if program.orders]:
             for program in busy:

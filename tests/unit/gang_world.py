@@ -195,7 +195,7 @@ class Machine:
         self.ends: list[tuple[int, Client, str]] = []
         self.steps = 0                  # RUN for one launch at a time
         self.frozen: list[Hook] = []
-        self.crowded: list[tuple[Client, int, int]] = []    # who, what it needs, what there is
+        self.crowded: list[tuple[Client, int, int]] = []    # client, bytes needed, bytes there are
         for gpu in self.gpus:
             gpu.decided.connect(partial(self._note, gpu))
         self.manager.reload()
@@ -235,7 +235,7 @@ class Machine:
         self.frozen.clear()
 
     def occupy(self, card: int, size: int) -> None:
-        """Others, who do not share, have so much of it from now on."""
+        """Unshared processes use so many bytes of a card from now on."""
         gpu = self.gpus[card]
         gpu.capacity.outside = size
         gpu.apply_capacity()

@@ -238,7 +238,7 @@ class Hook:
         self.changed()
 
     def _commit(self, asking: CommitWait) -> None:
-        """One question at a time; who has heard the answer to one is in nobody's way."""
+        """One open question at a time; an answered one does not delay the next."""
         self.commit_waits.append(asking)
         if len(self.commit_waits) == 1:
             self._ask()
@@ -350,7 +350,7 @@ class Hook:
             self.busy_reported = state
 
     def fly(self) -> None:
-        """Submits a kernel, which has the card as if nobody else had it."""
+        """Submits a kernel, which takes as long as alone on the card."""
         self.world.at(self.world.now + min(self.kernel, self.work), self.landed)
 
     def landed(self, done: int | None = None) -> None:

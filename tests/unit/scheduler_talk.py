@@ -105,7 +105,7 @@ class Talk:
         return self.tell(Left(client))
 
     def limit(self, client: int, memory: float) -> list[Action]:
-        """Somebody limits its memory."""
+        """An administrator limits its memory."""
         return self.tell(TermsChanged(client, Terms(memory_limit=int(memory * GIB))))
 
     def set(self, client: int, **figures: float) -> Memory:
@@ -254,7 +254,7 @@ def two_programs(size: float) -> Talk:
 
 
 def stops(actions: list[Action]) -> list[int]:
-    """Who is told to stop."""
+    """The clients of the STOP orders."""
     return [action.client for action in actions if isinstance(action, Stop)]
 
 
@@ -269,12 +269,12 @@ def paced(actions: list[Action]) -> list[tuple[int, bool]]:
 
 
 def evicts(actions: list[Action]) -> list[tuple[int, float]]:
-    """Who is left how much room, in GiB."""
+    """Client and room in GiB of each EVICT."""
     return [(a.client, a.room / GIB) for a in actions if isinstance(a, Evict)]
 
 
 def loads(actions: list[Action]) -> list[tuple[int, float]]:
-    """Who gets how much room, in GiB."""
+    """Client and room in GiB of each LOAD."""
     return [(a.client, a.room / GIB) for a in actions if isinstance(a, Load)]
 
 
@@ -284,7 +284,7 @@ def writebacks(actions: list[Action]) -> list[Writeback]:
 
 
 def preallocations(actions: list[Action]) -> list[Preallocate]:
-    """Who is to make host memory."""
+    """The orders to preallocate host memory."""
     return [action for action in actions if isinstance(action, Preallocate)]
 
 

@@ -91,7 +91,7 @@ class World:
         accounts: int = 0,
         jobs: bool = False,
     ) -> None:
-        """`accounts`: among whom clients are divided; 0: all are root's.
+        """`accounts`: number of accounts that own the clients; 0: root owns all.
 
         `jobs`: some of them belong to jobs of users, for which terms may be set.
         """
@@ -115,7 +115,7 @@ class World:
         self.stuck: list[Stuck] = []
         self.orders: list[Order] = []   # all that were ever given
         self.ends: list[TurnEnded] = []
-        self.turns: list[int] = []      # who, in the order of RUN
+        self.turns: list[int] = []      # the clients, in the order of RUN
         self.most = 0                   # that card and host ever held together
         self.shrunk = False             # capacity or budget were lowered and may be exceeded
         self._generation = 0            # of daemons
@@ -216,7 +216,7 @@ class World:
         self.schedule(self.now + wait, again)
 
     def settle(self, limit: int) -> None:
-        """Lets time pass until nobody computes or waits any more, or `limit` us."""
+        """Lets time pass until no client computes or waits, at most `limit` us."""
         end = self.now + limit
         while self.now < end and any(map(_is_active, self.hooks.values())):
             if not self.step():
@@ -265,7 +265,7 @@ class World:
     # Messages.
 
     def say(self, hook: Hook, record: Record | Joined) -> None:
-        """A hook's record starts on its way; after a restart nobody hears it before HELLO."""
+        """A hook's record starts on its way; after a restart it is dropped before HELLO."""
         if isinstance(record, Joined):
             self._greeted.add(hook.id)
             account = f"user:{hook.id % self.accounts}" if self.accounts else ""
@@ -364,7 +364,7 @@ class World:
         return promised
 
     def _check_tenants(self, event: Event, before: Counter[str]) -> None:
-        """Who is at a limit, or above it as that came later, is promised no more."""
+        """A tenant at its memory limit, or above a limit that was lowered, is promised no more."""
         if isinstance(event, Joined):
             joined = self.scheduler._card.clients[event.client]
             for tenant in joined.tenants:
@@ -397,7 +397,7 @@ class World:
             more = action.size - client.memory.disk
             assert more <= 0 or not client.open, "it stores, and runs"
         if isinstance(action, Yield) and action.number not in self._saves | self._early():
-            # Whoever starts now has come in, and that hand-over is over.
+            # A client whose turn starts is loaded: its hand-over has ended.
             states = {view.state for view in views.values()}
             under_way = states & {ClientState.LOADING, ClientState.DRAINING}
             assert not under_way, "it gives way in a hand-over"
@@ -408,7 +408,7 @@ class World:
             assert lacks_memory or not memory.pin_reason, "nothing of it leaves, and it is stopped"
             full = sum(v.memory.need for v in views.values()) > self.settings.capacity
             crowded = len(now.holders) > 1 and self.settings.anti_thrash is AntiThrash.ON
-            # Two that are busy take turns, and who does nothing beside them gives up its own first.
+            # Two busy clients take turns; an idle holder beside them is stopped first.
             turns = [client.turn for client in self.scheduler._card.clients.values()]
             busy = sum(turn is not None and turn.busy is not None for turn in turns) > 1
             busy = busy or bool(self.scheduler._card.busy_members)

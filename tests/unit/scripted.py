@@ -41,7 +41,7 @@ DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB))
 
 
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:
-    """Somebody."""
+    """A process of a user."""
     return Peer(pid, uid, uid, "python", (Tenant(Kind.USER, user(uid)),))
 
 
@@ -106,7 +106,7 @@ class Scripted:
         Scripted.latest = self
 
     def handle(self, event: Event, now: int) -> list[Action]:
-        """As Scheduler.handle, with Limits first for whoever joined."""
+        """As Scheduler.handle, with Limits first for a client that joined."""
         self.events.append(event)
         self.times.append(now)
         welcome: list[Action] = []
@@ -172,7 +172,7 @@ class Scripted:
 
     @property
     def host_promisable(self) -> int:
-        """As Scheduler.host_promisable: nobody has anything."""
+        """As Scheduler.host_promisable: no client has memory."""
         return self.settings.host_budget
 
     @property

@@ -12,7 +12,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[2] / "nvshared"
 IN_THE_LOOP = ("hook", "sharing", "report", "bus", "history", "settings/state.py", "daemon.py")
 
-# What waits for a program, for control groups, for whoever knows users, or for a disk.
+# Calls that wait for a program, control groups, the user database or a disk.
 BLOCKING = {
     "peer.identify", "peer.whole_name", "subordinate.owner", "tenant.user", "tenant.groups",
     "kernel.user", "kernel.groups", "host.started", "host.process", "host.private",

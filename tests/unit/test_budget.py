@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host memory, shared by cards: each gets what it needs, and nobody what is not there."""
+"""Host memory shared by cards: each gets its needs, and no byte is promised twice."""
 
 from functools import partial
 

@@ -53,7 +53,7 @@ def test_outside_use_does_not_rise_while_memory_of_clients_grows() -> None:
 
 def test_capacity_reserves_a_context_until_two_samples_show_it() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
-    assert card.bytes == 64 * GIB - CONTEXT     # for whoever comes first
+    assert card.bytes == 64 * GIB - CONTEXT     # for the first client
     card.joined(1)
     assert card.bytes == 64 * GIB - 2 * CONTEXT
     card.sampled(500 * MIB, 0)

@@ -124,7 +124,7 @@ def test_chain_reads_limits_outside_of_a_namespace_where_the_hosts_groups_are_mo
     assert found("0::/child\n") == [100, 90, 500]
     assert found("0::/../../../burstable/pod2/box\n") == [80, 500]
     assert found("0::/../../../../system.slice/x.service\n") == []
-    assert found("0::/../../../../../x\n") == []     # of which the kernel tells nobody
+    assert found("0::/../../../../../x\n") == []     # which the kernel does not show
     assert not cgroup.hides("0::/\n")
 
 

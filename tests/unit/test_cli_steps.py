@@ -25,7 +25,7 @@ def failing(error: BaseException) -> Callable[[], None]:
 
 
 def unanswered() -> NvshareError:
-    """What a connection raises when nobody knows."""
+    """The error of a connection that ended before the answer."""
     error = NvshareError("no answer")
     error.answered = False
     return error

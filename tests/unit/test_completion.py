@@ -79,7 +79,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 class Typist:
-    """Somebody at a terminal in which a shell runs."""
+    """A user at a terminal with a shell."""
 
     def __init__(self, *command: str, setup: Path) -> None:
         self._ours, its = pty.openpty()

@@ -145,7 +145,7 @@ def test_control_group_counts_swapped_memory_of_its_client_as_available(machine:
     can = less_margin(7 * GIB - RESERVE)
     assert machine.ask(client, can).commit >= can
     assert machine.ask(client, can + 1).reason
-    # And nobody else's: it cannot say that it has more than the kernel knows of.
+    # Not more: a client cannot claim more host memory than the kernel counts for its process.
     client.gpu.tell(MemoryChanged(client.id, Memory(allocated=4 * GIB, host=60 * GIB)))
     assert machine.ask(client, can + 1).reason
 
@@ -159,7 +159,7 @@ def test_control_group_with_swapped_memory_is_watched(
     assert client.view.state == "idle"
     machine.group("box", 8 * GIB, 8 * GIB)
     machine.time.pass_by(2 * SECOND)
-    assert client.view.state == "loading"               # without a word from anybody
+    assert client.view.state == "loading"               # without a report of a client
     assert any(type(order).__name__ == "Load" for order in machine.links[1].orders)
 
 

@@ -77,6 +77,6 @@ def test_impossible_settings_of_a_file_are_refused_with_its_line(
         derive(load(path, {}, {}), [FACTS, OTHER], 0)
     assert str(caught.value) == f"{path}:3: {sentence}"
     name, _, value = settings.partition(" = ")
-    with pytest.raises(ConfigError) as caught:      # whoever gave an option knows where
+    with pytest.raises(ConfigError) as caught:      # an option has no file and line
         derive(load(path, {}, {name: value}), [FACTS, OTHER], 0)
     assert str(caught.value) == sentence

@@ -43,7 +43,7 @@ def grades(findings: Iterator[Finding]) -> list[tuple[str, str]]:
 
 @contextmanager
 def served(path: Path) -> Iterator[socket.socket]:
-    """Somebody listens there as nvshared does."""
+    """A socket that listens there as nvshared does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(path))
         listening.listen()
@@ -312,7 +312,7 @@ def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
     _, service, *_ = checks.daemon_findings("none", checks.ask_daemon("none"))
     assert service.words.endswith(why)
     assert service.advice.endswith(f"after the repair: {start}")
-    # A command that finds nobody on the bus says the same.
+    # A command that runs without a daemon on the bus says the same.
     error = connection.not_running("system")
     assert error.message == f"nvshared is not running: {why}"
     assert error.hint.endswith(start)

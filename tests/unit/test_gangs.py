@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gangs in virtual time: all cards at once or none, no deadlock, and nobody is starved."""
+"""Gangs in virtual time: all cards at once or none, no deadlock, and no client starves."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -229,7 +229,7 @@ def test_gang_with_missing_ranks_waits_for_them(machine: Machine) -> None:
     alone = machine.program(0, 30, 3 * GIB)
     alone.compute(SECOND)
     machine.advance(2 * SECOND)
-    assert not alone.work               # nobody else is held up meanwhile
+    assert not alone.work               # no other client is delayed meanwhile
     rank = machine.rank(one, 1, replace(peer(11, 0), gang="a", gang_size=2), 3 * GIB)
     rank.compute(200)
     finish(machine, one, limit=5 * SECOND)

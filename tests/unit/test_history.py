@@ -171,7 +171,7 @@ def test_history_of_many_programs_yields_between_slices(machine: Machine) -> Non
     slices = 0
     while not done:
         slices += 1
-        machine.gpus[0].leave(clients[-slices])     # and nobody is counted twice
+        machine.gpus[0].leave(clients[-slices])     # and no client is counted twice
         machine.time.pass_by(0)
         assert slices <= 4
     assert machine.batches == [(NOON, {UUID: {ALICE: used(3 * SLICE)}})]

@@ -447,7 +447,7 @@ async def test_keeper_bounds_open_questions_of_a_single_user(
     for one in refused:
         with pytest.raises(NoHistory, match="too many ask for the history at once; try again"):
             one.result()
-    asking[0].cancel()                  # who asked is gone
+    asking[0].cancel()                  # the caller is gone
     await asyncio.sleep(0)
     for done, task in tasks:
         if done.set_running_or_notify_cancel():

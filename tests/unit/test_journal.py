@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people who look after the machine are told."""
+"""Log lines and notifications for administrators."""
 
 import asyncio
 import logging
@@ -158,7 +158,7 @@ async def test_watchdog_is_not_fed_while_a_scheduler_hangs(
     else:
         scheduler.due = gpu._clock() - OVERDUE - 1
     report = asyncio.create_task(journal.report(systemd, manager, systemd.stopped))
-    while not caplog.messages:          # noqa: ASYNC110 - which say no word to anybody
+    while not caplog.messages:          # noqa: ASYNC110 - the watchdog sends no event
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.02)           # twenty times as long as a ping would take
     report.cancel()

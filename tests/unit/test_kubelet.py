@@ -132,7 +132,7 @@ def test_preferred_shares_are_spread_over_cards(available: list[str], data: st.D
     assert set(must) <= set(chosen) <= set(available)
     here, free = Counter(map(card_of, chosen)), Counter(map(card_of, available))
     had = Counter(map(card_of, must))
-    for card in here:                   # nobody got one while another with free ones has fewer
+    for card in here:                   # no card gives more than one with free shares
         for other in free:
             if here[card] > had[card] and here[other] < free[other]:
                 assert here[card] <= here[other] + 1

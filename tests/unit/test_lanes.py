@@ -80,7 +80,7 @@ def test_lane_call_beyond_its_timeout_is_answered_with_none(loop: Loop, time: Ti
         gate.set()
     made.run("a", lambda: "next", loop.answers.append, PATIENCE)
     assert loop.until(3) == [None, None, "next"]
-    assert called == []                 # nobody waited for it any more
+    assert called == []                 # its timeout was over
     time.pass_by(PATIENCE)
     assert len(loop.answers) == 3
 

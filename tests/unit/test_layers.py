@@ -130,7 +130,7 @@ def test_modules_import_only_lower_packages(path: Path) -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     edges = {name_of(path): own(path) for path in MODULES}
-    while edges:                        # take away who imports nobody that is left
+    while edges:                        # remove modules that import no remaining module
         ends = {name for name, targets in edges.items() if not targets & edges.keys()}
         assert ends, f"a circle is among {sorted(edges)}"
         edges = {name: targets for name, targets in edges.items() if name not in ends}

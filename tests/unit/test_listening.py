@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listening socket: whose it is, who may use it, what is left behind."""
+"""The listening socket: its owner, its permissions, and its removal."""
 
 import os
 import socket

@@ -190,7 +190,7 @@ def test_metrics_forget_the_oldest_of_very_many_tenants_without_programs(
     gpu = made.gpus[0]
     known = TenantTotals()
     known.follow(gpu)
-    stays = a_client(made)              # of user 1000, who stays in spite of being the oldest
+    stays = a_client(made)              # of user 1000, which stays although it is the oldest
     for uid in (1000, 1001, 1002, 1003):
         client = Client(made.next_id(), gpu, peer(uid=uid), Noted())
         gpu.join(client, Memory(), running=False, wants=False, commit=0)

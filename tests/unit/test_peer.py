@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is at the other end of a socket."""
+"""The process at the other end of a socket."""
 
 import errno
 import os
@@ -166,7 +166,7 @@ def test_identify_gives_the_root_account_only_to_root_of_the_host() -> None:
     assert accounts(0, f"0::/kubepods/besteffort/{pod}/{box}\n") == f"pod:{pod[3:]}"
     assert accounts(0, f"0::/docker/{box}\n") == f"container:{box}"
     assert accounts(0, "0::/lxc.payload/web\n") == "container:web"
-    # One that nobody knows of, by its processes' numbers, its users or its control group.
+    # A container without known pids, users or control group.
     assert accounts(0, "0::/\n", numbers="9\t1") == "user:0"
     assert accounts(0, "0::/\n", users="0 0 1\n") == "user:0"
     assert accounts(0, "0::/\n", users="") == "user:0"

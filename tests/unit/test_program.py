@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is loaded into Python programs stands in nobody's way."""
+"""Modules loaded into Python programs do not disturb them."""
 
 import ast
 import importlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who sees a command line, and what tells notebooks apart."""
+"""Which users see a command line, and the names of notebooks."""
 
 import os
 import subprocess

@@ -45,7 +45,7 @@ class Site:
             self.manager.add(one, Sample(memory_used=0), gather=True)
 
     def _safe(self, held: Mapping[int, int] | None = None) -> int:
-        """host.safe_budget, that believes everybody."""
+        """Replaces host.safe_budget; it believes all claims."""
         self.looks.append(dict(held or {}))
         return int(0.8 * (self.free + sum((held or {}).values())))
 

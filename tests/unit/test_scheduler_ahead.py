@@ -82,7 +82,7 @@ def ask(talk: Talk, client: int) -> float:
 
 
 def sizes(orders: list[Writeback]) -> list[tuple[int, float]]:
-    """Who is to have how much ready, in GiB."""
+    """Client and GiB of each WRITEBACK."""
     return [(order.client, order.size / GIB) for order in orders]
 
 
@@ -182,7 +182,7 @@ def test_wasted_writeback_doubles_the_pause_until_a_writeback_is_used() -> None:
         assert not writebacks(talk.wait(pause - 0.01))
     (order,) = writebacks(talk.wait(0.02))
     talk.written_back(order)
-    # Somebody comes for it: that was right.
+    # Another client needs the room: the writeback was useful.
     talk.obey(talk.want(A))
     talk.obey(talk.want(B))
     talk.go_idle(A)
@@ -308,7 +308,7 @@ def test_preallocate_omits_memory_that_clients_without_a_turn_give() -> None:
     talk.run(A, 50)
     talk.run(B, 50)
     talk.obey(talk.idle(A))
-    # C needs 60. A has its turn still, as nobody waits.
+    # C needs 60. A keeps its turn, as no client waits.
     assert made(talk.join(C, 60)) == [(A, 50), (B, 10)]
 
     talk = talking()
@@ -421,7 +421,7 @@ def by_turns(talk: Talk, rounds: int) -> list[float]:
 
 
 def on_its_way(talk: Talk) -> int:
-    """Memory moves for the one that comes next. Returns who that is."""
+    """Plays until memory is prefetched. Returns the client that it is prefetched for."""
     by_turns(talk, 6)
     for client in (A, B, C) * 2:
         if early(talk):
@@ -519,7 +519,7 @@ def test_evict_takes_the_client_in_a_pause_longer_than_all_before() -> None:
         ask(talk, B)
     talk.wait(5)
     ask(talk, A)
-    talk.wait(120)                      # nobody needs A any more
+    talk.wait(120)                      # no request comes to A any more
     ask(talk, B)
     talk.obey(talk.want(4))
     assert missing(talk, A) == 40

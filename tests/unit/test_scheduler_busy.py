@@ -51,11 +51,11 @@ class Pair(Talk):
         return self.tick()
 
     def one_runs(self) -> int:
-        """They begin to take turns; returns who has the first."""
+        """Busy turns begin; returns the first holder."""
         return self.answer(self.take_turns())
 
     def answer(self, actions: list[Action]) -> int:
-        """Those who are stopped have drained, and want to go on; returns who has the turn then."""
+        """Stopped clients have drained, and want to go on; returns the next holder."""
         stops = [a.client for a in actions if isinstance(a, Stop)]
         while stops:
             actions = self.stopped(stops.pop(0))

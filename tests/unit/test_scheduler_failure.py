@@ -201,11 +201,11 @@ def test_clients_run_beside_a_client_that_does_not_answer_stop(mode: AntiThrash)
 
 
 def test_unresponsive_client_is_chosen_only_after_a_reply() -> None:
-    """Else each of its turns would be ten seconds in which nobody runs."""
+    """Otherwise no client would run for ten seconds in each of its turns."""
     talk = Talk(mode=AntiThrash.ON)
     talk.join(1, 30)
     order, = (a for a in talk.want(1) if isinstance(a, Load))
-    talk.wait(12)                       # nobody else wants the card
+    talk.wait(12)                       # no other client wants the card
     assert runs(talk.run(2, 30)) == [2]
     talk.run(3, 30)
     for stopping, following in ((2, 3), (3, 2), (2, 3), (3, 2)):

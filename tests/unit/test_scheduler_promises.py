@@ -110,14 +110,14 @@ def test_grant_to_pin_counts_as_the_hook_reports() -> None:
     assert granted(talk, 2, 7, 3, pins=5) is False
     talk.changed(2, answered=3, to_pin=6)
     assert granted(talk, 2, 7, 4, pins=5) is False
-    talk.changed(2, pinned=2, answered=4, to_pin=4)     # the same, whoever takes it first
+    talk.changed(2, pinned=2, answered=4, to_pin=4)     # the same sum, in either order
     assert granted(talk, 2, 7, 5, pins=5) is False
     talk.changed(2, pinned=2, answered=5, to_pin=0)     # which was freed, or refused by the driver
     assert granted(talk, 2, 9, 6, pins=5)
 
 
 def test_commit_request_is_dropped_when_a_later_request_was_answered() -> None:
-    """What is beyond the card is answered at once; whoever waited before that asks again."""
+    """Requests for memory beyond the card are answered at once; an earlier one is repeated."""
     talk = one_has_half()
     probe = next(a for a in talk.ask(2, 1, 59) if isinstance(a, Evict) and a.client == 1)
     talk.beyond(2, 2, 0)
@@ -346,7 +346,7 @@ def test_domain_bounds_evictions_of_a_client() -> None:
     shared.set_limit("box", 20 * GIB)      # other processes have taken the rest
     talk.join(2, 70)
     actions = talk.obey(talk.want(2))
-    # It does not fit beside what must stay, so nobody is stopped for its sake.
+    # It does not fit beside memory that must stay, so no holder is stopped for it.
     assert not stops(actions)
     assert not talk.view(2).fits
     assert talk.view(1).fits

@@ -54,7 +54,7 @@ class Watched(World):
 class Seen:
     """Of a stretch of time."""
 
-    lost: float                         # part of it in which nobody computed
+    lost: float                         # part of it without computing
     quanta: list[int]                   # us; of turns that lasted as long as they might
     computed: list[float]               # part of it in which each program did
 

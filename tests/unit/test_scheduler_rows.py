@@ -72,7 +72,7 @@ class Row:
         return self.dice.randrange(MOST)
 
     def goes(self) -> None:
-        """All of it, and then everybody who can comes to an end."""
+        """The whole row, after which all programs that can finish do."""
         self.happens()
         self.teardown()
 
@@ -213,7 +213,7 @@ class Row:
         self.world.advance(time)
 
     def teardown(self) -> None:
-        """From here on nothing goes wrong: then everyone who can run does."""
+        """From here on without faults: all programs that can run do."""
         world = self.world
         world.outside = 0
         world.bus = 50_000
@@ -227,7 +227,7 @@ class Row:
         for hook in world.hooks.values():
             hook.undrainable = 0
             hook.fail_in = hook.fail_out = ""
-            hook.copy(True, True)       # and does not end it: nobody is kept from running by that
+            hook.copy(True, True)       # without an end: it must not keep others from running
             hook.compute(2 * SECOND)
         world.settle(600 * SECOND)
         for hook in world.hooks.values():

@@ -82,7 +82,7 @@ def test_stopped_process_delays_no_other_client_and_continues_later(seed: int) -
     world.advance(dice.randint(0, 10 * SECOND))
     stopped = dice.choice(hooks)
     stopped.is_stopped = True
-    advance(world, 23)   # whoever was chosen for its sake gives way
+    advance(world, 23)   # the client chosen for it returns to the queue
     held = world.scheduler.snapshot().clients[stopped.id].room
     fit = [hook for hook in hooks if hook is not stopped and hook.need <= CARD - held]
     before = {hook.id: hook.computed for hook in fit}

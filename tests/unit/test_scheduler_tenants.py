@@ -762,7 +762,7 @@ def test_suspended_holder_is_stopped_and_evicted() -> None:
     runs = holder.runs
     world.advance(20 * SECOND)
     assert holder.runs == runs
-    assert not waiter.paced         # nobody waits for it
+    assert not waiter.paced         # no client waits for it
     world.put(holder, suspended=False)
     world.advance(5 * SECOND)
     assert holder.runs > runs
@@ -987,7 +987,7 @@ def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
     refused = answer(talk, 2, 5)
     assert refused.commit < 5 * GIB
     assert refused.reason == "all programs of user:alice together are limited to 10GiB"
-    # Who reads this knows the tenant by another name, which may be learnt late.
+    # Users know the tenant by another name, which may become known late.
     talk.tell(TenantChanged("user:alice", TenantTerms(10 * GIB, shown="user:ada")))
     assert answer(talk, 2, 5, 2).reason == (
         "all programs of user:ada together are limited to 10GiB")
@@ -1105,5 +1105,5 @@ def test_tenant_host_limit_below_swapped_memory_allows_evictions() -> None:
     talk.obey(talk.want(2))
     talk.obey(talk.stopped(1, wants=False))
     talk.obey(talk.wait(3))
-    assert talk.swapped[1] == 20 * GIB  # who else comes has the whole card
+    assert talk.swapped[1] == 20 * GIB  # another client can have the whole card
     assert 2 in talk.granted

@@ -306,7 +306,7 @@ def test_draining_daemon_chooses_all_that_fit_smallest_first() -> None:
         1: ClientState.RUNNING, 4: ClientState.RUNNING, 5: ClientState.RUNNING,
         3: ClientState.WAITING, 2: ClientState.WAITING,
     }
-    assert stops(talk.idle(1)) == []    # its turn lasts, whoever waits
+    assert stops(talk.idle(1)) == []    # its turn lasts although others wait
     assert stops(talk.wait(100 * TQ)) == []
     assert 3 in runs(talk.obey(talk.leave(1)))
     assert talk.view(2).state is ClientState.WAITING

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics' server among those who are slow, or never read: in time, and nothing stays."""
+"""The metrics server beside slow and silent connections: answers in time, leaves nothing."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ def descriptors() -> int:
 
 
 class Site:
-    """A server in the running loop, and who talks to it."""
+    """A server in the running loop, and its connections."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         script(monkeypatch)
@@ -62,7 +62,7 @@ class Site:
         self.stop = await metrics.publish(self._manager, Endpoint("127.0.0.1", self.port))
 
     def connect(self, sends: bytes = b"", **buffers: int) -> socket.socket:
-        """Somebody who sends this and then waits."""
+        """A connection that sends this and then waits."""
         one = socket.socket()
         one.setblocking(False)
         for option, size in buffers.items():
@@ -91,7 +91,7 @@ class Site:
         return self.scrapes.count
 
     def leave(self) -> None:
-        """Nobody but the server is there any more."""
+        """Only the server's tasks are left."""
         for one in self._slow:
             one.close()
         self._slow.clear()

@@ -587,7 +587,7 @@ def test_hello_and_commit_wait_for_the_lookup_of_the_process(manager: Manager) -
     made = Hook(manager)
     made.says(replace(HELLO, memory=Memory(host=7, beyond=2)))
     assert (made.session.client, made.session.looking_up, made.wire.sent) == (None, True, [])
-    assert looks[0][0] == 9             # which nobody knows of yet
+    assert looks[0][0] == 9             # which are not counted yet
     looks[0][1]()
     assert (made.wire.resumed, made.session.looking_up) == (True, False)
     made.session.handle_deferred()

@@ -64,7 +64,7 @@ def test_packet_of_any_bytes_is_decoded_or_refused(packet: bytes) -> None:
 
 
 class Wire:
-    """What the daemon sent and nobody has read yet."""
+    """Packets that the daemon sent and the client has not read."""
 
     def __init__(self, longest: int | None = None) -> None:
         self.packets: deque[bytes] = deque(maxlen=longest)
@@ -107,7 +107,7 @@ class Liar:
         self.session.ended()
 
     def numbers(self) -> list[int]:
-        """Of the orders it was sent, and some that nobody ever gave."""
+        """Numbers of the orders it was sent, and some that were never given."""
         orders = [decode_order(packet) for packet in self.wire.packets]
         return [order.number for order in orders] + [0, 1, (1 << 64) - 1]
 
@@ -141,7 +141,7 @@ class Honest(Hook):
         return decode_order(self.wire.packets.popleft())
 
     def do(self) -> bool:
-        """Carries out what it was told, and gives way to whoever waits. False: nothing to do."""
+        """Carries out one order, and yields to waiting clients. False: no order is open."""
         if not self.wire.packets:
             return False
         order = self.hear()
@@ -158,7 +158,7 @@ class Liars(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        """Two who share a card by the rules."""
+        """Two honest clients share a card."""
         self.time = Time()
         self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
         # A liar may claim to be parked. No event loop runs here, and no process could be restored.
@@ -176,7 +176,7 @@ class Liars(RuleBasedStateMachine):
         self.settle()
 
     def settle(self) -> None:
-        """Those who play by the rules carry out what they are told."""
+        """The honest clients carry out their orders."""
         for _ in range(ORDERS):         # in the end they only ever give way to each other
             for hook in self.honest:
                 hook.do()

@@ -17,7 +17,7 @@ NOBODY_HAS = "no-such-user"
 
 @pytest.fixture(autouse=True)
 def lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that says who has which, instead of the machine's."""
+    """An /etc/subuid of the test."""
     file = tmp_path / "subuid"
     monkeypatch.setattr(subordinate, "FILE", file)
     return file

@@ -249,7 +249,7 @@ PLACES = {
     # Names that users other than root can choose.
 }
 
-# The same where nobody can see whose a folder is.
+# The same where the owners of folders are unknown.
 GIVEN = {
     "a user's pod": (f"0::{SESSIONS}/kubepods/pod{UID}/{CONTAINER}", f"container:root/{CONTAINER}"),
     "a user's job": (f"0::{SESSIONS}/slurm/job_42", ""),

@@ -222,7 +222,7 @@ def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
         assert state.prompt is not None
         targets.append(state.prompt.tenant)
     assert targets == ["", "unit:lab.service", "user:alice", ""]
-    # It is suspended, though not itself: resuming means who is.
+    # Its tenant is suspended, not the program: resume applies to that tenant.
     asked, _ = strike(strike(state, "escape")[0], "r")
     assert "Resume all programs of user:alice?" in text(asked)
     assert strike(asked, "y")[1] == [Command("resume", stopped.clients[0], 0, "user:alice")]
