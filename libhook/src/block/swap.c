@@ -208,6 +208,16 @@ static void avoid_lender(struct client *client, struct block *block)
         block_return_place(block);
 }
 
+/* Ends a move of the block, or returns a block that was chosen for one, to `state`. Frees it if the
+ * program has freed it meanwhile. */
+static void end_move(struct block *block, enum block_state state)
+{
+    block_set_state(block, state);
+    if (block->doomed)
+        block_free(block);
+    pthread_cond_broadcast(&memory_changed);
+}
+
 /* Waits for the oldest copy, with the lock released, and completes its block's move if it was the
  * last copy of that block. */
 static void pipeline_complete(struct client *client, struct pipeline *line)
@@ -271,9 +281,8 @@ static CUresult copy(struct client *client, struct block *block, size_t offset, 
     CUstream stream = client->copy_stream;
     if (block->zero)
         return REAL(cuMemsetD8Async)(block->address + offset, 0, size, stream);
-    const struct tier *tier = block->place.tier;
-    return (block->state == BLOCK_EVICTING ? tier->out : tier->in)(&block->place, block->address,
-                                                                  offset, size, stream);
+    return block->place.tier->copy(&block->place, block->state == BLOCK_EVICTING, block->address,
+                                   offset, size, stream);
 }
 
 static bool start_piece(struct client *client, struct pipeline *line, struct block *block,
@@ -363,14 +372,6 @@ static struct block *search_victim(const struct client *client, unsigned *rank, 
     return block;
 }
 
-/* Returns a block that was chosen for eviction to RESIDENT. */
-static void keep_resident(struct block *block)
-{
-    block_set_state(block, BLOCK_RESIDENT);
-    if (block->doomed)
-        block_free(block);
-    pthread_cond_broadcast(&memory_changed);
-}
 
 /* Records that a block has been read, and whether it was all zero. */
 static void note_reading(struct block *block)
@@ -408,7 +409,7 @@ static void find_zero_blocks(struct client *client, uint64_t wanted)
         for (size_t i = 0; i < count; i++) {
             if (read)
                 note_reading(blocks[i]);
-            keep_resident(blocks[i]);
+            end_move(blocks[i], BLOCK_RESIDENT);
         }
     }
 }
@@ -494,7 +495,7 @@ static void read_victims(struct eviction *eviction, bool further)
     for (size_t i = 0; i < more; i++) {
         if (eviction->read && block_reading_is_valid(next[i]))
             note_reading(next[i]);
-        keep_resident(next[i]);
+        end_move(next[i], BLOCK_RESIDENT);
     }
 }
 
@@ -559,7 +560,7 @@ static bool start_copy(struct eviction *eviction, struct block *block)
         eviction->flags |= NVSHARE_NO_MEMORY;
     if (!has_place || block->doomed) {
         block->writing_back = false;
-        keep_resident(block);
+        end_move(block, BLOCK_RESIDENT);
         return has_place;
     }
     enum start started = pipeline_start(client, &eviction->line, block, &eviction->progress,
@@ -570,7 +571,7 @@ static bool start_copy(struct eviction *eviction, struct block *block)
         block->writing_back = false;
         eviction->progress.failed |= started == NOT_STARTED && !refused;
         eviction->flags |= started == YIELDED ? NVSHARE_YIELDED : 0;
-        keep_resident(block);
+        end_move(block, BLOCK_RESIDENT);
         return refused;
     }
     if (eviction->line.count == pipeline_depth(order))
@@ -582,7 +583,7 @@ static bool start_copy(struct eviction *eviction, struct block *block)
 static void end_eviction(struct eviction *eviction)
 {
     while (eviction->taken < eviction->count)
-        keep_resident(eviction->blocks[eviction->taken++]);
+        end_move(eviction->blocks[eviction->taken++], BLOCK_RESIDENT);
     while (eviction->line.count > 0)
         pipeline_complete(eviction->client, &eviction->line);
     host_expect(eviction->client, 0);
@@ -612,7 +613,7 @@ static uint64_t surplus(const struct eviction *eviction)
 static bool evict_without_copy(struct block *block, bool read, bool zero)
 {
     if (block_unmap(block) != CUDA_SUCCESS) {
-        keep_resident(block);
+        end_move(block, BLOCK_RESIDENT);
         return false;
     }
     block_set_state(block, BLOCK_SWAPPED);
@@ -633,7 +634,7 @@ static bool evict_without_copy(struct block *block, bool read, bool zero)
 static bool evict(struct eviction *eviction, struct block *block)
 {
     if (block->doomed || eviction->client->pin_reason != NVSHARE_PIN_NONE) {
-        keep_resident(block);
+        end_move(block, BLOCK_RESIDENT);
         return true;
     }
     bool saved = block_is_clean(block), gone;
@@ -667,7 +668,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
            && (block = next_victim(&eviction, surplus(&eviction))) != NULL) {
         if (order_yields(client, order)) {
             eviction.flags |= NVSHARE_YIELDED;
-            keep_resident(block);
+            end_move(block, BLOCK_RESIDENT);
             break;
         }
         more = evict(&eviction, block);
@@ -707,8 +708,8 @@ static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t al
         if (!tier_host.take(client, block->size, allowance, true, place))
             break;
         place->tier = &tier_host;
-        if (tier_host.out(place, block->place.peer.address, 0, block->size, client->copy_stream)
-            != CUDA_SUCCESS)
+        if (tier_host.copy(place, true, block->place.peer.address, 0, block->size,
+                           client->copy_stream) != CUDA_SUCCESS)
             break;
     }
     pthread_mutex_unlock(&memory_lock);
@@ -786,7 +787,7 @@ static bool write_back(struct eviction *eviction, struct block *block)
             break;
         }
     }
-    keep_resident(block);
+    end_move(block, BLOCK_RESIDENT);
     return true;
 }
 
@@ -808,7 +809,7 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
         bool yields = order_yields(client, order);
         if (yields) {
             eviction.flags |= NVSHARE_YIELDED;
-            keep_resident(block);
+            end_move(block, BLOCK_RESIDENT);
         }
         more = !yields && write_back(&eviction, block) && !eviction.progress.failed;
         memory_lock_yields(&held_since);
@@ -837,16 +838,6 @@ struct load {
     struct progress progress;
 };
 
-/* Cancels the load of a block: unmaps it and returns it to SWAPPED. */
-static void cancel_load(struct block *block)
-{
-    block_unmap(block);
-    block_set_state(block, BLOCK_SWAPPED);
-    if (block->doomed)
-        block_free(block);
-    pthread_cond_broadcast(&memory_changed);
-}
-
 /* Starts to load one block. False: no more can be loaded now. */
 static bool load_block(struct client *client, struct pipeline *line, struct load *load,
                        struct block *block)
@@ -866,7 +857,8 @@ static bool load_block(struct client *client, struct pipeline *line, struct load
     enum start started = pipeline_start(client, line, block, &load->progress, &load->order);
     if (started == STARTED)
         return true;
-    cancel_load(block);
+    block_unmap(block);
+    end_move(block, BLOCK_SWAPPED);
     if (started == YIELDED)
         load->flags |= NVSHARE_YIELDED;
     else

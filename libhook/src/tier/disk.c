@@ -428,11 +428,11 @@ void disk_end_reads(struct client *client)
 }
 
 /* Queues the block for the readers; settle() waits until it is loaded. */
-static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size_t size,
-                   CUstream stream)
+static CUresult queue_read(struct place *place, bool out, CUdeviceptr address, size_t offset,
+                           size_t size, CUstream stream)
 {
     struct disk_extent *extent = place->disk, **last = &extent->disk->reads;
-    (void)offset, (void)size;
+    (void)out, (void)offset, (void)size;
     if (!take_staging(extent->disk->client, extent->disk))
         return CUDA_ERROR_OUT_OF_MEMORY;
     extent->address = address;
@@ -489,4 +489,4 @@ static enum settled settle(struct place *place, CUdeviceptr address)
     return LOST;
 }
 
-const struct tier tier_disk = { .give = give, .in = in, .settle = settle, .keeps = true };
+const struct tier tier_disk = { .give = give, .copy = queue_read, .settle = settle, .keeps = true };

@@ -640,19 +640,7 @@ static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t 
     return result;
 }
 
-static CUresult out(struct place *place, CUdeviceptr address, size_t offset, size_t size,
-                    CUstream stream)
-{
-    return copy(place, true, address, offset, size, stream);
-}
-
-static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size_t size,
-                   CUstream stream)
-{
-    return copy(place, false, address, offset, size, stream);
-}
-
 const struct tier tier_host = {
-    .take = take, .give = host_unplace, .out = out, .in = in,
-    .pieces = true, .keeps = true, .over_bus = true,
+    .take = take, .give = host_unplace, .copy = copy, .pieces = true, .keeps = true,
+    .over_bus = true,
 };

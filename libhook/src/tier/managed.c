@@ -68,33 +68,22 @@ static CUresult advise(const struct place *place, CUdeviceptr address, CUmem_adv
     return result;
 }
 
-/* The driver may have finished with the bus when a prefetch returns. */
-static CUresult out(struct place *place, CUdeviceptr address, size_t offset, size_t size,
-                    CUstream stream)
-{
-    (void)offset, (void)size;
-    place->managed.sent = true;
-    pthread_mutex_unlock(&memory_lock);
-    if (range_attribute(place, address, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 0) == 1)
-        place->managed.mostly_read =
-            advise(place, address, CU_MEM_ADVISE_UNSET_READ_MOSTLY) == CUDA_SUCCESS;
-    CUresult result = prefetch(place, address, CU_DEVICE_CPU, stream);
-    pthread_mutex_lock(&memory_lock);
-    return result;
-}
-
-/* Memory whose preferred location is the host is not loaded. */
-static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size_t size,
-                   CUstream stream)
+/* The driver may have finished with the bus when a prefetch returns. Memory whose preferred
+ * location is the host is not loaded. */
+static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
+                     CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
     (void)offset, (void)size;
     place->managed.sent = true;
     pthread_mutex_unlock(&memory_lock);
-    if (range_attribute(place, address, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
-                        CU_DEVICE_INVALID)
-        != CU_DEVICE_CPU)
-        result = prefetch(place, address, place->managed.device, stream);
+    if (out && range_attribute(place, address, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, 0) == 1)
+        place->managed.mostly_read =
+            advise(place, address, CU_MEM_ADVISE_UNSET_READ_MOSTLY) == CUDA_SUCCESS;
+    if (out || range_attribute(place, address, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
+                               CU_DEVICE_INVALID)
+            != CU_DEVICE_CPU)
+        result = prefetch(place, address, out ? CU_DEVICE_CPU : place->managed.device, stream);
     pthread_mutex_lock(&memory_lock);
     return result;
 }
@@ -108,5 +97,5 @@ static enum settled settle(struct place *place, CUdeviceptr address)
 }
 
 const struct tier tier_managed = {
-    .take = take, .give = give, .out = out, .in = in, .settle = settle,
+    .take = take, .give = give, .copy = copy, .settle = settle,
 };

@@ -127,18 +127,13 @@ static void give(struct client *client, size_t size, struct place *place)
     client->borrowed -= size;
 }
 
-static CUresult out(struct place *place, CUdeviceptr address, size_t offset, size_t size,
-                    CUstream stream)
+static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
+                     CUstream stream)
 {
-    return REAL(cuMemcpyDtoDAsync_v2)(place->peer.address + offset, address + offset, size, stream);
-}
-
-static CUresult in(struct place *place, CUdeviceptr address, size_t offset, size_t size,
-                   CUstream stream)
-{
-    return REAL(cuMemcpyDtoDAsync_v2)(address + offset, place->peer.address + offset, size, stream);
+    CUdeviceptr here = address + offset, there = place->peer.address + offset;
+    return REAL(cuMemcpyDtoDAsync_v2)(out ? there : here, out ? here : there, size, stream);
 }
 
 const struct tier tier_peer = {
-    .take = take, .give = give, .out = out, .in = in, .pieces = true, .keeps = true,
+    .take = take, .give = give, .copy = copy, .pieces = true, .keeps = true,
 };

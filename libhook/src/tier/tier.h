@@ -6,15 +6,15 @@
  * tier_peer is memory of another GPU that the daemon has lent, copied over NVLink. tier_host is
  * page-locked host memory. tier_managed is for managed memory: the driver keeps the bytes, and is
  * asked to prefetch them. tier_disk is a file to which blocks move on from host memory: it has no
- * take() and no out().
+ * take() and copies only to the card.
  *
  * A block has a list of tiers, and takes a place in the first tier with space. While a block is
  * resident, other blocks may need its place; it then gives the place up, and its next place may be
  * in another tier. To add a tier: implement the operations in tier/NAME.c, declare it below, and
  * name it in MAPPED_TIERS (block/block.c). Its data about a place goes into struct place.
  *
- * All functions except settle() are called with memory_lock held, and only take(), out() and
- * in() may release it. These four run on the service thread, in client->copy_context.
+ * All functions except settle() are called with memory_lock held, and only take() and copy() may
+ * release it. These three run on the service thread, in client->copy_context.
  */
 #pragma once
 
@@ -68,18 +68,16 @@ struct tier {
     /* Frees the place and its bytes. Must not wait. */
     void (*give)(struct client *client, size_t size, struct place *place);
 
-    /* Start to copy to the place, or from there to the card, in stream order: `size` bytes,
-     * `offset` bytes into the block, which is mapped at `address`. Must release the lock if the
-     * driver may wait for the bus. After an error no more copies are started for this block. */
-    CUresult (*out)(struct place *place, CUdeviceptr address, size_t offset, size_t size,
-                    CUstream stream);
-    CUresult (*in)(struct place *place, CUdeviceptr address, size_t offset, size_t size,
-                   CUstream stream);
-    /* Called when all copies of the block started by out() or in() have ended, completely or not.
+    /* Starts to copy to the place (`out`), or from there to the card, in stream order: `size`
+     * bytes, `offset` bytes into the block, which is mapped at `address`. Must release the lock if
+     * the driver may wait for the bus. After an error no more copies are started for this block. */
+    CUresult (*copy)(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
+                     CUstream stream);
+    /* Called when all copies of the block started by copy() have ended, completely or not.
      * Without memory_lock; may wait. NULL: nothing to do. */
     enum settled (*settle)(struct place *place, CUdeviceptr address);
 
-    bool pieces;                     /* out() and in() can copy a part of a block */
+    bool pieces;                     /* copy() can copy a part of a block */
     bool keeps;                      /* the place keeps the bytes after a load */
     bool over_bus;                   /* copies run at the speed of the bus */
 };
