@@ -215,11 +215,13 @@ void blocks_give_places(struct client *client, uint64_t allowance)
     host_trim(client, allowance);
 }
 
+unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];
+
 size_t block_readers(const struct client *client, CUmemAccessDesc *access)
 {
     size_t count = 0;
     for (int device = 0; device < CLIENTS_MAX; device++)
-        if (device == client->device || client->readers[device] > 0)
+        if (device == client->device || block_reader_counts[client->device][device] > 0)
             access[count++] = (CUmemAccessDesc){
                 .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device },
                 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,

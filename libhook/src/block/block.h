@@ -110,6 +110,9 @@ void blocks_give_places(struct client *client, uint64_t allowance);
 /* The access rights to a client's memory: fills at most CLIENTS_MAX entries and returns their
  * number. */
 size_t block_readers(const struct client *client, CUmemAccessDesc *access);
+/* By device, with or without a client: the number of pairs of contexts, and of pools, for which the
+ * program has enabled access of another device to its memory. */
+extern unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];
 /* Maps physical memory behind an EMPTY or SWAPPED block and counts it as resident; the caller sets
  * the state. Changes nothing if the driver refuses. */
 CUresult block_map(struct block *block);

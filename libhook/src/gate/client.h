@@ -48,9 +48,6 @@ struct client {
     bool want_sent;
     /* Nothing is in flight: true from STOPPED to RUN. */
     bool drained;
-    /* By device: number of pairs of contexts for which the program has enabled access of that
-     * device to this client's memory. */
-    unsigned readers[CLIENTS_MAX];
     /* Memory is absent or the room is too small: GATE_STARVED(client) is set. */
     bool starved;
     bool starved_reported;           /* the daemon was informed: no further urgent report */

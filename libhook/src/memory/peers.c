@@ -40,17 +40,19 @@ static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAcc
 
 CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
 {
-    if (reader < 0 || reader >= CLIENTS_MAX || owner == reader)
+    if (owner < 0 || owner >= CLIENTS_MAX || reader < 0 || reader >= CLIENTS_MAX
+        || owner == reader)
         return CUDA_SUCCESS;
     LOCKED(memory_lock);
-    struct client *client = client_on(owner);
+    const struct client *client = client_on(owner);
+    unsigned *count = &block_reader_counts[owner][reader];
     CUresult result = CUDA_SUCCESS;
-    if (client != NULL && open) {
-        if (client->readers[reader] == 0)
+    if (open) {
+        if (client != NULL && *count == 0)
             result = set_access(client, reader, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         if (result == CUDA_SUCCESS)
-            client->readers[reader]++;
-    } else if (client != NULL && client->readers[reader] > 0 && --client->readers[reader] == 0) {
+            ++*count;
+    } else if (*count > 0 && --*count == 0 && client != NULL) {
         result = set_access(client, reader, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
     return result;
@@ -69,7 +71,7 @@ static bool reaches(CUdevice reader, const struct memory_description *memory)
 {
     return memory->imported
         ? reader == memory->reader
-        : reader < CLIENTS_MAX && clients[memory->device]->readers[reader] != 0;
+        : reader < CLIENTS_MAX && block_reader_counts[memory->device][reader] != 0;
 }
 
 /* A context on the card that holds the memory, if there is one: imported memory belongs to the

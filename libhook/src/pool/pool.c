@@ -59,7 +59,6 @@ struct pool {
     CUdevice device;
     size_t most;                     /* maximum bytes; 0: no maximum */
     uint32_t readers;                /* a bit for each other device with access */
-    uint32_t opened;                 /* bits of `readers` already granted */
     bool destroyed;                  /* freed when its last user leaves */
     unsigned users;                  /* allocations, and calls in progress */
     uint64_t threshold;              /* free bytes that it keeps (release threshold) */
@@ -646,10 +645,13 @@ static void end(struct pool *pool)
     pool_leave(pool);
 }
 
-static void close_to(CUdevice device, uint32_t readers)
+/* Called without the lock. */
+static CUresult open_to(CUdevice device, uint32_t readers, bool open)
 {
-    for (; readers != 0; readers &= readers - 1)
-        memory_open_to_peer(device, __builtin_ctz(readers), false);
+    CUresult result = CUDA_SUCCESS;
+    for (; readers != 0 && (result == CUDA_SUCCESS || !open); readers &= readers - 1)
+        result = memory_open_to_peer(device, __builtin_ctz(readers), open);
+    return result;
 }
 
 bool pool_destroy(CUmemoryPool handle, CUresult *result)
@@ -666,46 +668,12 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
         *result = REAL(cuMemPoolDestroy)(handle);
     if (ours && *result == CUDA_SUCCESS) {
         device = pool->device;
-        readers = pool->opened;
+        readers = pool->readers;
         end(pool);
     }
     pthread_mutex_unlock(&memory_lock);
-    close_to(device, readers);
+    open_to(device, readers, false);
     return ours || first;
-}
-
-/* Whether pool_open() must still grant some devices access, without the lock. */
-static bool pool_is_opening(const struct pool *pool)
-{
-    return pool->readers != pool->opened && client_on(pool->device) != NULL;
-}
-
-/* Takes one device whose access is still to be granted or revoked; -1: there is none. The device
- * then counts as done. */
-static int take_reader(CUmemoryPool handle, CUdevice *device, bool *open)
-{
-    int reader = -1;
-    LOCKED(memory_lock);
-    struct pool *pool = pool_named(handle);
-    if (pool != NULL && pool_is_opening(pool)) {
-        reader = __builtin_ctz(pool->readers ^ pool->opened);
-        pool->opened ^= (uint32_t)1 << reader;
-        *device = pool->device;
-        *open = pool->opened >> reader & 1;
-    }
-    return reader;
-}
-
-/* Called without the lock. */
-static CUresult pool_open(CUmemoryPool handle)
-{
-    CUdevice device = 0;
-    bool open = false;
-    int reader;
-    CUresult result = CUDA_SUCCESS;
-    while (result == CUDA_SUCCESS && (reader = take_reader(handle, &device, &open)) >= 0)
-        result = memory_open_to_peer(device, reader, open);
-    return result;
 }
 
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
@@ -719,6 +687,8 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
         return result;
     pthread_mutex_lock(&memory_lock);
     struct pool *pool = pool_named(handle);
+    CUdevice device = pool == NULL ? CU_DEVICE_INVALID : pool->device;
+    uint32_t before = pool == NULL ? 0 : pool->readers;
     for (size_t i = 0; i < count && pool != NULL; i++) {
         int reader = access[i].location.id;
         if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || reader == pool->device
@@ -729,8 +699,10 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
         else
             pool->readers |= (uint32_t)1 << reader;
     }
+    uint32_t after = pool == NULL ? 0 : pool->readers;
     pthread_mutex_unlock(&memory_lock);
-    return pool_open(handle);
+    result = open_to(device, after & ~before, true);
+    return result == CUDA_SUCCESS ? open_to(device, before & ~after, false) : result;
 }
 
 void pool_trim(CUmemoryPool handle, size_t keep)
@@ -847,7 +819,6 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
         pthread_mutex_lock(&memory_lock);
         struct pool *pool = pool_adopted(handle);
         struct client *client = pool == NULL ? NULL : client_on(pool->device);
-        bool opening = client != NULL && pool_is_opening(pool);
         ours = client != NULL;
         if (ours) {
             pool->users++;
@@ -855,8 +826,6 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
             pool_leave(pool);
         }
         pthread_mutex_unlock(&memory_lock);
-        if (opening && *result == CUDA_SUCCESS)
-            *result = pool_open(handle);
     }
     return ours;
 }
