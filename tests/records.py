@@ -4,9 +4,9 @@
 from dataclasses import astuple, replace
 
 from nvshared.hook.protocol import (
+    ANSWERS,
     ASKS,
     HEAD,
-    HEARD,
     LENDER,
     NAMES_GPU,
     ORDER,
@@ -37,6 +37,6 @@ def encode_report(report: ReportRecord) -> bytes:
     asks = report.type in ASKS
     return REPORT.pack(
         report.type, report.version, report.flags, reason, report.number, *figures,
-        report.uuid if report.type in NAMES_GPU else HEARD.pack(answered, to_pin),
+        report.uuid if report.type in NAMES_GPU else ANSWERS.pack(answered, to_pin),
         *((report.commit, report.pins) if asks else (report.moved, report.took)),
     )

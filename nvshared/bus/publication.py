@@ -70,13 +70,13 @@ class Publication:
         self._clients: dict[int, ClientInterface] = {}
         self._limited: set[int] = set()         # ids of clients with a compute limit
         self._manager = manager
-        self._face = ManagerInterface(manager, history)
-        self._bus.export(MANAGER_PATH, self._face)
+        self._manager_interface = ManagerInterface(manager, history)
+        self._bus.export(MANAGER_PATH, self._manager_interface)
         self._bus.export(LOG_CONTROL_PATH, LogControl())
         # After close() there is no connection, over which these would announce anything.
         manager.gpu_new.connect(self._gpu_new)
         manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id))
-        manager.changed.connect(lambda: self._bus.changed(self._face))
+        manager.changed.connect(lambda: self._bus.changed(self._manager_interface))
         for gpu in manager.gpus:
             self._gpu_new(gpu)
         for client in manager.clients:
@@ -138,8 +138,8 @@ class Publication:
                 level = logging.DEBUG
 
     def _gpu_new(self, gpu: GPU) -> None:
-        face = GPUInterface(self._manager, gpu)
-        self._bus.export(gpu_path(gpu.facts.index), face)
+        interface = GPUInterface(self._manager, gpu)
+        self._bus.export(gpu_path(gpu.facts.index), interface)
         self._bus.export(gpu_path(gpu.facts.index), StatisticsInterface(gpu))
 
         def happened(_now: int, event: Event) -> None:
@@ -159,11 +159,11 @@ class Publication:
             path = client_path(client.id)
             match report:
                 case actions.TurnStarted():
-                    face.turn_started(path)
+                    interface.turn_started(path)
                 case actions.TurnEnded():
-                    face.turn_ended(path, str(report.reason), report.held_time)
+                    interface.turn_ended(path, str(report.reason), report.held_time)
                 case actions.Stuck():
-                    self._face.client_stuck(path, str(report.state), report.waited)
+                    self._manager_interface.client_stuck(path, str(report.state), report.waited)
 
         gpu.happened.connect(happened)
         gpu.terms_changed.connect(terms_changed)
@@ -171,27 +171,27 @@ class Publication:
         gpu.reported.connect(reported)
         gpu.client_new.connect(self._client_new)
         gpu.client_removed.connect(self._client_removed)
-        gpu.changed.connect(lambda: self._bus.changed(face))
+        gpu.changed.connect(lambda: self._bus.changed(interface))
 
     def _client_new(self, client: Client) -> None:
-        face = self._clients[client.id] = ClientInterface(self._manager, client)
+        interface = self._clients[client.id] = ClientInterface(self._manager, client)
         path = client_path(client.id)
-        self._bus.export(path, face)
+        self._bus.export(path, interface)
         if _is_limited(client):
             self._limited.add(client.id)
-        self._face.client_new(client.id, path)
+        self._manager_interface.client_new(client.id, path)
 
     def _client_removed(self, client: Client) -> None:
         path = client_path(client.id)
         del self._clients[client.id]
         self._limited.discard(client.id)
         self._bus.unexport(path)
-        self._face.client_removed(client.id, path)
+        self._manager_interface.client_removed(client.id, path)
 
     def _client_changed(self, number: int) -> None:
-        face = self._clients.get(number)
-        if face is not None:
-            self._bus.changed(face)
+        interface = self._clients.get(number)
+        if interface is not None:
+            self._bus.changed(interface)
 
 
 def _is_limited(client: Client) -> bool:

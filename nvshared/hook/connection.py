@@ -63,7 +63,7 @@ ACCEPT_PAUSE = 1.0                      # seconds, when descriptors have run out
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 MOMENT = 0.001                          # seconds of clients' work before other events are handled
 NAME_PATIENCE = 200 * MILLISECOND       # to read a program's name, which the program can block
-STRANGE_MOST = 64                       # kinds of unknown cgroup paths that are logged
+UNKNOWN_MOST = 64                       # kinds of unknown cgroup paths that are logged
 
 ROOT = ""                               # the account of the host's root
 FOR_ROOT = 16                           # 1/16 of all connections is reserved for root
@@ -133,10 +133,10 @@ class Rotation:
         try:
             while self._waiting and self._loop.time() < end:
                 account = next(iter(self._waiting))
-                mine = self._waiting.pop(account)
-                work = mine.popleft()
-                if mine:
-                    self._waiting[account] = mine   # behind the others
+                queue = self._waiting.pop(account)
+                work = queue.popleft()
+                if queue:
+                    self._waiting[account] = queue  # behind the others
                 work()
         finally:
             self._serving = self._loop.call_soon(self._serve) if self._waiting else None
@@ -445,7 +445,7 @@ class Server:
         self._room = _most_unserved(open_files)         # further unserved connections allowed
         self._lanes = lanes
         self._programs = programs
-        self._strange: set[str] = set() # kinds of unknown cgroup paths that have been logged
+        self._unknown_cgroups: set[str] = set()         # kinds of paths that have been logged
         self._refused = 0               # refused connections that are still open
         self._loop = asyncio.get_running_loop()
         self.rotation = Rotation(self._loop)
@@ -511,8 +511,8 @@ class Server:
         credentials = peer.credentials(connected)
         process = self._processes.get(credentials)
         user = lender(credentials.uid) if process is None else process.user
-        mine = self._unserved[user] + (0 if process is None else len(process.unserved))
-        if name is None and mine >= self._room:
+        waiting = self._unserved[user] + (0 if process is None else len(process.unserved))
+        if name is None and waiting >= self._room:
             self.complain(
                 Peer.unknown(*credentials), "unserved", "refused: too many are not served yet")
             turn_away(connected, TOO_MANY, self._loop)
@@ -571,7 +571,7 @@ class Server:
             self._decline_all(process)
             return
         for path in identity.strange:
-            self._log_strange(path, identity)
+            self._log_unknown_cgroup(path, identity)
         called = partial(self._name_read, process, identity)
         if len(identity.name) < peer.COMM_LONGEST:
             called(identity.name)
@@ -612,12 +612,12 @@ class Server:
             return
         self._connections.add(connection)
 
-    def _log_strange(self, path: str, identity: Peer) -> None:
+    def _log_unknown_cgroup(self, path: str, identity: Peer) -> None:
         """Logs an unknown cgroup path once per kind; paths that differ in numbers are one kind."""
         kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)
-        if kind in self._strange or len(self._strange) >= STRANGE_MOST:
+        if kind in self._unknown_cgroups or len(self._unknown_cgroups) >= UNKNOWN_MOST:
             return
-        self._strange.add(kind)
+        self._unknown_cgroups.add(kind)
         logger.warning(
             "%s is in the control group %s, which tells no pod, job, container or unit: it counts "
             "as its user's, %s", identity, peer.printable(path), identity.user)

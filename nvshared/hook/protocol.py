@@ -110,13 +110,13 @@ ORDER = struct.Struct("<HHIQ11Q")
 LENDER = struct.Struct("<2Q")
 TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
-HEARD = struct.Struct("<2Q")
+ANSWERS = struct.Struct("<2Q")
 SIZE = 104
 REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # sent by hooks
 TEXT_PIECE = 88                         # bytes of text in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in a whole REASON
 TEXTS = (Type.NAME, Type.GANG)
-NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # have `uuid` in place of struct HEARD
+NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # have `uuid` in place of struct ANSWERS
 ASKS = frozenset({Type.HELLO, Type.COMMIT})     # have `commit`, `pins` in place of `moved`, `took`
 
 
@@ -179,14 +179,14 @@ def encode_unpark(gpu: bytes) -> bytes:
 
 def encode_reason(text: str) -> list[bytes]:
     """Returns the packets of a REASON. A text that is too long loses its middle."""
-    said = text.encode()
-    if len(said) > TEXT_LONGEST:
+    encoded = text.encode()
+    if len(encoded) > TEXT_LONGEST:
         half = (TEXT_LONGEST - 3) // 2
-        said = said[:half] + b"..." + said[-half:]
-    said = said.decode(errors="ignore").encode()        # drops partial UTF-8 characters
+        encoded = encoded[:half] + b"..." + encoded[-half:]
+    encoded = encoded.decode(errors="ignore").encode()  # drops partial UTF-8 characters
     return [
-        TEXT.pack(Type.REASON, VERSION, 0, 0, said[start:start + TEXT_PIECE])
-        for start in range(0, len(said), TEXT_PIECE)
+        TEXT.pack(Type.REASON, VERSION, 0, 0, encoded[start:start + TEXT_PIECE])
+        for start in range(0, len(encoded), TEXT_PIECE)
     ]
 
 
@@ -203,13 +203,13 @@ def decode_report(packet: bytes) -> ReportRecord:
         return ReportRecord(
             kind, version=version, text=TEXT.unpack(packet)[-1].partition(b"\0")[0].decode(
                 errors="ignore"))
-    _, _, flags, why, number, *figures, tail, one, other = REPORT.unpack(packet)
-    heard, uuid = ((0, 0), tail) if kind in NAMES_GPU else (HEARD.unpack(tail), NO_UUID)
-    memory = Memory(*[*figures, *heard, _pin_reason(why, version)])
+    _, _, flags, why, number, *figures, tail, first, second = REPORT.unpack(packet)
+    answers, uuid = ((0, 0), tail) if kind in NAMES_GPU else (ANSWERS.unpack(tail), NO_UUID)
+    memory = Memory(*[*figures, *answers, _pin_reason(why, version)])
     if kind in ASKS:
         return ReportRecord(
-            kind, flags, number, memory, uuid, commit=one, pins=other, version=version)
-    return ReportRecord(kind, flags, number, memory, uuid, moved=one, took=other)
+            kind, flags, number, memory, uuid, commit=first, pins=second, version=version)
+    return ReportRecord(kind, flags, number, memory, uuid, moved=first, took=second)
 
 
 def _pin_reason(code: int, version: int) -> PinReason:

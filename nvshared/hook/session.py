@@ -411,10 +411,10 @@ def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> event
     if order is None:
         raise ProtocolError(
             f"a MOVED with the number {record.number} came, which nobody asked for")
-    said = record.flags
+    flags = record.flags
     return ANSWERS[type(order)](
         client.id, memory, record.number, _plausible(record.moved), record.took,
-        bool(said & Flag.NO_MEMORY), bool(said & Flag.DRIVER_ERROR), bool(said & Flag.YIELDED),
+        bool(flags & Flag.NO_MEMORY), bool(flags & Flag.DRIVER_ERROR), bool(flags & Flag.YIELDED),
     )
 
 
@@ -425,23 +425,23 @@ def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
         loan=order.loan, lender=lender)
 
 
-def _bounded(said: events.Memory, total: int) -> events.Memory:
+def _bounded(memory: events.Memory, total: int) -> events.Memory:
     """Returns the client's figures, limited to possible values on a card of `total` bytes.
 
     Raises ProtocolError for impossible figures.
     """
-    if said.filled > total:
-        raise ProtocolError(f"it claims to hold {said.filled} bytes of a card of {total}")
-    allocated = min(said.allocated, total - said.pinned)
-    pending = min(said.pending, total - said.pinned - allocated)
-    to_pin = min(said.to_pin, total - said.pinned - pending)
-    if said.borrowed > said.host:
-        raise ProtocolError(f"it claims to have borrowed {said.borrowed} of {said.host} bytes")
-    return events.Memory(
-        allocated, said.resident, said.pinned, pending, min(said.room, total),
-        _plausible(said.host), _plausible(said.beyond), said.answered, to_pin, said.pin_reason,
-        said.borrowed, min(said.dirty, said.borrowed), min(said.disk, total),
-    )
+    if memory.filled > total:
+        raise ProtocolError(f"it claims to hold {memory.filled} bytes of a card of {total}")
+    if memory.borrowed > memory.host:
+        raise ProtocolError(
+            f"it claims to have borrowed {memory.borrowed} of {memory.host} bytes")
+    allocated = min(memory.allocated, total - memory.pinned)
+    pending = min(memory.pending, total - memory.pinned - allocated)
+    return replace(
+        memory, allocated=allocated, pending=pending, room=min(memory.room, total),
+        host=_plausible(memory.host), beyond=_plausible(memory.beyond),
+        to_pin=min(memory.to_pin, total - memory.pinned - pending),
+        dirty=min(memory.dirty, memory.borrowed), disk=min(memory.disk, total))
 
 
 def _plausible(size: int) -> int:

@@ -90,7 +90,7 @@ class ControlGroups:
         self._timer = timer
         self._run = run
         own = host.kernel_text(host.CGROUP)
-        self._ours = frozenset(cgroup.chain(own))
+        self._own_groups = frozenset(cgroup.chain(own))
         if cgroup.hides(own):
             # If processes outside the namespace are visible, they may become clients: warn.
             outside = "/.." in host.process(1, "cgroup")
@@ -98,7 +98,7 @@ class ControlGroups:
         if not host.process(1, "cgroup"):
             logger.warning(HIDDEN)
         self._processes: dict[int, _Process] = {}
-        self._coming: Counter[int] = Counter()  # by pid: host bytes of clients about to join
+        self._joining: Counter[int] = Counter() # by pid: host bytes of clients about to join
         self._limited: frozenset[Group] = frozenset()       # groups with a limit, as last read
         self._applied: frozenset[Group] = frozenset()       # _limited at the last assignment
         self._reading = False           # a read of all groups is in progress
@@ -113,7 +113,7 @@ class ControlGroups:
 
     def _joins(self, client: Client, _memory: Memory) -> None:
         process = self._processes.get(client.peer.pid)
-        self._coming.pop(client.peer.pid, None)
+        self._joining.pop(client.peer.pid, None)
         if process is not None:
             client.private = process.private
             self._set_domains(client, process)
@@ -141,7 +141,7 @@ class ControlGroups:
         if found is None:               # the next read of all groups includes this process
             self._processes.setdefault(pid, _Process((), 0, self._clock()))
         else:
-            self._coming[pid] += more
+            self._joining[pid] += more
             self._apply(found)
             for client in self._manager.clients_by_pid(pid):
                 self._set_domains(client, self._processes[pid])
@@ -156,8 +156,8 @@ class ControlGroups:
         lately = self._clock() - SECOND     # a process read since then may not have sent HELLO yet
         self._processes = {
             pid: one for pid, one in self._processes.items() if pid in pids or one.until > lately}
-        for pid in self._coming.keys() - self._processes.keys():
-            del self._coming[pid]
+        for pid in self._joining.keys() - self._processes.keys():
+            del self._joining[pid]
         groups = {pid: one.groups for pid, one in self._processes.items()}
         self._run(EVERYTHING, partial(_read, groups, self._clock), self._all_read)
 
@@ -181,11 +181,11 @@ class ControlGroups:
         """Sets the limits of these groups' domains. True: the limit of a domain has changed."""
         self._processes.update(found.processes)
         self._limited = (self._limited - found.groups) | found.limits.keys()
-        said = Counter(self._coming)
+        claimed = Counter(self._joining)
         for client in self._manager.clients if found.limits else ():
-            said[client.peer.pid] += client.memory.host + client.memory.beyond
+            claimed[client.peer.pid] += client.memory.host + client.memory.beyond
         held: Counter[Group] = Counter()    # host bytes of clients, by group with a limit
-        for pid, size in (+said).items():
+        for pid, size in (+claimed).items():
             process = self._processes.get(pid)
             for group in found.limits.keys() & set(process.groups if process else ()):
                 assert process is not None
@@ -195,13 +195,13 @@ class ControlGroups:
             self._timer(max(self._next, self._clock() + EVERY), self._read_again)
         changed = False
         for group, limit in found.limits.items():
-            ours = min(limit.used, held[group])
+            held_here = min(limit.used, held[group])
             reserve = min(limit.size // RESERVE_PART, RESERVE_MOST)
             reason = ("what leaves the card must fit into host memory, and "
                       f"{printable(str(limit.file))} is {sized(limit.size)}")
             changed |= self._manager.domains.set_limit(
-                _name(group), max(0, limit.free + ours - reserve), reason,
-                whole=group in self._ours)
+                _name(group), max(0, limit.free + held_here - reserve), reason,
+                whole=group in self._own_groups)
         return changed
 
     def _set_domains(self, client: Client, process: _Process) -> None:

@@ -11,7 +11,10 @@ being handled (a link breaks during a send) waits until that one is done. Orders
 signals are emitted.
 """
 
+import fcntl
 import logging
+import mmap
+import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +33,6 @@ from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget, Neighbou
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
-from nvshared.sharing.inflight_page import InflightPage
 from nvshared.sharing.terms import ClientTerms
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
@@ -38,6 +40,7 @@ from nvshared.units import MILLISECOND, SECOND
 OVERDUE = 5 * SECOND                    # a deadline that is so long past means that timers fail
 TURNS_KEPT = 16                         # of each client, for user interfaces
 BOUNDS = (MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
+SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # of an inflight page
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +107,47 @@ class Durations:
         """Counts a duration."""
         self.counts[bisect_left(BOUNDS, duration)] += 1
         self.sum += duration
+
+
+class InflightPage:
+    """The page of shared memory in which one client publishes whether it has work in flight.
+
+    It is created at its first use. The client can write the page, and clients that watch it can
+    read it. No client can resize the page, which would make a reader fault, nor reopen it for
+    writing. Only the library interprets its contents (libhook/src/gate/inflight.c).
+    """
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+
+    def writable(self) -> int:
+        """Returns a writable descriptor for the page's client; the caller closes it.
+
+        Raises OSError.
+        """
+        return os.dup(self._page())
+
+    def readable(self) -> int:
+        """Returns a read-only descriptor for a watching client; the caller closes it.
+
+        Raises OSError.
+        """
+        return os.open(f"/proc/self/fd/{self._page()}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Closes the page. Harmless when repeated."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _page(self) -> int:
+        if self._descriptor < 0:
+            page = os.memfd_create("nvshare-inflight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self._descriptor = page
+            os.fchmod(page, 0o600)
+            os.ftruncate(page, mmap.PAGESIZE)
+            fcntl.fcntl(page, fcntl.F_ADD_SEALS, SEALS)
+        return self._descriptor
 
 
 class Client:
@@ -350,9 +394,9 @@ class GPU:
     @property
     def strangers(self) -> dict[int, int]:
         """Bytes of the card by pid, of processes that are not clients, in NVML's last sample."""
-        ours = {client.peer.pid for gpu in (self, *self.others) for client in gpu.clients.values()}
+        pids = {client.peer.pid for gpu in (self, *self.others) for client in gpu.clients.values()}
         held = self.sample.processes or ()
-        return {one.pid: one.memory or 0 for one in held if one.pid not in ours}
+        return {one.pid: one.memory or 0 for one in held if one.pid not in pids}
 
     @property
     def may_lend(self) -> bool:

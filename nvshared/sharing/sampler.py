@@ -54,8 +54,8 @@ class _Watch:
     """The sampling state of one card."""
 
     gpu: GPU
-    asked: bool = False                 # a query is in flight
-    asked_at: int = -FRESH              # time of the last query
+    in_flight: bool = False             # a query has not been answered yet
+    queried_at: int = -FRESH            # time of the last query
     waiting: list[Callable[[], None]] = field(default_factory=list)     # called after the sample
     failures: int = 0                   # failed queries in a row
     disarm: Callable[[], None] | None = None    # cancels the next scheduled query
@@ -127,22 +127,22 @@ class Sampler:
         gpu.set_fault("driver", error)
 
     def _request(self, watch: _Watch, done: Callable[[], None]) -> None:
-        age = self._clock() - watch.asked_at
-        if watch.gpu.lost or (age >= PATIENCE if watch.asked else age < FRESH):
+        age = self._clock() - watch.queried_at
+        if watch.gpu.lost or (age >= PATIENCE if watch.in_flight else age < FRESH):
             done()
         else:
             watch.waiting.append(done)
             self._start_query(watch)
 
     def _start_query(self, watch: _Watch) -> None:
-        if watch.asked or watch.gpu.lost:
+        if watch.in_flight or watch.gpu.lost:
             return
         if watch.disarm is not None:
             watch.disarm()
             watch.disarm = None
-        watch.asked, watch.asked_at = True, self._clock()
-        forget = self._timer(watch.asked_at + PATIENCE, partial(_forget, watch.gpu))
-        silent = self._timer(watch.asked_at + SILENCE, partial(
+        watch.in_flight, watch.queried_at = True, self._clock()
+        forget = self._timer(watch.queried_at + PATIENCE, partial(_forget, watch.gpu))
+        silent = self._timer(watch.queried_at + SILENCE, partial(
             watch.gpu.set_fault, "NVML", "NVML does not answer questions about it"))
 
         def overdue() -> None:
@@ -162,7 +162,7 @@ class Sampler:
             return error
 
     def _answered(self, watch: _Watch, result: Sample | NvshareError | None) -> None:
-        watch.asked = False
+        watch.in_flight = False
         watch.overdue()
         # None: an unexpected exception, which Lanes has logged.
         self._evaluate(watch, result or NvshareError("its figures cannot be read"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from libhook.tests.doubles import LIBRARY, compile_double, load_fresh, run_threads
-from nvshared.sharing.inflight_page import InflightPage
+from nvshared.sharing.gpu import InflightPage
 
 SOURCES = ["gate/gate.c", "gate/inflight.c", "flight/activity.c"]
 MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
