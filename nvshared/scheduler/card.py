@@ -67,6 +67,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "borrowing": lambda c: c.lender,                # memory of another card
     "storing": lambda c: c.stores and c.stores[-1].size > c.memory.disk,
     "storable": lambda c: c.storable,
+    "disk_limited": lambda c: c.disk_limits,
     "stored": lambda c: c.memory.disk and c.memory.resident,    # perhaps copies of resident blocks
     # The cost of the client's last hand-over is known, and it holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,

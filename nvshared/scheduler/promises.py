@@ -25,7 +25,8 @@ Domains and limits of tenants bound the promises to their clients as well. A dom
 like the whole host; a tenant's limit has none.
 
 Where swapped blocks may go on to a disk (moves.py), its budget is promised too. A card's needs are
-met by host memory first, and by the disk beyond that.
+met by host memory first, and by the disk beyond that. Limits of tenants may forbid their clients
+part of the disk: that part is not promised (_beside_disk_limits()).
 
 **Trust.** A client itself reports the memory that it holds, and any user's program may connect and
 report any figures. Memory that a client claims is not available to others, so claims are checked.
@@ -371,7 +372,48 @@ def _ceiling(card: Card, client: ScheduledClient) -> int:
     by_others += _granted_to_pin(card, client)
     if card.tight:
         by_others += card.stuck([client])
-    return max(0, min(card.total_for(client), card.settings.capacity - by_others))
+    most = min(card.total_for(client), card.settings.capacity - by_others)
+    return _beside_disk_limits(card, client, max(0, most))
+
+
+def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
+    """The largest commit of the client, `most` at most, with which the memory of all clients that
+    have disk limits has a place, whichever client runs: on the card beside that one, in host
+    memory, or on the disk. A client with several limits counts in the smallest one only.
+    """
+    limited = card.groups["disk_limited"] if card.disk.budget.size else []
+    if not limited:
+        return most
+    room = card.settings.capacity + _host_less_margin(card)
+    others: dict[Domain | None, tuple[int, int]] = {}   # sum and largest of their commits
+    for one in card.clients.values():
+        if one is not client:
+            total, largest = others.get(domain := _disk_limit(one), (0, 0))
+            others[domain] = total + one.committed, max(largest, one.committed)
+
+    def fits(commit: int) -> bool:
+        total, largest = others.get(domain := _disk_limit(client), (0, 0))
+        commits = others | {domain: (total + commit, max(largest, commit))}
+        _, runs = commits.pop(None, (0, 0))     # the most that a client takes from the others
+        unstorable = 0
+        for domain, (total, largest) in commits.items():
+            limit = UNBOUNDED if domain is None or domain.limit is None else domain.limit
+            stored = min(limit, total)
+            unstorable += total - stored
+            runs = max(runs, stored - min(limit, total - largest))
+        return unstorable + runs <= room
+
+    if fits(most):
+        return most
+    low, high = min(client.committed, most), most
+    while low + MIB < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _disk_limit(client: ScheduledClient) -> Domain | None:
+    return min(client.disk_limits, key=attrgetter("limit"), default=None)
 
 
 def _most(card: Card, client: ScheduledClient) -> int:

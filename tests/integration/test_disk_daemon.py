@@ -80,6 +80,30 @@ def test_programs_larger_than_card_and_host_memory_finish_with_a_disk(
     await_no_files(daemon.pid, folder)
 
 
+def test_ten_notebooks_of_a_quarter_of_the_card_all_run_with_a_disk(
+    site: Site, folder: Path
+) -> None:
+    """As ten of 20 GiB on a card of 80 GiB with 64 GiB of host memory, each GiB as 4 MiB."""
+    trace = site.folder / "trace"
+    site.start("--tq", "100ms", "--capacity", "320MiB", "--swap-budget", "256MiB",
+               "--park-after", "60s", "--neighbour", "off", "--disk", f"{folder},1GiB",
+               "--trace", str(trace))
+    notebooks = [
+        site.workload(
+            "--memory", "80MiB", "--chunk", "8MiB", "--until-told", "--kernel-us", "2000",
+            "--cpu-ms", "200", "--seed", str(seed), "--json")
+        for seed in range(1, 11)
+    ]
+    next(stored(trace))
+    waits = {one.pid for one in notebooks}
+    lines = follow(trace)
+    while waits:                        # all have their memory, and each has a turn
+        line = next(lines)
+        if line.get("report") == "turn-started":
+            waits.discard(line.get("pid"))
+    finish(notebooks)
+
+
 def test_killed_program_leaves_no_file_and_all_others_finish(site: Site, folder: Path) -> None:
     daemon, trace = start(site, folder)
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]

@@ -153,6 +153,36 @@ def test_tenant_disk_limit_bounds_stored_bytes() -> None:
     assert stores(store(talk, 2)) == [(2, 10.1)]
 
 
+@pytest.mark.parametrize(("limit", "tenants"), [(12, 1), (12, 10), (1000, 10)])
+def test_promises_count_no_disk_that_limits_of_tenants_forbid(limit: int, tenants: int) -> None:
+    talk = with_disk(100)
+    for tenant in range(tenants):
+        talk.tell(TenantChanged(f"user:{tenant}", TenantTerms(disk_limit=limit * GIB)))
+    for client in range(30):
+        talk.join(client, tenants=(f"user:{client % tenants}",))
+        talk.ask(client, 1, 20)
+        granted = talk.view(client).commit >= 20 * GIB
+        talk.changed(client, allocated=20 * granted, answered=1)
+    promised = talk.scheduler._card.groups.sums.committed / GIB
+    most = 80 + 64 + min(100, limit * tenants)
+    assert most - 40 < promised <= most
+
+
+def test_program_without_a_disk_limit_is_promised_no_room_that_limited_programs_need() -> None:
+    talk = with_disk(100)
+    talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=1)))
+    for client in range(5):             # 100 GiB never go to the disk, of 144 on card and host
+        talk.join(client, tenants=("user:a",))
+        talk.ask(client, 1, 20)
+        talk.changed(client, allocated=20, answered=1)
+    talk.join(7)
+    assert limits(talk.ask(7, 1, 44), 7)[-1].commit < 44 * GIB
+    for client in (8, 9, 10):           # while one of these runs, the others may be on the disk
+        talk.join(client)
+        assert limits(talk.ask(client, 1, 32), client)[-1].commit >= 32 * GIB
+        talk.changed(client, allocated=32, answered=1)
+
+
 def test_failed_store_is_retried_after_doubling_pauses() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
