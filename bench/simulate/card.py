@@ -80,9 +80,9 @@ class Card(World):
         """Adds what the scheduler has counted of a program to its tenant's figures."""
         view = self.scheduler.snapshot().clients.get(program.id)
         if view is not None:
-            program.tenant.turns += view.turns
-            program.tenant.bytes_in += view.bytes_in
-            program.tenant.bytes_out += view.bytes_out
+            program.tenant.turns += view.counters.turns
+            program.tenant.bytes_in += view.counters.bytes_in
+            program.tenant.bytes_out += view.counters.bytes_out
 
     def got(self) -> Counter[Tenant]:
         """What each tenant had of the card until now."""

@@ -266,9 +266,9 @@ class ClientInterface(Interface):
     IdleUSec = unannounced("t", "client.idle")
     ExpectedUSec = unannounced("t", "client.expected")
     Position = unannounced("u", "client.position")
-    Turns = unannounced("t", "client.view.turns")
-    BytesIn = unannounced("t", "client.view.bytes_in")
-    BytesOut = unannounced("t", "client.view.bytes_out")
+    Turns = unannounced("t", "client.view.counters.turns")
+    BytesIn = unannounced("t", "client.view.counters.bytes_in")
+    BytesOut = unannounced("t", "client.view.counters.bytes_out")
 
     @method("ListTurns", "turns", action=ANYONE)
     def list_turns(self) -> "a(ttttsa{sv})":

@@ -12,7 +12,7 @@ quantum. So the times are about right while programs behave as before.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -57,11 +57,7 @@ class ClientView:
     waited: int                         # time of waiting, until Snapshot.now,
     waiting: int | None                 # and the part of the current wait; None: it does not wait
     idle: int | None                    # time since it last wanted the card; None: not idle
-    turns: int
-    bytes_in: int                       # loaded
-    bytes_out: int                      # evicted
-    reopened: int                       # drains that did not end
-    failures: int                       # orders that met an error of driver or memory
+    counters: Counters                  # to be read before the next event
     terms: Terms = Terms()
     loading: int = 0                    # bytes that its hand-over loads in all; 0: it does not
 
@@ -127,15 +123,11 @@ class _Views(Mapping[int, ClientView]):
     """Views of clients, each made when it is read."""
 
     def __init__(self, card: Card) -> None:
-        self._card = card
-        self._clients = card.clients.copy()
-        self._views: dict[int, ClientView] = {}
+        self._clients = clients = card.clients.copy()
+        self._view = cache(lambda id: _view(card, clients[id]))
 
     def __getitem__(self, id: int) -> ClientView:
-        view = self._views.get(id)
-        if view is None:
-            view = self._views[id] = _view(self._card, self._clients[id])
-        return view
+        return self._view(id)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._clients)
@@ -160,11 +152,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         waiting=card.now - client.wanted if client.waits else None,
         idle=card.now - client.since if client.phase is Phase.IDLE else None,
         loading=client.its_turn.swapped if client.phase is Phase.LOADING else 0,
-        turns=client.history.turns,
-        bytes_in=client.history.bytes_in,
-        bytes_out=client.history.bytes_out,
-        reopened=client.history.reopened,
-        failures=client.history.failures,
+        counters=client.history,
         terms=client.terms,
     )
 

@@ -296,7 +296,7 @@ class Client:
 
     def turn_started(self, now: int) -> None:
         """Notes that a turn has begun."""
-        waited, loaded = self.view.waited, self.view.bytes_in
+        waited, loaded = self.view.waited, self.view.counters.bytes_in
         self._turns.append(
             _Turn(now, waited - self._waited_for_turns, loaded - self._loaded_for_turns))
         self._waited_for_turns, self._loaded_for_turns = waited, loaded

@@ -257,7 +257,7 @@ def test_gang_with_ranks_far_apart_is_stopped_without_reopening(machine: Machine
     one.compute(1000)
     other.compute(1000)
     finish(machine, one, other)
-    assert all(machine.client(r).view.reopened == 0 for r in (*one.ranks, *other.ranks))
+    assert all(machine.client(r).view.counters.reopened == 0 for r in (*one.ranks, *other.ranks))
     assert machine.steps
 
 

@@ -51,7 +51,7 @@ def test_failed_evict_is_followed_by_an_evict_of_another_client() -> None:
     assert order.client == 1
     actions = talk.evicted(order, driver_error=True)
     assert evicts(actions) == [(2, 20)]
-    assert talk.view(1).failures == 1
+    assert talk.view(1).counters.failures == 1
 
 
 def test_failed_evict_of_the_only_victim_is_repeated_after_a_second() -> None:
@@ -102,7 +102,7 @@ def test_failed_load_is_repeated_after_growing_pauses() -> None:
         assert loads(talk.loaded(load, lacking=40, driver_error=True)) == []
         assert loads(talk.wait(pause - 0.001)) == []
         load, = (a for a in talk.wait(0.001) if isinstance(a, Load))
-    assert talk.view(1).failures == 5
+    assert talk.view(1).counters.failures == 5
     assert runs(talk.loaded(load)) == [1]
 
 
@@ -234,7 +234,7 @@ def test_reply_to_no_open_order_changes_only_memory_figures() -> None:
     talk.memory[1] = talk.set(1, resident=50)
     assert talk.evicted(Evict(1, 999, 0, 0), driver_error=True) == []
     assert talk.view(1).room == room
-    assert talk.view(1).failures == 0
+    assert talk.view(1).counters.failures == 0
 
 
 def test_evict_of_a_stopped_client_waits_until_the_client_has_drained() -> None:

@@ -154,7 +154,7 @@ def test_head_is_not_starved_by_small_clients() -> None:
         talk.run(client, 5)
         for stopping in stops(talk.wait(TQ / 5)):
             talk.obey(talk.stopped(stopping))
-        if talk.view(2).turns:
+        if talk.view(2).counters.turns:
             break
     assert talk.now <= (TQ + 1) * SECOND
 
@@ -235,7 +235,7 @@ def test_stop_of_a_client_that_reopens_is_repeated_after_doubling_pauses() -> No
         assert talk.view(1).state is ClientState.RUNNING
         assert stops(talk.wait(pause - 0.001)) == []
         assert stops(talk.wait(0.001)) == [1]
-    assert talk.view(1).reopened == 3
+    assert talk.view(1).counters.reopened == 3
     talk.obey(talk.stopped(1))
     talk.wait(TQ)
     talk.obey(talk.stopped(2))
@@ -513,7 +513,7 @@ def test_hand_over_with_little_host_memory_alternates_small_moves() -> None:
         assert runs(actions)
         held = sum(memory.host for memory in talk.memory.values())
         assert held <= 110 * GIB
-    turns = [talk.view(client).turns for client in (1, 2, 3)]
+    turns = [talk.view(client).counters.turns for client in (1, 2, 3)]
     assert min(turns) >= 3
 
 
