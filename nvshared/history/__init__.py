@@ -1,32 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history of usage by tenant: turns, waits, hand-overs, bytes moved, memory and time.
 
-    a client leaves, or a minute is over ─► History ─► keeper.py ─► store.py
-                                       usage since     a thread     sqlite3
+    a client leaves, or a minute is over ─► History ─► Keeper ─► store.py
+                                       usage since    a thread   sqlite3
                                       the last one
 
 Usage is the difference between two samples of the scheduler's counts for a client. A client is
 sampled once a minute while it is connected, and when it leaves. A scheduler counts from the time at
 which a client connected to it, so a restarted daemon counts nothing twice. Usage while no daemon
 runs is not recorded. The event loop never waits for the disk.
+
+A batch that cannot be written stays in memory and is retried each minute. The journal reports the
+failure once, and the recovery once. The interpreter waits for the thread when it ends.
 """
 
 import asyncio
+import logging
+import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from operator import sub
+from pathlib import Path
 from typing import TypeVar
 
 from nvshared.clock import Clock, Timer
-from nvshared.history.keeper import Keeper
-from nvshared.history.store import MOST, OTHERS, Asked, Batch, Found, Party, Row, add, joined
+from nvshared.errors import NoHistory
+from nvshared.history import store
+from nvshared.history.store import (
+    MOST,
+    OTHERS,
+    Asked,
+    Batch,
+    Found,
+    Party,
+    Row,
+    Store,
+    add,
+    joined,
+)
 from nvshared.scheduler.events import Event, Left
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import SECOND
 
 __all__ = ["OTHERS", "Asked", "Found", "History", "Keeper", "Row", "Wall"]
+
+logger = logging.getLogger(__name__)
 
 Shaped = TypeVar("Shaped")
 Wall = Callable[[], float]              # seconds since 1970; may be set, and step back
@@ -35,6 +57,111 @@ FRESH = SECOND                          # for this long after a lookup no client
 MINUTE = 60
 SLICE = 50                              # clients sampled until the event loop runs other tasks
 PARTIES = 1024                          # kept apart in one minute on one GPU
+KEPT = 60                               # unwritten minutes at most; the oldest are merged
+ASKING = 4                              # pending lookups for one user at most
+
+
+class Keeper:
+    """Writes and reads one history file, in a thread of its own."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        """`size`: bytes that the file may have at most."""
+        self._store = Store(folder / store.FILE_NAME, size)
+        self._thread = ThreadPoolExecutor(1, "history")
+        self._asking: Counter[int | None] = Counter()   # pending lookups by uid; None: of everyone
+        self._last: Future[None] | None = None          # the last write that was submitted
+        # Only the thread uses the rest.
+        self._waiting: list[tuple[int, Batch]] = []     # start and batch, not written yet
+        self._trouble = ""                              # why the last write failed
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a batch is not written yet."""
+        return bool(self._waiting) or (self._last is not None and not self._last.done())
+
+    def keep(self, start: int, batch: Batch) -> None:
+        """Writes the usage of the minute that began at `start`, and earlier unwritten batches."""
+        self._last = self._thread.submit(partial(self._take, start, batch))
+        self._last.add_done_callback(_report)
+
+    async def ask(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
+        """Looks up usage. Returns the result of `shape`, which is called in the thread.
+
+        Raises InvalidArgs for a query that makes no sense, NoHistory if the file cannot be read.
+        """
+        store.demand(asked)
+        if self._asking[asked.uid] >= ASKING:
+            raise NoHistory("too many ask for the history at once", "try again")
+        self._asking[asked.uid] += 1
+        try:
+            return await asyncio.wrap_future(self._thread.submit(partial(self._answer, asked, shape)))
+        finally:
+            self._asking[asked.uid] -= 1
+
+    def close(self) -> None:
+        """Closes the file after earlier writes, and ends the thread."""
+        self._thread.submit(self._store.close)
+        self._thread.shutdown()
+
+    def _take(self, start: int, batch: Batch) -> None:
+        if batch:
+            self._waiting.append((start, batch))
+        while len(self._waiting) > KEPT:
+            (_, older), (start, newer) = self._waiting[:2]
+            self._waiting[:2] = [(start, _together(older, newer))]
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            try:
+                self._store.add(self._waiting)
+            except sqlite3.DatabaseError as error:
+                if not store.is_broken(error):
+                    raise
+                self._store.add(self._waiting)      # the broken file was put aside: a new one
+        except (sqlite3.Error, OSError) as error:
+            trouble, path = _words(error), self._store.path
+            if trouble != self._trouble:
+                logger.warning("%s is not written, and tried again each minute: %s", path, trouble)
+            self._trouble = trouble
+            self._store.close()
+        except Exception:
+            self._waiting = []          # a fault of ours: the batches would fail again
+            raise
+        else:
+            if self._trouble:
+                logger.info("%s is written again", self._store.path)
+            self._waiting, self._trouble = [], ""
+
+    def _answer(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
+        try:
+            if self._waiting:
+                self._write()
+            with self._store.opened() as file:
+                found = store.find(file, asked)
+        except (sqlite3.Error, OSError) as error:
+            raise NoHistory(
+                f"{self._store.path} cannot be read: {_words(error)}") from error
+        return shape(found._replace(missing=self._trouble))
+
+
+def _report(written: "Future[None]") -> None:
+    """Logs a fault of ours in a write: its batches are lost, the thread goes on."""
+    if error := written.exception():
+        logger.error("the history has a fault", exc_info=error)
+
+
+def _words(error: Exception) -> str:
+    """The error's text without errno."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _together(older: Batch, newer: Batch) -> Batch:
+    found = {card: dict(used) for card, used in newer.items()}
+    for card, used in older.items():
+        for party, usage in used.items():
+            add(found.setdefault(card, {}), party, usage)
+    return {card: joined(used, PARTIES) for card, used in found.items()}
 
 
 class History:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from nvshared.errors import NoHistory
-from nvshared.history.keeper import ASKING, KEPT, Keeper
+from nvshared.history import ASKING, KEPT, Keeper
 from nvshared.history.store import (
     ASIDES,
     FILE_NAME,
@@ -260,7 +260,7 @@ def test_history_survives_a_really_full_disk(tmp_path: Path, began: bool) -> Non
     program = textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        from nvshared.history.keeper import Keeper
+        from nvshared.history import Keeper
         from tests.unit.test_history_file import MINUTE, NOON, at_once, seconds
         Keeper._do = at_once
         folder = Path({str(tmp_path)!r})
