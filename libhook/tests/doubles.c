@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What files of the library call that stand alone in a test: each function does nothing and answers
- * what changes nothing. A double (*_double.c) defines those that its test is about, as these are weak.
+ * Library functions that a file under test calls and that are not built with it. Each does nothing
+ * and returns a neutral value. They are weak: a double (*_double.c) defines those that its test is
+ * about.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 

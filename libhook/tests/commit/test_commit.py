@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library says of memory that it was granted to pin: client.c on commit_double.c."""
+"""Requests to pin memory, and the bytes reported as granted to pin: client.c on commit_double.c."""
 
 import ctypes
 import threading
@@ -14,12 +14,12 @@ from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
 from nvshared.units import SECOND
 
 PATIENCE = 600                          # seconds; only a test that fails waits so long
-PLACES = 16                             # OPEN_COMMITS_MAX
+ENTRIES = 16                             # OPEN_COMMITS_MAX
 MUCH = 1 << 40
 
 
-class Asking:
-    """A thread that asks to pin something, and takes it when the test says so."""
+class PinRequest:
+    """A thread that requests to pin memory, and pins it when the test calls take()."""
 
     def __init__(self, process: "Process", size: int) -> None:
         self.process = process
@@ -39,7 +39,7 @@ class Asking:
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
 
-    def hears(self, granted: bool) -> None:
+    def returns(self, granted: bool) -> None:
         until(lambda: self.granted is not None)
         assert self.granted is granted
 
@@ -47,12 +47,12 @@ class Asking:
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, "it never became so"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.001)
 
 
 class Process:
-    """A process that has asked for nothing yet."""
+    """A process that has sent no request yet."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self.c = load_fresh(library, folder)
@@ -61,12 +61,12 @@ class Process:
         for function in (self.c.to_pin, self.c.asked_so_far):
             function.restype = c_uint64
 
-    def ask(self, size: int) -> Asking:
-        """Returns when its question is asked; the numbers follow one another."""
+    def request(self, size: int) -> PinRequest:
+        """Returns when the request is sent; the numbers of requests are consecutive."""
         before = self.c.asked_so_far()
-        asking = Asking(self, size)
+        request = PinRequest(self, size)
         until(lambda: self.c.asked_so_far() > before)
-        return asking
+        return request
 
     def answer(self, number: int, commit: int, reason: str = "") -> None:
         for start in range(0, len(reason), 88):
@@ -98,16 +98,16 @@ def process(built: Path, tmp_path: Path) -> Process:
 
 
 def test_pin_grant_counts_from_its_answer_until_the_memory_is_pinned(process: Process) -> None:
-    first = process.ask(5)
+    first = process.request(5)
     assert process.to_pin == 0
     process.answer(1, 5)
-    assert process.to_pin == 5          # whether its thread knows or not
-    first.hears(True)
-    second = process.ask(7)
+    assert process.to_pin == 5          # although its thread may not have run yet
+    first.returns(True)
+    second = process.request(7)
     assert process.to_pin == 5
     process.answer(2, MUCH)
     assert process.to_pin == 12
-    second.hears(True)
+    second.returns(True)
     second.take()
     assert process.to_pin == 5
     first.take()
@@ -115,107 +115,107 @@ def test_pin_grant_counts_from_its_answer_until_the_memory_is_pinned(process: Pr
 
 
 def test_refused_pin_request_does_not_count(process: Process) -> None:
-    first = process.ask(5)
+    first = process.request(5)
     process.answer(1, 4)
     assert process.to_pin == 0
-    first.hears(False)
+    first.returns(False)
 
 
-def test_pin_request_refused_before_a_free_was_known_is_asked_again(
+def test_pin_request_refused_before_a_free_was_known_is_sent_again(
     process: Process,
 ) -> None:
-    first = process.ask(5)
+    first = process.request(5)
     process.answer(1, 5)
-    first.hears(True)
+    first.returns(True)
     first.take()
-    second = process.ask(7)
+    second = process.request(7)
     process.c.release(c_uint64(5))
     process.answer(2, 11)
     until(lambda: process.c.asked_so_far() == 3)
     process.answer(3, 11)
-    second.hears(True)
+    second.returns(True)
     second.take()
 
 
 def test_pin_request_is_sent_again_when_only_a_later_request_is_answered(
     process: Process,
 ) -> None:
-    first, second = process.ask(5), process.ask(7)
+    first, second = process.request(5), process.request(7)
     process.answer(2, MUCH)
     assert process.to_pin == 7
-    second.hears(True)
+    second.returns(True)
     until(lambda: process.c.asked_so_far() == 3)
     process.answer(3, MUCH)
     assert process.to_pin == 12
-    first.hears(True)
+    first.returns(True)
     first.take()
     second.take()
     assert process.to_pin == 0
 
 
-def test_open_pin_request_is_asked_again_of_another_daemon(
+def test_open_pin_request_is_sent_again_to_another_daemon(
     process: Process,
 ) -> None:
-    first, second = process.ask(5), process.ask(7)
+    first, second = process.request(5), process.request(7)
     process.answer(1, MUCH)
-    first.hears(True)
+    first.returns(True)
     process.c.introduce()
     assert process.to_pin == 5
     until(lambda: process.c.asked_so_far() == 3)
     process.answer(3, MUCH)
-    second.hears(True)
+    second.returns(True)
     assert process.to_pin == 12
 
 
 def test_grant_to_pin_that_is_not_used_is_given_up_after_a_minute(process: Process) -> None:
     assert process.passes(SECOND) == -1
-    first = process.ask(5)
-    assert process.passes(100 * SECOND) == -1           # it waits for as long as it takes
+    first = process.request(5)
+    assert process.passes(100 * SECOND) == -1           # a request that waits does not expire
     process.answer(1, MUCH)
-    first.hears(True)
+    first.returns(True)
     assert process.passes(20 * SECOND) == 40_000
-    second = process.ask(7)
+    second = process.request(7)
     process.answer(2, MUCH)
-    second.hears(True)
+    second.returns(True)
     assert process.passes(40 * SECOND - 1) == 1
     assert process.to_pin == 12
     assert process.passes(1) == 20_000
     assert process.to_pin == 7
-    third = process.ask(9)              # in the place that came free
+    third = process.request(9)          # uses the entry of the first
     process.answer(3, MUCH)
-    third.hears(True)
-    first.take()                        # it was there after all: that is nobody else's loss
+    third.returns(True)
+    first.take()                        # too late: it changes no other entry
     assert process.to_pin == 16
 
 
 def test_pin_request_waits_while_all_request_slots_are_taken(process: Process) -> None:
-    asking = [process.ask(1) for _ in range(PLACES)]
-    for number, one in enumerate(asking, 1):
+    requests = [process.request(1) for _ in range(ENTRIES)]
+    for number, one in enumerate(requests, 1):
         process.answer(number, MUCH)
-        one.hears(True)
-    late = [Asking(process, 100), Asking(process, 100)]
+        one.returns(True)
+    late = [PinRequest(process, 100), PinRequest(process, 100)]
     time.sleep(0.1)
-    assert process.c.asked_so_far() == PLACES
-    asking[3].take()
-    until(lambda: process.c.asked_so_far() == PLACES + 1)
-    assert process.to_pin == PLACES - 1
-    assert process.passes(60 * SECOND) == -1            # the others have gone elsewhere
-    until(lambda: process.c.asked_so_far() == PLACES + 2)
-    process.answer(PLACES + 2, MUCH)
+    assert process.c.asked_so_far() == ENTRIES
+    requests[3].take()
+    until(lambda: process.c.asked_so_far() == ENTRIES + 1)
+    assert process.to_pin == ENTRIES - 1
+    assert process.passes(60 * SECOND) == -1            # the other grants expire
+    until(lambda: process.c.asked_so_far() == ENTRIES + 2)
+    process.answer(ENTRIES + 2, MUCH)
     assert process.to_pin == 100
-    until(lambda: process.c.asked_so_far() == PLACES + 3)
-    process.answer(PLACES + 3, MUCH)
+    until(lambda: process.c.asked_so_far() == ENTRIES + 3)
+    process.answer(ENTRIES + 3, MUCH)
     assert process.to_pin == 200
     for one in late:
-        one.hears(True)
+        one.returns(True)
 
 
 def test_limit_that_refuses_a_pin_request_is_logged_once(process: Process) -> None:
     limit = f"/sys/fs/cgroup/{'pod/' * 40}memory.max is 260MiB"
     for number, reason in enumerate([limit, "", limit, "another is 1GiB", limit, "x" * 10_000], 1):
-        asking = process.ask(5)
+        request = process.request(5)
         process.answer(number, 0, reason)
-        asking.hears(False)
+        request.returns(False)
     first, another, again, cut = process.complaints
     assert first.endswith(limit)
     assert another.endswith("as another is 1GiB")
@@ -224,11 +224,11 @@ def test_limit_that_refuses_a_pin_request_is_logged_once(process: Process) -> No
 
 
 def test_commit_refusal_logs_only_the_reason_of_its_own_reply(process: Process) -> None:
-    asking = process.ask(5)
+    request = process.request(5)
     process.answer(1, 5, "it was granted all the same")
-    asking.hears(True)
-    asking.take()
-    asking = process.ask(5)
+    request.returns(True)
+    request.take()
+    request = process.request(5)
     process.answer(2, 0)
-    asking.hears(False)
+    request.returns(False)
     assert process.complaints == []
