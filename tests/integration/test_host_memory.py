@@ -136,7 +136,7 @@ print(sum(size for _, size in kept()), flush=True)
 @pytest.mark.parametrize("refused", [
     (), (1, 2), *(pytest.param(one, marks=pytest.mark.long) for one in ((1,), (2, 4))),
 ])
-def test_host_memory_stays_mapped_only_as_far_as_it_is_counted(
+def test_mapped_host_memory_equals_the_counted_bytes(
     site: Site, refused: tuple[int, ...]
 ) -> None:
     """Addresses are taken for all slabs at once; the driver may refuse to register some."""

@@ -102,7 +102,7 @@ assert held(True) == 0
     hook.close()
 
 
-def test_content_of_own_memory_survives_mapped_and_unmapped(site: Site) -> None:
+def test_memory_that_the_program_maps_keeps_its_content_over_an_eviction(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 size = 96 * MIB
@@ -192,7 +192,7 @@ call("cuMemAddressFree", address, 2 * size)
     program.finish()
 
 
-def test_calls_on_own_memory_fail_with_the_drivers_error(site: Site) -> None:
+def test_calls_on_memory_mapped_by_the_program_fail_with_the_drivers_error(site: Site) -> None:
     ends_well(site, '''
 size = 64 * MIB
 address, other = reserve(4 * size), create(2 * MIB)

@@ -62,7 +62,7 @@ def test_waiting_program_logs_the_place_in_the_queue(site: Site) -> None:
     assert silent.said == []
 
 
-def test_program_that_need_not_wait_prints_no_line(site: Site) -> None:
+def test_program_without_a_wait_prints_no_line(site: Site) -> None:
     site.start()
     program = Program(site, SMALL, "--steps", "3", NVSHARE_VERBOSE="1")
     program.ends_well()

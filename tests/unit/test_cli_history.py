@@ -45,7 +45,7 @@ def test_history_dates_are_in_the_local_time_zone(text: str) -> None:
     assert verb.shown(verb.moment(text)) == (text.replace("T", " ") + " 00:00")[:16]
 
 
-def test_history_moments_are_ordered_and_unknown_steps_refused() -> None:
+def test_history_start_must_precede_its_end_and_unknown_steps_are_refused() -> None:
     assert verb.moment("2d") < verb.moment("30h") < verb.moment("90min") < verb.moment("now")
     assert verb.moment("yesterday") < verb.moment("today") <= verb.moment("now")
     with pytest.raises(InvalidArgs):

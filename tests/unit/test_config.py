@@ -125,7 +125,7 @@ def test_invalid_variable_or_option_is_refused_with_its_name(file: Path) -> None
         load(file, {}, {"tq": "x"})
 
 
-def test_config_file_that_was_named_must_exist_and_be_text(tmp_path: Path) -> None:
+def test_config_file_given_by_option_must_exist_and_be_text(tmp_path: Path) -> None:
     path = tmp_path / "a.conf"
     with pytest.raises(ConfigError, match=r"a\.conf cannot be read: No such file"):
         load(path, {}, {})

@@ -218,7 +218,7 @@ def test_lost_gpu_refuses_new_clients(gpu: GPU) -> None:
     ([Process(8, 5 * GIB, 3 * GIB)],
      [Evidence(5 * GIB, 3 * GIB), Evidence(GIB, GIB), Evidence(0, 0)]),
 ])
-def test_evidence_of_a_process_is_divided_among_its_clients(
+def test_measured_memory_of_a_process_is_divided_among_its_clients(
     gpu: GPU, listed: list[Process], expected: list[Evidence]
 ) -> None:
     for id, pid in ((1, 8), (2, 8), (3, 9)):

@@ -58,7 +58,7 @@ USED = st.dictionaries(PARTIES, st.builds(Usage, *[st.integers(0, 1000)] * 10), 
 
 @settings(max_examples=50)
 @given(USED, st.integers(1, 12))
-def test_joined_parties_keep_the_sum_of_usage(parties: Used, most: int) -> None:
+def test_joined_history_entries_keep_the_sum_of_usage(parties: Used, most: int) -> None:
     found = joined(parties, most)
     assert len(found) <= max(most, 0)
     assert [sum(one) for one in zip(*found.values(), strict=True)] == [
@@ -296,12 +296,12 @@ def test_store_counts_each_moment_of_random_periods_once(
     (Asked(0, 1 << 62, 0, "user"), "ends before it begins"),
     (Asked(0, 9, 0, "colour"), "cannot be shown by 'colour'; give user, tenant, gpu"),
 ])
-def test_history_demand_with_invalid_values_is_refused(asked: Asked, sentence: str) -> None:
+def test_history_query_with_invalid_values_is_refused(asked: Asked, sentence: str) -> None:
     with pytest.raises(InvalidArgs, match=sentence):
         demand(asked)
 
 
-def test_history_beyond_the_maximum_number_of_rows_is_refused(
+def test_history_query_beyond_the_maximum_number_of_rows_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.history.store.MOST_ROWS", 10)
@@ -312,7 +312,7 @@ def test_history_beyond_the_maximum_number_of_rows_is_refused(
     assert len(found(store, NOON, NOON + 600, 60)) == 10
 
 
-def test_store_keeps_a_bounded_number_of_steps_and_parties(
+def test_store_keeps_a_bounded_number_of_steps_and_tenants(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(STEPS, 60, (5, 3))

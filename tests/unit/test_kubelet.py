@@ -176,7 +176,7 @@ def test_card_has_the_problem_that_the_daemon_reports(
     assert bool(problem) == bool(of_daemon(gpu, {}).problem)
 
 
-def test_look_until_answered_retries_while_nvshared_restarts() -> None:
+def test_retry_until_reply_retries_while_nvshared_restarts() -> None:
     away: Reading = (NvshareError("nvshared is not running"), "")
     answers: Iterator[Reading] = iter([away, away, ((HERE,), ":1.7"), away])
     assert asyncio.run(retry_until_reply(lambda: next(answers), 3600, 0)) == ((HERE,), ":1.7")

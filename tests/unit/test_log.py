@@ -58,7 +58,7 @@ def test_log_lines_have_a_priority_only_under_systemd(
     assert root.level == logging.DEBUG
 
 
-def test_tell_loses_a_line_that_stderr_does_not_take_at_once(
+def test_log_line_that_stderr_does_not_take_at_once_is_dropped(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, writing = os.pipe()
@@ -112,7 +112,7 @@ def test_limited_log_of_one_user_hides_no_lines_of_another(
     assert caplog.messages == ["loud"] * BURST + ["low"]
 
 
-def test_limited_log_forgets_old_kinds_and_formats_no_silenced_line(
+def test_limited_log_drops_old_kinds_and_does_not_format_silenced_lines(
     time: Time, limited: Limited
 ) -> None:
     made: list[int] = []

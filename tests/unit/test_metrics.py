@@ -111,7 +111,7 @@ async def test_scrape_samples_the_cards_before_the_answer(time: Time) -> None:
     assert (await scraped(made))["nvshare_gpu_utilization_ratio"][0][1] == 0.25
 
 
-def test_the_page_about_monitoring_has_every_metric() -> None:
+def test_monitoring_page_lists_every_metric() -> None:
     """And nothing else. Where they differ, pytest shows the table as it is to be."""
     assert f"A program's labels are {', '.join(f'`{one}`' for one in CLIENT)}." in PAGE.read_text()
     expected = ["| name | kind | labels | what |", "| --- | --- | --- | --- |"]

@@ -88,7 +88,7 @@ def test_close_without_descriptors_is_done_at_once(pair: Pair) -> None:
     assert pair.ours.fileno() == -1
 
 
-def test_leave_keeps_a_socket_with_descriptors_open(pair: Pair) -> None:
+def test_close_copy_keeps_a_socket_with_unread_descriptors_open(pair: Pair) -> None:
     number = pair.ours.fileno()
     pair.send_lingering(b"packet")
     connection.close_copy(pair.ours)

@@ -40,7 +40,7 @@ def test_peer_tenants_are_those_of_the_cgroup(monkeypatch: pytest.MonkeyPatch) -
     assert str(identified.tenant) == "job:42"
 
 
-def test_peer_sharers_begin_with_the_user_for_units_jobs_and_containers_of_the_user() -> None:
+def test_peer_tenants_begin_with_the_user_for_units_jobs_and_containers_of_the_user() -> None:
     def sharers(*names: str) -> list[str]:
         tenants = tuple(Tenant(Kind(kind), name) for kind, name in (n.split(":") for n in names))
         return [str(one) for one in peer.Peer(1, 1000, 1000, "", tenants).sharers]
@@ -68,7 +68,7 @@ def test_peer_name_has_no_control_characters(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])
-def test_contained_process_is_recognised_whatever_the_process_name(
+def test_process_in_a_container_is_recognised_for_any_process_name(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     # The kernel replaces an end of a line in a name, and nothing else at which Python splits.
@@ -175,7 +175,7 @@ def test_identify_gives_the_root_account_only_to_root_of_the_host() -> None:
     assert accounts(0, "") == "user:0"
 
 
-def test_peer_is_of_a_user_only_where_the_uid_is_of_the_host() -> None:
+def test_peer_has_a_user_only_if_the_uid_is_of_the_hosts_namespace() -> None:
     def one(kind: Kind, name: str, owner: int = 1000) -> peer.Peer:
         return peer.Peer(1, owner, owner, "", (Tenant(Kind.USER, "alice"), Tenant(kind, name)))
 

@@ -58,7 +58,7 @@ def test_sampler_does_not_query_an_idle_card(bench: Bench) -> None:
     assert bench.open == []
 
 
-def test_look_at_an_idle_card_waits_for_a_new_sample(bench: Bench) -> None:
+def test_sample_request_for_an_idle_card_waits_for_a_new_sample(bench: Bench) -> None:
     seen: list[int] = []
 
     def look(who: int) -> None:
@@ -83,7 +83,7 @@ def test_look_at_an_idle_card_waits_for_a_new_sample(bench: Bench) -> None:
     assert bench.open == []
 
 
-def test_look_at_a_stalled_or_lost_card_ends_without_a_sample(bench: Bench) -> None:
+def test_sample_request_for_a_stalled_or_lost_card_ends_without_a_sample(bench: Bench) -> None:
     seen: list[int] = []
     bench.gpu.request_sample(lambda: seen.append(1))
     bench.time.pass_by(SECOND)
@@ -96,7 +96,7 @@ def test_look_at_a_stalled_or_lost_card_ends_without_a_sample(bench: Bench) -> N
     assert bench.open == []
 
 
-async def test_look_at_a_card_that_never_answers_ends_after_the_timeout(
+async def test_sample_request_for_a_card_that_never_answers_ends_after_the_timeout(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.sharing.sampler.PATIENCE", SECOND // 100)

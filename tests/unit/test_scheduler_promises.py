@@ -550,14 +550,14 @@ WORTH = CARD - CARD // 16               # less what another client may be about 
 
 
 @pytest.mark.parametrize("seed", seeds(12, 60))
-def test_account_is_granted_a_cards_worth_for_any_claims_of_another_account(seed: int) -> None:
+def test_account_is_granted_a_card_for_any_claims_of_another_account(seed: int) -> None:
     court = Court(seed)
     court.rage(400, most=40)
     assert court.gets(WORTH)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_root_is_granted_a_cards_worth_for_any_claims_of_accounts(seed: int) -> None:
+def test_root_is_granted_a_card_for_any_claims_of_accounts(seed: int) -> None:
     court = Court(seed)
     court.rage(300, most=40)
     assert court.gets(WORTH, account="")
@@ -597,7 +597,7 @@ UNKNOWN = Evidence()                    # the driver has named none of our clien
 
 @pytest.mark.parametrize("first", [NOTHING, UNKNOWN])
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_claim_takes_no_commit_from_other_accounts(claim: str, first: Evidence) -> None:
+def test_false_claims_take_no_commit_from_other_accounts(claim: str, first: Evidence) -> None:
     court = Court(0)
     court.first = first
     for id in range(1, 200):
@@ -699,7 +699,7 @@ def steps(court: Court) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_claims_of_hundreds_of_clients_at_most_double_the_steps_of_a_decision(claim: str) -> None:
+def test_false_claims_of_500_clients_at_most_double_the_calls_of_a_decision(claim: str) -> None:
     """In steps, as times say little on a busy machine."""
     alone, court = steps(Court(0)), Court(0)
     for id in range(1, 501):

@@ -232,7 +232,7 @@ def test_stored_bytes_beyond_the_order_are_not_counted() -> None:
     assert 20 * GIB <= talk.view(1).memory.disk <= 21 * GIB
 
 
-def test_hello_after_a_restart_counts_what_is_stored() -> None:
+def test_hello_after_a_restart_counts_bytes_stored_on_disk() -> None:
     talk = with_disk(100)
     talk.tell(Joined(1, Memory(20 * GIB, disk=15 * GIB, host=5 * GIB), commit=20 * GIB))
     assert talk.view(1).memory.disk == 15 * GIB

@@ -238,7 +238,7 @@ ODD = [
 ]
 
 
-async def test_scrapes_of_any_number_write_each_format_once(
+async def test_simultaneous_scrapes_format_the_metrics_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plain or OpenMetrics, compressed or not: so much work a second at the most."""

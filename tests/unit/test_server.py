@@ -151,7 +151,7 @@ async def test_server_identifies_a_process_once_for_all_its_connections(
         assert {refusal(answer(one)) for one in clients} == {Refusal.NO_SUCH_GPU}
 
 
-async def test_server_identifies_a_process_that_has_the_number_of_an_ended_one_anew(
+async def test_server_identifies_a_process_with_a_reused_pid_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of the ended process is given by hand: the kernel reuses one after thousands."""
@@ -175,7 +175,7 @@ async def test_server_identifies_a_process_that_has_the_number_of_an_ended_one_a
     assert site.complaints == []
 
 
-async def test_server_keeps_a_connection_where_another_process_without_a_visible_number_ends(
+async def test_server_keeps_a_connection_when_another_process_with_pid_0_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their number is given by hand: the test has no pid namespace of its own."""

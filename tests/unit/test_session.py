@@ -420,7 +420,7 @@ def test_bytes_borrowed_are_part_of_the_memory_in_later_reports(hook: Hook) -> N
 
 @pytest.mark.parametrize(("state", "lender"), [
     (CardState.GATHERING, OTHER.uuid), (CardState.IDLE, "")])
-def test_borrowed_before_hello_names_the_lender_only_after_a_restart(
+def test_borrowed_record_before_hello_names_the_lender_only_after_a_restart(
     manager: Manager, state: CardState, lender: str
 ) -> None:
     manager.add(OTHER, Sample(memory_used=0), gather=False)

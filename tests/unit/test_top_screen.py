@@ -300,7 +300,7 @@ def test_top_click_areas_lie_on_the_text_they_act_on() -> None:
     assert kinds.count(Key) > 5
 
 
-def test_the_help_page_names_every_key_that_changes_something() -> None:
+def test_top_help_page_names_every_key_that_changes_a_setting() -> None:
     shown = text(strike(seen(), "?")[0], 100, 60)
     for words in ("suspend", "resume", "preempt", "memory limit", "weight", "sorts", "Shift"):
         assert words in shown
