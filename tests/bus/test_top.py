@@ -76,18 +76,6 @@ async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: P
     assert GIVEN_BACK in shown
 
 
-async def test_top_details_say_that_the_program_has_ended(
-    manager: Manager, ctl: Run, private: PrivateBus
-) -> None:
-    client = a_client(manager, manager.gpus[0])
-    shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
-        (b"python", b"\r"), (b"No terms are set", lambda _: client.gpu.leave(client)),
-        (b"The program has ended.", b"s"), (b"python[4999999] has ended.", b"\x1b"),
-        (b"No program uses a GPU", b"q"),
-    ])
-    assert "Traceback" not in shown
-
-
 async def test_top_without_a_daemon_says_that_nvshared_is_not_running(
     manager: Manager, private: PrivateBus
 ) -> None:

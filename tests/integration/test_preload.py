@@ -106,6 +106,7 @@ def test_preload_enable_adds_and_disable_removes_the_library(system: System) -> 
     assert (done.returncode, done.stderr) == (0, "")
     assert "is preloaded into every program that starts from now on" in done.stdout
     assert system.list.read_text() == f"{INSIDE}\n"
+    assert system.list.stat().st_mode & 0o7777 == 0o644
     shown = system.ctl("status")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert INSIDE in shown.stdout

@@ -348,13 +348,6 @@ def test_doctor_names_a_bus_that_does_not_answer(
     assert "programs need no bus" in bus.words
 
 
-def test_doctor_names_a_missing_bus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
-    with served(tmp_path / "socket"):
-        found = list(checks.daemon_findings("none", checks.ask_daemon("none")))[-2:]
-    assert grades(iter(found)) == [("socket", "ok"), ("bus", "note")]
-
-
 def test_doctor_checks_a_socket_without_connecting(tmp_path: Path) -> None:
     """systemd would start a failed service at each look."""
     with served(tmp_path / "socket") as listening:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU, NotKept
+from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.settings.state import FILE_NAME, Override, Overrides, StateFile
@@ -122,21 +122,6 @@ def test_set_tq_to_auto_changes_one_gpu_or_all_and_is_saved(
     assert not any(gpu.settings.tq is None for gpu in manager.gpus)
     manager.set_tq(None)
     manager.reset_settings()
-    assert quanta(manager) == [30, 30, 30]
-
-
-def test_setting_that_cannot_be_saved_stays_in_force(
-    manager: Manager, tmp_path: Path
-) -> None:
-    (tmp_path / FILE_NAME).mkdir()      # which no file can replace
-    with pytest.raises(NotKept):
-        manager.set_tq(5 * SECOND, "1").result()
-    with pytest.raises(NotKept):
-        manager.set_anti_thrash("on").result()
-    assert quanta(manager) == [30, 30, 5]
-    assert manager.settings.anti_thrash is AntiThrash.ON
-    with pytest.raises(NotKept):
-        manager.reset_settings().result()
     assert quanta(manager) == [30, 30, 30]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvshared.errors import InvalidArgs, NvshareError
+from nvshared.errors import InvalidArgs
 from nvshared.preload import listing
 from nvshared.preload.listing import entries, with_library, without_library
 from nvshared.preload.tree import Tree
@@ -79,22 +79,6 @@ def test_preload_list_keeps_other_entries_for_any_content(lines: list[str], ends
     assert data.count(b"#") == put.count(b"#")
 
 
-def test_preload_list_keeps_the_mode_and_is_removed_when_empty(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "etc").mkdir()
-    path = tmp_path / "etc" / "ld.so.preload"
-    tree = Tree(tmp_path)
-    assert listing.change(tree, lambda data: with_library(data, OURS)) == b""
-    assert path.stat().st_mode & 0o7777 == 0o644
-    path.chmod(0o600)
-    listing.change(tree, lambda data: b"/a.so\n" + data)
-    assert path.read_text() == f"/a.so\n{OURS}\n"
-    assert path.stat().st_mode & 0o7777 == 0o600
-    listing.change(tree, lambda _: b"\n")
-    assert list((tmp_path / "etc").iterdir()) == []
-
-
 def test_preload_list_without_a_change_is_not_rewritten(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     path = tmp_path / "etc" / "ld.so.preload"
@@ -102,23 +86,6 @@ def test_preload_list_without_a_change_is_not_rewritten(tmp_path: Path) -> None:
     inode = path.stat().st_ino
     listing.change(Tree(tmp_path), without_library)
     assert path.stat().st_ino == inode
-
-
-def test_preload_list_is_unchanged_when_writing_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "etc").mkdir()
-    path = tmp_path / "etc" / "ld.so.preload"
-    path.write_text("/a.so\n")
-
-    def full(_descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(NvshareError, match="the disk is full; the list is as it was"):
-        listing.change(Tree(tmp_path), lambda data: with_library(data, OURS))
-    assert path.read_text() == "/a.so\n"
-    assert list((tmp_path / "etc").iterdir()) == [path]
 
 
 def test_links_are_followed_as_the_system_would(tmp_path: Path) -> None:

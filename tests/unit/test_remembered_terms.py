@@ -70,13 +70,6 @@ def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Tim
     assert not Daemon(tmp_path, time).joins().terms.in_force.suspended
 
 
-def test_remembered_terms_are_written_when_the_daemon_ends(tmp_path: Path, time: Time) -> None:
-    first = Daemon(tmp_path, time)
-    first.manager.set_terms(first.joins().id, "weight", 7)
-    first.kept.close()
-    assert Daemon(tmp_path, time).joins().terms.in_force.weight == 7
-
-
 def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: Time) -> None:
     first = Daemon(tmp_path, time)
     client = first.joins()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd hands over and hears."""
+"""Sockets passed by systemd, and notifications to it."""
 
 import array
 import os
 import select
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,19 @@ import pytest
 from nvshared.errors import InvalidArgs
 from nvshared.report import systemd
 from nvshared.report.systemd import Notifier, inherited
+
+
+@pytest.fixture
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The socket of a service manager, which NOTIFY_SOCKET names."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as made:
+        made.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", made.getsockname())
+        yield made
+
+
+def notifier_for(listener: socket.socket, **environment: str) -> Notifier:
+    return Notifier({"NOTIFY_SOCKET": listener.getsockname(), **environment})
 
 
 @pytest.mark.parametrize("environment", [
@@ -70,14 +84,11 @@ def test_inherited_separates_kept_connections_from_the_listening_socket(
 
 
 def test_notifier_stores_and_removes_descriptors_after_a_full_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    listener: socket.socket
 ) -> None:
-    path = str(tmp_path / "notify")
     ours, theirs = socket.socketpair()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener, ours, theirs:
-        listener.bind(path)
-        monkeypatch.setenv("NOTIFY_SOCKET", path)
-        notifier = Notifier({"NOTIFY_SOCKET": path})
+    with ours, theirs:
+        notifier = notifier_for(listener)
         notifier.ready()
         assert listener.recv(100) == b"READY=1"
         for _ in range(10_000):
@@ -108,62 +119,38 @@ def test_notifier_without_systemd_sends_nothing() -> None:
     assert notifier.watchdog is None
 
 
-def test_notifier_sends_ready_status_and_watchdog_pings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(path)
-        monkeypatch.setenv("NOTIFY_SOCKET", path)
-        notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000"})
-        assert notifier.listened
-        assert notifier.watchdog == 30_000_000
-        notifier.ready()
-        notifier.status("2 GPUs")
-        notifier.alive()
-        notifier.stopping()
-        notifier.close()
-        notifications = [listener.recv(100) for _ in range(4)]
-    assert notifications == [b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]
+def test_notifier_sends_ready_status_and_watchdog_pings(listener: socket.socket) -> None:
+    notifier = notifier_for(listener, WATCHDOG_USEC="30000000")
+    assert notifier.listened
+    assert notifier.watchdog == 30_000_000
+    notifier.ready()
+    notifier.status("2 GPUs")
+    notifier.alive()
+    notifier.stopping()
+    notifier.close()
+    assert [listener.recv(100) for _ in range(4)] == [
+        b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]
 
 
-def test_notifier_does_not_block_when_systemd_stops_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(path)
-        monkeypatch.setenv("NOTIFY_SOCKET", path)
-        notifier = Notifier({"NOTIFY_SOCKET": path})
-        notifier.ready()
-        for number in range(10_000):    # far more than fit into its queue
-            notifier.status(str(number))
-        assert listener.recv(100) == b"READY=1"
-        notifier.close()
+def test_notifier_does_not_block_when_systemd_stops_reading(listener: socket.socket) -> None:
+    notifier = notifier_for(listener)
+    notifier.ready()
+    for number in range(10_000):        # far more than fit into its queue
+        notifier.status(str(number))
+    assert listener.recv(100) == b"READY=1"
+    notifier.close()
 
 
-def test_a_watchdog_for_another_process_is_not_fed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = str(tmp_path / "notify")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(path)
-        monkeypatch.setenv("NOTIFY_SOCKET", path)
-        environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3", "WATCHDOG_PID": "1"}
-        notifier = Notifier(environment)
-        assert notifier.watchdog is None
-        notifier.close()
-        notifier.ready()
-        with pytest.raises(BlockingIOError):
-            listener.recv(100, socket.MSG_DONTWAIT)
+def test_a_watchdog_for_another_process_is_not_fed(listener: socket.socket) -> None:
+    notifier = notifier_for(listener, WATCHDOG_USEC="3", WATCHDOG_PID="1")
+    assert notifier.watchdog is None
+    notifier.close()
+    notifier.ready()
+    with pytest.raises(BlockingIOError):
+        listener.recv(100, socket.MSG_DONTWAIT)
 
 
-def test_say_why_sends_the_reason_as_status_to_systemd(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    systemd.send_failure({}, "nobody wants to know")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(str(tmp_path / "notify"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        systemd.send_failure({"NOTIFY_SOCKET": str(tmp_path / "notify")}, "no driver")
-        assert heard.recv(100) == b"STATUS=no driver"
+def test_failure_is_sent_as_status_to_systemd(listener: socket.socket) -> None:
+    systemd.send_failure({}, "there is no service manager")
+    systemd.send_failure({"NOTIFY_SOCKET": listener.getsockname()}, "no driver")
+    assert listener.recv(100) == b"STATUS=no driver"

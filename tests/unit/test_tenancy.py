@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for tenants is told to the schedulers in time, and outlives programs and daemons."""
 
-import errno
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nvshared.errors import ConfigError, InvalidArgs, NotKept
+from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.machine import tenant as kernel
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
@@ -225,24 +223,6 @@ def test_broken_tenants_file_counts_as_empty_and_is_logged(
     (tmp_path / TENANTS_FILE).write_text(text)
     assert TenantsFile(tmp_path).load() == {}
     assert f"{tmp_path / TENANTS_FILE} is not used" in caplog.text
-
-
-def test_tenant_terms_take_effect_unsaved_when_the_disk_is_full(
-    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    daemon.set("user:alice", weight=7)
-    daemon.joins(ALICE)
-    daemon.sent_terms()
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(NotKept, match=f"{TENANTS_FILE} cannot be written: No space left"):
-            daemon.set("user:alice", memory_limit=GIB)
-    assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(GIB, 7))]
-    assert TenantsFile(tmp_path).load() == {"user:alice": {"weight": (7, "")}}
 
 
 @pytest.mark.parametrize(("name", "terms", "sentence"), [
