@@ -51,7 +51,7 @@ def granted(*folders: str) -> set[Right]:
 
 
 class ApiServer:
-    """One that runs until it is stopped; start it again for a restart."""
+    """Runs until it is stopped; start() restarts it."""
 
     def __init__(self, folder: Path, *manifests: str) -> None:
         """`manifests`: applied besides those that all strategies have."""
@@ -67,7 +67,7 @@ class ApiServer:
         self.node_events: list[dict[str, Any]] = []
         self.news = threading.Condition()
         self.history: list[tuple[int, str, str, dict[str, Any]]] = []
-        self.oldest = 0                 # a watch of before is told to list anew
+        self.oldest = 0                 # an earlier watch gets the order to list again
         self.version = 1
         self._port = 0
         self.start()
@@ -300,7 +300,7 @@ class Handler(BaseHTTPRequestHandler):
         return self._answer({})
 
     def _may(self) -> bool:
-        """Whether the account may do it; notes what it does."""
+        """Whether the account has the right; records the request."""
         url = urlsplit(self.path)
         match = PATH.fullmatch(url.path)
         assert match, self.path

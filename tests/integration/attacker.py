@@ -85,7 +85,7 @@ class Attack:
 
 
 def say(one: socket.socket, packet: bytes) -> bool:
-    """False: the connection is over. One that takes no more at present is no reason to wait."""
+    """False: the connection has ended. A connection whose buffer is full is skipped."""
     try:
         one.send(packet)
     except BlockingIOError:
@@ -171,7 +171,7 @@ def descriptors(attack: Attack) -> Iterator[None]:
 
 
 def change(attack: Attack) -> Iterator[None]:
-    """Registered clients that do as they are told, and whose state never stands still."""
+    """Clients that obey all orders, and change their state all the time."""
     crowd = attack.admitted()
     records = [
         encode_report(ReportRecord(kind, flags, memory=Memory(host=size)))
@@ -221,7 +221,7 @@ def claim_host_memory(attack: Attack) -> Iterator[None]:
 
 
 def cling(attack: Attack) -> Iterator[None]:
-    """Programs that say they fill the card, and that move nothing, whatever they are told."""
+    """Programs that claim to fill the card, and carry out no order."""
     size = 1000 * MIB
     memory = Memory(allocated=size, resident=size, room=size)
     yield from claim(attack, memory, size, memory)

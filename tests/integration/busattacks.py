@@ -60,7 +60,7 @@ Messages = Callable[[Caller, random.Random], bytes]
 
 
 def flood(address: str, width: int, messages: Messages, *, hear: bool) -> Iterator[None]:
-    """The same again and again, on so many connections; one that the bus ends is made anew."""
+    """Repeats a message on so many connections; connects again where the bus ends one."""
     dice = random.Random(width)
     callers: list[Caller | None] = [None] * width
     while True:
@@ -82,7 +82,7 @@ def flood(address: str, width: int, messages: Messages, *, hear: bool) -> Iterat
 
 
 def change(caller: Caller, dice: random.Random) -> bytes:
-    """What it has no right to."""
+    """Calls without the permission."""
     made: Callable[[], bytes] = dice.choice([
         lambda: caller.message("SetTQ", "u", [dice.randrange(1, 9)]),
         lambda: caller.message("SetAntiThrash", "s", ["off"]),
@@ -112,7 +112,7 @@ def everything(caller: Caller, _: random.Random) -> bytes:
 
 
 def oddities(caller: Caller, dice: random.Random) -> bytes:
-    """Calls of what is not there, with arguments that do not fit."""
+    """Calls of unknown objects and members, with arguments of wrong types."""
     path = "/" + "/".join("x" * dice.randrange(1, 200) for _ in range(dice.randrange(1, 9)))
     deep: Any = Variant("s", "deep")
     for _ in range(20):
@@ -129,7 +129,7 @@ def oddities(caller: Caller, dice: random.Random) -> bytes:
     return made()
 
 
-# By name: what is sent, and whether the answers are read.
+# By name: the messages, and whether the answers are read.
 BUS_ATTACKS: dict[str, tuple[Messages, bool]] = {
     "change_settings": (change, True),
     "change_settings_deaf": (change, False),

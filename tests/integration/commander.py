@@ -53,7 +53,7 @@ class Hook:
     had_dirty: int = 0                  # and how many of these there were then
     stored: int = 0                     # bytes in its file,
     has_file: bool = False              # which was sent on this connection, or is older
-    to_pin: int | None = None           # what it may still pin of that; None: not said yet
+    to_pin: int | None = None           # bytes of that it may still pin; None: not reported yet
     grants: dict[int, int] = field(default_factory=dict)    # to pin, of which it has not heard
 
     @property
@@ -82,9 +82,9 @@ class Commander:
         self.disk = disk
         self.stored = 0                 # the most that was in one file
         self.emptied = 0                # times that a file had bytes and then none
-        self.borrowed = self.returned = 0   # the most that was lent at once, and what was recalled
+        self.borrowed = self.returned = 0   # most bytes lent at once, and number of recalls
         self.cleaned = 0                # orders that copied some of it to the host
-        self.refuses = refuses          # this part of what is asked for, although there is room
+        self.refuses = refuses          # this share of requests, although there is room
         self.random = random.Random(seed)
         self.capacity = capacity
         self.most = most                # bytes, of one program
@@ -132,7 +132,7 @@ class Commander:
             lambda: not any(hook.introduction for hook in self.hooks), "introduce itself")
 
     def _listen_until(self, done: Callable[[], bool], awaited: str) -> None:
-        """Only listens. Not for silence: one that runs has always something to say."""
+        """Handles records without giving orders, until `done`. Running clients always report."""
         deadline = time.monotonic() + PATIENCE
         while not done():
             assert time.monotonic() < deadline, f"a client does not {awaited}: {self.hooks}"
@@ -188,7 +188,7 @@ class Commander:
         if chance < 0.3:
             self._stop(hook)
         elif chance < 0.33 and not hook.moves:
-            self._evict(hook)           # of one that runs: only what it does not fill
+            self._evict(hook)           # of a running client: only the room that it does not fill
         elif chance < 0.4:
             self._run(hook)
         elif chance < 0.5:
@@ -212,9 +212,9 @@ class Commander:
                 self._evict(victim)
 
     def send(self, hook: Hook, order: OrderRecord) -> None:
-        """An order to one of them."""
+        """Sends an order to a client."""
         self.orders += 1
-        # One that has died: the end of file says so too.
+        # The client may have died: the end of file reports that, too.
         with contextlib.suppress(OSError):
             hook.connection.send(encode_order(order))
 
@@ -234,7 +234,7 @@ class Commander:
         self.send(hook, OrderRecord(Type.STOP))
 
     def _yield(self, hook: Hook) -> None:
-        """Also to those that were not ordered anything of the kind, or are done already."""
+        """Also to clients without an open move."""
         hook.cut.update(order.number for order in hook.moves)
         self.send(hook, OrderRecord(Type.YIELD, number=self.number))
 
@@ -398,13 +398,13 @@ class Commander:
         self.stored = max(self.stored, hook.stored)
 
     def _count(self, hook: Hook, record: ReportRecord) -> None:
-        """What is to be pinned comes from grants alone, each of which counts once."""
+        """A client may pin no more than it was granted, and each grant counts once."""
         memory = record.memory
         assert memory.answered >= hook.answered, "it has heard less than before"
         assert record.type is not Type.COMMIT or memory.answered < record.number
         heard = [number for number in hook.grants if number <= memory.answered]
         granted = sum(hook.grants.pop(number) for number in heard)
-        # What a commander before this one has granted is there from the beginning.
+        # Grants of an earlier commander count from the beginning.
         assert hook.to_pin is None or memory.to_pin <= hook.to_pin + granted, (
             f"it may pin {memory.to_pin} after {hook.to_pin}, and was granted {granted}")
         hook.answered, hook.to_pin = memory.answered, memory.to_pin

@@ -67,7 +67,7 @@ class Site:
     environment: dict[str, str]
     uuids: list[bytes]
     before: list[str] = field(default_factory=list)     # the command that starts daemons, if any
-    module: str = "nvshared"            # the daemon, or one that differs in something
+    module: str = "nvshared"            # or tests.integration.changed, with faults
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     hooks: list[Hook] = field(default_factory=list)
     sockets: list[socket.socket] = field(default_factory=list)     # of a daemon that a test plays
@@ -81,7 +81,7 @@ class Site:
         return self.folder / "log"
 
     def trace(self) -> list[Line]:
-        """What has been written so far into the file "trace" of this folder."""
+        """The lines so far of the file "trace" in this folder."""
         return written(self.folder / "trace")
 
     def lines(self, **fields: object) -> list[Line]:
@@ -279,7 +279,7 @@ def site_with_reserves(site_folder: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """As tmp_path, for what has sockets deep within: their names have 107 characters at most."""
+    """As tmp_path, with a short path: paths of sockets have 107 characters at most."""
     with tempfile.TemporaryDirectory() as name:
         yield Path(name)
 

@@ -33,7 +33,7 @@ LONGER_THAN_A_WRONG_DRAIN = 0.5         # seconds
 
 
 class FakeDaemon:
-    """Keeps all reports in `said`, and answers all questions about commits."""
+    """Keeps all reports in `said`, and grants all commit requests."""
 
     def __init__(
         self, site: Site, room: int = 512 * MIB, *, host: int = PLENTY, total: int = 0,
@@ -85,7 +85,7 @@ class FakeDaemon:
         return int.from_bytes(unread, sys.byteorder) == 0
 
     def send_at_once(self, program: Program, *orders: OrderRecord) -> None:
-        """The program reads nothing before all of it is there."""
+        """All orders are in the socket before the program reads the first."""
         program.popen.send_signal(signal.SIGSTOP)
         os.waitpid(program.popen.pid, os.WUNTRACED)
         self.send(*orders)

@@ -103,7 +103,7 @@ class Hook:
         return decode_order(packet) if packet else None
 
     def hello(self) -> OrderRecord | None:
-        """Says HELLO with what it holds, and takes the answer."""
+        """Sends HELLO with its memory figures, and receives the answer."""
         flags = Flag.RUNNING if self.granted else Flag(0)
         self.say(Type.HELLO, flags=flags, commit=self.limits.commit)
         answer = self.hear()
@@ -132,7 +132,7 @@ class Hook:
         return True
 
     def settle(self) -> None:
-        """Carries out what it is told until the daemon has heard the answers to all of that."""
+        """Carries out orders until the daemon has received all answers."""
         self.questions += 1
         self.say(Type.COMMIT, number=self.questions, commit=self.limits.commit)
         while True:
@@ -143,7 +143,7 @@ class Hook:
                 return
 
     def fill(self) -> None:
-        """A holder maps what it has room for, and says at once when that is not enough."""
+        """A holder maps memory up to its room, and reports at once if it lacks room."""
         memory = self.memory
         resident = max(memory.resident, min(memory.allocated, memory.room - memory.pinned))
         self.memory = replace(memory, resident=resident)

@@ -37,7 +37,7 @@ def call(name: str, *arguments: object) -> None:
 
 
 class Card:
-    """What a rank has on one card."""
+    """The memory and stream of a rank on one card."""
 
     def __init__(self, number: int, size: int, words: object) -> None:
         self.context, self.stream, module = c_void_p(), c_void_p(), c_void_p()

@@ -26,7 +26,7 @@ LOOK = 0.02                             # seconds between two looks into the fol
 
 
 class Plugin:
-    """A connection to one that has registered."""
+    """A connection to a registered plugin."""
 
     def __init__(self, path: Path, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -95,7 +95,7 @@ class Plugin:
 
 
 class Kubelet:
-    """One that runs until it is stopped; start it again for a restart."""
+    """Runs until it is stopped; start() restarts it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that shares a GPU and does what it is told: it prints what each line comes to."""
+"""A program that shares a GPU. It evaluates each line of its input and prints the value."""
 
 import ctypes
 import os
@@ -50,7 +50,7 @@ def in_thread(function: str) -> bool:
 
 
 def ask_in_child() -> int:
-    """What the driver answers a forked child."""
+    """The driver's result for a call in a forked child."""
     child = os.fork()
     if child == 0:
         os._exit(cuda.cuCtxSynchronize())

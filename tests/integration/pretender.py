@@ -45,7 +45,7 @@ def go_to(top: Path, folders: list[bytes]) -> None:
 
 
 def steal(path: str, uuid: bytes, ends: Callable[[], bool]) -> int:
-    """Bytes that are not zero in what the daemon has sent with LOAD; it obeys all orders."""
+    """Number of nonzero bytes in files that came with LOAD; obeys all orders meanwhile."""
     hook = Hook(path, uuid)
     hook.hello()
     hook.allocate(MUCH)

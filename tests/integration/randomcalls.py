@@ -14,7 +14,7 @@ from tests.integration.commander import Commander
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
 CARD = 1024 * MIB
-# What the program has at a time fits, so that all it is refused, any driver would refuse.
+# All memory of the program fits, so any refusal is one of the driver.
 CAPACITY = 320 * MIB
 PATIENCE = 600.0                        # seconds, for a whole run
 
@@ -92,7 +92,7 @@ class Runner:
         program = self._start("ordered", seed, sequences, {
             "LD_PRELOAD": str(self.build / "libnvshare.so"), "NVSHARE_SOCKET": str(socket),
         })
-        # It resets its contexts, and ends, whatever it was told meanwhile.
+        # It resets its contexts and ends, whatever its calls returned.
         commander.ending = True
         deadline = time.monotonic() + PATIENCE
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container runtime as far as it is asked what it is: real gRPC over a real socket."""
+"""A container runtime's version and status: real gRPC over a real socket."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from nvshared.kubelet.rpc import CRI
 
 
 class Runtime:
-    """One that runs until it is stopped."""
+    """Runs until it is stopped."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "cri"

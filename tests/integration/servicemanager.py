@@ -29,7 +29,7 @@ os.execv(rest[count], rest[count:])
 
 
 class ServiceManager:
-    """One unit with a socket. `told` has every notification but those about descriptors."""
+    """One unit with a socket. `notifications` has all but those about descriptors."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -75,7 +75,7 @@ class ServiceManager:
         return daemon
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Until what we were told makes this so."""
+        """Waits until the notifications make the condition true."""
         with self._changed:
             assert self._changed.wait_for(condition, PATIENCE), (self.notifications, self.kept)
 

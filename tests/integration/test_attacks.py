@@ -69,7 +69,7 @@ class Daemon:
 
     @property
     def sockets(self) -> int:
-        """Open ones. Files that the daemon opens for a moment do not count."""
+        """Number of open sockets. Files that the daemon opens for a moment do not count."""
         number = 0
         for entry in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with suppress(FileNotFoundError):       # closed since
@@ -110,7 +110,7 @@ def attack(
 ) -> Process:
     """Begins at once, after `before` with its pid. Without a number of rounds it goes on until
     `rest`."""
-    # One that plays along as a client may have turns, and may take its time; on another card.
+    # An attacker that obeys as a client may have turns, on another card.
     card = 1 if name in ("change", "gang") else 0
     user = ["--uid", str(NOBODY_UID)] if IS_ROOT else []
     popen = subprocess.Popen(
@@ -232,7 +232,7 @@ def as_somebody(
     )
 
 
-# To the driver the clients of this test have nothing, just as one that clings to what it says.
+# The clients of this test have no memory in the driver, as a client with false figures.
 @pytest.mark.parametrize(
     "name", some_long(name for name in ATTACKS if name not in ("hold", "cling"))
 )
@@ -250,7 +250,7 @@ def test_clients_hand_over_during_an_attack(
     daemon.is_well()
 
 
-# What the daemon asks about an attacker, and never learns. A loop that waited for it would answer
+# Lookups about an attacker that never end. An event loop that waited for them would answer
 # nobody; the attacker itself is answered where others are to know less of it, and it no more.
 @another_user
 @pytest.mark.parametrize(

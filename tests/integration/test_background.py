@@ -21,7 +21,7 @@ pytestmark = [
 
 NOBODY_UID = 65534                        # a user that every system has
 
-# Two programs of one user are of one tenant. What it needs of the disk is read before.
+# Two programs of one user are of one tenant. Files that the program needs are read before.
 OTHER_USER = f'''
 import ctypes, json, os, sys, threading
 ctypes.CDLL("libcuda.so.1")

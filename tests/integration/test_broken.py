@@ -72,7 +72,7 @@ def test_program_whose_context_fails_while_swapped_gets_the_error(site: Site) ->
 
 
 def test_program_swapped_when_the_card_is_lost_gets_the_error(site: Site) -> None:
-    """While the one that had the card last does not even stop."""
+    """While the last holder does not answer STOP."""
     lost = site.folder / "lost"
     site.module = "tests.integration.changed"
     site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))

@@ -138,7 +138,7 @@ def test_yielding_move_reports_bytes_moved_and_keeps_every_byte(site: Site) -> N
         assert answer.moved == 0
         assert answer.memory.resident == 128 * MIB
         assert answer.memory.room == 128 * MIB
-    # One that is not ahead does not yield, nor does one after its YIELD.
+    # A move without AHEAD does not yield, nor does a move that begins after the YIELD.
     daemon.send_at_once(
         program, OrderRecord(Type.YIELD, number=9), OrderRecord(Type.EVICT, number=9, host=1 << 40),
         OrderRecord(Type.YIELD, number=9),
@@ -193,12 +193,12 @@ def test_hand_over_between_copying_programs_keeps_every_byte(site: Site) -> None
         return any(line.get("yielded") for line in site.trace())
 
     def came() -> bool:
-        """All of it is back, or a part of it and the rest gave way."""
+        """All memory is loaded, or a part of it and the rest yielded."""
         last = [line["memory"] for line in site.trace()
                 if "memory" in line and line.get("pid") == returns.popen.pid][-1]
         return gave_way() or last["resident"] == last["allocated"]
 
-    # That it was told in time depends on the machine; once is enough.
+    # Whether YIELD arrives in time depends on the machine; once is enough.
     for _ in range(20):
         site.holding().close()
         copies.go_on()

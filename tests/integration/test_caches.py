@@ -22,7 +22,7 @@ from tests.integration.test_kills import finish
 
 ROOM = 900 * MIB
 MUCH = 480 * MIB                        # and yet less than the program has, with its cache
-# Looking at memory takes this processor long, and is not what is tested here.
+# Examining memory takes long on this processor, and is tested elsewhere.
 WANTED = {
     "NVSHARE_TRIM_CACHES": "1", "NVSHARE_EXAMINE": "0", "PYTHONPATH": str(library.program()),
 }
@@ -51,9 +51,9 @@ def start(site: Site, daemon: FakeDaemon) -> Start:
 
 
 def counted(program: Program, expected: list[int]) -> None:
-    """How often it was looked what it could give back, and how often it gave that back.
+    """Expects these numbers of reads of its statistics, and of emptied caches.
 
-    Each time that it is asked it is looked once, and once more when something was given back.
+    Each request to trim reads the statistics once, and once more after it emptied the cache.
     """
     program.tell(json.dumps(expected))
     assert program.hears() == expected
@@ -142,7 +142,7 @@ report()
     counted(program, [2, 1])
     counted(program, [2, 1])
     evict_and_load(daemon)
-    daemon.run(contended=True)          # it has taken all of it again: this time nothing is done
+    daemon.run(contended=True)          # the cache is full again: this time it is not trimmed
     counted(program, [3, 1])
     program.ends_well()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program may do while it captures a stream is what it may do without the library."""
+"""During a capture a program may call the same functions as without the library."""
 
 import pytest
 
@@ -133,7 +133,7 @@ call("cuCtxSynchronize")
 
 def test_memory_freed_during_a_capture_stays_mapped_until_its_work_is_done(site: Site) -> None:
     """Another thread's freeing has waited, but not for what began after it did."""
-    site.environment["NVSHARE_SIM_DRIVER"] = ""                 # one that is slept on, not asked
+    site.environment["NVSHARE_SIM_DRIVER"] = ""                 # waited for, not queried
     ends_well(site, f"{MODES}FUTEX = {FUTEX}\n" + FREED_MEANWHILE)
 
 

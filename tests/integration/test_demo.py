@@ -16,7 +16,7 @@ import pytest
 from tests.integration.fakehook import PATIENCE
 
 COMMAND = "import sys; from nvshared.cli.main import main; sys.exit(main())"
-# With little to do for the processor between its steps, which is no part of what is tested.
+# With little processor work between its steps.
 QUICK = "from nvshared.demo import play; play.STEP_CPU_MS = 50; " + COMMAND
 MARK = "NVSHARE_TEST_MARK"
 
@@ -34,7 +34,7 @@ class Demo:
         )
 
     def until(self, words: str) -> None:
-        """Reads what it prints until a line has these words in it."""
+        """Reads its output until a line contains these words."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if words in line:

@@ -93,7 +93,7 @@ assert get(address, size) == data
     daemon.run()
     program.go_on()
     assert program.hears() == "away"
-    daemon.store(SIZE)                 # the file keeps what it has
+    daemon.store(SIZE)                 # the file keeps its content
     daemon.stop()
     assert daemon.move(Type.EVICT).moved == 0
     assert (daemon.stored.moved, daemon.memory.host) == (SIZE, 0)

@@ -31,14 +31,14 @@ def folder(site: Site) -> Path:
 
 def start(site: Site, folder: Path, *options: str, trace: str = "trace") -> tuple[
         subprocess.Popen[str], Path]:
-    """A daemon with a disk, and what it writes."""
+    """A daemon with a disk, and its trace."""
     path = site.folder / trace
     return site.start(
         *SETTINGS, "--disk", f"{folder},1GiB", "--trace", str(path), *options), path
 
 
 def program(site: Site, seed: int, steps: int | None = 6) -> subprocess.Popen[str]:
-    """One that checks its memory in each step; None: until finish()."""
+    """A program that checks its memory in each step; None: until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
     return site.workload(
         "--memory", "96MiB", "--chunk", "8MiB", *length, "--kernel-us", "2000",
@@ -51,7 +51,7 @@ def stored(trace: Path) -> Iterator[dict[str, Any]]:
 
 
 def files_of(pid: int, folder: Path) -> list[str]:
-    """What a process has open in a directory."""
+    """Files of a directory that a process has open."""
     found = []
     for one in Path(f"/proc/{pid}/fd").iterdir():
         try:

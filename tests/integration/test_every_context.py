@@ -92,7 +92,7 @@ away()
 
 
 def test_drain_does_not_wait_for_an_ended_context(site: Site) -> None:
-    """Nor one that takes its place, before it has work."""
+    """Nor for a new context at its address, before that has work."""
     site.start("--tq", "1")
     sent_away(site, MINE + '''
 for _ in range(40):

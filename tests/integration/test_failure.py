@@ -50,7 +50,7 @@ def test_client_silent_after_hello_is_not_disconnected(site: Site) -> None:
     if hook.hello() is None:            # too slow to say HELLO in time
         pytest.skip("this machine is too slow for the question")
     late = site.hook()
-    assert late.hear() is None          # the timeout of one that came later is over
+    assert late.hear() is None          # the timeout of the later connection is over
     assert hook.allocate(MIB)
 
 
@@ -67,7 +67,7 @@ def test_daemon_answers_hello_of_many_clients(site: Site, number: int) -> None:
             assert answer is not None
             assert answer.type is Type.LIMITS
             hook.limits = answer
-    # One of them asks for memory, and gets what others were lent.
+    # A client requests memory, and gets unused commit of others.
     hooks[0].say(Type.COMMIT, number=1, commit=MIB)
     pump(hooks, lambda: hooks[0].limits.commit >= MIB)
     assert hooks[0].allocate(MIB)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon keeps of what programs used, against its trace of all that happened."""
+"""The history of usage, compared with the daemon's trace."""
 
 import signal
 import sqlite3
@@ -16,7 +16,7 @@ from tests.integration.conftest import Site
 from tests.integration.fakehook import pump
 from tests.integration.test_turns import LARGE, SMALL
 
-NEAR = 20                               # us, of what is rounded
+NEAR = 20                               # us, of rounding
 OPTIONS = ("--tq", "3600", "--trace", "{}/trace", "--state-dir", "{}/state")
 
 

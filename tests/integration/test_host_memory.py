@@ -81,7 +81,7 @@ def may_choose_nodes() -> bool:
 
 
 def counted(site: Site) -> list[int]:
-    """What the daemon has heard so far of how much there is."""
+    """Host memory in each report so far, in bytes."""
     return [line["memory"]["host"] for line in site.trace() if "memory" in line]
 
 

@@ -26,7 +26,7 @@ from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
 pytestmark = pytest.mark.other_user
 
 ALICE, BOB = 1000, 1001
-PATHS = 30                              # of those that a user makes up
+PATHS = 30                              # of groups that a user makes
 SMALL = ("--capacity", "60MiB")         # a card on which two programs do not fit together
 FULL = 255                              # bytes of a folder's name, at most
 

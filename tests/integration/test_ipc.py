@@ -87,7 +87,7 @@ def test_ipc_importer_reads_what_the_exporter_writes(site: Site) -> None:
     site.start("--tq", "1")
     owner, user = Program(site, OWNER), Program(site, USER)
     handles = owner.hears()
-    # What is shared stays on the card, what is not leaves it.
+    # Shared memory stays on the card, other memory is evicted.
     hook = site.holding(800 * MIB)
     hook.close()
     user.tell(json.dumps(handles))
@@ -118,7 +118,7 @@ assert get(memory, 8 * MIB) == b"M" * 8 * MIB
 
 
 def test_ipc_works_between_containers_without_a_common_network(site: Site) -> None:
-    """They share IPC, which is /dev/shm; nothing stays there, not even of one that was killed."""
+    """They share /dev/shm; no file stays there, not even of a killed process."""
     site.start()
     killed, owner = Program(site, QUIET), Program(site, QUIET)
     killed_handle, handle = killed.hears(), owner.hears()

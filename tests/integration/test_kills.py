@@ -20,7 +20,7 @@ from tests.integration.fakehook import PATIENCE
 PROGRAMS = 3                            # of which any two fit together, but never all
 SETTINGS = ("--tq", "100ms", "--capacity", "60MiB")
 
-# What the trace says last before the victim is in that state.
+# The last line of the trace before the victim is in that state.
 STATES: dict[str, tuple[str, object]] = {
     "waiting": ("wants", True),
     "loading": ("order", "load"),
@@ -37,7 +37,7 @@ STATES_TO_TRY = [
 def program(
     site: Site, seed: int, steps: int | None = 24, **environment: str
 ) -> subprocess.Popen[str]:
-    """One that takes so many steps; None: it goes on until finish()."""
+    """A program with so many steps; None: until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
     # Slow enough that a load or an eviction is long under way when it is seen.
     slow = {
@@ -73,7 +73,7 @@ def await_state(trace: Path, state: str, pid: int | None = None, after: int = 2)
 
 
 def finish(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:           # all, as the one that has the card may be the last
+    for process in processes:           # all at first: the holder may be the last of them
         if process.stdin is not None:
             process.stdin.close()
             process.stdin = None

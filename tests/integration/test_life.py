@@ -37,7 +37,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Life:
-    """One such program, as a child of the test or of what is asked to run it."""
+    """A running life.c, as a child of the test or of the tool that runs it."""
 
     def __init__(self, site: Site, *command: object, tq: str = "200ms", **environment: str) -> None:
         self.daemon = site.start("--tq", tq)
@@ -60,7 +60,7 @@ class Life:
         self.popen.stdin.flush()
 
     def ends(self, code: int = 0) -> str:
-        """What it has said in all."""
+        """Its whole output."""
         rest, _ = self.popen.communicate(timeout=PATIENCE)
         assert self.popen.returncode == code, (self.lines, rest)
         return "\n".join([*self.lines, rest])
@@ -85,7 +85,7 @@ def until_it_waits(hook: Hook) -> None:
 
 
 def comes_back(program: Life) -> str:
-    """Its memory leaves, it waits at the gate, has its memory again, and ends. What it has said."""
+    """It is evicted, waits at the gate, is loaded, and ends. Returns its output."""
     hook = taken(program)
     until_it_waits(hook)
     hook.close()
@@ -339,7 +339,7 @@ def test_sanitized_program_is_evicted_and_loaded_without_a_report(
 
 
 def tool(folder: Path, name: str) -> Path:
-    """What a profiler puts into a program, as far as the library can tell."""
+    """A library with the name of a profiler's."""
     library = folder / name
     command = ["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(library)]
     subprocess.run(command, check=True)
@@ -350,7 +350,7 @@ def tool(folder: Path, name: str) -> Path:
 def test_program_under_a_profiler_runs_unshared(
     site: Site, life: Path, tmp_path: Path, way: str
 ) -> None:
-    """The driver loads the one (compute-sanitizer, nsys), the other is preloaded (ncu)."""
+    """The driver loads the library of compute-sanitizer and nsys; that of ncu is preloaded."""
     if way == "driver":
         library = tool(tmp_path, "libsanitizer-collection.so")
         changed = {"CUDA_INJECTION64_PATH": str(library)}

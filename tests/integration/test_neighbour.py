@@ -24,7 +24,7 @@ CAPACITY = 60 * MIB                     # of each card, as in SETTINGS
 
 
 def start(site: Site, *options: str, trace: str = "trace") -> tuple[subprocess.Popen[str], Path]:
-    """A daemon, and what it writes."""
+    """A daemon, and its trace."""
     path = site.folder / trace
     return site.start(*SETTINGS, "--trace", str(path), *options, **LINKED), path
 
@@ -202,7 +202,7 @@ def follow_until(trace: Path, event: str, number: int) -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be other users one must be root")
 def test_loan_that_nvml_does_not_show_takes_no_memory_of_the_lender(public_site: Site) -> None:
-    """While a restarted daemon hears what clients have borrowed of the one before."""
+    """A restarted daemon learns of loans that an earlier daemon ordered."""
     site = public_site
     daemon, _ = start(site)
     site.hook().hello()
@@ -230,7 +230,7 @@ def hook_of(site: Site, uid: int, card: int) -> Hook:
         os.seteuid(0)
 
 
-# What the trace says of a program, and what it had borrowed before.
+# By a line of the trace, and the bytes that its program had borrowed before.
 MOMENTS: dict[str, Callable[[dict[str, Any], int], bool]] = {
     "borrows": lambda line, held: line.get("order") == "evict" and line["loan"] > held,
     "loads": lambda line, held: line.get("order") == "load" and held > 0,

@@ -29,7 +29,7 @@ assert get(there, size) == data
 
 
 def test_memory_is_loaded_without_a_context(site: Site) -> None:
-    """What was away when the last context ended is what others then find in it."""
+    """Memory that was swapped when the last context ended has its content in other processes."""
     site.start("--tq", "1")
     program = Program(site, f'''
 size = 96 * MIB

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drivers that lack functions: what is safe is what today's driver makes of it.
+"""Drivers that lack functions: tests pass where the present driver lets them pass.
 
 NVSHARE_SIM_DRIVER=550 runs all tests of this level as that driver; make test-drivers does it.
 """

@@ -102,7 +102,7 @@ def check(site: Site, program: Program, limits: tuple[int, int]) -> None:
     program.ends_well()
 
 
-PARTS = (900 * MIB, 990 * MIB)          # what it was not given goes away
+PARTS = (900 * MIB, 990 * MIB)          # memory that was not registered is evicted
 WHOLE = (850 * MIB, 910 * MIB)
 
 
@@ -142,7 +142,7 @@ def test_program_that_opened_nvenc_before_cuda_is_pinned(site: Site, tmp_path: P
 def test_host_and_mapped_memory_can_be_registered_with_other_devices(
     site: Site, tmp_path: Path
 ) -> None:
-    """Of what the program mapped itself, that allocation stays."""
+    """Of memory that the program mapped itself, that allocation is not evicted."""
     site.start("--tq", "1")
     opening = OPEN.replace("LIBRARY", str(library(tmp_path, VERBS)))
     mapped = '''

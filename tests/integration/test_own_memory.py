@@ -7,7 +7,7 @@ from tests.integration.programs import Program, ends_well
 
 
 def said_while_away(site: Site, body: str) -> None:
-    """What the program does from "away" on, while another has the card, until it says "done"."""
+    """Runs the body from "away" on, while another client holds the card, until "done"."""
     site.start("--tq", "1")
     program = Program(site, body)
     hook = program.lose_card()

@@ -50,7 +50,7 @@ class Machine:
     pid: int                            # of a program that shares the GPU
 
     def run(self, line: str) -> str:
-        """What a command says, which must succeed; PAGE_PID is the running program."""
+        """The output of a command, which must succeed; PAGE_PID is the running program."""
         command = re.sub(rf"(?<![:\w]){PAGE_PID}\b", str(self.pid), line.partition(" #")[0])
         done = subprocess.run(
             ["sh", "-ec", command], cwd=self.folder, env=self.environment,

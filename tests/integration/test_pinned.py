@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that is pinned on the card: what is granted of it counts until it is there, no longer."""
+"""Pinned memory: a grant counts until the memory is there, and not longer."""
 
 import select
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plugins that find the driver before the library (RTLD_DEEPBIND) pass the gate all the same.
 
-One that dlmopen() opens has a driver of its own, which cannot reach the program's memory."""
+A plugin in a namespace of dlmopen() has its own driver, which cannot reach the program's memory."""
 
 import subprocess
 from pathlib import Path

@@ -93,7 +93,7 @@ def system(tmp_path: Path) -> System:
 
 
 def copy_libraries(program: str, top: Path) -> None:
-    """Those that ldd names, where it says that they are."""
+    """Copies the libraries that ldd lists, to the same paths."""
     shown = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     for word in shown.split():
         if word.startswith("/") and not (top / word[1:]).exists():
@@ -162,7 +162,7 @@ def put_byte(path: Path, at: int, byte: int) -> None:
 
 
 def need_newer_c_library(path: Path) -> None:
-    """The version that the library needs is made one that the system has not, in a few bytes."""
+    """Patches the required glibc version to one that the system lacks."""
     data = path.read_bytes()
     newest = max(map(int, re.findall(rb"GLIBC_2\.(\d\d)\0", data)))
     path.write_bytes(data.replace(b"GLIBC_2.%d\0" % newest, b"GLIBC_2.99\0"))

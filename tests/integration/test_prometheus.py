@@ -46,7 +46,7 @@ def promtool() -> str:
 
 
 def silent(command: list[str], said: str = "") -> str:
-    """It succeeds; what it says."""
+    """Its output; it must succeed."""
     done = subprocess.run(command, input=said, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -108,7 +108,7 @@ class Prometheus:
             )
 
     def ask(self, path: str, **arguments: str) -> Any:
-        """Its answer's data; what is wrong with the question is said by the test's failure."""
+        """The data of its answer. An error of the query fails the test."""
         address = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
             said = json.load(answer)

@@ -27,7 +27,7 @@ LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
 ASKED = int(os.environ.get("NVSHARE_TEST_TURNS", "0"))
 PROGRAMS = 4
 SECOND_CARD = bytes.fromhex("763a7c0e9d424b86a15f6e7673686101")    # the simulator's
-CAPACITY = 56 * MIB                     # two of the four fit, with what they share slabs for
+CAPACITY = 56 * MIB                     # two of the four fit, with their slabs
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def start(site: Site, daemon: FakeDaemon, body: str) -> Program:
 
 
 def heard(daemon: FakeDaemon) -> list[Type]:
-    """What the program has reported once it has carried out all orders."""
+    """The types of reports until the program has carried out all orders."""
     daemon.said.clear()
     daemon.move(Type.LOAD, daemon.room)
     return [report.type for report in daemon.said]

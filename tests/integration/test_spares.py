@@ -34,7 +34,7 @@ def program(site: Site, body: str, keep: str = FOR_AN_HOUR) -> Program:
 
 
 def figures(site: Site) -> dict[str, int]:
-    """What the program holds, as the daemon last heard it."""
+    """The program's last memory figures."""
     found: dict[str, int] = [entry["memory"] for entry in site.trace() if "memory" in entry][-1]
     return found
 
@@ -121,7 +121,7 @@ call("cuMemsetD8_v2", address, 1, rest)''',
 @pytest.mark.parametrize("way", WAYS)
 def test_memory_kept_after_a_free_can_be_allocated_in_one_piece(site: Site, way: str) -> None:
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
-    # NVML may see what is mapped and not told: it is not asked while the program fills the card.
+    # NVML may count mapped memory before it is reported: no samples while the card is filled.
     site.start("--swap-budget", "0", "--sample-interval", "3600")
     one = program(site, '''
 for size in (16, 32, 48):
@@ -209,7 +209,7 @@ assert mapped(spare)
 
 
 def test_freed_memory_is_not_kept_where_other_clients_would_be_refused(site: Site) -> None:
-    """Where card and host's budget are nearly promised, the daemon has to be told at once."""
+    """Where card and host budget are nearly promised, a free must be reported at once."""
     site.start("--swap-budget", "0")
     program(site, '''
 filled(left() - 220 * MIB)
@@ -236,7 +236,7 @@ assert not mapped(spare)
 
 def test_kept_freed_memory_is_unmapped_when_the_driver_is_out_of_memory(site: Site) -> None:
     site.start()
-    # The first three calls are for what it begins with and the blocks of what is freed.
+    # The first three calls are for the first allocation and the blocks that are freed.
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": "cuMemCreate:4:2"}
     program(site, '''
 first = filled(64 * MIB)

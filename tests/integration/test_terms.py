@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for single programs, with real ones: limits, weights, suspension, preemption."""
+"""Limits, weights, suspension and preemption of single real programs."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ for _ in sys.stdin:
 
 
 class Allocator:
-    """A program that allocates what it is told to."""
+    """A program that allocates the sizes on its input."""
 
     def __init__(self, site: Site) -> None:
         self.popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
@@ -127,7 +127,7 @@ def test_program_with_a_memory_limit_sees_a_smaller_card(
     assert one.allocate(64 * MIB)[0] == 0
     (client,) = control.clients_of(one.popen.pid)
     control.set_client_term(client, "memory-limit", 128 * MIB)
-    # What it was lent before it may still take, until its LIMITS are heard.
+    # It may still use unused commit, until it has received LIMITS.
     while one.allocate(0)[2] != 128 * MIB:
         continue
     result, free, _ = one.allocate(256 * MIB)

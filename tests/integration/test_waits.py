@@ -19,7 +19,7 @@ SMALL = "8MiB"
 
 
 class Program:
-    """A workload, and what it has said on standard error."""
+    """A workload, and its lines on standard error."""
 
     def __init__(self, site: Site, memory: str, *options: str, **environment: str) -> None:
         self._said = Path(site.folder / f"said-{len(site.started)}")

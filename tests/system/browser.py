@@ -45,7 +45,7 @@ class Browser:
     async def start(self) -> None:
         """Starts the user's server, and returns when it answers."""
         await self._ask("POST", f"hub/api/users/{self._user}/server", {})
-        # A stream of events, which ends with the one that says that it is ready.
+        # A stream of events, which ends with the event "ready".
         path = f"hub/api/users/{self._user}/server/progress"
         text = (await self._fetch("GET", path, headers=self._rights())).body.decode()
         assert '"ready": true' in text, text
@@ -64,7 +64,7 @@ class Browser:
         self._channel = await websocket_connect(HTTPRequest(
             f"ws://{SITE}/{self._kernel()}/channels?session_id={uuid.uuid4().hex}",
             headers=self._rights(), connect_timeout=PATIENCE, request_timeout=PATIENCE))
-        # What a kernel says while it starts may be lost. It is asked until it is heard.
+        # Replies of a kernel that starts may be lost. The request is repeated.
         patience = RETRY
         while True:
             with suppress(TimeoutError):

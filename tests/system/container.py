@@ -110,7 +110,7 @@ class Container:
         return done
 
     def output(self, *command: str, user: str = "") -> str:
-        """What a command that succeeds prints, without blanks around it."""
+        """The stripped output of a command, which must succeed."""
         return self.run(*command, user=user).stdout.strip()
 
     def start(
@@ -143,7 +143,7 @@ class Container:
         self.run("chmod", "755" if os.access(source, os.X_OK) else "644", target)
 
     def until(self, done: Callable[[], Any], condition: str) -> Any:
-        """Waits until `done()` is true and returns what it was. Raises Failed: `what`, in words."""
+        """Waits until `done()` is true and returns its value. Raises Failed with `condition`."""
         deadline = time.monotonic() + PATIENCE
         while not (result := done()):
             if self._shell.poll() is not None or time.monotonic() > deadline:

@@ -13,7 +13,7 @@ from tests.system import card
 from tests.system.container import PATIENCE, Container
 from tests.system.packages import ROOT
 
-# What it has one install, from Debian and from PyPI.
+# The packages that the page installs, from Debian and from PyPI.
 _DEBIAN, _VENV, _PIP = pages.block(
     "docs/lab-server.md", "apt-get install --no-install").splitlines()
 DEBIANS = tuple(_DEBIAN.split()[3:])
@@ -141,7 +141,7 @@ class Lab:
             self.ask(user, verb, *arguments) for user in users]]
 
     def run(self, cells: dict[str, str]) -> dict[str, str]:
-        """Runs cells of users at the same time; what they said. Raises AssertionError."""
+        """Runs cells of users at the same time; returns their output. Raises AssertionError."""
         asked = {user: self.ask(user, "run", cell) for user, cell in cells.items()}
         outcomes = {user: self.answer(number) for user, number in asked.items()}
         wrong = {user: one for user, one in outcomes.items() if one["raised"] or one["lost"]}
@@ -149,7 +149,7 @@ class Lab:
         return {user: one["stdout"].strip() for user, one in outcomes.items()}
 
     def story(self) -> str:
-        """What the hub and the daemon have said, for the report of a failure."""
+        """The logs of hub and daemon, for the report of a failure."""
         hub = self.container.run(
             "journalctl", "--no-pager", "--lines=40", "--unit=jupyterhub", "--unit=jupyter-*")
         return f"{hub.stdout}\n{self.container.story()}"

@@ -24,7 +24,7 @@ def failures(container: Container) -> int:
 
 
 def stderr_of(container: Container, command: str) -> str:
-    """What a user's nvsharectl says of a daemon that does not run, and is being started or not."""
+    """The error of nvsharectl while the daemon does not run."""
     done = container.run("nvsharectl", command, user="alice", check=False)
     return done.stdout + done.stderr
 

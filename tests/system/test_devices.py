@@ -60,7 +60,7 @@ def machine(installed: Container) -> Container:
 
 
 def opened(container: Container) -> dict[str, str]:
-    """What the service was told when it opened the nodes; it is started anew for that."""
+    """The errors of the service as it opened the nodes; it is restarted for that."""
     container.run("systemctl", "restart", "nvshared")
     lines = container.output("cat", FOUND).splitlines()
     return dict(line.split() for line in lines)

@@ -94,7 +94,7 @@ def test_restart_keeps_all_clients_and_shares_with_a_new_program(
     before = main_pid(machine)
     machine.until(lambda: kept(machine) == 10, "systemd keeps ten connections")
     machine.run("systemctl", "restart", "--no-block", "nvshared")
-    # It is started while the daemon is away, and must not be told that there is none.
+    # It starts while the daemon is down, and must wait for it.
     late = launch(machine, "alice", memory=card.MEMORY // 4, seed=99)
     programs.append(late)
     until_another(machine, before)
@@ -127,7 +127,7 @@ def test_stopped_daemon_leaves_the_holder_running_and_others_waiting(
     machine: Container, launch: Launch
 ) -> None:
     machine.run("nvsharectl", "set-tq", "300")
-    # One that never pauses: if it did, the other would have its turn meanwhile.
+    # Without a pause: the other program would have its turn in it.
     holder = launch(machine, "alice", memory=MOST_OF_IT, kernel_us=5000, seed=1)
     machine.until(
         lambda: [one["state"] for one in card.clients(machine)] == ["running"], "one holds the GPU"

@@ -38,7 +38,7 @@ LISTS = {
 
 @pytest.fixture(scope="module")
 def machine(bare: Container, built: Packages) -> Container:
-    """What the packages need is there; they themselves may or may not be."""
+    """The dependencies are installed; the packages themselves may be."""
     install(bare, built)
     return bare
 
