@@ -27,6 +27,7 @@ figures of NVML and the kernel (sharing/gpu.py).
 
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -34,10 +35,10 @@ from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
 from nvshared.hook import parking, protocol
 from nvshared.hook.parking import ParkedHook
 from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
-from nvshared.hook.storing import StoringHook
 from nvshared.machine.nvml import uuid_bytes
 from nvshared.machine.peer import Peer, printable
 from nvshared.scheduler import actions, events
+from nvshared.sharing.disk import Disk, File
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import MIB
@@ -48,6 +49,7 @@ ANSWERS = {
 }
 logger = logging.getLogger(__name__)
 
+ERRORS_MOST = 4095                      # the largest errno
 MOST_BYTES = 1 << 56                    # larger moves are protocol errors; requests are cut to it
 
 
@@ -68,6 +70,95 @@ class Wire(Protocol):
 
     def resume(self) -> None:
         """The lookup is finished: calls handle_deferred(), then passes packets in again."""
+
+
+class StoringHook:
+    """A session's part of the disk tier: the client's file, and its reports about the file.
+
+    The first STORE of a connection carries the file's descriptor, unless the hook already has a
+    file from an earlier daemon. The file is made in a thread. Of the STOREs ordered meanwhile, only
+    the last is sent, once the file exists.
+    """
+
+    def __init__(self, disk: Disk, wire: Wire) -> None:
+        self.bytes = 0                  # in the client's file, by its last STORED
+        self.error = 0                  # errno of its last failed write, by its last STORED
+        self._disk, self._wire = disk, wire
+        self._file: File | None = None
+        self._sent = False              # the hook has got the file's descriptor
+        self._most = 0                  # the most bytes that any order allowed so far
+        self._number = 0                # of the last STORE
+        self.acknowledged = 0           # number of the last STORE that the hook has acknowledged
+        self._waits: actions.Store | None = None    # the order that waits until the file exists
+        self._ended = False
+
+    def order(
+        self, peer: Peer, order: actions.Store, answer: Callable[[actions.Store, bool], None]
+    ) -> None:
+        """Sends the order once there is a file, or calls `answer` with the order and a flag.
+
+        The flag is True if no file can be made, False if the order needs none.
+        """
+        self._number, self._most = order.number, max(self._most, order.size)
+        if self._sent or self.bytes:
+            self._pass(order)
+        elif self._waits is not None:
+            self._waits = order
+        elif order.size == 0:
+            answer(order, False)
+        elif self._file is not None:
+            self._pass(order)
+        else:
+            self._waits = order
+            self._disk.open(peer, self._wire.drop, lambda file: self._opened(file, answer))
+
+    def _opened(self, file: File | None, answer: Callable[[actions.Store, bool], None]) -> None:
+        order, self._waits, self._file = self._waits, None, file
+        assert order is not None
+        if self._ended and file is not None:
+            file.connected = False
+        elif file is None or order.size == 0:
+            answer(order, file is None)
+        else:
+            self._pass(order)
+
+    def _pass(self, order: actions.Store) -> None:
+        descriptor = None
+        if self._file is not None:
+            self._file.most = self._most
+            if not self._sent:
+                try:
+                    descriptor = os.dup(self._file.descriptor)
+                except OSError as error:        # the scheduler repeats an order without effect
+                    logger.warning("no file can be passed to a client: %s", error.strerror)
+                    return
+                self._sent = True
+        self._wire.send(protocol.encode_order(OrderRecord(
+            Type.STORE, number=order.number, writeback=order.size)), descriptor)
+
+    def handle_stored(self, record: ReportRecord, *, known: bool) -> bool:
+        """Handles STORED. True: it acknowledges another order, or reports another error.
+
+        `known`: the client has sent HELLO. Raises ProtocolError for more bytes than were allowed.
+        """
+        if known and record.moved > self._most:
+            raise ProtocolError(
+                f"it claims {record.moved} bytes on the disk, and may have {self._most} there")
+        number = record.number if record.number <= self._number else 0
+        error = min(record.took, ERRORS_MOST)
+        news = (number, error) != (self.acknowledged, self.error)
+        self.bytes, self.error, self.acknowledged = record.moved, error, number
+        return news and known
+
+    def handle_hello(self, most: int) -> None:
+        """Handles HELLO: the bytes reported before it count as allowed, up to `most`."""
+        self.bytes = self._most = min(self.bytes, most)
+
+    def ended(self) -> None:
+        """Releases the file, as the connection has ended."""
+        self._ended = True
+        if self._file is not None:
+            self._file.connected = False
 
 
 class Session:
@@ -92,7 +183,7 @@ class Session:
         self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
         self._parked = ParkedHook(wire.send)
         self.park = self._parked.park   # Parkable
-        self._storing = StoringHook(manager.disk, wire.send, wire.drop)
+        self._storing = StoringHook(manager.disk, wire)
         self._moved: Client | None = None   # the client on its old card, until HELLO after a move
 
     def take_over(self, number: int) -> None:
@@ -159,7 +250,7 @@ class Session:
         self._parked.wanted |= wants
         if wakes:
             self.client.gpu.expect_context(self.client)
-        self.client.gpu.tell(self._event(self.client, record))
+        self.client.gpu.tell(self._event(self.client, record, wants))
         if record.type is Type.WAITING:
             self._parked.send(protocol.encode_order(_wait(self.client)))
 
@@ -317,10 +408,9 @@ class Session:
         self._refusal = why
         self._wire.finish()
 
-    def _event(self, client: Client, record: ReportRecord) -> events.Event:
+    def _event(self, client: Client, record: ReportRecord, wants: bool) -> events.Event:
         id = client.id
         memory = self._parked.adjusted(_bounded(record.memory, client.gpu.facts.memory_total))
-        wants = bool(record.flags & Flag.WANTS) or record.type is Type.WAKE
         match record.type:
             case Type.IDLE:
                 return events.WentIdle(id, memory)

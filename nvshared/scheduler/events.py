@@ -178,13 +178,13 @@ class Parked(Said):
 
 @dataclass(frozen=True, slots=True)
 class CommitAsked(Said):
-    """COMMIT: a request to grow allocated + pinned to `bytes`, and pinned by `pins`.
+    """COMMIT: a request to grow allocated + pinned to `wanted` bytes, and pinned by `pins`.
 
-    If `bytes` is 0: a request to hold `memory.beyond` bytes of host memory beyond the card.
+    If `wanted` is 0: a request to hold `memory.beyond` bytes of host memory beyond the card.
     """
 
     number: int
-    bytes: int
+    wanted: int
     pins: int = 0
 
 

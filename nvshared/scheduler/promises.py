@@ -213,7 +213,7 @@ def _answer_account(card: Card, account: str) -> bool:
 
 def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
     """Answers a COMMIT request. False: the reply has to wait until others return commit."""
-    promise, wanted = client.promise, request.bytes
+    promise, wanted = client.promise, request.wanted
     left = _left(card) - max(0, wanted - client.committed)
     pins = max(0, wanted - client.pinned_expected) if client.memory.pin_reason else request.pins
     within, domain = _bound(card, client, wanted, pins)

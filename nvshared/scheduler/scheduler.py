@@ -279,7 +279,7 @@ def _hear(card: Card, client: ScheduledClient, record: events.Record) -> None:
             moves.answered(card, client, record)
         case events.Stored():
             moves.stored(card, client, record)
-        case events.CommitAsked(bytes=0):
+        case events.CommitAsked(wanted=0):
             promises.answer_beyond(card, client, record.number)
         case events.CommitAsked():
             client.promise.request, client.promise.requested = record, card.now
@@ -325,7 +325,7 @@ def _lose(card: Card) -> None:
         client.enter(Phase.IDLE, card.now)
         client.moves = ()
         if (request := client.promise.request) is not None:
-            _grant_commit(card, client, request.number, request.bytes)
+            _grant_commit(card, client, request.number, request.wanted)
             client.promise.request = None
         client.failures.load.until = 0
         _load_all(card, client)
@@ -358,7 +358,7 @@ def _hear_of_lost(card: Card, client: ScheduledClient, event: events.Said) -> No
         case events.Stored():
             moves.stored(card, client, event)
         case events.CommitAsked():
-            _grant_commit(card, client, event.number, event.bytes)
+            _grant_commit(card, client, event.number, event.wanted)
 
 
 def _load_all(card: Card, client: ScheduledClient) -> None:
