@@ -81,7 +81,7 @@ class Keeper:
 
     def keep(self, start: int, batch: Batch) -> None:
         """Writes the usage of the minute that began at `start`, and earlier unwritten batches."""
-        self._last = self._thread.submit(self._take, start, batch)
+        self._last = self._do(partial(self._take, start, batch))
         self._last.add_done_callback(_report)
 
     async def ask(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
@@ -94,14 +94,17 @@ class Keeper:
             raise NoHistory("too many ask for the history at once", "try again")
         self._asking[asked.uid] += 1
         try:
-            return await asyncio.wrap_future(self._thread.submit(self._answer, asked, shape))
+            return await asyncio.wrap_future(self._do(partial(self._answer, asked, shape)))
         finally:
             self._asking[asked.uid] -= 1
 
     def close(self) -> None:
         """Closes the file after earlier writes, and ends the thread."""
-        self._thread.submit(self._store.close)
+        self._do(self._store.close)
         self._thread.shutdown()
+
+    def _do(self, task: Callable[[], Shaped]) -> "Future[Shaped]":
+        return self._thread.submit(task)
 
     def _take(self, start: int, batch: Batch) -> None:
         if batch:
