@@ -47,6 +47,11 @@ class ParkedHook:
         """Whether orders are held back."""
         return self._held is not None
 
+    @property
+    def has_turn(self) -> bool:
+        """Parkable: whether a LOAD or RUN is held back."""
+        return any(isinstance(one, actions.Load | actions.Run) for one, _, _ in self._held or ())
+
     async def park(self, *, ahead: bool) -> None:
         """Makes the hook keep the program out of the driver; `ahead`: unless it wants the GPU.
 

@@ -320,9 +320,9 @@ class Session:
         self._parked.unpark(self.client.gpu.facts.uuid_bytes)
 
     @property
-    def wanted(self) -> bool:
-        """Parkable: a thread waits for the driver."""
-        return self._parked.wanted
+    def has_turn(self) -> bool:
+        """Parkable: a LOAD or RUN is held back."""
+        return self._parked.has_turn
 
     def _answer(self, order: actions.MoveOrder) -> None:
         """Acknowledges an order in place of a parked client's hook; no memory is on the card."""
@@ -392,10 +392,9 @@ class Session:
                 running=bool(record.flags & Flag.RUNNING),
                 wants=wants,
                 commit=min(record.commit, gpu.facts.memory_total), lender=self._lender,
+                before=self._moved,
             )
-            if self._moved is not None:
-                self.client.come_from(self._moved)
-                self._moved = None
+            self._moved = None
             if self._parked.away:
                 self._manager.moving.take_over(self.client)
         except (NoSuchGPU, GPULost):

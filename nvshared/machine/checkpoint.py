@@ -98,6 +98,8 @@ async def ask(
                     raise NotAsked("nvshare-checkpoint has ended without an answer")
                 asked = True
                 said = await helper.ask(" ".join(words))
+        if "state " not in said:
+            raise NvshareError("nvshare-checkpoint has ended without an answer")
         answer = parse(said)
     except (OSError, ValueError) as error:
         _end(helper)

@@ -16,7 +16,7 @@ import logging
 import mmap
 import os
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,8 +56,8 @@ class Parkable(Protocol):
     """Sends parking requests to the hook of a client whose process can be checkpointed."""
 
     @property
-    def wanted(self) -> bool:
-        """Whether a thread of the parked program waits for the driver."""
+    def has_turn(self) -> bool:
+        """Whether a turn of the parked program has come, so an order of it is held back."""
 
     async def park(self, *, ahead: bool) -> None:
         """Makes the hook keep all threads out of the driver; `ahead`: unless one wants the GPU.
@@ -170,9 +170,11 @@ class Client:
         self.inflight_page = InflightPage()
         self.parkable: Parkable | None = None
         self.parking = ""               # parking, parked or restoring, see moving.py; "": neither
+        self.context = 0                # host bytes of its context while it is parked
         self.leaving = False            # it is suspended, so that it can be parked
         self.unparkable = ""            # why the driver can never checkpoint it; "": it may
         self.park_after = 0             # us: earliest time to park it for its idleness
+        self.checkpoint_errors: set[str] = set()    # logged since its last success
         self.has_library = True         # False: the daemon answers for it (unshared.py)
         self.moved = ""                 # why balancing.py moved it to this card; "": it did not
         self.tries = 0                  # number of attempts of balancing.py to move it
@@ -213,7 +215,7 @@ class Client:
         """Takes over terms and usage of `before`: the same client on the GPU it was moved from."""
         self.held_before, self.waited_before = before.held, before.waited
         self.unparkable, self.moved, self.tries = before.unparkable, before.moved, before.tries
-        self.set_terms(before.terms)
+        self.terms = before.terms
 
     def set_leaving(self, leaving: bool) -> None:
         """Suspends the client regardless of its terms, until it is parked; False ends that."""
@@ -322,6 +324,7 @@ class GPU:
         self.sample = Sample()          # NVML's last sample; empty if NVML does not answer
         self.capacity = Capacity(facts.memory_total, allowances)
         self.clients: dict[int, Client] = {}
+        self.processes: Counter[int] = Counter()    # number of clients by pid
         self.lost = ""                  # why the card is lost; "": it is not
         self.unsuspendable: dict[int, str] = {}     # by pid: why a non-client is not suspended
         self._faults: dict[str, str] = {}       # faults of the card, by source
@@ -492,9 +495,13 @@ class GPU:
 
     def join(
         self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int,
-        lender: bytes = b"",
+        lender: bytes = b"", before: Client | None = None,
     ) -> None:
-        """Adds a client after its HELLO. Raises GPULost if the card is lost."""
+        """Adds a client after its HELLO. Raises GPULost if the card is lost.
+
+        `before`: the client on the card from which it was moved. The scheduler learns that a
+        suspended client wants the card only after it is suspended there.
+        """
         self._require_card()
         account = client.account
         if client.has_library:
@@ -503,13 +510,21 @@ class GPU:
             self.capacity.take_in(memory.filled)
         self.apply_capacity()
         self.clients[client.id] = client
+        self.processes[client.peer.pid] += 1
         self.client_joins.emit(client, memory)
+        if before is not None:
+            client.come_from(before)
+        suspended = client.terms.in_force.suspended
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         memory, owes = self._checked_loan(client, memory, lender)
         self.tell(events.Joined(
-            client.id, memory, running, wants, commit, client.domains, account, evidence,
-            tuple(map(str, client.peer.sharers)), owes))
+            client.id, memory, running, wants and not suspended, commit, client.domains, account,
+            evidence, tuple(map(str, client.peer.sharers)), owes))
         self.client_new.emit(client)
+        if before is not None or client.terms != ClientTerms():
+            client.set_terms(client.terms)
+        if wants and suspended:
+            self.tell(events.MemoryChanged(client.id, memory, wants=True))
 
     def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes
@@ -539,6 +554,9 @@ class GPU:
         self.tell(events.Left(client.id))
         client.inflight_page.close()
         del self.clients[client.id]
+        self.processes[client.peer.pid] -= 1
+        if not self.processes[client.peer.pid]:
+            del self.processes[client.peer.pid]
         self.capacity.forget(client.id)
         self.apply_capacity()
         self.client_removed.emit(client)

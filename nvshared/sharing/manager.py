@@ -63,7 +63,7 @@ class Manager:
         self._draining = False
         self._awaited: set[object] = set()
         self.gangs = Gangs(clock, timer)
-        self.moving = Moving(self.gpus)
+        self.moving = Moving(self.gpus, run=run)
         self.balancing = Balancing(self.gpus, self.moving)
         self.budget = Budget(HostBudget(self._defaults.settings.host_budget), clock, timer)
         self.disk = Disk(clock, timer, run)

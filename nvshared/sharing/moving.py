@@ -21,10 +21,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from nvshared.errors import InvalidArgs, NoSuchClient, NvshareError
-from nvshared.machine import checkpoint
+from nvshared.lanes import Run, call, here
+from nvshared.machine import cgroup, checkpoint, host
 from nvshared.machine.checkpoint import Answer, NotAsked, Step
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.client import PACE, Average
@@ -42,11 +45,12 @@ LEAVES_WITHIN = 60.0                    # seconds for the eviction, else the pro
 AGAIN = 2.0                             # seconds between attempts to restore, and the first pause
 AGAIN_MOST = 60.0                       # between failing helpers of an account, which grows to this
 AT_ONCE = 4                             # helpers that run at the same time for an account
+PARKS_AT_ONCE = 3                       # of idle clients; so a client that wakes finds a helper
 NOT_ASKED = "not asked"                 # in place of a process's state: no helper got the command
 # CUresults after which a later attempt may succeed: CUDA_ERROR_OUT_OF_MEMORY, and NOT_READY, for
 # example because a thread of the process is stopped.
 PASSING = frozenset({2, 600})
-PASSES_IN = 60 * SECOND                 # after such a result, from which on idleness counts again
+PASSES_IN = 60 * SECOND                 # from a failure to the next attempt to park it as idle
 PACE_LEAST = 256 * MIB                  # smaller evictions are not used to estimate the pace
 IDLE_CHECK_EVERY = 1.0                  # seconds between searches for clients to park
 
@@ -69,7 +73,7 @@ async def ask_driver(
     ask: Ask, name: object, pid: int, command: str, pairs: Iterable[tuple[str, str]] = (),
     tag: str = "",
 ) -> Answer:
-    """Returns and logs the answer of nvshare-checkpoint. `name`: of the process, for the log.
+    """Returns and logs the answer of nvshare-checkpoint. `name`: the client, or another name.
 
     The state is NOT_ASKED if no helper got the command, and "none" if its answer is missing.
     """
@@ -79,25 +83,36 @@ async def ask_driver(
         state = NOT_ASKED if isinstance(error, NotAsked) else "none"
         answer = Answer(state, (Step(command, -1, 0, error.message),))
     for step in answer.steps:
-        # With pid 0 the answer lists suspended processes. A failure is no warning then: without
-        # nvshare-checkpoint no earlier daemon can have suspended a process.
-        logger.log(
-            logging.WARNING if step.code and pid else logging.DEBUG,
-            "%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
-            step.took / SECOND)
+        logger.debug("%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
+                     step.took / SECOND)
+    # With pid 0 the answer lists suspended processes. A failure is no error then: without
+    # nvshare-checkpoint no earlier daemon can have suspended a process.
+    if not (why := answer.trouble):
+        if isinstance(name, Client):
+            name.checkpoint_errors.clear()
+    elif pid and not (isinstance(name, Client) and why in name.checkpoint_errors):
+        # A program that the driver refuses to checkpoint runs on. All else needs an administrator.
+        level = logging.WARNING if answer.state == "running" else logging.ERROR
+        logger.log(level, "%s: nvshare-checkpoint %s failed: %s", name, command, why)
+        if isinstance(name, Client):
+            name.checkpoint_errors.add(why)
     return answer
 
 
 class Moving:
     """Parks, wakes and moves clients."""
 
-    def __init__(self, gpus: Sequence[GPU], ask: Ask = checkpoint.ask) -> None:
+    def __init__(
+        self, gpus: Sequence[GPU], ask: Ask = checkpoint.ask, run: Run = here
+    ) -> None:
+        """`run`: Lanes.run, for reading the limits of control groups."""
         self.deep_idle: int | None = None       # microseconds; clients idle for longer are parked
         self.parked: Signal[Client] = Signal("parked")
         self.woken: Signal[Client, GPU] = Signal("woken")       # on this card
         self.moves = 0                          # in progress
         self._gpus = gpus
-        self._ask = ask
+        self._ask, self._run = ask, run
+        self._claimed = 0               # bytes of host memory for checkpoints in progress
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest = PACE, Average(2 * SECOND, SECOND // 10)
         self._pacing: dict[str, _Pacing] = {}   # by account
@@ -166,14 +181,19 @@ class Moving:
 
     async def watch(self) -> None:
         """Periodically parks clients that are idle for longer than `deep_idle`; never returns."""
+        parks: set[asyncio.Task[Any]] = set()
         while True:
             await asyncio.sleep(IDLE_CHECK_EVERY)
-            for client in [one for gpu in self._gpus for one in gpu.clients.values()]:
-                if self._is_idle_for_long(client):
-                    try:
-                        await self.park(client, ahead=True)
-                    except NvshareError as error:
-                        logger.debug("%s is not parked: %s", client, error)
+            idle = (one for gpu in self._gpus for one in gpu.clients.values()
+                    if self._is_idle_for_long(one))
+            for client in list(islice(idle, PARKS_AT_ONCE - len(parks))):
+                start_task(parks, self._park_idle(client))
+
+    async def _park_idle(self, client: Client) -> None:
+        try:
+            await self.park(client, ahead=True)
+        except NvshareError as error:
+            logger.debug("%s", error)
 
     def _is_idle_for_long(self, client: Client) -> bool:
         return (self.deep_idle is not None and not client.parking and not client.unparkable
@@ -202,7 +222,7 @@ class Moving:
             client.moved = why
             rest = client.gpu.now - began - self._pace.value * resident
             self._rest = self._rest.after(max(0.0, rest))
-        if client.parking == PARKED and _parkable(client).wanted:
+        if client.parking == PARKED and _parkable(client).has_turn:
             self.wake(client)           # an earlier wake() was a no-op during the move
         if words:
             raise NvshareError(f"{client} was not moved: {words}")
@@ -221,30 +241,56 @@ class Moving:
             answer = await self._try(client, "state")
             if answer.state != "running":
                 raise NvshareError(answer.trouble or f"its process is {answer.state}")
+            size = await _context_bytes(client)
             began, resident = client.gpu.now, client.memory.resident
             client.set_leaving(True)
             await _wait_until_evicted(client, ahead=ahead)
             if resident >= PACE_LEAST:
                 self._pace = self._pace.after((client.gpu.now - began) / resident)
-            asked = True
-            await _parkable(client).park(ahead=ahead)
-            answer = await self._ask_until_clear(client)
+            async with self._host_memory(client, size):
+                asked = True
+                await _parkable(client).park(ahead=ahead)
+                answer = await self._ask_until_clear(client)
             if answer.state != "checkpointed":
                 why = answer.trouble or f"its process is {answer.state}"
-                if PASSING.intersection(one.code for one in answer.steps):
-                    client.park_after = client.gpu.now + PASSES_IN
-                else:
+                if not PASSING.intersection(one.code for one in answer.steps):
                     client.unparkable = why
                 raise NvshareError(why)
         except NvshareError as error:
             client.parking = ""
+            client.park_after = client.gpu.now + PASSES_IN
             if _is_there(client):
                 if asked:
                     _parkable(client).stay()
                 client.set_leaving(False)
             raise NvshareError(f"{client} cannot be parked: {error.message}") from error
+        client.context = size
         client.gpu.capacity.forget(client.id)
         _parkable(client).leave_card()
+
+    @contextlib.asynccontextmanager
+    async def _host_memory(self, client: Client, size: int) -> AsyncIterator[None]:
+        """Claims host memory for a checkpoint. Raises NvshareError if there is too little.
+
+        The driver allocates it in the process, so the kernel would kill the process beyond the
+        limits of its control groups.
+        """
+        pid, needed = client.peer.pid, size + self._claimed
+        free = await call(self._run, pid, partial(free_host_memory, pid))
+        used = sum(one.memory.host + one.memory.beyond + one.context
+                   for gpu in self._gpus for one in gpu.clients.values())
+        for lacking, where in (
+            (needed > (free or 0), "its control group or the host"),
+            (used + needed > client.gpu.snapshot().host_budget, "the host budget"),
+        ):
+            if lacking:
+                raise NvshareError(
+                    f"{where} has too little left for its {-(-size // MIB)} MiB on the GPU")
+        self._claimed += size
+        try:
+            yield
+        finally:
+            self._claimed -= size
 
     async def _ask_until_clear(self, client: Client) -> Answer:
         """Checkpoints the client's process. Returns when its state is one of CLEAR.
@@ -279,7 +325,7 @@ class Moving:
             words = await self._restore(client, self._homes(client))
             if client.parking != PARKED or not _is_there(client):
                 return
-            logger.warning("%s cannot be restored yet: %s", client, words)
+            logger.debug("%s cannot be restored yet: %s", client, words)
             await asyncio.sleep(AGAIN)
             client.parking = RESTORING
 
@@ -312,7 +358,7 @@ class Moving:
         if not _is_there(client):
             return
         moved = gpu is not client.gpu
-        client.parking = ""
+        client.parking, client.context = "", 0
         self.woken.emit(client, gpu)
         _parkable(client).return_to(gpu)
         if not moved:
@@ -329,14 +375,14 @@ class Moving:
             return
         client.parking = PARKED
         client.gpu.capacity.forget(client.id)
-        if _parkable(client).wanted:
+        if _parkable(client).has_turn:
             self.wake(client)
 
     def _homes(self, client: Client) -> list[GPU]:
-        """Returns the cards on which the client may be restored, its own first."""
+        """Returns the cards on which the client may be restored, its own first unless lost."""
         others = [gpu for gpu in self._gpus if gpu is not client.gpu and not gpu.lost
                   and _same_kind(client.gpu, gpu)]
-        return [client.gpu, *others]
+        return sorted([client.gpu, *others], key=lambda gpu: bool(gpu.lost))
 
     def _pairs(self, old: GPU, new: GPU) -> list[tuple[str, str]]:
         """Returns UUIDs (old, new) of all cards, as the driver requires; two cards are swapped."""
@@ -383,6 +429,9 @@ def refusal(client: Client) -> str:
         return "its process cannot be seen from here"
     if client.memory.pin_reason:
         return "its memory does not leave the card"
+    if client.gpu.processes[client.peer.pid] > 1 or any(
+            client.peer.pid in gpu.processes for gpu in client.gpu.others):
+        return "it uses several GPUs"
     if client.gang or client.peer.gang:
         return "it has its turns together with other programs"
     return ""
@@ -424,6 +473,8 @@ async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
             while True:
                 if not _is_there(client):
                     raise NoSuchClient(f"{client} has ended")
+                if client.gpu.lost:
+                    raise NvshareError(f"{client.gpu} is lost")
                 if ahead and client.view.waiting is not None:
                     raise NvshareError("it wants to use the GPU")
                 memory = client.memory
@@ -434,6 +485,22 @@ async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
         raise NvshareError("its memory does not leave the card") from None
 
 
+async def _context_bytes(client: Client) -> int:
+    """Returns the bytes on the card that remain after eviction, as far as NVML shows them."""
+    await take_samples([client.gpu])
+    if not _is_there(client):
+        raise NoSuchClient(f"{client} has ended")
+    shown = sum(one.memory or 0 for one in client.gpu.sample.processes or ()
+                if one.pid == client.peer.pid)
+    return max(0, shown - client.memory.resident)
+
+
+def free_host_memory(pid: int) -> int:
+    """Returns the host bytes that a process can still allocate within its cgroups' limits."""
+    limits = [group.limit() for group in cgroup.chain(host.process(pid, "cgroup"))]
+    return min([host.free(), *(limit.free for limit in limits if limit is not None)])
+
+
 async def _make_room(client: Client, target: GPU) -> None:
     """Waits until the target has evicted enough memory for the client's context.
 
@@ -442,7 +509,8 @@ async def _make_room(client: Client, target: GPU) -> None:
     target.expect_context(client)
     try:
         async with asyncio.timeout(LEAVES_WITHIN):
-            while sum(target.occupied.values()) > target.capacity.bytes:    # noqa: ASYNC110
+            while (not target.lost                  # noqa: ASYNC110
+                   and sum(target.occupied.values()) > target.capacity.bytes):
                 await asyncio.sleep(CHECK_EVERY)
     except TimeoutError:
         logger.info("%s has no room for the context of %s", target, client)

@@ -24,6 +24,7 @@ from nvshared.errors import NotKept
 from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.quantity import HEAVIEST
+from nvshared.scheduler.events import Memory
 from nvshared.scheduler.settings import UNLIMITED, Terms
 from nvshared.settings.state import VERSION, keep, load
 from nvshared.sharing.gpu import GPU, Client
@@ -55,7 +56,7 @@ class RememberedTerms:
     def follow(self, gpu: GPU) -> None:
         """Keeps the terms of the clients of a GPU, and restores them when the clients rejoin."""
         self._gpus.append(gpu)
-        gpu.client_new.connect(self._recall)
+        gpu.client_joins.connect(self._recall)
         gpu.terms_changed.connect(self._note)
 
     def close(self) -> None:
@@ -66,14 +67,12 @@ class RememberedTerms:
         if self._due or self._times:
             self._store(dict(self._kept), dict(self._times))
 
-    def _recall(self, client: Client) -> None:
+    def _recall(self, client: Client, _: Memory) -> None:
         if not self._kept and not self._times:
             return
         key = _key(client) or (0, 0, "")
         client.held_before, client.waited_before = self._times.pop(key, (0, 0))
-        terms = self._kept.get(key)
-        if terms is not None:
-            client.set_terms(terms)
+        client.terms = self._kept.get(key, client.terms)
 
     def _note(self, client: Client) -> None:
         key = _key(client)

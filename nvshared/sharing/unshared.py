@@ -31,14 +31,14 @@ from typing import Any
 from nvshared.errors import GPULost
 from nvshared.lanes import Run as RunInLane
 from nvshared.lanes import call
-from nvshared.machine import cgroup, checkpoint, host, peer
+from nvshared.machine import checkpoint, host, peer
 from nvshared.machine.checkpoint import Answer
 from nvshared.machine.nvml import Process, Sample
 from nvshared.machine.peer import Peer
 from nvshared.scheduler import actions, events
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.moving import Ask, ask_driver, start_task
+from nvshared.sharing.moving import Ask, ask_driver, free_host_memory, start_task
 from nvshared.sharing.sampler import take_samples
 
 TERM = "unshared"
@@ -153,7 +153,7 @@ class Unshared:
         if any(pid == other.pid for card in self._manager.gpus if card is not gpu
                for other in card.sample.processes or ()):
             return "it uses several GPUs"
-        if (await call(self.run, pid, partial(room, pid)) or 0) < size:
+        if (await call(self.run, pid, partial(free_host_memory, pid)) or 0) < size:
             return "the host has too little free memory for its memory on the GPU"
         taken = sum(client.memory.host + client.memory.beyond for client in self._manager.clients)
         if taken + size > gpu.snapshot().host_budget:
@@ -303,7 +303,8 @@ class StandIn:
         if self._running or not size or order.room >= size:
             self._answer(events.Evicted, order, 0)
             return
-        if (await call(self._unshared.run, self._pid, partial(room, self._pid)) or 0) < size:
+        free = await call(self._unshared.run, self._pid, partial(free_host_memory, self._pid))
+        if (free or 0) < size:
             logger.warning("%s: the host has too little free memory for its checkpoint",
                            self._client)
             self._answer(events.Evicted, order, 0, no_memory=True)
@@ -378,9 +379,3 @@ def _open(identity: Peer) -> int | None:
         return found
     os.close(found)
     return None
-
-
-def room(pid: int) -> int:
-    """Returns the host bytes that a process can still allocate within its cgroups' limits."""
-    limits = [group.limit() for group in cgroup.chain(host.process(pid, "cgroup"))]
-    return min([host.free(), *(limit.free for limit in limits if limit is not None)])

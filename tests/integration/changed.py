@@ -9,6 +9,7 @@ NVSHARE_TEST_LOST: once this file exists, the driver reports the cards whose UUI
     or all cards if it is empty, as lost.
 NVSHARE_TEST_MEMINFO: a file like /proc/meminfo, of this host.
 NVSHARE_TEST_GROUPS: a folder like /sys/fs/cgroup. All programs are in its group pod/box.
+NVSHARE_TEST_POD: the uid of the pod of which all programs are.
 NVSHARE_TEST_PIPES: a folder in which pipes without a writer stand for lookups that hang: among the
     files of a process in proc/PID, among the limits of control groups in groups, and users.
 """
@@ -23,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from nvshared import library
-from nvshared.errors import GPULost
-from nvshared.machine import cgroup, checkpoint, host
+from nvshared.errors import GPULost, NvshareError
+from nvshared.machine import cgroup, checkpoint, host, peer
 from nvshared.machine.nvml import NVML, Sample
 
 CALLS = {"park": ["Lock", "Checkpoint"], "wake": ["Restore", "Unlock"]}
@@ -62,7 +63,7 @@ def cut(fault: str) -> None:
         if end:
             os.kill(os.getpid(), signal.Signals[f"SIG{end[0]}"])
             await asyncio.Event().wait()
-        return checkpoint.parse("")
+        raise NvshareError("nvshare-checkpoint has ended without an answer")
 
     checkpoint.ask = ask
 
@@ -100,6 +101,13 @@ def put_into_group(root: str) -> None:
     host.process = lambda pid, name: "0::/pod/box\n" if name == "cgroup" else process(pid, name)
 
 
+def put_into_pod(uid: str) -> None:
+    read = peer._read
+    group = f"0::/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/crio-{'a' * 64}.scope\n"
+    setattr(peer, "_read", lambda pid, name, *longest: (    # noqa: B010
+        group if name == "cgroup" and pid != os.getpid() else read(pid, name, *longest)))
+
+
 def hang(folder: str) -> None:
     box = Path(folder)
 
@@ -123,7 +131,8 @@ def hang(folder: str) -> None:
 
 CHANGES: dict[str, Callable[[str], None]] = {
     "HELPER": use_helper, "CUT": cut, "CUT_AFTER": cut_after, "LOST": lose,
-    "MEMINFO": use_meminfo, "GROUPS": put_into_group, "PIPES": hang,
+    "MEMINFO": use_meminfo, "GROUPS": put_into_group, "POD": put_into_pod,
+    "PIPES": hang,
 }
 
 if __name__ == "__main__":

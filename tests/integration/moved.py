@@ -74,6 +74,15 @@ def work() -> set[int]:
     return read()
 
 
+def use_second_card() -> int:
+    """Fills memory of the second card, too. Its context is the calling thread's again after it."""
+    second = ctypes.c_void_p()
+    call("cuCtxCreate_v2", ctypes.byref(second), 0, 1)
+    grow(64)
+    call("cuCtxSetCurrent", context)
+    return 2
+
+
 ended: list[bool] = []
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs are parked, woken and moved on simulated cards, by the real daemon and helper."""
 
+import json
 import os
 import re
 import shutil
@@ -8,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -21,6 +24,7 @@ from nvshared.units import MIB
 from tests import pages
 from tests.integration.conftest import BUILD, ROOT, Site, Start, wait_until
 from tests.integration.programs import FUTEX
+from tests.integration.test_start import free_port
 from tests.integration.test_turns import NVSHARECTL
 
 ENTRIES = ROOT / "libhook" / "simulator" / "table" / "entries.def"
@@ -407,7 +411,7 @@ def kill_helpers(daemon: subprocess.Popen[str]) -> int:
 @pytest.mark.parametrize(("script", "reason"), [
     ("read line; echo step x y z w; echo state running", "nonsense"),
     ("read line; head -c 100000 /dev/zero; echo; echo state running", "nonsense"),
-    ("exit 1", "none"),
+    ("exit 1", "ended without an answer"),
     # It is removed after its first answer, and no helper ever comes back.
     (f'read line; echo "$line" | {BUILD}/nvshare-checkpoint; rm "$0"', "No such file"),
 ], ids=["nonsense", "endless", "fails", "removed"])
@@ -560,4 +564,199 @@ def test_child_that_a_parked_program_forks_is_refused_by_the_driver(
     assert program.ask("ask_in_child()") == "3"
     assert only(control).state == "parked"
     program.check()
+    program.end()
+
+
+def refuse_all(control: Control, program: Program, reason: str) -> None:
+    """Each client is neither parked nor moved, a drain names the reason, and nothing changes."""
+    before = control.snapshot().clients
+    for client in before:
+        for order in (control.park, partial(control.move, gpu=str(1 - client.gpu))):
+            with pytest.raises(NvshareError, match=reason):
+                order(client.id)
+    assert [(pid, reason in why) for pid, why in control.drain_gpu("0")] == [
+        (client.pid, True) for client in before if client.gpu == 0]
+    program.check()
+    after = control.snapshot().clients
+    assert [(one.id, one.gpu, one.bytes_out) for one in after] == [
+        (one.id, one.gpu, 0) for one in before]
+
+
+def test_program_on_two_cards_is_neither_parked_nor_moved(site: Site, start: Start) -> None:
+    control = start()
+    program = Program(site)
+    assert program.ask("use_second_card()") == "2"
+    wait_until(lambda: len(control.snapshot().clients) == 2)
+    refuse_all(control, program, "it uses several GPUs")
+    program.end()
+
+
+def test_gang_of_two_programs_is_neither_parked_nor_moved(site: Site, start: Start) -> None:
+    control = start()
+    programs = [Program(site, environment={"NVSHARE_GANG": "g:2"}) for _ in range(2)]
+    refuse_all(control, programs[0], "it has its turns together with other programs")
+    for program in programs:
+        program.check()
+        program.end()
+
+
+def test_suspended_parked_program_stays_parked_when_it_waits_during_a_restart(
+    site: Site, start: Start
+) -> None:
+    state = site.folder / "state"
+    control = start("--state-dir", str(state))
+    program = Program(site)
+    client = only(control)
+    control.set_client_term(client.id, "suspended", 1)
+    park(site, control)
+    program.say("read()")
+    wait_until(lambda: only(control).waiting_usec > 0)
+    site.started[-2].terminate()
+    site.started[-2].wait()
+    control = start("--state-dir", str(state))
+    wait_until(lambda: {one.state for one in control.snapshot().clients} - {"restoring"} != set())
+    assert only(control).state == "parked"
+    assert used(site) == [0, 0]
+    control.set_client_term(only(control).id, "suspended", 0)
+    assert program.line() == program.right
+    program.end()
+
+
+def start_losing(site: Site, start: Start) -> tuple[Control, Callable[[int], None]]:
+    """A daemon, and a function after which the driver reports a card as lost."""
+    site.module = "tests.integration.changed"
+    lost = site.folder / "lost"
+    control = start("--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))
+
+    def lose(card: int) -> None:
+        (site.folder / "new").write_text(control.snapshot().gpus[card].uuid)
+        (site.folder / "new").rename(lost)
+        wait_until(lambda: control.snapshot().gpus[card].state == "lost")
+
+    return control, lose
+
+
+def test_parked_program_of_a_lost_card_wakes_on_the_other_card(site: Site, start: Start) -> None:
+    control, lose = start_losing(site, start)
+    program = Program(site)
+    park(site, control)
+    lose(0)
+    program.check()
+    wait_until(partial(is_on, control, 1))
+    assert used(site)[0] == 0
+    program.end()
+
+
+def test_program_is_not_moved_to_a_lost_card(site: Site, start: Start) -> None:
+    control, lose = start_losing(site, start)
+    program = Program(site)
+    lose(1)
+    with pytest.raises(NvshareError, match="gpu1 is lost"):
+        control.move(only(control).id, "1")
+    program.check()
+    assert only(control).gpu == 0
+    program.end()
+
+
+def test_program_that_the_other_card_does_not_take_goes_on_where_it_was(
+    site: Site, start: Start
+) -> None:
+    """For example, it is in a container that does not see that card, or the card is just lost."""
+    control = start(NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:101")
+    program = Program(site)
+    first = only(control)
+    with pytest.raises(NvshareError, match=r"was not moved: restore: .*\(101\)"):
+        control.move(first.id, "1")
+    program.check()
+    assert (only(control).id, only(control).gpu) == (first.id, 0)
+    lines = [line for line in site.log.read_text().splitlines() if "nvshare-checkpoint" in line]
+    assert len(lines) == 1
+    assert "wake failed: restore: " in lines[0]
+    program.end()
+
+
+POD = "8a1b2c3d-1111-2222-3333-444455556666"
+
+
+def test_status_top_metrics_history_and_pod_name_follow_a_moved_program(
+    site: Site, start: Start, bus: str
+) -> None:
+    site.module = "tests.integration.changed"
+    port, state = free_port(), site.folder / "state"
+    control = start("--metrics", str(port), "--state-dir", str(state), NVSHARE_TEST_POD=POD)
+    control.set_pods([(POD, "lab", "train", {"a" * 64: "main"})])
+
+    def run(*words: str) -> str:
+        return subprocess.run(
+            [*NVSHARECTL, "--bus", bus, *words], cwd=ROOT, capture_output=True, text=True,
+            check=True).stdout
+
+    def shown(said: str) -> list[tuple[int, str]]:
+        """GPU and tenant of each client in JSON."""
+        return [(one["gpu"], one["tenant"]) for one in json.loads(said)["clients"]]
+
+    def in_top() -> list[tuple[int, str]]:
+        with subprocess.Popen(
+            [*NVSHARECTL, "--bus", bus, "top", "--json"], cwd=ROOT, stdout=subprocess.PIPE,
+            text=True,
+        ) as top:
+            assert top.stdout is not None
+            line = top.stdout.readline()
+            top.kill()
+        return shown(line)
+
+    def measured() -> set[tuple[str, ...]]:
+        """GPU, pod and container of each client's metrics."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            text = answer.read().decode()
+        labels = [dict(re.findall(r'(\w+)="([^"]*)"', line)) for line in text.splitlines()
+                  if line.startswith("nvshare_client_state{")]
+        return {tuple(one[name] for name in ("gpu", "namespace", "pod", "container"))
+                for one in labels}
+
+    def used_gpus() -> set[str]:
+        lines = run("history", "--all", "--by", "gpu", "--csv").splitlines()
+        return {line.split(",")[2] for line in lines[1:]}
+
+    program = Program(site)
+    expected = [(0, "pod:lab/train")]
+    assert shown(run("--json", "status")) == in_top() == expected
+    assert measured() == {("0", "lab", "train", "main")}
+    control.move(only(control).id, "1")
+    program.check()
+    wait_until(partial(is_on, control, 1))
+    expected = [(1, "pod:lab/train")]
+    assert shown(run("--json", "status")) == in_top() == expected
+    assert measured() == {("1", "lab", "train", "main")}
+    assert used(site)[0] == 0
+    wait_until(lambda: len(used_gpus()) == 2)
+    program.end()
+
+
+FILLS_CARDS = """
+import ctypes
+cuda, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+cuda.cuInit(0)
+for card in (0, 1):
+    cuda.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, card)
+    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(900 << 20)) == 0
+print("full", flush=True)
+input()
+"""
+
+
+def test_program_that_no_card_has_memory_for_wakes_once_a_card_has(
+    site: Site, start: Start
+) -> None:
+    control = start()
+    program = Program(site)
+    assert program.ask("grow(600)") == "600"
+    park(site, control)
+    foreign = site.program([sys.executable, "-c", FILLS_CARDS], {"LD_PRELOAD": ""})
+    assert foreign.stdout is not None
+    assert foreign.stdout.readline() == "full\n"
+    program.say("read()")
+    wait_until(lambda: only(control).waiting_usec > 0)
+    foreign.kill()
+    assert program.line() == program.right
     program.end()

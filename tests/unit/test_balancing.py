@@ -32,8 +32,8 @@ def manager(time: Time) -> Manager:
 
 def join(manager: Manager, size: int = 40 * GIB, **fields: Any) -> Client:
     """A client that wants the first card."""
-    client = Client(
-        manager.next_id(), manager.gpus[0], replace(peer(uid=0), **fields), Noted())
+    id = manager.next_id()
+    client = Client(id, manager.gpus[0], replace(peer(id, uid=0), **fields), Noted())
     client.gpu.join(
         client, Memory(allocated=size, host=size), running=False, wants=True, commit=size)
     return client
@@ -41,7 +41,8 @@ def join(manager: Manager, size: int = 40 * GIB, **fields: Any) -> Client:
 
 def run(manager: Manager, card: int, size: int) -> None:
     """A client that has its gate open."""
-    client = Client(manager.next_id(), manager.gpus[card], peer(uid=0), Noted())
+    id = manager.next_id()
+    client = Client(id, manager.gpus[card], peer(id, uid=0), Noted())
     client.gpu.join(
         client, Memory(allocated=size, resident=size, room=size), running=True, wants=False,
         commit=size)
@@ -83,11 +84,11 @@ def test_balancing_chooses_no_client_when_all_clients_fit_together(
 
 
 @pytest.mark.parametrize("fields", [
-    {"gang": "all"}, {"is_contained": True}, {"pid": 0},
+    {"gang": "all"}, {"is_contained": True}, {"pid": 0}, {"pid": 4711},
     {"tenants": (*peer().tenants, Tenant(Kind.POD, "00000001-0000-0000-0000-000000000000"))},
     {"tenants": (*peer().tenants, Tenant(Kind.JOB, "7"))},
 ])
-def test_balancing_chooses_no_clients_of_gangs_pods_jobs_or_containers(
+def test_balancing_chooses_no_clients_of_gangs_pods_jobs_containers_or_one_process(
     manager: Manager, time: Time, fields: dict[str, Any],
 ) -> None:
     join(manager, **fields)

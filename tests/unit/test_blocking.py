@@ -27,7 +27,7 @@ ALLOWED = {
     ("sharing/safebudget.py", "__init__"): "at the start",
     ("sharing/unshared.py", "_identify"): "in a lane",
     ("sharing/unshared.py", "_open"): "in a lane",
-    ("sharing/unshared.py", "room"): "in a lane",
+    ("sharing/moving.py", "free_host_memory"): "in a lane",
     ("sharing/remembered.py", "_store"): "in a lane, but for the end",
     ("settings/state.py", "_replace"): "in the thread of its file",
     ("report/trace.py", "_put"): "in a thread",

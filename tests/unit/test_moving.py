@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs may cost that cannot be parked."""
+"""When clients are parked, what the log says of failures, and what helpers may cost."""
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from nvshared.errors import NvshareError
 from nvshared.machine.checkpoint import Answer, Step
-from nvshared.machine.nvml import Sample
+from nvshared.machine.nvml import Process, Sample
+from nvshared.scheduler.events import Memory
 from nvshared.sharing import moving
-from nvshared.sharing.gpu import GPU
+from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
+from nvshared.units import GIB
 from tests.unit.scripted import DEFAULTS, FACTS, Noted, Time, joined
 
 
 class QuietHook:
     """A hook that keeps its threads out of the driver when it is told to."""
 
-    wanted = False
+    has_turn = False
 
     async def park(self, *, ahead: bool) -> None:
         """As Parkable.park."""
@@ -99,3 +104,133 @@ def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal() -> Non
 
     asyncio.run(park_and_idle())
     assert asked == ["state", "park"]
+
+
+@asynccontextmanager
+async def parking(
+    *answers: Answer | NvshareError, memory: Memory | None = None, budget: int = 200 * GIB
+) -> AsyncIterator[tuple[Time, Client, moving.Moving]]:
+    """A client, and the answers of nvshare-checkpoint, of which the last one is repeated."""
+    left = list(answers) or [Answer("running")]
+
+    async def ask(*_: object) -> Answer:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, NvshareError):
+            raise answer
+        return answer
+
+    time = Time()
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    manager.budget.resize(budget)
+    gpu = manager.add(FACTS, Sample(), gather=False)
+    client = joined(gpu, 1, Noted(), memory)
+    client.parkable = QuietHook()
+    yield time, client, moving.Moving([gpu], ask)
+
+
+async def test_idle_client_whose_hook_refuses_is_not_parked_again_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(_: QuietHook, *, ahead: bool) -> None:
+        raise NvshareError("its threads do not rest")
+
+    monkeypatch.setattr(QuietHook, "park", refuse)
+    async with parking() as (time, client, one):
+        one.deep_idle = 0
+        with pytest.raises(NvshareError, match="do not rest"):
+            await one.park(client, ahead=True)
+        assert not one._is_idle_for_long(client)
+        time.pass_by(moving.PASSES_IN)
+        assert one._is_idle_for_long(client)
+
+
+async def test_park_fails_once_the_card_is_lost_during_the_eviction() -> None:
+    async with parking(memory=Memory(allocated=GIB, resident=GIB, room=GIB)) as (_, client, one):
+        park = asyncio.create_task(one.park(client))
+        while not client.leaving:           # noqa: ASYNC110
+            await asyncio.sleep(0)
+        client.gpu.lose("it fell off the bus")
+        with pytest.raises(NvshareError, match="gpu0 is lost"):
+            await park
+        assert (client.parking, client.leaving) == ("", False)
+
+
+async def test_park_of_a_client_that_ends_meanwhile_fails_as_it_has_ended() -> None:
+    async with parking() as (_, client, one):
+        def end(done: Callable[[], None]) -> None:
+            client.gpu.leave(client)
+            done()
+
+        client.gpu.request_sample = end
+        with pytest.raises(NvshareError, match="has ended"):
+            await one.park(client)
+
+
+@pytest.mark.parametrize(("free", "budget", "reason"), [
+    (3 * GIB, 200 * GIB, ""), (2 * GIB, 200 * GIB, "its control group or the host"),
+    (3 * GIB, 2 * GIB, "the host budget"),
+])
+async def test_client_is_parked_only_if_the_host_has_memory_for_its_context(
+    monkeypatch: pytest.MonkeyPatch, free: int, budget: int, reason: str
+) -> None:
+    monkeypatch.setattr(moving, "free_host_memory", lambda _pid: free)
+    answers = Answer("running"), Answer("checkpointed")
+    async with parking(*answers, budget=budget) as (_, client, one):
+        client.gpu.sample = Sample(processes=(Process(client.peer.pid, 3 * GIB),))
+        if reason:
+            with pytest.raises(NvshareError, match=f"{reason} has too little left for its 3072"):
+                await one.park(client)
+            assert not client.unparkable
+        else:
+            await one.park(client)
+        assert client.context == (0 if reason else 3 * GIB)
+
+
+async def test_failing_helper_is_one_error_with_its_words_until_it_succeeds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(moving, "AGAIN", 0)
+
+    def errors() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]
+
+    broken = Answer("none", (Step("init", 999, 0, "unknown error"),))
+    async with parking(*[broken] * 3, Answer("running"), broken) as (_, client, one):
+        for _ in range(3):
+            with pytest.raises(NvshareError, match="unknown error"):
+                await one.park(client)
+        assert errors() == [
+            "python[4001]: nvshare-checkpoint state failed: init: unknown error (999)"]
+        await one._try(client, "state")
+        await one._try(client, "state")
+        assert len(errors()) == 2
+
+
+async def test_program_that_the_driver_refuses_to_checkpoint_is_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = Answer("running", (Step("checkpoint", 801, 0, "operation not supported"),))
+    async with parking(Answer("running"), refused) as (_, client, one):
+        with pytest.raises(NvshareError, match="not supported"):
+            await one.park(client)
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+
+
+async def test_idle_clients_are_parked_while_another_one_is_being_evicted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ask(command: str, *_: object) -> Answer:
+        return Answer("running" if command == "state" else "checkpointed")
+
+    monkeypatch.setattr(moving, "IDLE_CHECK_EVERY", 0)
+    async with parking() as (_, slow, one):
+        one.deep_idle, one._ask = 0, ask
+        monkeypatch.setattr(slow.gpu.scheduler, "rests", lambda id: id != slow.id)
+        others = [joined(slow.gpu, number, Noted()) for number in (2, 3, 4)]
+        for client in others:
+            client.parkable = QuietHook()
+        watch = asyncio.create_task(one.watch())
+        while any(client.parking != moving.PARKED for client in others):    # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert slow.parking == moving.PARKING
+        watch.cancel()

@@ -43,7 +43,7 @@ async def play(
     time = Time()
     script(monkeypatch)
     monkeypatch.setattr(unshared, "AGAIN", 0.0)
-    monkeypatch.setattr(unshared, "room", lambda _pid: room)
+    monkeypatch.setattr(unshared, "free_host_memory", lambda _pid: room)
     gpu = GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
     heard: list[Event] = []
     gpu.happens.connect(lambda _now, event: heard.append(event))
