@@ -392,11 +392,11 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     case NVSHARE_LOAD:
         swap_in(client, order);
         break;
-    case NVSHARE_PREALLOCATE:
-    case NVSHARE_STORE:
-        break;                       /* above */
-    case NVSHARE_YIELD:
-        break;                       /* the order that it names is answered already */
+    case NVSHARE_PREALLOCATE:        /* above */
+    case NVSHARE_STORE:              /* above */
+    case NVSHARE_YIELD:              /* the order that it names is answered already */
+    case NVSHARE_UNPARK:             /* the client is not parked: park.c receives UNPARK */
+        break;
     case NVSHARE_QUEUED:
         waiting_for(client, order);
         break;
@@ -415,8 +415,6 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     case NVSHARE_PARK:
         park(client, order);
         break;
-    case NVSHARE_UNPARK:
-        break;                       /* the client is not parked: park.c receives UNPARK */
     case NVSHARE_REFUSED:
         /* Too late to run unshared: memory may be swapped out. */
         debug("nvshared refuses this client (reason %u); trying again", order->refusal);

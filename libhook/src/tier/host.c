@@ -55,6 +55,7 @@
 #include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/own_thread.h"
+#include "driver/ring.h"
 #include "flight/capture.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -381,7 +382,6 @@ void host_leave_context(struct client *client, bool drained)
  * memory_lock is held, and released meanwhile; no other thread removes slabs then. */
 static bool release_slab(struct client *client, struct host_slab *slab)
 {
-    struct host_slab **link = &client->host_slabs;
     pthread_mutex_unlock(&memory_lock);
     bool free_of_driver = slab->state != REGISTERED || unregister_memory(slab->memory);
     if (free_of_driver)
@@ -389,9 +389,7 @@ static bool release_slab(struct client *client, struct host_slab *slab)
     pthread_mutex_lock(&memory_lock);
     if (!free_of_driver)
         return false;
-    while (*link != slab)
-        link = &(*link)->next;
-    *link = slab->next;
+    LIST_REMOVE(client->host_slabs, slab);
     if (client->host_room == slab)
         client->host_room = slab->next;
     client->host_empty--;
