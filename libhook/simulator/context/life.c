@@ -97,9 +97,9 @@ void context_end(struct context *context)
         object_remove(context);
     if (context->owner != context)
         return;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     allocations_each(context, free_allocation);
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     shared_count_context(context->device->gpu, -1);
     shared_give_back(context->device->gpu, context_cost());
 }

@@ -5,7 +5,8 @@
 #include "driver/device.h"
 #include "driver/entry.h"
 
-GETTER(cuDeviceGet, (CUdevice *device, int ordinal), ENTRY_INIT, device, device_check(ordinal), ordinal)
+GETTER(cuDeviceGet, (CUdevice *device, int ordinal), ENTRY_INIT, device, device_check(ordinal),
+       ordinal)
 
 GETTER(cuDeviceGetCount, (int *count), ENTRY_INIT, count, CUDA_SUCCESS, device_count())
 
@@ -30,10 +31,11 @@ static CUresult get_uuid(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-FORWARD_BOTH(cuDeviceGetUuid, _v2, (CUuuid *uuid, CUdevice device), ENTRY_INIT, get_uuid(uuid, device))
+FORWARD_BOTH(cuDeviceGetUuid, _v2, (CUuuid *uuid, CUdevice device), ENTRY_INIT,
+             get_uuid(uuid, device))
 
-GETTER(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), ENTRY_INIT, bytes, device_check(device),
-       shared_total(device_at(device)->gpu))
+GETTER(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), ENTRY_INIT, bytes,
+       device_check(device), shared_total(device_at(device)->gpu))
 
 static unsigned capped(uint64_t bytes)
 {

@@ -285,49 +285,23 @@ static CUresult run_meet(struct device *device, const uint64_t *arguments,
     return await_word(device, arguments, doomed, 1, true);
 }
 
-static size_t reach_words(const uint64_t *arguments, int index)
-{
-    return index == 0 ? arguments[1] * 8 : 0;
-}
-
-static size_t reach_checksum(const uint64_t *arguments, int index)
-{
-    return index == 0 ? arguments[1] * 8 : index == 2 ? 8 : 0;
-}
-
-static size_t reach_examine(const uint64_t *arguments, int index)
-{
-    return index == 0 ? arguments[1] * 16 : index == 4 ? arguments[1] * 40 : 0;
-}
-
-static size_t reach_add(const uint64_t *arguments, int index)
-{
-    return index < 3 ? arguments[3] * 8 : 0;
-}
-
-static size_t reach_flag(const uint64_t *arguments, int index)
-{
-    (void)arguments;
-    return index == 0 ? 4 : 0;
-}
-
-static size_t reach_nothing(const uint64_t *arguments, int index)
-{
-    (void)arguments, (void)index;
-    return 0;
-}
-
 static const struct kernel kernels[] = {
-    {"nvshare_fill", 3, run_fill, reach_words},
-    {"nvshare_step", 3, run_step, reach_words},
-    {"nvshare_advance", 3, run_advance, reach_words},
-    {"nvshare_add", 4, run_add, reach_add},
-    {"nvshare_checksum", 3, run_checksum, reach_checksum},
-    {"nvshare_examine", 5, run_examine, reach_examine},
-    {"nvshare_spin", 1, run_spin, reach_nothing},
-    {"nvshare_wait_flag", 2, run_wait_flag, reach_flag},
-    {"nvshare_meet", 2, run_meet, reach_flag},
+    {"nvshare_fill", 3, run_fill, {[0] = {1, 8}}},
+    {"nvshare_step", 3, run_step, {[0] = {1, 8}}},
+    {"nvshare_advance", 3, run_advance, {[0] = {1, 8}}},
+    {"nvshare_add", 4, run_add, {{3, 8}, {3, 8}, {3, 8}}},
+    {"nvshare_checksum", 3, run_checksum, {[0] = {1, 8}, [2] = {-1, 8}}},
+    {"nvshare_examine", 5, run_examine, {[0] = {1, 16}, [4] = {1, 40}}},
+    {"nvshare_spin", 1, run_spin, {{0, 0}}},
+    {"nvshare_wait_flag", 2, run_wait_flag, {[0] = {-1, 4}}},
+    {"nvshare_meet", 2, run_meet, {[0] = {-1, 4}}},
 };
+
+size_t kernel_reach(const struct kernel *kernel, const uint64_t *arguments, int index)
+{
+    int count = kernel->reach[index].count;
+    return kernel->reach[index].bytes * (count < 0 ? 1 : arguments[count]);
+}
 
 const struct kernel *kernel_named(const char *name, size_t length)
 {

@@ -38,8 +38,14 @@ struct kernel {
     /* `doomed` comes true when memory is unmapped that it touches. */
     CUresult (*run)(struct device *device, const uint64_t *arguments,
                     const _Atomic bool *doomed);
-    /* Bytes touched through parameter `index`; 0 if it is no pointer. */
-    size_t (*reach)(const uint64_t *arguments, int index);
+    /* Of each parameter that is a pointer: the elements' size in bytes, and the parameter that
+     * counts them; -1: there is one. */
+    struct {
+        int count;
+        size_t bytes;
+    } reach[KERNEL_ARGUMENTS];
 };
 
+/* Bytes touched through parameter `index`; 0 if it is no pointer. */
+size_t kernel_reach(const struct kernel *kernel, const uint64_t *arguments, int index);
 const struct kernel *kernel_named(const char *name, size_t length);

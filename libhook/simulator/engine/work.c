@@ -278,7 +278,7 @@ bool work_touches(const struct work *work, CUdeviceptr base, size_t size)
     case WORK_KERNEL:
         for (int i = 0; i < work->launch.kernel->parameters; i++)
             if (overlaps(base, size, work->launch.arguments[i],
-                         work->launch.kernel->reach(work->launch.arguments, i)))
+                         kernel_reach(work->launch.kernel, work->launch.arguments, i)))
                 return true;
         return false;
     case WORK_COPY:

@@ -73,9 +73,9 @@ static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descr
         free(array);
         return result;
     }
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     allocation_find(array->memory)->hidden = true;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     object_add(array, OBJECT_ARRAY);
     *handle = (CUarray)array;
     return CUDA_SUCCESS;
@@ -103,11 +103,11 @@ static CUresult array_end(CUarray handle)
     if (result != CUDA_SUCCESS)
         return result;
     object_remove(array);
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     struct allocation *allocation = allocation_find(array->memory);
     if (allocation != NULL && allocation->base == array->memory)
         device_free(allocation);
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     free(array);
     return CUDA_SUCCESS;
 }

@@ -28,12 +28,12 @@ static CUresult allocate(void **memory, size_t size, enum allocation_kind kind, 
         munmap(mapped, whole_pages(size));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     host_map(mapped, size, residency);
     struct allocation *allocation = allocation_add((uintptr_t)mapped, size, kind, context);
     allocation->flags = flags;
     allocation->residency = residency;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     *memory = mapped;
     return CUDA_SUCCESS;
 }
@@ -72,23 +72,23 @@ API(cuMemAllocManaged, CUdeviceptr *address, size_t size, unsigned int flags)
 /* Work in flight may use it: as the driver, wait for all of the context. */
 static CUresult release(void *memory, enum allocation_kind kind, CUresult unknown)
 {
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     struct allocation *allocation = allocation_find((uintptr_t)memory);
     bool ours = allocation != NULL && allocation->base == (uintptr_t)memory
         && allocation->kind == kind;
     struct context *context = ours ? allocation->context : NULL;
     bool inside = allocation != NULL && allocation->kind == kind;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     if (!ours)
         return inside ? CUDA_ERROR_INVALID_VALUE : unknown;
     CUresult result = context_drain(context);
     if (result != CUDA_SUCCESS)
         return result;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     allocation = allocation_find((uintptr_t)memory);
     if (allocation != NULL && allocation->base == (uintptr_t)memory)
         host_free(allocation);
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     return CUDA_SUCCESS;
 }
 
@@ -117,12 +117,11 @@ static CUresult register_memory(void *memory, size_t size, unsigned flags)
         return CUDA_ERROR_NOT_SUPPORTED;
     if (!is_mapped(memory, size) || space_is_device((uintptr_t)memory))
         return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    LOCKED(allocations_lock);
     bool mapped = host_map(memory, size, NULL);
     if (mapped)
         allocation_add((uintptr_t)memory, size, REGISTERED_HOST, context_current())->flags =
             CU_MEMHOSTREGISTER_DEVICEMAP;
-    allocations_unlock();
     return mapped ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
@@ -143,10 +142,10 @@ static bool is_mapped_by_program(CUdeviceptr address)
 
 static bool is_known(CUdeviceptr address)
 {
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     const struct allocation *allocation = allocation_find(address);
     bool known = allocation != NULL && !allocation->hidden;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     return known || is_mapped_by_program(address);
 }
 
@@ -170,9 +169,9 @@ static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flag
 {
     if (address == NULL || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     bool locked = is_locked(allocation_find((uintptr_t)memory));
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     if (!locked && !is_mapped_by_program((uintptr_t)memory))
         return CUDA_ERROR_INVALID_VALUE;
     *address = (uintptr_t)memory;
@@ -187,12 +186,12 @@ API(cuMemHostGetFlags, unsigned int *flags, void *memory)
     ENTER(ENTRY_CONTEXT);
     if (flags == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     struct allocation *allocation = allocation_find((uintptr_t)memory);
     bool locked = is_locked(allocation);
     if (locked)
         *flags = allocation->flags;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     if (!locked && is_mapped_by_program((uintptr_t)memory)) {
         *flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
         return CUDA_SUCCESS;

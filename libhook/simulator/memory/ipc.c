@@ -31,7 +31,7 @@ API(cuIpcGetMemHandle, CUipcMemHandle *result, CUdeviceptr address)
         return CUDA_ERROR_INVALID_VALUE;
     struct handle handle = {.magic = HANDLE_MAGIC, .pid = getpid()};
     CUresult found = CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     const struct allocation *allocation = allocation_find(address);
     if (allocation != NULL && allocation->kind == ALLOCATED && !allocation->hidden) {
         space_lock_to_write();
@@ -42,7 +42,7 @@ API(cuIpcGetMemHandle, CUipcMemHandle *result, CUdeviceptr address)
         handle.size = allocation->size;
         space_unlock();
     }
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     memset(result, 0, sizeof *result);
     memcpy(result, &handle, sizeof handle);
     return found;
@@ -77,9 +77,9 @@ static CUresult open_handle(CUdeviceptr *address, CUipcMemHandle given)
         physical_drop(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     allocation_add(base + handle.offset, handle.size, ALLOCATED_IMPORT, context_current());
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     *address = base + handle.offset;
     return CUDA_SUCCESS;
 }
@@ -103,12 +103,11 @@ API(cuIpcCloseMemHandle, CUdeviceptr address)
     CUresult result = context_drain(context_current());
     if (result != CUDA_SUCCESS)
         return result;
-    allocations_lock();
+    LOCKED(allocations_lock);
     struct allocation *allocation = allocation_find(address);
     bool ours = allocation != NULL && allocation->base == address
         && allocation->kind == ALLOCATED_IMPORT;
     if (ours)
         device_free(allocation);
-    allocations_unlock();
     return ours ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

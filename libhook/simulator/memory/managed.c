@@ -38,11 +38,10 @@ static CUresult advise(CUdeviceptr address, size_t size, CUmem_advise advice, CU
         || (advice > CU_MEM_ADVISE_UNSET_READ_MOSTLY
             && managed_check((int)place.type, place.id) != CUDA_SUCCESS))
         return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    LOCKED(allocations_lock);
     struct residency *residency = managed_at(address, size);
     if (residency != NULL)
         residency_advise(residency, address, size, advice, place);
-    allocations_unlock();
     return residency != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -56,11 +55,10 @@ static CUresult attribute_of(void *data, size_t room, CUmem_range_attribute attr
 {
     if (data == NULL || room < sizeof(int) || room % sizeof(int) != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    LOCKED(allocations_lock);
     const struct residency *residency = managed_at(address, size);
     bool told = residency != NULL
         && residency_attribute(residency, address, size, attribute, data, room);
-    allocations_unlock();
     return told ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -51,7 +51,7 @@ static CUresult free_memory(CUdeviceptr address)
 {
     if (address == 0)
         return CUDA_SUCCESS;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     struct allocation *allocation = allocation_find(address);
     bool ours = allocation != NULL && allocation->base == address && !allocation->hidden
         && (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_POOL
@@ -61,7 +61,7 @@ static CUresult free_memory(CUdeviceptr address)
     ours = ours && !allocation->freeing;
     if (ours && pooled)
         allocation->freeing = allocation->lost = true;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     if (!ours)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = context_check(context);
@@ -73,7 +73,7 @@ static CUresult free_memory(CUdeviceptr address)
     result = context_drain(context);        /* as in the driver: what is in flight may use it */
     if (result != CUDA_SUCCESS)
         return result;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     allocation = allocation_find(address);
     if (allocation == NULL || allocation->base != address)
         result = CUDA_ERROR_INVALID_VALUE;   /* another thread was faster */
@@ -81,7 +81,7 @@ static CUresult free_memory(CUdeviceptr address)
         host_free(allocation);
     else
         device_free(allocation);
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     return result;
 }
 
@@ -102,14 +102,14 @@ API(cuMemGetInfo_v2, size_t *free_bytes, size_t *total_bytes)
 static bool find_range(CUdeviceptr address, CUdeviceptr *base, size_t *size)
 {
     bool found = false;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     struct allocation *allocation = allocation_find(address);
     if (allocation != NULL && !allocation->hidden) {
         found = true;
         *base = allocation->base;
         *size = allocation->size;
     }
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     if (found)
         return true;
     space_lock_to_read();

@@ -32,7 +32,7 @@ static size_t whole(size_t size, size_t grain)
 static bool from_allocation(CUdeviceptr address, struct known *known)
 {
     bool found = false;
-    allocations_lock();
+    LOCKED(allocations_lock);
     const struct allocation *allocation = allocation_find(address);
     if (allocation != NULL && !allocation->hidden) {
         found = true;
@@ -52,7 +52,6 @@ static bool from_allocation(CUdeviceptr address, struct known *known)
             .ipc = allocation->kind == ALLOCATED, .host = !device,
             .sync_memops = allocation->sync_memops};
     }
-    allocations_unlock();
     return found;
 }
 
@@ -79,15 +78,28 @@ static CUresult tell(const struct known *known, CUpointer_attribute attribute,
                      CUdeviceptr address, void *value)
 {
     switch ((int)attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *(CUcontext *)value = (CUcontext)known->context;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *(unsigned *)value = known->type;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *(CUdeviceptr *)value = address;
-        return CUDA_SUCCESS;
+#define TELL(name, type, is)                                                             \
+    case CU_POINTER_ATTRIBUTE_##name: *(type *)value = (is); return CUDA_SUCCESS;
+    TELL(CONTEXT, CUcontext, (CUcontext)known->context)
+    TELL(MEMORY_TYPE, unsigned, known->type)
+    TELL(DEVICE_POINTER, CUdeviceptr, address)
+    TELL(SYNC_MEMOPS, bool, known->sync_memops)
+    TELL(BUFFER_ID, unsigned long long, known->id)
+    TELL(IS_MANAGED, bool, known->managed)
+    TELL(DEVICE_ORDINAL, int, known->device->ordinal)
+    TELL(IS_LEGACY_CUDA_IPC_CAPABLE, bool, known->ipc)
+    TELL(RANGE_START_ADDR, CUdeviceptr, known->base)
+    TELL(RANGE_SIZE, size_t, known->size)
+    TELL(MAPPED, bool, true)
+    TELL(ALLOWED_HANDLE_TYPES, cuuint64_t, known->handle_types)
+    TELL(IS_GPU_DIRECT_RDMA_CAPABLE, bool, false)
+    TELL(IS_HW_DECOMPRESS_CAPABLE, bool, false)
+    TELL(ACCESS_FLAGS, unsigned, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    TELL(MEMPOOL_HANDLE, CUmemoryPool, (CUmemoryPool)known->pool)
+    TELL(MAPPING_SIZE, size_t, known->mapping_size)
+    TELL(MAPPING_BASE_ADDR, CUdeviceptr, known->mapping_base)
+    TELL(MEMORY_BLOCK_ID, unsigned long long, known->id)
+#undef TELL
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *(void **)value = known->host ? (void *)(uintptr_t)address : NULL;
         return known->host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -96,52 +108,6 @@ static CUresult tell(const struct known *known, CUpointer_attribute attribute,
         if (known->managed)
             *(struct tokens *)value = (struct tokens){0};
         return known->managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-        *(bool *)value = known->sync_memops;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        *(unsigned long long *)value = known->id;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-        *(bool *)value = known->managed;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *(int *)value = known->device->ordinal;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *(bool *)value = known->ipc;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        *(CUdeviceptr *)value = known->base;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        *(size_t *)value = known->size;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-        *(bool *)value = true;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(cuuint64_t *)value = known->handle_types;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-        *(bool *)value = false;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        *(unsigned *)value = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)value = (CUmemoryPool)known->pool;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-        *(size_t *)value = known->mapping_size;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-        *(CUdeviceptr *)value = known->mapping_base;
-        return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-        *(unsigned long long *)value = known->id;
-        return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_VALUE;
 }
@@ -238,10 +204,9 @@ API(cuPointerSetAttribute, const void *value, CUpointer_attribute attribute, CUd
         return CUDA_ERROR_NOT_SUPPORTED;
     if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
         return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    LOCKED(allocations_lock);
     struct allocation *allocation = allocation_find(address);
     if (allocation != NULL)
         allocation->sync_memops = *(const unsigned *)value != 0;
-    allocations_unlock();
     return allocation != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

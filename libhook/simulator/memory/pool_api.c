@@ -18,11 +18,10 @@ API(cuMemPoolCreate, CUmemoryPool *handle, const CUmemPoolProps *properties)
     if (((unsigned)properties->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
-    allocations_lock();
+    LOCKED(allocations_lock);
     struct pool *pool = pool_make(device_at(properties->location.id), properties->maxSize);
     pool->handle_types = properties->handleTypes;
     *handle = (CUmemoryPool)pool;
-    allocations_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -34,12 +33,11 @@ API(cuMemPoolDestroy, CUmemoryPool handle)
     if (pool == NULL || pool->device->default_pool == pool)
         return CUDA_ERROR_INVALID_VALUE;
     object_remove(pool);
-    allocations_lock();
+    LOCKED(allocations_lock);
     pool_shrink(pool, 0);
     pool->threshold = 0;
     if (pool->device->current_pool == pool)
         pool->device->current_pool = NULL;
-    allocations_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -49,9 +47,8 @@ API(cuMemPoolTrimTo, CUmemoryPool handle, size_t keep)
     struct pool *pool = pool_from(handle);
     if (pool == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    LOCKED(allocations_lock);
     pool_shrink(pool, keep);
-    allocations_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -97,9 +94,8 @@ static CUresult attribute_locked(CUmemoryPool handle, CUmemPool_attribute name, 
     struct pool *pool = pool_from(handle);
     if (pool == NULL || value == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    LOCKED(allocations_lock);
     CUresult result = attribute(pool, name, value, set);
-    allocations_unlock();
     return result;
 }
 
@@ -121,9 +117,8 @@ API(cuDeviceSetMemPool, CUdevice ordinal, CUmemoryPool handle)
         return CUDA_ERROR_INVALID_DEVICE;
     if (pool == NULL || pool->device != device_at(ordinal))
         return CUDA_ERROR_INVALID_VALUE;
-    allocations_lock();
+    LOCKED(allocations_lock);
     pool->device->current_pool = pool;
-    allocations_unlock();
     return CUDA_SUCCESS;
 }
 
@@ -160,10 +155,9 @@ API(cuMemPoolSetAccess, CUmemoryPool pool, const CUmemAccessDesc *list, size_t c
         if (result != CUDA_SUCCESS)
             return result;
     }
-    allocations_lock();
+    LOCKED(allocations_lock);
     for (size_t i = 0; i < count; i++)
         open_to(pool_from(pool), &list[i]);
-    allocations_unlock();
     return CUDA_SUCCESS;
 }
 

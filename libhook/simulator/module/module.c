@@ -85,14 +85,14 @@ static CUresult make_variables(const char *text, struct module *module)
 
 static void drop_variables(struct module *module)
 {
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     for (size_t i = 0; i < module->variable_count; i++) {
         struct allocation *allocation = allocation_find(module->variables[i].address);
         if (allocation != NULL && allocation->base == module->variables[i].address
             && allocation->kind == ALLOCATED_VARIABLE)
             device_free(allocation);         /* else it went with its context */
     }
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     free(module->variables);
 }
 

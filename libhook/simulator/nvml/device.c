@@ -72,8 +72,7 @@ static nvmlReturn_t count(unsigned *devices)
     return NVML_SUCCESS;
 }
 
-NVML_FORWARD(nvmlDeviceGetCount, (unsigned *devices), count(devices))
-NVML_FORWARD(nvmlDeviceGetCount_v2, (unsigned *devices), count(devices))
+NVML_BOTH(nvmlDeviceGetCount, nvmlDeviceGetCount_v2, (unsigned *devices), count(devices))
 
 nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device)
 {
@@ -82,10 +81,8 @@ nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device)
     return NVML_SUCCESS;
 }
 
-NVML_FORWARD(nvmlDeviceGetHandleByIndex, (unsigned index, nvmlDevice_t *device),
-        nvml_at_index(index, device))
-NVML_FORWARD(nvmlDeviceGetHandleByIndex_v2, (unsigned index, nvmlDevice_t *device),
-        nvml_at_index(index, device))
+NVML_BOTH(nvmlDeviceGetHandleByIndex, nvmlDeviceGetHandleByIndex_v2,
+          (unsigned index, nvmlDevice_t *device), nvml_at_index(index, device))
 
 NVML(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 {
@@ -115,10 +112,8 @@ static nvmlReturn_t by_bus(const char *id, nvmlDevice_t *device)
     return NVML_ERROR_NOT_FOUND;
 }
 
-NVML_FORWARD(nvmlDeviceGetHandleByPciBusId, (const char *id, nvmlDevice_t *device),
-        by_bus(id, device))
-NVML_FORWARD(nvmlDeviceGetHandleByPciBusId_v2, (const char *id, nvmlDevice_t *device),
-        by_bus(id, device))
+NVML_BOTH(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2,
+          (const char *id, nvmlDevice_t *device), by_bus(id, device))
 
 /* A figure of a device. */
 #define NVML_FIGURE(name, type, figure)                                                  \
@@ -156,8 +151,8 @@ static nvmlReturn_t pci_info(nvmlDevice_t device, struct pci *pci)
     return NVML_SUCCESS;
 }
 
-NVML_FORWARD(nvmlDeviceGetPciInfo_v2, (nvmlDevice_t device, struct pci *pci), pci_info(device, pci))
-NVML_FORWARD(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, struct pci *pci), pci_info(device, pci))
+NVML_BOTH(nvmlDeviceGetPciInfo_v2, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, struct pci *pci),
+          pci_info(device, pci))
 
 NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, struct memory *memory)
 {

@@ -27,8 +27,7 @@ static nvmlReturn_t start(void)
     return open ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-NVML_FORWARD(nvmlInit, (void), start())
-NVML_FORWARD(nvmlInit_v2, (void), start())
+NVML_BOTH(nvmlInit, nvmlInit_v2, (void), start())
 
 NVML(nvmlInitWithFlags, unsigned flags)
 {
@@ -57,24 +56,17 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
 const char *nvmlErrorString(nvmlReturn_t code)
 {
     switch ((int)code) {
-    case NVML_SUCCESS:
-        return "Success";
-    case NVML_ERROR_UNINITIALIZED:
-        return "Uninitialized";
-    case NVML_ERROR_INVALID_ARGUMENT:
-        return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED:
-        return "Not Supported";
-    case NVML_ERROR_NOT_FOUND:
-        return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE:
-        return "Insufficient Size";
-    case NVML_ERROR_DRIVER_NOT_LOADED:
-        return "Driver Not Loaded";
-    case NVML_ERROR_TIMEOUT:
-        return "Timeout";
-    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
-        return "Argument Version Mismatch";
+#define TEXT(code, text) case code: return text;
+    TEXT(NVML_SUCCESS, "Success")
+    TEXT(NVML_ERROR_UNINITIALIZED, "Uninitialized")
+    TEXT(NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument")
+    TEXT(NVML_ERROR_NOT_SUPPORTED, "Not Supported")
+    TEXT(NVML_ERROR_NOT_FOUND, "Not Found")
+    TEXT(NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size")
+    TEXT(NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded")
+    TEXT(NVML_ERROR_TIMEOUT, "Timeout")
+    TEXT(NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Argument Version Mismatch")
+#undef TEXT
     }
     return "Unknown Error";
 }
@@ -110,8 +102,8 @@ static nvmlReturn_t cuda_version(int *version)
     return NVML_SUCCESS;
 }
 
-NVML_FORWARD(nvmlSystemGetCudaDriverVersion, (int *version), cuda_version(version))
-NVML_FORWARD(nvmlSystemGetCudaDriverVersion_v2, (int *version), cuda_version(version))
+NVML_BOTH(nvmlSystemGetCudaDriverVersion, nvmlSystemGetCudaDriverVersion_v2, (int *version),
+          cuda_version(version))
 
 NVML(nvmlSystemGetProcessName, unsigned pid, char *name, unsigned room)
 {

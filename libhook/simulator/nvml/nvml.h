@@ -32,6 +32,11 @@ typedef struct gpu *nvmlDevice_t;
         return call;                                                                     \
     }
 
+/* Versions of a function that do the same. */
+#define NVML_BOTH(name, other, parameters, call)                                         \
+    NVML_FORWARD(name, parameters, call)                                                 \
+    NVML_FORWARD(other, parameters, call)
+
 #define REQUIRE(condition)                                                               \
     do {                                                                                 \
         if (!nvml_running())                                                             \

@@ -26,23 +26,14 @@ struct chunk {
     bool used[UNITS];
 };
 
+pthread_mutex_t allocations_lock = PTHREAD_MUTEX_INITIALIZER;
+
 static struct {
-    pthread_mutex_t lock;
     struct allocation **list;        /* sorted by base */
     size_t count, room;
     struct chunk *chunks;
     unsigned long long made;
-} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-void allocations_lock(void)
-{
-    pthread_mutex_lock(&state.lock);
-}
-
-void allocations_unlock(void)
-{
-    pthread_mutex_unlock(&state.lock);
-}
+} state;
 
 /* The place of the first allocation behind `address`. */
 static size_t place_behind(CUdeviceptr address)
@@ -100,10 +91,10 @@ static void allocation_remove(struct allocation *allocation)
 
 bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size)
 {
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     const struct allocation *allocation = allocation_find(base);
     bool whole = allocation != NULL && size <= allocation->base + allocation->size - base;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     space_lock_to_read();
     const struct mapping *mapping = space_find(base);
     bool allocated = mapping != NULL && mapping->allocated;
@@ -226,7 +217,7 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
         return CUDA_ERROR_INVALID_VALUE;
     if (whole < size)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    allocations_lock();
+    LOCKED(allocations_lock);
     CUresult result = size <= SMALL ? take_part(context->device, size, &chunk, address)
                                     : map_new(context->device, whole, &physical, address);
     if (result == CUDA_SUCCESS) {
@@ -234,7 +225,6 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
         allocation->chunk = chunk;
         allocation->pool = pool;
     }
-    allocations_unlock();
     return result;
 }
 

@@ -36,8 +36,7 @@ struct allocation {
 
 /* Protects all allocations. Behind it the space's lock is taken. Taken behind
  * the engine's, never before. */
-void allocations_lock(void);
-void allocations_unlock(void);
+extern pthread_mutex_t allocations_lock;
 
 /* The range may be handed to a copy or fill on the device: it lies in one
  * allocation or in what the program has mapped. The driver refuses others at

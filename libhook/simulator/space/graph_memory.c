@@ -21,9 +21,9 @@ CUresult graph_memory_new(struct context *context, size_t size, struct graph_mem
         free(memory);
         return failed;
     }
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     allocation_find(memory->address)->graphs = true;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     *result = all = memory;
     return CUDA_SUCCESS;
 }
@@ -48,7 +48,7 @@ static struct allocation *allocation_of(const struct graph_memory *memory)
 
 void graph_memory_trim(const struct device *device)
 {
-    allocations_lock();
+    LOCKED(allocations_lock);
     for (struct graph_memory **link = &all, *memory; (memory = *link) != NULL;) {
         if (memory->references > 0 || memory->device != device) {
             link = &memory->next;
@@ -60,17 +60,15 @@ void graph_memory_trim(const struct device *device)
         *link = memory->next;
         free(memory);
     }
-    allocations_unlock();
 }
 
 uint64_t graph_memory_bytes(const struct device *device, bool kept)
 {
     uint64_t bytes = 0;
-    allocations_lock();
+    LOCKED(allocations_lock);
     for (const struct graph_memory *memory = all; memory != NULL; memory = memory->next)
         if (memory->device == device && (kept || memory->references > 0)
             && allocation_of(memory) != NULL)
             bytes += memory->size;
-    allocations_unlock();
     return bytes;
 }

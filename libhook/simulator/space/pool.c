@@ -35,21 +35,19 @@ struct pool *pool_from(CUmemoryPool handle)
 
 struct pool *pool_default(struct device *device)
 {
-    allocations_lock();
+    LOCKED(allocations_lock);
     if (device->default_pool == NULL)
         device->default_pool = pool_make(device, 0);
     struct pool *pool = device->default_pool;
-    allocations_unlock();
     return pool;
 }
 
 struct pool *pool_current(struct device *device)
 {
     struct pool *pool = pool_default(device);
-    allocations_lock();
+    LOCKED(allocations_lock);
     if (device->current_pool != NULL)
         pool = device->current_pool;
-    allocations_unlock();
     return pool;
 }
 
@@ -92,24 +90,22 @@ void pool_loses(struct allocation *allocation)
 
 void pool_give_back(CUdeviceptr address)
 {
-    allocations_lock();
+    LOCKED(allocations_lock);
     struct allocation *allocation = allocation_find(address);
     bool found = allocation != NULL && allocation->base == address;
     if (found && allocation->pool != NULL)
         free_now(allocation);
     else if (found)
         device_free(allocation);     /* cuMemAlloc's may be freed in a stream, too */
-    allocations_unlock();
 }
 
 bool pools_trim(struct device *device)
 {
     bool any = false;
-    allocations_lock();
+    LOCKED(allocations_lock);
     for (struct pool *pool = pools; pool != NULL; pool = pool->next)
         if (pool->device == device)
             any = pool_shrink(pool, 0) || any;
-    allocations_unlock();
     return any;
 }
 
@@ -133,10 +129,10 @@ CUresult pool_take(struct pool *pool, struct context *context, size_t size,
                    CUdeviceptr *address)
 {
     CUresult result = CUDA_SUCCESS;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     bool reused = reuse(pool, size, address);
     bool full = !reused && pool->maximum != 0 && pool->reserved + size > pool->maximum;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     if (full)
         return CUDA_ERROR_OUT_OF_MEMORY;
     /* A pool is the device's, and its memory stays when a context ends that took some. */
@@ -146,7 +142,7 @@ CUresult pool_take(struct pool *pool, struct context *context, size_t size,
         result = device_allocate(context, size, ALLOCATED_POOL, pool, address);
     if (result != CUDA_SUCCESS)
         return result;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     pool->used += size;
     allocations_open(pool, pool->readers);
     pool->reserved += reused ? 0 : size;
@@ -154,6 +150,6 @@ CUresult pool_take(struct pool *pool, struct context *context, size_t size,
         pool->used_high = pool->used + pool->lost;
     if (pool->reserved > pool->reserved_high)
         pool->reserved_high = pool->reserved;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     return CUDA_SUCCESS;
 }

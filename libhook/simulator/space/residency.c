@@ -216,29 +216,17 @@ bool residency_attribute(const struct residency *residency, CUdeviceptr address,
     struct page page = agreed(pages, count);
     pthread_mutex_unlock(&lock);
     switch ((int)attribute) {
-    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-        *(int *)data = page.mostly_read;
-        return true;
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-        *(int *)data = ordinal_of(page.preferred);
-        return true;
+#define TELL(name, is) case CU_MEM_RANGE_ATTRIBUTE_##name: *(int *)data = (int)(is); return true;
+    TELL(READ_MOSTLY, page.mostly_read)
+    TELL(PREFERRED_LOCATION, ordinal_of(page.preferred))
+    TELL(LAST_PREFETCH_LOCATION, ordinal_of(page.prefetched))
+    TELL(PREFERRED_LOCATION_TYPE, page.preferred.type)
+    TELL(PREFERRED_LOCATION_ID, page.preferred.id)
+    TELL(LAST_PREFETCH_LOCATION_TYPE, page.prefetched.type)
+    TELL(LAST_PREFETCH_LOCATION_ID, page.prefetched.id)
+#undef TELL
     case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
         list_accessing(page.accessed_by, data, room / sizeof(int));
-        return true;
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-        *(int *)data = ordinal_of(page.prefetched);
-        return true;
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
-        *(int *)data = (int)page.preferred.type;
-        return true;
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
-        *(int *)data = page.preferred.id;
-        return true;
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
-        *(int *)data = (int)page.prefetched.type;
-        return true;
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
-        *(int *)data = page.prefetched.id;
         return true;
     }
     return false;

@@ -30,11 +30,10 @@ static void note_pending(struct allocation *allocation)
 
 static bool awaits_frees(const struct context *context)
 {
-    allocations_lock();
+    LOCKED(allocations_lock);
     frees_pending = false;
     allocations_each(context, note_pending);
     bool pending = frees_pending;
-    allocations_unlock();
     return pending;
 }
 
@@ -74,10 +73,10 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     if (result != CUDA_SUCCESS || address == 0)
         return result;
     struct work work = {.kind = WORK_FREE, .freed = address};
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     struct allocation *allocation = allocation_find(address);
     bool graphs = allocation != NULL && allocation->base == address && allocation->graphs;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     pthread_mutex_lock(&engine_lock);
     bool capturing = stream->capture != NULL;
     /* The node says that the graph is done with it; the next launch finds it again. */
@@ -90,14 +89,14 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     result = capture_prohibits();
     if (result != CUDA_SUCCESS)
         return result;
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     allocation = allocation_find(address);
     bool pooled = allocation != NULL && allocation->base == address && !allocation->hidden
         && !allocation->freeing
         && (allocation->kind == ALLOCATED_POOL || allocation->kind == ALLOCATED);
     if (pooled)
         allocation->freeing = true;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     if (!pooled)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&engine_lock);

@@ -6,9 +6,9 @@
 static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation place, CUstream handle)
 {
     FIND_STREAM(handle);
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     bool managed = managed_at(address, size) != NULL;
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     if (!managed)
         return CUDA_ERROR_INVALID_VALUE;
     result = managed_check((int)place.type, place.id);
@@ -21,11 +21,11 @@ static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation place, 
     pthread_mutex_lock(&engine_lock);
     result = stream_submit(stream, &work);
     pthread_mutex_unlock(&engine_lock);
-    allocations_lock();
+    pthread_mutex_lock(&allocations_lock);
     struct residency *residency = managed_at(address, size);
     if (result == CUDA_SUCCESS && residency != NULL)
         residency_prefetched(residency, address, size, place);
-    allocations_unlock();
+    pthread_mutex_unlock(&allocations_lock);
     return result;
 }
 

@@ -10,10 +10,9 @@
 /* Memory of pools is not for them, as little as another device's. */
 static bool is_pooled(CUdeviceptr address)
 {
-    allocations_lock();
+    LOCKED(allocations_lock);
     const struct allocation *allocation = allocation_find(address);
     bool pooled = allocation != NULL && allocation->kind == ALLOCATED_POOL;
-    allocations_unlock();
     return pooled;
 }
 

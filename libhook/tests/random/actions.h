@@ -1,38 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a sequence is made of. Each leaves nothing behind that only it knows. */
+/*
+ * What a sequence is made of, each with its weight. Each leaves nothing behind that only it knows.
+ *
+ * What a seed means is decided by this table and by every roll behind it. What a card answered to
+ * some seeds is recorded (answers/), and holds the simulator to it: after any change here those
+ * must be recorded again (transcript.py).
+ */
 #pragma once
 
 #include "blocks.h"
 
-void allocate(void);
-void give_back(void);
-void pool_used(void);
-void pools_asked(void);
+#define ACTIONS(X) \
+    X(allocate, 12) X(give_back, 9) X(pool_used, 8) X(pools_asked, 6) X(map_own, 4) \
+    X(map_twice, 4) X(map_wrongly, 5) X(copy_line, 14) X(copy_shape, 6) X(copy_batch, 5) \
+    X(copy_array, 2) X(fill, 10) X(fill_shape, 5) X(managed_advised, 9) X(launch, 10) \
+    X(write_value, 4) X(capture, 5) X(build_graph, 3) X(ask_pointer, 14) X(ask_pointers, 6) \
+    X(ask_card, 2) X(share, 5) X(visit_context, 1) X(reset_context, 2) X(use_module, 1) \
+    X(mistake, 10) X(read_block, 6) X(stream_made, 3) X(stream_destroyed, 2) X(streams_asked, 4)
+#define ACTION(name, weight) void name(void);
+ACTIONS(ACTION)
+#undef ACTION
+
 void pools_begin(void);
 void pools_end(void);
-void map_own(void);
-void map_twice(void);
-void map_wrongly(void);
-void copy_line(void);
-void copy_shape(void);
-void copy_batch(void);
-void copy_array(void);
-void fill(void);
-void fill_shape(void);
-void managed_advised(void);
-void launch(void);
-void write_value(void);
-void capture(void);
-void build_graph(void);
-void ask_pointer(void);
-void ask_pointers(void);
-void ask_card(void);
-void share(void);
-void visit_context(void);
-void reset_context(void);
-void use_module(void);
-void mistake(void);
-void read_block(void);
 
 /* Of the current context. */
 struct kernels {

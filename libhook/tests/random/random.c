@@ -18,29 +18,19 @@
 static unsigned char pattern_bytes[SCRATCH];
 const unsigned char *pattern = pattern_bytes;
 
-/*
- * What a seed means is decided by this table and by every roll behind it. What
- * a card answered to some seeds is recorded (answers/), and holds the simulator
- * to it: after any change here those must be recorded again (transcript.py).
- */
 static const struct {
     void (*act)(void);
     unsigned weight;
 } actions[] = {
-    { allocate, 12 }, { give_back, 9 }, { pool_used, 8 }, { pools_asked, 6 }, { map_own, 4 },
-    { map_twice, 4 }, { map_wrongly, 5 }, { copy_line, 14 }, { copy_shape, 6 }, { copy_batch, 5 },
-    { copy_array, 2 }, { fill, 10 }, { fill_shape, 5 }, { managed_advised, 9 }, { launch, 10 },
-    { write_value, 4 }, { capture, 5 }, { build_graph, 3 }, { ask_pointer, 14 },
-    { ask_pointers, 6 }, { ask_card, 2 }, { share, 5 }, { visit_context, 1 }, { reset_context, 2 },
-    { use_module, 1 }, { mistake, 10 }, { read_block, 6 }, { stream_made, 3 },
-    { stream_destroyed, 2 }, { streams_asked, 4 },
+#define ACTION(name, weight) { name, weight },
+    ACTIONS(ACTION)
+#undef ACTION
 };
-#define ACTIONS (sizeof actions / sizeof *actions)
 
 static void act(void)
 {
     unsigned total = 0, chosen, i = 0;
-    for (size_t n = 0; n < ACTIONS; n++)
+    for (size_t n = 0; n < sizeof actions / sizeof *actions; n++)
         total += actions[n].weight;
     for (chosen = (unsigned)roll(total); chosen >= actions[i].weight; i++)
         chosen -= actions[i].weight;

@@ -14,20 +14,14 @@
 CUcontext context;
 CUfunction fill, spin, wait_flag;
 
-const struct section sections[] = {
-#define SECTION(name) {#name, name}
-    SECTION(before_init), SECTION(no_context), SECTION(contexts), SECTION(addresses),
-    SECTION(mappings), SECTION(fault_kernel), SECTION(fault_access), SECTION(fault_copy),
-    SECTION(fault_copy_async), SECTION(fault_set), SECTION(fault_elsewhere), SECTION(fault_peek),
-    SECTION(pointers),
-    SECTION(host_memory), SECTION(allocations), SECTION(pools), SECTION(events),
-    SECTION(streams), SECTION(callbacks), SECTION(proc_addresses), SECTION(forked),
-    SECTION(at_exit), SECTION(sharing), SECTION(capture_own_global),
-    SECTION(capture_own_thread_local), SECTION(capture_own_relaxed),
-    SECTION(capture_other_global), SECTION(capture_other_thread_local),
-    SECTION(capture_other_relaxed), SECTION(capture_rules), SECTION(capture_context),
-    SECTION(graphs), SECTION(modules), SECTION(waiting), SECTION(ending),
-    SECTION(shapes), SECTION(batches), SECTION(managed_memory), SECTION(settings), {NULL, NULL},
+static const struct section {
+    const char *name;
+    void (*run)(void);
+} sections[] = {
+#define SECTION(name) {#name, name},
+    SECTIONS(SECTION)
+#undef SECTION
+    {NULL, NULL},
 };
 
 void ask(const char *what, CUresult result)

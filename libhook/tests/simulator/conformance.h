@@ -20,12 +20,6 @@ void ask(const char *what, CUresult result);
 /* The same for a value that any card gives alike. */
 void tell(const char *what, long long value);
 
-struct section {
-    const char *name;
-    void (*run)(void);
-};
-extern const struct section sections[];
-
 /* Most sections begin so: the primary context of device 0 is current. */
 void begin(void);
 extern CUcontext context;
@@ -39,42 +33,16 @@ CUdeviceptr reserve(size_t size);
 CUresult open_access(CUdeviceptr address, size_t size);
 CUdeviceptr mapped_block(size_t size, CUmemGenericAllocationHandle *handle);
 
-void addresses(void);
-void mappings(void);
-void fault_kernel(void);
-void fault_access(void);
-void fault_copy(void);
-void fault_copy_async(void);
-void fault_set(void);
-void fault_elsewhere(void);
-void fault_peek(void);
-void pointers(void);
-void host_memory(void);
-void allocations(void);
-void pools(void);
-void contexts(void);
-void no_context(void);
-void before_init(void);
-void events(void);
-void streams(void);
-void callbacks(void);
-void proc_addresses(void);
-void forked(void);
-void at_exit(void);
-void sharing(void);
-void capture_own_global(void);
-void capture_own_thread_local(void);
-void capture_own_relaxed(void);
-void capture_other_global(void);
-void capture_other_thread_local(void);
-void capture_other_relaxed(void);
-void capture_rules(void);
-void capture_context(void);
-void graphs(void);
-void waiting(void);
-void ending(void);
-void shapes(void);
-void batches(void);
-void managed_memory(void);
-void settings(void);
-void modules(void);
+/* In the order of the recording. */
+#define SECTIONS(X) \
+    X(before_init) X(no_context) X(contexts) X(addresses) X(mappings) X(fault_kernel) \
+    X(fault_access) X(fault_copy) X(fault_copy_async) X(fault_set) X(fault_elsewhere) \
+    X(fault_peek) X(pointers) X(host_memory) X(allocations) X(pools) X(events) X(streams) \
+    X(callbacks) X(proc_addresses) X(forked) X(at_exit) X(sharing) X(capture_own_global) \
+    X(capture_own_thread_local) X(capture_own_relaxed) X(capture_other_global) \
+    X(capture_other_thread_local) X(capture_other_relaxed) X(capture_rules) X(capture_context) \
+    X(graphs) X(modules) X(waiting) X(ending) X(shapes) X(batches) X(managed_memory) \
+    X(settings)
+#define SECTION(name) void name(void);
+SECTIONS(SECTION)
+#undef SECTION

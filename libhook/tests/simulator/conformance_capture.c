@@ -171,41 +171,19 @@ static void ask_in_capture(CUstreamCaptureMode mode, bool elsewhere, CUstream st
     }
 }
 
-void capture_own_global(void)
-{
-    prepare();
-    ask_in_capture(CU_STREAM_CAPTURE_MODE_GLOBAL, false, it.stream);
-}
+#define IN_CAPTURE(name, mode, elsewhere, stream)                                        \
+    void name(void)                                                                      \
+    {                                                                                    \
+        prepare();                                                                       \
+        ask_in_capture(CU_STREAM_CAPTURE_MODE_##mode, elsewhere, it.stream);             \
+    }
 
-void capture_own_thread_local(void)
-{
-    prepare();
-    ask_in_capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false, it.stream);
-}
-
-void capture_own_relaxed(void)
-{
-    prepare();
-    ask_in_capture(CU_STREAM_CAPTURE_MODE_RELAXED, false, it.stream);
-}
-
-void capture_other_global(void)
-{
-    prepare();
-    ask_in_capture(CU_STREAM_CAPTURE_MODE_GLOBAL, true, it.stream);
-}
-
-void capture_other_thread_local(void)
-{
-    prepare();
-    ask_in_capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, true, it.stream);
-}
-
-void capture_other_relaxed(void)
-{
-    prepare();
-    ask_in_capture(CU_STREAM_CAPTURE_MODE_RELAXED, true, it.blocking);
-}
+IN_CAPTURE(capture_own_global, GLOBAL, false, stream)
+IN_CAPTURE(capture_own_thread_local, THREAD_LOCAL, false, stream)
+IN_CAPTURE(capture_own_relaxed, RELAXED, false, stream)
+IN_CAPTURE(capture_other_global, GLOBAL, true, stream)
+IN_CAPTURE(capture_other_thread_local, THREAD_LOCAL, true, stream)
+IN_CAPTURE(capture_other_relaxed, RELAXED, true, blocking)
 
 static void *end_elsewhere(void *data)
 {

@@ -13,20 +13,331 @@
  * the library with others that fight for the card.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "calls.h"
-#include "churning.h"
-#include "managing.h"
-#include "mapping.h"
-#include "resting.h"
-#include "worker.h"
+#include "driver/driver.h"
+
+/* The driver's functions as a program finds them that was not linked against
+ * the driver: dlopen and dlsym. NULL: this driver does not have it. */
+
+extern const char kernels_ptx[];     /* libhook/demo/kernels.ptx */
+__asm__(".section .rodata\n.global kernels_ptx\nkernels_ptx: .incbin \"" KERNELS_PTX "\"\n"
+        ".byte 0\n.text\n");
+
+#define HOOK(name, parameters) __attribute__((unused)) static CUresult (*name) parameters;
+#include "../driver.def"
+#undef HOOK
+
+static void load_calls(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (driver == NULL) {
+        fprintf(stderr, "stress: %s\n", dlerror());
+        exit(2);
+    }
+#define HOOK(name, parameters) *(void **)&name = dlsym(driver, #name);
+#include "../driver.def"
+#undef HOOK
+}
+
+static void check(CUresult result, const char *what)
+{
+    if (result == CUDA_SUCCESS)
+        return;
+    fprintf(stderr, "stress: %s failed: error %d\n", what, (int)result);
+    exit(1);
+}
+
+/* Memory from pools, in the order of streams: never waited for. */
+
+/* What a thread uses besides its stream. */
+struct pooling {
+    CUmemoryPool pool;               /* all threads'; the device's default is used as well */
+    CUstream other;
+    CUevent event;
+    uint64_t taken, again;           /* how often, and at the address that was last freed */
+    CUdeviceptr last;
+};
+
+static CUmemoryPool make_shared_pool(void)
+{
+    const CUmemPoolProps properties = {
+        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+    };
+    CUmemoryPool pool;
+    check(cuMemPoolCreate(&pool, &properties), "cuMemPoolCreate");
+    return pool;
+}
+
+static void start_pooling(struct pooling *p, CUmemoryPool pool)
+{
+    p->pool = pool;
+    check(cuStreamCreate(&p->other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    check(cuEventCreate(&p->event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+}
+
+static void stop_pooling(struct pooling *p)
+{
+    check(cuEventDestroy_v2(p->event), "cuEventDestroy");
+    check(cuStreamDestroy_v2(p->other), "cuStreamDestroy");
+}
+
+static void order(struct pooling *p, CUstream before, CUstream behind)
+{
+    check(cuEventRecord(p->event, before), "cuEventRecord");
+    check(cuStreamWaitEvent(behind, p->event, 0), "cuStreamWaitEvent");
+}
+
+/* For `stream`; now and then from the other one. 0: out of memory. */
+static CUdeviceptr take_pooled(struct pooling *p, size_t bytes, CUstream stream,
+                               uint64_t random)
+{
+    CUdeviceptr address;
+    CUstream from = random % 4 == 0 ? p->other : stream;
+    CUresult result = random % 8 < 4 ? cuMemAllocAsync(&address, bytes, from)
+                                     : cuMemAllocFromPoolAsync(&address, bytes, p->pool, from);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return 0;
+    check(result, "cuMemAllocAsync");
+    if (from != stream)
+        order(p, from, stream);
+    p->taken++;
+    p->again += address == p->last;
+    return address;
+}
+
+/* With the work of `stream` in flight; now and then behind it in the other one. */
+static void give_pooled(struct pooling *p, CUdeviceptr address, CUstream stream,
+                        uint64_t random)
+{
+    p->last = address;
+    if (random % 4 == 0) {
+        order(p, stream, p->other);
+        check(cuMemFreeAsync(address, p->other), "cuMemFreeAsync");
+    } else if (random % 8 == 1) {
+        check(cuStreamSynchronize(stream), "cuStreamSynchronize");
+        check(cuMemFree_v2(address), "cuMemFree");
+    } else {
+        check(cuMemFreeAsync(address, stream), "cuMemFreeAsync");
+    }
+}
+
+/* A stream ends before its frees have; limits change; figures fit together. */
+static void tend_pools(struct pooling *p, uint64_t random)
+{
+    cuuint64_t threshold = random % 3 == 0 ? 0 : random % 3 == 1 ? (random >> 8) % (16 << 20)
+                                                                 : UINT64_MAX;
+    cuuint64_t used, high;
+    check(cuMemPoolSetAttribute(p->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
+          "cuMemPoolSetAttribute");
+    check(cuMemPoolGetAttribute(p->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used),
+          "cuMemPoolGetAttribute");
+    check(cuMemPoolGetAttribute(p->pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &high),
+          "cuMemPoolGetAttribute");
+    if (used > high) {
+        fprintf(stderr, "stress: a pool has %llu bytes in use, %llu at most\n",
+                (unsigned long long)used, (unsigned long long)high);
+        exit(1);
+    }
+    if (random % 5 == 0)
+        check(cuMemPoolTrimTo(p->pool, (random >> 8) % (16 << 20)), "cuMemPoolTrimTo");
+    if (random % 7 == 0) {
+        check(cuStreamDestroy_v2(p->other), "cuStreamDestroy");
+        check(cuStreamCreate(&p->other, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    }
+}
+
+/* What a thread owns, and its dice. */
+
+#define BUFFERS 24
+#define GRAPH_NODES 4
+
+struct buffer {
+    CUdeviceptr address;
+    size_t words;
+    uint64_t *shadow;
+    unsigned generation;             /* changes when the address is freed */
+    bool mapped;                     /* by the program's own hand */
+    bool pooled;
+    bool managed;
+};
+
+struct recorded { unsigned buffer, generation; uint64_t step; };
+
+struct worker {
+    pthread_t thread;
+    uint64_t random;
+    bool first;                      /* of its program: it has more to try than the others */
+    size_t limit;                    /* bytes */
+    size_t held;
+    CUstream stream;
+    CUdeviceptr sum;                 /* one word for the checksum kernel */
+    struct buffer buffers[BUFFERS];
+    struct pooling pooling;
+    CUgraphExec graph;
+    struct recorded nodes[GRAPH_NODES];
+    unsigned node_count;
+    uint64_t operations, compared, graphs, moved, shared, touched, churned;
+};
+
+static uint64_t next(struct worker *w)
+{
+    w->random ^= w->random << 13;
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return w->random * 0x2545F4914F6CDD1Du;
+}
+
+static uint64_t below(struct worker *w, uint64_t limit)
+{
+    return (next(w) >> 16) % limit;
+}
+
+/* Doing nothing for a second, again and again, as a notebook may. */
+
+static atomic_bool resting;
+
+static double seconds_since(const struct timespec *begun)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - begun->tv_sec) + 1e-9 * (double)(now.tv_nsec - begun->tv_nsec);
+}
+
+/* `passed` seconds after the start: in the last second of every `period`. 0: never. */
+static void rest_as_due(double passed, double period)
+{
+    double within = period > 0 ? passed - period * (double)(long)(passed / period) : 0;
+    atomic_store(&resting, period > 0 && within >= period - 1);
+}
+
+/* True: it has rested for a moment, and may go on to. */
+static bool rested(void)
+{
+    bool rests = atomic_load(&resting);
+    if (rests)
+        usleep(5000);
+    return rests;
+}
+
+/* Managed memory: the processor's and the card's, advised about and sent about. */
+
+#define CU_MEM_ATTACH_GLOBAL 1u
+
+/* 0: out of memory. */
+static CUdeviceptr take_managed(size_t bytes)
+{
+    CUdeviceptr address;
+    CUresult result = cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return 0;
+    check(result, "cuMemAllocManaged");
+    return address;
+}
+
+/* The processor writes some words of it, on the card or not, and reads one. */
+static void touch_managed(struct worker *w, struct buffer *b)
+{
+    uint64_t *words = (uint64_t *)(uintptr_t)b->address;
+    check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
+    for (unsigned i = 0; i < 16; i++) {
+        size_t place = below(w, b->words);
+        words[place] = b->shadow[place] = next(w);
+    }
+    size_t place = below(w, b->words);
+    if (words[place] != b->shadow[place]) {
+        fprintf(stderr, "stress: wrong: the processor finds %#llx at word %zu, must be %#llx\n",
+                (unsigned long long)words[place], place, (unsigned long long)b->shadow[place]);
+        exit(1);
+    }
+    w->touched++;
+}
+
+/* Advice of any kind about a part of it, and a prefetch to either side. Where it was last
+ * prefetched to is not asked here: on an H200 the driver alone does not always know of memory
+ * that is being worked with, even with nothing of ours around. */
+static void tend_managed(struct worker *w, struct buffer *b)
+{
+    const CUdevice to = below(w, 2) == 0 ? CU_DEVICE_CPU : 0;
+    size_t bytes = b->words * 8, offset = below(w, bytes), size = 1 + below(w, bytes - offset);
+    CUmem_advise advice = (CUmem_advise)(1 + below(w, 6));
+    check(cuMemAdvise(b->address + offset, size, advice, to), "cuMemAdvise");
+    check(cuMemPrefetchAsync(b->address, bytes, to, w->stream), "cuMemPrefetchAsync");
+}
+
+/* Memory that the program creates and maps itself, in whole handles. */
+
+#define GRAIN ((size_t)2 << 20)
+
+/* Somewhere else each time, with no access to what was there before. */
+static CUdeviceptr map_handle(CUmemGenericAllocationHandle handle, size_t bytes)
+{
+    const CUmemAccessDesc access = {
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+        .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    CUdeviceptr address = 0;
+    check(cuMemAddressReserve(&address, bytes, 0, 0, 0), "cuMemAddressReserve");
+    check(cuMemMap(address, bytes, 0, handle, 0), "cuMemMap");
+    check(cuMemSetAccess(address, bytes, &access, 1), "cuMemSetAccess");
+    return address;
+}
+
+/* 0: out of memory. The handle is released at once, as most programs do. */
+static CUdeviceptr map_new(size_t bytes)
+{
+    const CUmemAllocationProp properties = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+    };
+    CUmemGenericAllocationHandle handle;
+    CUresult result = cuMemCreate(&handle, bytes, &properties, 0);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return 0;
+    check(result, "cuMemCreate");
+    CUdeviceptr address = map_handle(handle, bytes);
+    check(cuMemRelease(handle), "cuMemRelease");
+    return address;
+}
+
+static void unmap(CUdeviceptr address, size_t bytes)
+{
+    check(cuMemUnmap(address, bytes), "cuMemUnmap");
+    check(cuMemAddressFree(address, bytes), "cuMemAddressFree");
+}
+
+/* To other addresses; for a while at both, or at none. */
+static CUdeviceptr map_elsewhere(CUdeviceptr address, size_t bytes, bool both, bool export)
+{
+    CUmemGenericAllocationHandle handle;
+    check(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)(address + bytes / 2)),
+          "cuMemRetainAllocationHandle");
+    int file;
+    CUresult result = export ? cuMemExportToShareableHandle(&file, handle,
+                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+                             : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) {
+        check(result, "cuMemExportToShareableHandle");
+        close(file);
+    }
+    CUdeviceptr moved = both ? map_handle(handle, bytes) : 0;
+    unmap(address, bytes);
+    if (!both)
+        moved = map_handle(handle, bytes);
+    check(cuMemRelease(handle), "cuMemRelease");
+    return moved;
+}
 
 static CUcontext context;
 static CUmemoryPool pool;
@@ -149,6 +460,25 @@ static void drop(struct worker *w, struct buffer *b)
     w->held -= b->words * 8;
     free(b->shadow);
     *b = (struct buffer){ .generation = b->generation + 1 };
+}
+
+#define CHURNED ((size_t)2 << 20)
+
+/* Allocates and frees the same in turn, so that what was freed just before comes again. `b` is
+ * empty, and stays so. */
+static void churn(struct worker *w, struct buffer *b)
+{
+    size_t bytes = CHURNED * (1 + below(w, 2));
+    b->mapped = b->pooled = b->managed = false;    /* as it was tried last, and not had */
+    while (w->held + bytes <= w->limit && below(w, 8) != 0
+           && cuMemAlloc_v2(&b->address, bytes) == CUDA_SUCCESS) {
+        b->words = bytes / 8;
+        b->shadow = malloc(bytes);
+        w->held += bytes;
+        device_fill(w, b, next(w));
+        drop(w, b);
+        w->churned++;
+    }
 }
 
 /* The same bytes at another address, of the next buffer where that can be. */

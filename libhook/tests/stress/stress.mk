@@ -5,6 +5,6 @@
 all: stress
 stress: $(BUILD)/stress
 
-$(BUILD)/stress: tests/stress/stress.c $(wildcard tests/stress/*.h) include/nvshare/cuda_types.h demo/kernels.ptx
+$(BUILD)/stress: tests/stress/stress.c include/nvshare/cuda_types.h demo/kernels.ptx
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -Isrc -DKERNELS_PTX='"$(CURDIR)/demo/kernels.ptx"' $< -o $@ -ldl
