@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from nvshared.hook.protocol import ReportRecord, Type
-from tests.integration.conftest import Site, wait_until
+from tests.integration.conftest import BUILD, Site, wait_until
+from tests.integration.programs import Program
 from tests.integration.test_kills import finish, follow
 from tests.records import encode_report
 
@@ -152,3 +153,34 @@ def test_hook_that_claims_stored_bytes_without_an_order_is_dropped(
     liar.send(encode_report(ReportRecord(Type.STORED, moved=1 << 60)))
     wait_until(lambda: "bytes on the disk, and may have 0 there" in site.log.read_text())
     finish([program(site, 1)])
+
+
+def test_read_that_hangs_delays_no_other_program_and_is_reported(
+    site: Site, folder: Path
+) -> None:
+    hanging = site.folder / "hanging.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", Path(__file__).with_name("disk.c"), "-o", hanging], check=True)
+    _, trace = start(site, folder, "--park-after", "100ms", "--stuck-after", "500ms")
+    preloaded = {"LD_PRELOAD": f"{hanging}:{BUILD / 'libnvshare.so'}",
+                 "NVSHARE_TEST_DISK": str(site.folder)}
+    idle = Program(site, '''
+address = allocate(96 << 20)
+data = noise(96 << 20)
+put(address, data)
+away()
+assert get(address, 96 << 20) == data
+''', within=("env", *(f"{name}={value}" for name, value in preloaded.items())))
+    assert idle.hears() == "away"
+    hook = site.holding(200 << 20)
+    next(line for line in stored(trace) if line["pid"] == idle.popen.pid)
+    hook.close()
+    switch = site.folder / "pread"
+    switch.touch()
+    idle.go_on()
+    wait_until((site.folder / "hangs").exists)
+    finish([program(site, seed) for seed in (1, 2, 3)])
+    assert idle.popen.poll() is None
+    assert f"[{idle.popen.pid}] does not answer, loading for" in site.log.read_text()
+    switch.unlink()
+    idle.ends_well()
