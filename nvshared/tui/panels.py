@@ -89,11 +89,11 @@ FIGURE = 10                             # characters of the number beside a grap
 # By graph: its style, and how its figures are shown.
 GRAPHED: dict[str, tuple[str, Callable[[float], str]]] = {
     "use": ("green", "{:.0%}".format), "waiting": ("yellow", "{:.0f}".format),
-    "in": ("cyan", lambda rate: f"{size(rate)}/s"),
-    "out": ("magenta", lambda rate: f"{size(rate)}/s"),
+    "bytes_in": ("cyan", lambda rate: f"{size(rate)}/s"),
+    "bytes_out": ("magenta", lambda rate: f"{size(rate)}/s"),
     "resident": ("green", size), "swapped": ("yellow", size),
 }
-PAIRS = (("use", "waiting"), ("in", "out"), ("resident", "swapped"))
+PAIRS = (("use", "waiting"), ("bytes_in", "bytes_out"), ("resident", "swapped"))
 SIX = 110                               # characters from which on all three pairs are drawn
 WHO = 24                                # characters of a process
 FRAME = 4                               # lines of a GPU without graphs
@@ -210,11 +210,9 @@ def _graphs(
 ) -> list[Text]:
     """Pairs of graphs: use and waiting; bytes in and out; if they fit, resident and swapped."""
     now: dict[str, float | None] = {"use": gpu.utilization, "waiting": gpu.queue_length}
-    if rates is not None:
-        now |= {"in": rates.bytes_in, "out": rates.bytes_out}
     if past.samples and gpu.index in past.samples[-1].gpus:
-        last = past.samples[-1].gpus[gpu.index]
-        now |= {"resident": last.resident, "swapped": last.swapped}
+        now = past.samples[-1].gpus[gpu.index]._asdict()
+    now |= {"bytes_in": None, "bytes_out": None} if rates is None else rates._asdict()
     columns = PAIRS if width >= SIX else PAIRS[:-1]
     rooms = [(width - len(BETWEEN) * (len(columns) - 1)) // len(columns)] * len(columns)
     rooms[-1] = width - sum(rooms[:-1]) - len(BETWEEN) * (len(columns) - 1)
@@ -234,17 +232,20 @@ def _pair(
     Columns are means, so the present value may exceed them all. The scale includes this value.
     """
     cells = max(1, room - LABEL - FIGURE)
-    values = {what: past.series(gpu.index, what, cells) for what in pair}
+    values = {figure: past.series(gpu.index, figure, cells) for figure in pair}
     highest = {
-        what: max(now.get(what) or 0, *(value or 0 for value in values[what])) for what in pair}
+        figure: max(now.get(figure) or 0, *(value or 0 for value in values[figure]))
+        for figure in pair}
     both = max(float(MIB), *highest.values())
     found = []
-    for what in pair:
-        style, form = GRAPHED[what]
-        most = {"use": 1.0, "waiting": max(1.0, highest[what])}.get(what, both)
-        value = now.get(what)
-        words = ["-" if value is None else form(value), f"of {form(most).removesuffix('/s')}"]
-        for label, number, line in zip_longest([what], words, graph(values[what], most, height)):
+    for figure in pair:
+        style, form = GRAPHED[figure]
+        most = {"use": 1.0, "waiting": max(1.0, highest[figure])}.get(figure, both)
+        value = now.get(figure)
+        labels = [figure.removeprefix("bytes_")]
+        numbers = ["-" if value is None else form(value), f"of {form(most).removesuffix('/s')}"]
+        for label, number, line in zip_longest(
+                labels, numbers, graph(values[figure], most, height)):
             if line is not None:
                 found.append(Text.assemble(
                     fit(label or "", LABEL), (line, style),

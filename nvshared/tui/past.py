@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The samples of each GPU over the last minutes, one for each snapshot of the daemon."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -39,16 +38,7 @@ class Rates(NamedTuple):
     bytes_out: float
 
 
-# Computes the value of a graph from two samples and the seconds between; None: unknown.
-Measure = Callable[[Figures, Figures, float], float | None]
-MEASURES: dict[str, Measure] = {
-    "use": lambda _, now, __: now.use,
-    "waiting": lambda _, now, __: now.waiting,
-    "in": lambda before, now, seconds: (now.bytes_in - before.bytes_in) / seconds,
-    "out": lambda before, now, seconds: (now.bytes_out - before.bytes_out) / seconds,
-    "resident": lambda _, now, __: now.resident,
-    "swapped": lambda _, now, __: now.swapped,
-}
+COUNTERS = frozenset({"bytes_in", "bytes_out"})     # Figures of which graphs show the rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +75,10 @@ class Past:
             (last.bytes_out - first.bytes_out) / seconds,
         )
 
-    def series(self, gpu: int, what: str, cells: int) -> list[float | None]:
-        """The means of one of MEASURES in each of `cells` equal parts of SPAN, the latest last.
+    def series(self, gpu: int, figure: str, cells: int) -> list[float | None]:
+        """The means of a field of Figures in each of `cells` equal parts of SPAN, the latest last.
 
-        None: a part without samples.
+        Of COUNTERS, their rates per second. None: a part without samples.
         """
         if not self.samples or cells < 1:
             return [None] * max(0, cells)
@@ -101,8 +91,10 @@ class Past:
             if at < 0 or seconds <= 0 or gpu not in before.gpus or gpu not in now.gpus:
                 continue
             old, new = before.gpus[gpu], now.gpus[gpu]
-            value = None if _went_back(old, new) else MEASURES[what](old, new, seconds)
-            if value is not None:
+            value = getattr(new, figure)
+            if figure in COUNTERS:
+                value = (value - getattr(old, figure)) / seconds
+            if value is not None and not _went_back(old, new):
                 values[at].append(value)
         return [sum(some) / len(some) if some else None for some in values]
 

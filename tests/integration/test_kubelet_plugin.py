@@ -36,7 +36,7 @@ def test_plugin_is_ready_once_a_running_kubelet_has_registered_it(node: Node) ->
     node.log.write_text("")
     node.kubelet.stop()
     node.start()                        # kubelet may be started after it
-    assert "kubelet knows" not in node.log.read_text()
+    assert "kubelet has registered" not in node.log.read_text()
     node.kubelet.start()
     node.allocatable(20)
 

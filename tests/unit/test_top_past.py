@@ -41,14 +41,14 @@ def test_rates_after_a_daemon_restart_start_from_zero() -> None:
     restarted = past((1, at(50, 50)), (2, at(0)), (3, at(3, 3)))
     assert restarted.rates(0) == Rates(3, 3 * GIB, 0)
     assert past((1, at(50)), (2, at(0))).rates(0) is None
-    assert restarted.series(0, "in", 300)[-3:] == [None, None, 3 * GIB]
+    assert restarted.series(0, "bytes_in", 300)[-3:] == [None, None, 3 * GIB]
 
 
 def test_series_has_the_mean_of_each_part() -> None:
     found = past(*((n, at(n, 2 * n, use=n / 10, waiting=n)) for n in range(11)))
     assert found.series(0, "waiting", 300)[-10:] == list(range(1, 11))
-    assert found.series(0, "in", 300)[-10:] == [2 * GIB] * 10
-    assert found.series(0, "out", 300)[-10:] == [0] * 10
+    assert found.series(0, "bytes_in", 300)[-10:] == [2 * GIB] * 10
+    assert found.series(0, "bytes_out", 300)[-10:] == [0] * 10
     assert found.series(0, "use", 300)[:-10] == [None] * 290
     assert found.series(0, "waiting", 60)[-3:] == [2.5, 7, 10]
     assert found.series(0, "resident", 300)[-1] == sum(one.resident + one.pinned for one in ON_CARD)
@@ -87,5 +87,6 @@ def test_graph_of_any_values_has_the_requested_size(
 def test_series_parts_before_the_latest_do_not_change_as_time_passes(moment: float) -> None:
     """What is older than the latest part looks the same a moment later."""
     looks = [(moment + n, at(n, n % 7)) for n in range(100)]
-    before, after = past(*looks).series(0, "in", 30), past(*looks[:-1]).series(0, "in", 30)
+    before, after = (
+        past(*some).series(0, "bytes_in", 30) for some in (looks, looks[:-1]))
     assert before[-10:-1] in ([*after[-10:-1]], [*after[-9:-1], after[-1]])
