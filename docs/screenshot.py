@@ -33,7 +33,15 @@ from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot
 from nvshared.demo.processes import DemoGPU, find, running, service
 from nvshared.tui.screen import draw
-from nvshared.tui.state import Command, Opened, Screen, State, program_key, settled, with_snapshot
+from nvshared.tui.state import (
+    Command,
+    Opened,
+    Screen,
+    State,
+    program_key,
+    reselected,
+    with_snapshot,
+)
 from nvshared.units import GIB, MIB
 
 PICTURES = Path(__file__).with_name("images")
@@ -124,7 +132,7 @@ async def _states(bus: str, seconds: float) -> dict[str, State]:
             snapshot = await asyncio.to_thread(client.snapshot)
             state, worth = with_snapshot(state, snapshot, time.monotonic()), _tells(snapshot)
         waiting = next(one for one in snapshot.clients if one.state == "waiting")
-        state = settled(replace(state, selected=program_key(waiting)))
+        state = reselected(replace(state, selected=program_key(waiting)))
         tenant = await asyncio.to_thread(client.tenant, waiting.tenant)
         turns = await asyncio.to_thread(client.turns, waiting.id)
     opened = Opened(program_key(waiting), waiting, (tenant,), tuple(turns))

@@ -60,17 +60,17 @@ ok, note, warning, fault = (partial(Finding, grade) for grade in Grade)
 
 def examine(bus: str) -> list[Finding]:
     """Runs all checks; `bus`: the bus of nvshared. Never raises NvshareError."""
-    seen = look()
+    inspection = inspect_gpus()
     answer = ask_daemon(bus)
     snapshot = None if isinstance(answer, NvshareError) else answer
     return [
         *installation_findings(),
         *daemon_findings(bus, answer),
-        *driver_findings(seen),
-        *program_findings(seen, snapshot),
-        *neighbour_findings(seen, snapshot, neighbour_mode()),
+        *driver_findings(inspection),
+        *program_findings(inspection, snapshot),
+        *neighbour_findings(inspection, snapshot, neighbour_mode()),
         *static_pod_findings(),
-        *host_memory_findings(seen),
+        *host_memory_findings(inspection),
     ]
 
 
@@ -83,7 +83,7 @@ class InspectedGPU(NamedTuple):
     error: str = ""
 
 
-class Seen(NamedTuple):
+class Inspection(NamedTuple):
     """NVML's data of the driver and all cards, or the error."""
 
     driver: str = ""                    # version
@@ -92,7 +92,7 @@ class Seen(NamedTuple):
     trial: str = ""                     # during a trial: variables by which programs find its GPUs
 
 
-def look() -> Seen:
+def inspect_gpus() -> Inspection:
     """Reads all from NVML; during a trial from the simulated NVML, as the service does."""
     environment = ""
     try:
@@ -106,31 +106,34 @@ def look() -> Seen:
         driver = nvml.driver()
         facts = nvml.find()
     except NvshareError as error:
-        return Seen(error=error, trial=environment)
-    return Seen(driver, tuple(_inspect(nvml, one) for one in facts), trial=environment)
+        return Inspection(error=error, trial=environment)
+    return Inspection(driver, tuple(_inspect(nvml, one) for one in facts), trial=environment)
 
 
-def driver_findings(seen: Seen) -> Iterator[Finding]:
+def driver_findings(inspection: Inspection) -> Iterator[Finding]:
     """Findings about a trial, the driver, and each card."""
-    if seen.trial:
+    if inspection.trial:
         yield note(
             "trial", "the service shares simulated GPUs, and no real one",
-            f"programs find them with: export {seen.trial}; end it with: nvsharectl trial stop",
+            f"programs find them with: export {inspection.trial}; "
+            "end it with: nvsharectl trial stop",
         )
-    if seen.error is not None:
-        yield fault("driver", seen.error.message, seen.error.hint or "see: nvidia-smi")
+    if inspection.error is not None:
+        yield fault("driver", inspection.error.message, inspection.error.hint or "see: nvidia-smi")
         return
-    yield ok("driver", f"version {seen.driver}")
-    for card in seen.cards:
+    yield ok("driver", f"version {inspection.driver}")
+    for card in inspection.cards:
         yield _card(card)
 
 
-def neighbour_findings(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iterator[Finding]:
+def neighbour_findings(
+    inspection: Inspection, snapshot: Snapshot | None, mode: str
+) -> Iterator[Finding]:
     """Which cards can swap to another card's memory, and why the others cannot.
 
     `mode`: the setting `neighbour`.
     """
-    cards, topic = [card.facts for card in seen.cards], "neighbour"
+    cards, topic = [card.facts for card in inspection.cards], "neighbour"
     linked = [facts for facts in cards if facts.linked]
     alone = ", ".join(str(facts.index) for facts in cards if not facts.linked)
     shared = len(snapshot.gpus) if snapshot is not None else 0
@@ -155,7 +158,7 @@ def neighbour_findings(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iter
                 topic, f"evicted memory of GPU {alone} goes to host memory: NVLink links it to no "
                 "other GPU",
                 "neighbour = on uses GPUs that are reached over PCIe, too" if bus else "")
-        yield from _lend_nothing(seen, snapshot if mode == "auto" else None)
+        yield from _lend_nothing(inspection, snapshot if mode == "auto" else None)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and len(visible.split(",")) < len(cards):
         yield note(
@@ -163,9 +166,9 @@ def neighbour_findings(seen: Seen, snapshot: Snapshot | None, mode: str) -> Iter
             "append the GPUs that are linked to the programs' own")
 
 
-def _lend_nothing(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
+def _lend_nothing(inspection: Inspection, snapshot: Snapshot | None) -> Iterator[Finding]:
     ours = {client.pid for client in snapshot.clients} if snapshot is not None else set()
-    for card in seen.cards if snapshot is not None else ():
+    for card in inspection.cards if snapshot is not None else ():
         processes = card.sample.processes if card.sample is not None else None
         others = [one.pid for one in processes or () if one.pid not in {*ours, os.getpid()}]
         if card.facts.linked and (others or processes is None):
@@ -208,30 +211,30 @@ OURS = "/libnvshare.so"
 OUTDATED = OURS + " (deleted)"
 
 
-def program_findings(seen: Seen, snapshot: Snapshot | None) -> Iterator[Finding]:
+def program_findings(inspection: Inspection, snapshot: Snapshot | None) -> Iterator[Finding]:
     """Compares the processes that NVML lists with nvshared's clients."""
     clients = snapshot.clients if snapshot is not None else ()
     sharing = {(client.gpu, client.pid) for client in clients}
     if sharing:
         yield ok("clients", "1 program shares its GPU" if len(sharing) == 1 else
                  f"{len(sharing)} programs share theirs")
-    for card in seen.cards:
+    for card in inspection.cards:
         for process in card.sample.processes or () if card.sample is not None else ():
             if (card.facts.index, process.pid) not in sharing and process.pid != os.getpid():
                 yield _unshared(
-                    card.facts.index, process.pid, process.memory, heard=snapshot is not None)
+                    card.facts.index, process.pid, process.memory, answered=snapshot is not None)
     for pid in sorted({client.pid for client in clients}):
         if any(line.endswith(OUTDATED) for line in _mapped(pid) or ()):
             yield warning(
                 "library", f"{shown(pid)} uses a libnvshare.so that has been replaced since",
                 "restart the program to use the new library",
             )
-    yield from _limited(seen, sorted({client.pid for client in clients}))
+    yield from _limited(inspection, sorted({client.pid for client in clients}))
 
 
-def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
+def _limited(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
     """Programs whose cgroup's memory limit is below the size of the largest card."""
-    card = max((card.facts.memory_total for card in seen.cards), default=0)
+    card = max((card.facts.memory_total for card in inspection.cards), default=0)
     inside: dict[Limit, list[int]] = {}
     limit_of = cache(Group.limit)       # read once, so that programs are grouped by equal limits
     for pid in pids:
@@ -248,13 +251,13 @@ def _limited(seen: Seen, pids: Iterable[int]) -> Iterator[Finding]:
         )
 
 
-def _unshared(gpu: int, pid: int, memory: int | None, *, heard: bool) -> Finding:
-    """`heard`: nvshared answered, and the process is not one of its clients."""
+def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Finding:
+    """`answered`: nvshared answered, and the process is not one of its clients."""
     size = "" if memory is None else f" with {rounded(memory)}"
     uses = f"{shown(pid)} uses GPU {gpu}{size}"
     mapped = _mapped(pid)
     loaded = any(line.endswith((OURS, OUTDATED)) for line in mapped or ())
-    if not heard and (loaded or mapped is None):
+    if not answered and (loaded or mapped is None):
         has = "has the library" if loaded else "cannot be inspected"
         return note(
             "unshared", f"{uses} and {has}; whether it shares the GPU is unknown, since "
@@ -309,7 +312,7 @@ def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
     else:
         yield note("systemd", "systemd does not run here, so nvshared must be started by hand")
     path = os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
-    found = _socket(path, heard=isinstance(answer, Snapshot))
+    found = _socket(path, answered=isinstance(answer, Snapshot))
     yield found
     if not isinstance(answer, Snapshot):
         yield _silent(bus, answer, served=found.grade is Grade.OK)
@@ -372,12 +375,12 @@ def _unit(name: str) -> Finding:
     return ok(name, words)
 
 
-def _socket(path: str, *, heard: bool) -> Finding:
-    """The finding about the daemon's socket. `heard`: nvshared answers on the bus, so it runs."""
+def _socket(path: str, *, answered: bool) -> Finding:
+    """The finding about the daemon's socket. `answered`: nvshared answers on the bus."""
     if (error := unit.unreachable(path)) is None:
         return ok("socket", f"programs find nvshared at {path}")
     unshared = "programs would use the GPU unshared"
-    advice = _start() if not heard else (
+    advice = _start() if not answered else (
         f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to its socket")
     match error.errno:
         case errno.ENOENT:
@@ -415,7 +418,7 @@ def installation_findings() -> Iterator[Finding]:
 
 def _preload() -> Finding:
     try:
-        state = switch.look(MACHINE)
+        state = switch.read_state(MACHINE)
     except NvshareError as error:
         return warning("preload", error.message, error.hint or "see: nvsharectl preload status")
     if state.fault:
@@ -435,9 +438,9 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PLENTY = GIB                            # bytes; a program may reach a lower limit of locked memory
 
 
-def host_memory_findings(seen: Seen) -> Iterator[Finding]:
+def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
     """Findings about the swap budget, huge pages, and the limit of locked memory."""
-    yield _budget(sum(card.facts.memory_total for card in seen.cards))
+    yield _budget(sum(card.facts.memory_total for card in inspection.cards))
     yield _huge_pages()
     yield _locked()
 

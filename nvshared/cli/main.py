@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from nvshared.cli import settings
-from nvshared.cli.output import complain, drop
+from nvshared.cli.output import discard, print_error
 from nvshared.cli.parser import VERBS, build
 from nvshared.cli.status import status
 from nvshared.cli.verb import Options, Verb
@@ -33,23 +33,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code or ExitCode.OK
     except NvshareError as error:
-        complain(error, as_json=as_json)
+        print_error(error, as_json=as_json)
         return error.exit_code
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        drop(sys.stdout)                # the reader has closed the pipe
+        discard(sys.stdout)                # the reader has closed the pipe
         return 128 + signal.SIGPIPE
     except OSError as error:
-        drop(sys.stdout)
-        complain(NvshareError(f"the output cannot be written: {error.strerror}"), as_json=as_json)
+        discard(sys.stdout)
+        print_error(
+            NvshareError(f"the output cannot be written: {error.strerror}"), as_json=as_json)
         return ExitCode.FAILURE
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE, "0") != "0":
             raise
         fault = f"a fault in nvsharectl itself, {type(error).__name__}: {error}"
         again = f"report it with what this prints: {DEBUG_VARIABLE}=1 nvsharectl {' '.join(given)}"
-        complain(NvshareError(fault, again), as_json=as_json)
+        print_error(NvshareError(fault, again), as_json=as_json)
         return ExitCode.FAILURE
 
 

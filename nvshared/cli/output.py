@@ -49,7 +49,7 @@ def draw(what: "RenderableType") -> None:
     Console(highlight=False).print(what)
 
 
-def complain(error: NvshareError, *, as_json: bool) -> None:
+def print_error(error: NvshareError, *, as_json: bool) -> None:
     """Prints the error on stderr. If stderr cannot be written, only the exit status reports it."""
     if sys.stderr is None:              # the parent closed it; print() would write to stdout
         return
@@ -65,7 +65,7 @@ def complain(error: NvshareError, *, as_json: bool) -> None:
     try:
         print(text, file=sys.stderr)
     except OSError:
-        drop(sys.stderr)
+        discard(sys.stderr)
 
 
 def warn(sentence: str) -> None:
@@ -74,6 +74,6 @@ def warn(sentence: str) -> None:
         print(f"nvsharectl: warning: {sentence}", file=sys.stderr)
 
 
-def drop(stream: TextIO) -> None:
+def discard(stream: TextIO) -> None:
     """Points the stream to /dev/null, lest Python's flush at exit fail and print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

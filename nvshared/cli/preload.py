@@ -70,8 +70,8 @@ def preload(options: Options) -> None:
             if options.library == "":
                 raise InvalidArgs("'' is no library", "give the path of libnvshare.so")
             library = switch.find(tree, None if options.library is None else Path(options.library))
-            before, tried = switch.look(tree), switch.enable(tree, library)
-            state = switch.look(tree)
+            before, tried = switch.read_state(tree), switch.enable(tree, library)
+            state = switch.read_state(tree)
             data["changed"] = before.entries != state.entries
             data["tried"] = [{"program": one.program, "obstacle": one.obstacle} for one in tried]
             for one in tried:
@@ -86,11 +86,11 @@ def preload(options: Options) -> None:
                 lines.append(f"{library} was in {state.place} already.")
         case "disable":
             data["changed"] = switch.disable(tree)
-            state = switch.look(tree)
+            state = switch.read_state(tree)
             lines = [f"No libnvshare.so is in {state.place}{' any more' * data['changed']}."]
             lines += ["Running programs keep the library until they end."] * data["changed"]
         case _:
-            state = switch.look(tree)
+            state = switch.read_state(tree)
             lines = [f"{entry} is in {state.place}: every program that starts loads it."
                      for entry in state.entries] or [f"No libnvshare.so is in {state.place}."]
             lines += [f"Another entry: {entry}" for entry in state.others]

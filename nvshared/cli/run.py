@@ -6,7 +6,7 @@ import os
 import shutil
 from typing import NoReturn
 
-from nvshared.cli.output import complain
+from nvshared.cli.output import print_error
 from nvshared.cli.verb import Options, argument, verb, whole
 from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
@@ -101,7 +101,7 @@ def run(options: Options) -> NoReturn:
     if shutil.which(command[0]) and isinstance(fault, (FileNotFoundError, ConnectionRefusedError)):
         waits = environment[REQUIRED] == "1"
         does = "waits for it when it uses a GPU" if waits else "runs unshared"
-        complain(NotRunning(
+        print_error(NotRunning(
             f"nvshared is not running, the program {does}", f"start it with: {unit.START}"
         ), as_json=options.json)
     try:

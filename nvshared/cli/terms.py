@@ -17,7 +17,7 @@ from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
 from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
 from nvshared.quantity import or_word
 from nvshared.tui.figures import user
-from nvshared.tui.terms import MEANINGS, program_sentence, term_sentence
+from nvshared.tui.terms import TERM_FORMATS, program_sentence, term_sentence
 
 if TYPE_CHECKING:
     from nvshared.control.snapshot import Tenant
@@ -123,7 +123,7 @@ def _is_limit(term: str) -> bool:
 def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
     """Terms as --json prints them."""
     return {
-        term.replace("-", "_"): MEANINGS[term].words(value) if term == "priority" else
+        term.replace("-", "_"): TERM_FORMATS[term].words(value) if term == "priority" else
         bool(value) if term == "suspended" else value
         for term, value in terms.items()
     }
@@ -152,7 +152,7 @@ def _has_account(name: str) -> bool:
 
 def _term(names: str, metavar: str, term: str, help: str) -> Argument:
     """The argument that sets a term; "none", which takes back the value that was set, is 0."""
-    parse = parsed(or_word("none", 0, MEANINGS[term].parse, ", or none"),
+    parse = parsed(or_word("none", 0, TERM_FORMATS[term].parse, ", or none"),
                    f"the {term.replace('-', ' ')} cannot be {{!r}}")
     dest = {"dest": term} if names[0] == "-" else {}
     return argument(
@@ -208,7 +208,7 @@ def limit(options: Options) -> None:
             "--compute PERCENT or --request PERCENT",
         )
     for term in terms:
-        if isinstance(options.target, int) and not MEANINGS[term].of_program:
+        if isinstance(options.target, int) and not TERM_FORMATS[term].of_program:
             raise InvalidArgs(
                 f"a process has no {term.replace('-', ' ')}", f"give {TENANT_KINDS}")
     set_terms(options, terms)

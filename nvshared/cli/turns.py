@@ -33,13 +33,13 @@ def preempt(options: Options) -> None:
         nvsharectl preempt 0  # on the first GPU
     """
     with Daemon(options.bus) as daemon:
-        gpu = options.gpu or _only(daemon)
+        gpu = options.gpu or _only_gpu(daemon)
         daemon.preempt(gpu)
     show(options, {"gpu": gpu},
          lambda: print(f"The turns on GPU {gpu} end now if a program waits."))
 
 
-def _only(daemon: Daemon) -> str:
+def _only_gpu(daemon: Daemon) -> str:
     """The index of the only GPU. Raises InvalidArgs if there are several."""
     indices = [str(gpu["Index"]) for gpu in daemon.gpus()]
     if len(indices) != 1:
@@ -48,7 +48,7 @@ def _only(daemon: Daemon) -> str:
     return indices[0]
 
 
-LOOK = 1.0                              # seconds between two polls
+POLL = 1.0                              # seconds between two polls
 SETTLED = 5                             # polls without a change until --no-wait gives up,
 SLOW = 30                               # and the same while a program is in a state of MOVING
 LONGEST = 60.0                          # seconds for --no-wait, even if programs move meanwhile
@@ -115,7 +115,7 @@ def drain(options: Options) -> None:
             if options.no_wait and (settled >= patience or time.monotonic() >= end):
                 raise _error(left, "end these programs or the holders of their GPU, or wait: "
                              "nvsharectl drain")
-            time.sleep(LOOK)
+            time.sleep(POLL)
         if not options.json:
             _report([], reported)
     show(options, {"left": []}, lambda: print("nvshared can be stopped: no program needs it now."))

@@ -36,7 +36,7 @@ from nvshared.demo.processes import (
 from nvshared.demo.show import Handovers, Show, show_on
 from nvshared.errors import NvshareError
 from nvshared.tui.figures import size
-from nvshared.tui.tables import NARROWEST, Column, Give
+from nvshared.tui.tables import NARROWEST, Column, Shrink
 from nvshared.units import GIB, MIB
 
 SHARE = 0.7                             # of the GPU's memory, for each program
@@ -45,7 +45,7 @@ STEP_GPU_US = 700_000                   # GPU time of a step, besides the comput
 STEP_CPU_MS = 700                       # CPU time of a step
 CHUNKS = 12
 BLOCK = 2 * MIB                         # granularity of device memory: multiples are not rounded
-LOOK = 0.2                              # seconds between two polls of the daemon
+POLL = 0.2                              # seconds between two polls of the daemon
 HOLD_CHUNK = GIB
 
 
@@ -83,13 +83,13 @@ async def together(gpu: DemoGPU, folder: Path, show: Show) -> Act:
             performing = asyncio.gather(first, second)
             try:
                 while not performing.done():
-                    await _look(handovers, daemon, show)
-                    await asyncio.wait([performing], timeout=LOOK)
+                    await _update(handovers, daemon, show)
+                    await asyncio.wait([performing], timeout=POLL)
                 outcomes = await performing
             finally:
                 performing.cancel()
                 await asyncio.gather(performing, return_exceptions=True)
-            await _look(handovers, daemon, show)
+            await _update(handovers, daemon, show)
     moved = handovers.bytes_in + handovers.bytes_out
     return Act("together, with nvshared", outcomes, max(one.seconds for one in outcomes),
                handovers.handovers, moved)
@@ -129,7 +129,7 @@ async def _perform(
     seconds, checksum, right = 0.0, "", False
     try:
         async with running(task.command(), environment) as process:
-            show.began(task, process.pid)
+            show.program_started(task, process.pid)
             assert process.stdout is not None
             errors = asyncio.create_task(errors_of(process))
             async for line in process.stdout:
@@ -141,24 +141,24 @@ async def _perform(
                         seconds, checksum = loop.time() - start, event["checksum"]
                     case "checked":
                         right = event["right"]
-                show.said(process.pid, event)
+                show.program_event(process.pid, event)
             status = await process.wait()
             *_, words = (await errors).splitlines() or [""]
     finally:
         allocated.set()
     message = words.removeprefix("nvshare-workload: ")
     if status != 0:
-        show.said(process.pid, {
+        show.program_event(process.pid, {
             "event": "failed", "message": message or f"ended with status {status}"})
     return Outcome(task, status, checksum, right and status == 0, seconds, message)
 
 
-async def _look(handovers: Handovers, daemon: Daemon | None, show: Show) -> None:
+async def _update(handovers: Handovers, daemon: Daemon | None, show: Show) -> None:
     for holder in handovers.new():
-        show.turned(holder, handovers.memory)
+        show.turn_started(holder, handovers.memory)
     if daemon is not None:
         # In a thread: a slow reply of the daemon must not delay the handling of a signal.
-        show.looked(await asyncio.to_thread(daemon.snapshot))
+        show.snapshot_taken(await asyncio.to_thread(daemon.snapshot))
 
 
 @contextlib.asynccontextmanager
@@ -182,7 +182,7 @@ COLUMNS = [
     Column("HAND-OVERS", lambda act: str(act.handovers or ""), right=True),
     Column("MOVED", lambda act: size(act.bytes_moved) if act.bytes_moved else "", right=True),
     Column("RESULTS", lambda act: ", ".join(one.verdict for one in act.outcomes),
-           give=Give(0, NARROWEST)),
+           shrink=Shrink(0, NARROWEST)),
 ]
 
 

@@ -92,12 +92,12 @@ class Show:
             print(f"\n{title}", file=self._file, flush=True)
         self._draw()
 
-    def began(self, task: Task, pid: int) -> None:
+    def program_started(self, task: Task, pid: int) -> None:
         """A program was started."""
         self._programs[pid] = Progress(task)
         self._draw()
 
-    def said(self, pid: int, event: Event) -> None:
+    def program_event(self, pid: int, event: Event) -> None:
         """A program printed an event. The caller adds "failed", with a "message"."""
         progress = self._programs[pid]
         match event["event"]:
@@ -116,7 +116,7 @@ class Show:
             self._print(f"{progress.task.name}: {progress.words}")
         self._draw()
 
-    def turned(self, holder: int, memory: Memory) -> None:
+    def turn_started(self, holder: int, memory: Memory) -> None:
         """A turn of the process `holder` began."""
         parts = []
         for pid, progress in self._programs.items():
@@ -127,7 +127,7 @@ class Show:
         if program := self._programs.get(holder):
             self._print(f"{program.task.name} holds the GPU; {', '.join(parts)}")
 
-    def looked(self, snapshot: Snapshot) -> None:
+    def snapshot_taken(self, snapshot: Snapshot) -> None:
         """A new snapshot of the daemon was fetched."""
         self._snapshot = snapshot
         self._draw()

@@ -79,7 +79,7 @@ def _memory(text: str) -> int:
 
 
 # For each annotation: the term that it sets, and the parser of its value.
-MEANINGS: Mapping[str, tuple[str, Callable[[str], int]]] = {
+ANNOTATION_TERMS: Mapping[str, tuple[str, Callable[[str], int]]] = {
     f"{PREFIX}gpu-memory-limit": (LIMIT, _memory),
     f"{PREFIX}gpu-core-limit": ("compute-limit", _whole),
     f"{PREFIX}gpu-core-request": ("compute-request", _whole),
@@ -104,7 +104,7 @@ def _sum(text: str) -> int:
 
 
 def _unknown_annotation(_text: str) -> int:
-    raise ValueError(f"no such annotation exists; there are {', '.join(MEANINGS)}")
+    raise ValueError(f"no such annotation exists; there are {', '.join(ANNOTATION_TERMS)}")
 
 
 def _fraction(smallest: Callable[[], int], text: str) -> int:
@@ -115,7 +115,7 @@ def _fraction(smallest: Callable[[], int], text: str) -> int:
     raise Unknown
 
 
-def meanings(
+def requested_terms(
     annotations: Mapping[str, str], smallest: Callable[[], int] | None
 ) -> dict[str, Requested]:
     """The requested values by term. An unknown nvshare.com/ annotation is listed by its own name.
@@ -126,7 +126,7 @@ def meanings(
     found = {}
     for key, text in annotations.items():
         if key.startswith(PREFIX):
-            term, parse = MEANINGS.get(key, (key, _unknown_annotation))
+            term, parse = ANNOTATION_TERMS.get(key, (key, _unknown_annotation))
             found[term] = Requested(key, text, parse)
     if LIMIT in found or smallest is None:
         return found
@@ -179,14 +179,14 @@ class Terms:
         """`report` reports a refused annotation once, as an event.
 
         `write_condition` sets the pod's status to all current refusals, "" for none. `claimed`:
-        terms of claims from before the start. `smallest`: as for meanings().
+        terms of claims from before the start. `smallest`: as for requested_terms().
         """
         self._bus = bus
         self._report = report
         self._write_condition = write_condition
         self._classes = classes
         self._smallest = smallest
-        self._news: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._pods: dict[str, Pod] = {}                 # as last reported by the API server, by uid
         self._annotated: dict[Pod, dict[str, int]] = {}     # terms by valid annotations
         self._claimed = {pod: dict(terms) for pod, terms in (claimed or {}).items() if terms}
@@ -204,9 +204,9 @@ class Terms:
         self._claim_error: NvshareError | None = None       # its error for one of them
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
-    def handle(self, news: str, what: Any = None) -> None:
-        """Queues news of pods from the API server, or AGAIN: nvshared has restarted."""
-        self._news.put((news, what))
+    def handle(self, event: str, what: Any = None) -> None:
+        """Queues news of pods from the API server, or RESTARTED: nvshared has restarted."""
+        self._events.put((event, what))
 
     def claim(self, claimed: Claimed) -> "Future[None]":
         """Sets the terms that pods have by claims. The future is done when nvshared has them."""
@@ -218,8 +218,8 @@ class Terms:
         problem = ""
         while True:
             with suppress(queue.Empty):
-                self._apply(*self._news.get(timeout=PERIOD if self._is_behind else None))
-            if self._is_behind and self._news.empty():
+                self._apply(*self._events.get(timeout=PERIOD if self._is_behind else None))
+            if self._is_behind and self._events.empty():
                 try:
                     with Daemon(self._bus, PATIENCE) as daemon:
                         self._synchronize(daemon)
@@ -232,7 +232,7 @@ class Terms:
             for pod, whys in self._refusals.items():
                 self._report(pod, ". ".join(whys))
             self._refusals.clear()
-            if self._news.empty():
+            if self._events.empty():
                 self._write_conditions()
 
     @property
@@ -247,8 +247,8 @@ class Terms:
                 known.set_exception(error)
         self._waiting, self._claim_error = [], None
 
-    def _apply(self, news: str, what: Any) -> None:
-        if news == "LISTED":
+    def _apply(self, event: str, what: Any) -> None:
+        if event == "LISTED":
             there = {pod.uid for pod in what}
             for pod in [pod for uid, pod in self._pods.items() if uid not in there]:
                 self._remove_pod(pod)
@@ -256,20 +256,20 @@ class Terms:
                 self._update_pod(pod)
             self._unlisted.clear()
             self._listed = self._renamed = True
-        elif news == "CLAIMED":
+        elif event == "CLAIMED":
             claimed, known = what
             for pod, terms in claimed.items():
                 self._claim(pod, terms)
             self._unlisted -= claimed.keys()
             self._waiting.append(known)
-        elif news == "AGAIN":
+        elif event == "RESTARTED":
             self._renamed |= bool(self._pods)
             for pod, held in self._set.items():
                 self._set[pod] = dict.fromkeys(held, UNKNOWN)
             self._changed.update(self._set.keys() - self._unlisted)
             for pod in self._pods.values():     # some may need the sizes of GPUs
                 self._read(pod, pod.annotations)
-        elif news == "DELETED":
+        elif event == "DELETED":
             if what.uid in self._pods:
                 self._remove_pod(what)
         else:
@@ -300,7 +300,8 @@ class Terms:
 
     def _read(self, pod: Pod, before: Mapping[str, str]) -> None:
         """Parses the annotations of a pod that differ from `before`, or were not computable."""
-        was, now = meanings(before, self._smallest), meanings(pod.annotations, self._smallest)
+        was, now = (requested_terms(annotations, self._smallest)
+                    for annotations in (before, pod.annotations))
         annotated, reasons = self._annotated.setdefault(pod, {}), self._reasons.setdefault(pod, {})
         for term in was.keys() - now.keys():
             annotated.pop(term, None)
@@ -344,7 +345,7 @@ class Terms:
     def _annotation(self, pod: Pod, term: str) -> tuple[str, str]:
         """The annotation of a term, and its text."""
         known = self._pods[pod.uid]             # a Pod made from a claim has no annotations
-        return meanings(known.annotations, self._smallest)[term][:2]
+        return requested_terms(known.annotations, self._smallest)[term][:2]
 
     def _desired(self, pod: Pod) -> dict[str, tuple[int, str]]:
         """The terms that a pod is to have, and the source of each."""

@@ -189,25 +189,25 @@ class Writer:
         self._write = write
         self._pause = pause
         self._wanted: Any = None
-        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._run, name=words, daemon=True).start()
 
-    def want(self, wanted: Any) -> None:
+    def set_wanted(self, wanted: Any) -> None:
         """Has this written, unless it was wanted before."""
         if wanted != self._wanted:
             self._wanted = wanted
-            self._news.put(wanted)
+            self._pending.put(wanted)
 
     def write_again(self) -> None:
         """Has it written again: it was removed. No-op if nothing is wanted yet."""
         if self._wanted is not None:
-            self._news.put(self._wanted)
+            self._pending.put(self._wanted)
 
     def _run(self) -> None:
         problem = ""
         while True:
             with suppress(queue.Empty):             # then the same is tried again
-                wanted = self._news.get(timeout=self._pause if problem else None)
+                wanted = self._pending.get(timeout=self._pause if problem else None)
             try:
                 self._write(wanted)
                 logger.info("%s: written", self._words)

@@ -275,7 +275,7 @@ class Offer:
             for card, replicas in self.offered().items() for number in range(replicas)
         }
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """The whole offer in one line, for the log and the status."""
         if self.common_problem:
             return f"no shares: {self.common_problem}"

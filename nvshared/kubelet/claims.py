@@ -129,9 +129,9 @@ def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> S
     given: dict[str, int] = {}
     for config in configs:              # the device class's first, then the claim's
         opaque = config.get("opaque") or {}
-        for_whom = config.get("requests") or ()
+        requests = config.get("requests") or ()
         if opaque.get("driver") == DRIVER and (
-                not for_whom or {request, request.partition("/")[0]} & set(for_whom)):
+                not requests or {request, request.partition("/")[0]} & set(requests)):
             given |= parameters(opaque.get("parameters"))
     consumed = {
         term: value for name, text in (result.get("consumedCapacity") or {}).items()

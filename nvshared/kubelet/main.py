@@ -99,11 +99,11 @@ async def _serve(options: Options) -> None:
             pods.nvshared_is_back()     # after update(): it uses the offer
         nvshared = answered or nvshared
         if has_changed:
-            logger.info("%s", offer.words())
-            notifier.status(offer.words())
+            logger.info("%s", offer.describe())
+            notifier.status(offer.describe())
         if has_changed and (offer.common_problem or any(map(offer.problem, offer.offered()))):
             # Kubernetes' scheduler reports only that no share is free.
-            threading.Thread(target=pods.write_node_event, args=(offer.words(),), name="node",
+            threading.Thread(target=pods.write_node_event, args=(offer.describe(),), name="node",
                              daemon=True).start()
 
     await refresh()

@@ -170,7 +170,7 @@ class DevicePlugin(Plugin):
             ]
         except NvshareError as error:
             logger.error("a pod gets no GPU: %s", error)
-            await rpc.refuse(context, f"nvshare: {error}")
+            await rpc.abort(context, f"nvshare: {error}")
         for one in request.container_requests:
             logger.info("a container gets %s", ", ".join(one.devices_ids))
         return DP["AllocateResponse"](container_responses=answers)

@@ -46,19 +46,20 @@ class StaticPods:
         self._kubelet = kubelet
         self._without: dict[Pod, str] = {}      # problems that were reported, by pod
 
-    def handle(self, news: str, what: Any) -> list[tuple[Pod, str]]:
+    def handle(self, event: str, what: Any) -> list[tuple[Pod, str]]:
         """Takes news of pods from the API server. Returns pods newly without a share, and why.
 
         While kubelet's checkpoint file cannot be read, none are found: nvshare-kubelet then offers
         no shares, and reports why.
         """
-        there: list[Pod] = what if news == "LISTED" else [] if news == "DELETED" else [what]
-        gone = self._without.keys() - there if news == "LISTED" else {what}.difference(there)
+        there: list[Pod] = what if event == "LISTED" else [] if event == "DELETED" else [what]
+        gone = self._without.keys() - there if event == "LISTED" else {what}.difference(there)
         for one in gone:
             self._without.pop(one, None)
         found = []
         for one in there:
-            if one.static and one not in self._without and (lacking := self._lacking(one)):
+            if one.static and one not in self._without and (
+                    lacking := self._containers_without_share(one)):
                 self._without[one] = (
                     f"{', '.join(sorted(lacking))} started without {RESOURCE} and shares no GPU: "
                     "kubelet did not know of it yet")
@@ -70,7 +71,7 @@ class StaticPods:
             logger.warning("%s is not written: %s", self._path, error.strerror)
         return found
 
-    def _lacking(self, one: Pod) -> frozenset[str]:
+    def _containers_without_share(self, one: Pod) -> frozenset[str]:
         """The names of its containers that started without a share."""
         started = one.wanting.intersection(one.containers.values())
         try:
@@ -103,7 +104,7 @@ class Pods:
 
     def nvshared_is_back(self) -> None:
         """Sends all names and terms again: nvshared may have lost them in a restart."""
-        self._terms.handle("AGAIN")
+        self._terms.handle("RESTARTED")
 
     def ask(self, namespace: str, name: str) -> Claim:
         """Fetches a claim from the API server. Raises NvshareError; KeyError and such."""
@@ -131,14 +132,14 @@ class Pods:
         """
         self._terms.claim(self.prepared.terms(self.prepared.change(uid, claim)))
 
-    def _handle(self, news: str, what: Any) -> None:
-        self._terms.handle(news, what)
-        for one, why in self._static.handle(news, what):
+    def _handle(self, event: str, what: Any) -> None:
+        self._terms.handle(event, what)
+        for one, why in self._static.handle(event, what):
             self._write_pod_event(one, f"{why}; {ADVICE}", WITHOUT_SHARE)
-        there = {one.uid for one in what} if news == "LISTED" else {what.uid}
+        there = {one.uid for one in what} if event == "LISTED" else {what.uid}
         for claim in self.prepared.claims():
             pods = set(claim.uids)
-            gone = pods & there if news == "DELETED" and claim.is_shareable else set()
+            gone = pods & there if event == "DELETED" and claim.is_shareable else set()
             if claim.uid in self._before:
                 gone = pods - there
                 if gone == pods:
@@ -148,7 +149,7 @@ class Pods:
             if gone:
                 claim = claim.without(gone)
                 self.renew(claim.uid, claim)
-            if claim.is_shareable and news in ("LISTED", "ADDED") and there - pods:
+            if claim.is_shareable and event in ("LISTED", "ADDED") and there - pods:
                 # Kubelet does not report further pods of a claim: the API server is asked.
                 now = self.ask(claim.namespace, claim.name)
                 if now.uid == claim.uid and now.uids != claim.uids:

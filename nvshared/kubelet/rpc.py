@@ -58,12 +58,12 @@ async def serve(path: Path, services: Mapping[str, Methods]) -> Any:
     return server
 
 
-async def refuse(context: Any, why: str) -> None:
+async def abort(context: Any, why: str) -> None:
     """Ends a call with an error. Always raises."""
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
 
 
-async def ask(path: Path, method: str, request: Any, answer: Any, patience: float) -> Any:
+async def call(path: Path, method: str, request: Any, answer: Any, patience: float) -> Any:
     """Calls a method of another server; `patience` in seconds. Raises NvshareError."""
     async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
         try:

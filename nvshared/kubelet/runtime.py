@@ -66,11 +66,11 @@ class Runtime:
 
     async def _ask(self, socket: Path) -> str:
         try:
-            version = await rpc.ask(
+            version = await rpc.call(
                 socket, f"{SERVICE}/Version", CRI["VersionRequest"](), CRI["VersionResponse"],
                 PATIENCE,
             )
-            status = await rpc.ask(
+            status = await rpc.call(
                 socket, f"{SERVICE}/Status", CRI["StatusRequest"](verbose=True),
                 CRI["StatusResponse"], PATIENCE,
             )

@@ -135,18 +135,18 @@ class Published:
     def publish(self, offer: Offer) -> None:
         """Sets the offer to publish; no-op while the GPUs are unknown."""
         if not offer.common_problem:
-            self._labels.want(labels(offer))
+            self._labels.set_wanted(labels(offer))
         offered = offer.offered()
         if self._slice is not None and (offered or not offer.common_problem):
-            self._slice.want([
+            self._slice.set_wanted([
                 device_entry(card, clients, is_tainted=bool(offer.problem(card)))
                 for card, clients in offered.items()
             ])
 
-    def _update(self, news: str, what: Any) -> None:
-        if news == "LISTED":
+    def _update(self, event: str, what: Any) -> None:
+        if event == "LISTED":
             self._known = {one["metadata"]["name"]: one for one in what}
-        elif news == "DELETED":
+        elif event == "DELETED":
             self._known.pop(what["metadata"]["name"], None)
         else:
             self._known[what["metadata"]["name"]] = what

@@ -113,7 +113,7 @@ def find(tree: Tree, named: Path | None) -> Path:
     return path
 
 
-def look(tree: Tree) -> State:
+def read_state(tree: Tree) -> State:
     """The state of the list. Raises NvshareError if the list cannot be read."""
     found = listing.entries(listing.read(tree))
     entries = tuple(entry for entry in found if listing.ours(entry))
@@ -123,18 +123,18 @@ def look(tree: Tree) -> State:
     )
 
 
-def enable(tree: Tree, library: Path) -> tuple[trial.Tried, ...]:
+def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:
     """Adds the library to the list after checks and trials. Returns the programs tried.
 
     If a program then does not start, restores the list. On NvshareError, the list is unchanged.
     """
     listing.writable(tree)              # first, since trials take long
     check_guarded(tree, library)
-    usual = trial.complaints(tree)
-    tried = tuple(trial.run(tree, library, usual))
+    baseline = trial.baseline_stderr(tree)
+    tried = tuple(trial.run(tree, library, baseline))
     before = listing.change(tree, lambda data: listing.with_library(data, library))
     try:
-        trial.start(tree, usual)
+        trial.start(tree, baseline)
     except trial.Unloadable:
         listing.change(tree, lambda _: before)
         raise

@@ -66,7 +66,7 @@ class Unloadable(NvshareError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TrialResult:
     """One program of a trial."""
 
     program: str                        # in words
@@ -82,10 +82,10 @@ def check(tree: Tree, library: Path) -> None:
     Only root can run programs of another system; for other users nothing is checked.
     """
     if _can_run(tree):
-        _judge(SIMPLE, _run_true(tree, library), complaints(tree), library)
+        _check_result(SIMPLE, _run_true(tree, library), baseline_stderr(tree), library)
 
 
-def complaints(tree: Tree) -> frozenset[str]:
+def baseline_stderr(tree: Tree) -> frozenset[str]:
     """Lines that /bin/true prints on stderr before a trial. Raises Unloadable if it fails."""
     if not tree.has(TRUE):
         raise Unloadable(
@@ -101,31 +101,31 @@ def complaints(tree: Tree) -> frozenset[str]:
     return frozenset(ended.stderr.splitlines())
 
 
-def start(tree: Tree, usual: frozenset[str]) -> None:
+def start(tree: Tree, baseline: frozenset[str]) -> None:
     """Runs /bin/true with the list as it is now. Raises Unloadable if that fails."""
     if _can_run(tree):
-        _judge(SIMPLE, _run_true(tree), usual)
+        _check_result(SIMPLE, _run_true(tree), baseline)
 
 
 def _can_run(tree: Tree) -> bool:
     return tree.running or os.geteuid() == 0
 
 
-def run(tree: Tree, library: Path, usual: frozenset[str]) -> Iterator[Tried]:
-    """Tries all programs. `usual`: the result of complaints(). Raises Unloadable if one fails."""
+def run(tree: Tree, library: Path, baseline: frozenset[str]) -> Iterator[TrialResult]:
+    """Tries all programs. `baseline`: of baseline_stderr(). Raises Unloadable if one fails."""
     if not _can_run(tree):
-        yield Tried("every program", "only root can run programs of another system")
+        yield TrialResult("every program", "only root can run programs of another system")
         return
-    _judge(SIMPLE, _run_true(tree, library), usual, library)
-    yield Tried(SIMPLE, "")
+    _check_result(SIMPLE, _run_true(tree, library), baseline, library)
+    yield TrialResult(SIMPLE, "")
     python = Path(sys.executable if tree.running else "/usr/bin/python3")
     if tree.has(python):
         done = _run(_preloaded(tree, library, [str(python), "-I", "-c", PYTHON]))
-        _judge("Python", done, usual, library, tree.resolve(library))
-        yield Tried("Python with threads and children", "")
+        _check_result("Python", done, baseline, library, tree.resolve(library))
+        yield TrialResult("Python with threads and children", "")
     else:
-        yield Tried("Python with threads and children", f"there is no {python}")
-    yield _setuid(tree, library, usual)
+        yield TrialResult("Python with threads and children", f"there is no {python}")
+    yield _setuid(tree, library, baseline)
 
 
 def _preloaded(tree: Tree, library: Path | None, command: Sequence[str]) -> list[str]:
@@ -136,14 +136,14 @@ def _preloaded(tree: Tree, library: Path | None, command: Sequence[str]) -> list
     return [*into, "/usr/bin/env", "-i", *variables, *command]
 
 
-def _setuid(tree: Tree, library: Path, usual: frozenset[str]) -> Tried:
+def _setuid(tree: Tree, library: Path, baseline: frozenset[str]) -> TrialResult:
     name = "a setuid program"
     if os.geteuid() != 0:
-        return Tried(name, "that takes root")
+        return TrialResult(name, "that takes root")
     if missing := [tool for tool in ("unshare", "mount", "chroot") if not shutil.which(tool)]:
-        return Tried(name, f"there is no {missing[0]} on this machine")
+        return TrialResult(name, f"there is no {missing[0]} on this machine")
     if not (temporary := tree.outside(tree.resolve(Path("/tmp")))).is_dir():
-        return Tried(name, f"there is no {temporary}")
+        return TrialResult(name, f"there is no {temporary}")
     try:
         with tempfile.TemporaryDirectory(prefix=".nvshare-", dir=temporary) as own:
             inside = Path("/", Path(own).relative_to(tree.top))
@@ -153,13 +153,13 @@ def _setuid(tree: Tree, library: Path, usual: frozenset[str]) -> Tried:
                 str(library),
             ])
     except OSError as error:
-        return Tried(name, f"{temporary} cannot be used: {error.strerror}")
+        return TrialResult(name, f"{temporary} cannot be used: {error.strerror}")
     if not done.stdout.startswith(READY + "\n"):
         reason = done.stderr.strip().splitlines() or [
             f"its surroundings failed with {done.returncode}"]
-        return Tried(name, reason[-1])
-    _judge(name, done, usual, library, tree.resolve(library))
-    return Tried(name, "")
+        return TrialResult(name, reason[-1])
+    _check_result(name, done, baseline, library, tree.resolve(library))
+    return TrialResult(name, "")
 
 
 def _run_true(tree: Tree, library: Path | None = None) -> Ended:
@@ -179,11 +179,12 @@ def _run(command: Sequence[str]) -> Ended:
         return Ended(command, -1, "", f"{command[0]} cannot be run: {error.strerror}")
 
 
-def _judge(
-    name: str, ended: Ended, usual: frozenset[str], library: Path | str = "the library",
+def _check_result(
+    name: str, ended: Ended, baseline: frozenset[str], library: Path | str = "the library",
     mapped: Path | None = None,
 ) -> None:
-    complaints = [line for line in ended.stderr.splitlines() if line.strip() and line not in usual]
+    complaints = [
+        line for line in ended.stderr.splitlines() if line.strip() and line not in baseline]
     status = ended.returncode
     if status != 0 or complaints:
         how = (f"ended with {status}" if status > 0 else

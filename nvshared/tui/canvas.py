@@ -109,16 +109,16 @@ def grid(
                       for column, cell in values])
     bar_width = max(NARROWEST_BAR, width // PART_OF_LINE)
     natural = [
-        max(column.wide, *(
-            min(bar_width if isinstance(cell, Bar) else cell.cell_len, column.most)
+        max(column.min_width, *(
+            min(bar_width if isinstance(cell, Bar) else cell.cell_len, column.max_width)
             for cell in (line[at] for line in cells)))
         for at, column in enumerate(columns)
     ]
-    widths = fitted([column.give for column in columns], natural, width, gap)
+    widths = fitted([column.shrink for column in columns], natural, width, gap)
     spare = width - sum(widths) - gap * (sum(map(bool, widths)) - 1)
     for at, column in enumerate(columns):
         if widths[at] and spare > 0 and any(isinstance(line[at], Bar) for line in cells):
-            more = min(spare, max(0, min(column.most, width) - widths[at]))
+            more = min(spare, max(0, min(column.max_width, width) - widths[at]))
             widths[at], spare = widths[at] + more, spare - more
     spans, start = [], 0
     for wide in widths:

@@ -69,8 +69,8 @@ class Watch:
                 return
             while self._news:
                 self._state = self._news.popleft()(self._state)
-            if not self._state.trouble and self._until_old() <= 0:
-                self._state = replace(self._state, trouble="nvshared does not answer")
+            if not self._state.daemon_error and self._until_old() <= 0:
+                self._state = replace(self._state, daemon_error="nvshared does not answer")
 
     def _until_old(self) -> float:
         """Seconds until the last snapshot counts as outdated."""
@@ -78,7 +78,7 @@ class Watch:
 
     def _quits(self, frame: Frame) -> bool:
         """Waits for keys or the thread, and handles the keys. True: the user quits."""
-        patience = None if self._state.trouble else max(0.0, self._until_old())
+        patience = None if self._state.daemon_error else max(0.0, self._until_old())
         for event in self._terminal.events(patience):
             self._state, request = act(self._state, event, frame)
             match request:
@@ -121,7 +121,7 @@ class Watch:
             tenants, turns = self._details(self._daemon, snapshot)
         except NvshareError as error:
             self._drop()
-            news = partial(replace, trouble=str(error))      # the last snapshot stays
+            news = partial(replace, daemon_error=str(error))      # the last snapshot stays
         else:
             news = partial(
                 with_snapshot, snapshot=snapshot, moment=time.monotonic(), tenants=tenants,

@@ -16,8 +16,8 @@ from nvshared.tui.tables import (
     STATES,
     Bar,
     Column,
-    Give,
     Part,
+    Shrink,
     holder,
     holders,
     quantum_of,
@@ -94,8 +94,8 @@ GRAPHED: dict[str, tuple[str, Callable[[float], str]]] = {
     "resident": ("green", size), "swapped": ("yellow", size),
 }
 PAIRS = (("use", "waiting"), ("bytes_in", "bytes_out"), ("resident", "swapped"))
-SIX = 110                               # characters from which on all three pairs are drawn
-WHO = 24                                # characters of a process
+THREE_PAIRS_WIDTH = 110                 # characters from which on all three pairs are drawn
+PROCESS_WIDTH = 24                      # characters of a process
 FRAME = 4                               # lines of a GPU without graphs
 WITH_GRAPHS = 4                         # lines of a GPU with graphs, besides the graphs
 GRAPHS = 2                              # graphs in a column
@@ -213,7 +213,7 @@ def _graphs(
     if past.samples and gpu.index in past.samples[-1].gpus:
         now = past.samples[-1].gpus[gpu.index]._asdict()
     now |= {"bytes_in": None, "bytes_out": None} if rates is None else rates._asdict()
-    columns = PAIRS if width >= SIX else PAIRS[:-1]
+    columns = PAIRS if width >= THREE_PAIRS_WIDTH else PAIRS[:-1]
     rooms = [(width - len(BETWEEN) * (len(columns) - 1)) // len(columns)] * len(columns)
     rooms[-1] = width - sum(rooms[:-1]) - len(BETWEEN) * (len(columns) - 1)
     pictures = [
@@ -260,15 +260,17 @@ def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[
 
     columns = (
         Column("", lambda gpu: f"GPU {gpu.index}", style=lambda _: "bold"),
-        Column("", lambda gpu: gpu.name.removeprefix("NVIDIA "), give=Give(5, NARROWEST), most=20),
+        Column("", lambda gpu: gpu.name.removeprefix("NVIDIA "), shrink=Shrink(5, NARROWEST),
+               max_width=20),
         Column("", lambda gpu: Bar(
-            gpu.memory_total, (Part(used(gpu), RESIDENT, "green"),), rest=EMPTY), give=Give(4)),
-        Column("", lambda gpu: of_whole(used(gpu), gpu.memory_total), right=True, give=Give(2)),
+            gpu.memory_total, (Part(used(gpu), RESIDENT, "green"),), rest=EMPTY), shrink=Shrink(4)),
+        Column("", lambda gpu: of_whole(used(gpu), gpu.memory_total), right=True, shrink=Shrink(2)),
         Column("", lambda gpu: "" if gpu.utilization is None else f"{gpu.utilization:.0%}",
-               right=True, give=Give(6), wide=4),
-        Column("", lambda gpu: gpu.state, style=lambda gpu: STATES.get(gpu.state, ""), wide=9),
-        Column("", lambda gpu: holder(snapshot, gpu), give=Give(0, PROCESS), most=WHO),
-        Column("", lambda gpu: f"{gpu.queue_length} waiting", right=True, give=Give(3),
+               right=True, shrink=Shrink(6), min_width=4),
+        Column("", lambda gpu: gpu.state, style=lambda gpu: STATES.get(gpu.state, ""), min_width=9),
+        Column("", lambda gpu: holder(snapshot, gpu), shrink=Shrink(0, PROCESS),
+               max_width=PROCESS_WIDTH),
+        Column("", lambda gpu: f"{gpu.queue_length} waiting", right=True, shrink=Shrink(3),
                style=lambda _: "dim"),
     )
     return grid(columns, some, width).lines

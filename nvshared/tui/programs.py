@@ -18,8 +18,8 @@ from nvshared.tui.figures import duration, process, size, user
 from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, waited, waiting_for
 from nvshared.tui.past import Past
 from nvshared.tui.state import Hit, Opened, Row, Sort, State, program_key, rows
-from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, Give, Part
-from nvshared.tui.terms import MEANINGS, program_terms, term_source, term_value
+from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, Part, Shrink
+from nvshared.tui.terms import TERM_FORMATS, program_terms, term_source, term_value
 
 LEAD = 3                                # columns of the marks SELECTED and HOLDS
 LONGEST_BAR = 40
@@ -36,8 +36,8 @@ def _columns(snapshot: Snapshot, width: int) -> list[Column]:
             Part(one.swapped, SWAPPED, "yellow"),
         ))
 
-    known = {**CLIENT, "": Column("", memory, give=Give(4), most=LONGEST_BAR)}
-    layout = LAYOUT | {"COMMAND": {"give": Give(1, max(len("COMMAND"), width // COMMAND))}}
+    known = {**CLIENT, "": Column("", memory, shrink=Shrink(4), max_width=LONGEST_BAR)}
+    layout = LAYOUT | {"COMMAND": {"shrink": Shrink(1, max(len("COMMAND"), width // COMMAND))}}
     return [known[name]._replace(**more) for name, more in layout.items()
             if name != "GPU" or len(snapshot.gpus) > 1]
 
@@ -52,8 +52,8 @@ def listing(
     assert state.snapshot is not None
     columns = _columns(state.snapshot, width)
     holders = {id for gpu in state.snapshot.gpus for id in gpu.holders}
-    falling = CLIENT[state.sort].falling is not state.reverse
-    mark = "▼" if falling else "▲"
+    descending = CLIENT[state.sort].descending is not state.reverse
+    mark = "▼" if descending else "▲"
     titles = [
         Text(one.name + mark, style="bold underline") if one.name == state.sort else
         Text(one.name, style="bold")
@@ -207,7 +207,7 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
         return []
     found = [Text(), Text("Terms", style="bold")]
     rows = [
-        (name, MEANINGS[name].value(value), "set for this program")
+        (name, TERM_FORMATS[name].value(value), "set for this program")
         for name, value in program_terms(client).items() if value != USUAL_TERMS[name]
     ]
     for one in tenants:

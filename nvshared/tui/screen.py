@@ -18,7 +18,7 @@ from nvshared.tui.state import (
     Prompt,
     Screen,
     State,
-    next_whom,
+    next_target,
     question,
     rows,
     tenant_named,
@@ -122,7 +122,7 @@ def draw(state: State, width: int, height: int) -> Frame:
     if found.last and state.screen is Screen.MAIN:
         note = f" {found.first + 1}-{found.first + found.page} of {found.last + found.page}"
         below, hits = _bottom(state, width, note)
-    if state.trouble:
+    if state.daemon_error:
         for line in found.lines:
             line.stylize("dim")         # outdated
     hits = [hit._replace(line=hit.line + height) for hit in hits]
@@ -135,7 +135,7 @@ def _body(state: State, width: int, height: int) -> Frame:
         lines = frame(page(width - 4), width, title=Text("Help", style="bold"))
         return _scrolled(lines, state, height)
     if state.snapshot is None:
-        return Frame((fit("" if state.trouble else "waiting for nvshared …", width),))
+        return Frame((fit("" if state.daemon_error else "waiting for nvshared …", width),))
     if state.screen is Screen.DETAILS and state.opened is not None:
         return _scrolled(details(state.snapshot, state.opened, width), state, height)
     return _main(state, width, height)
@@ -187,8 +187,8 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
             label = f"{whom}{_tab(state, state.prompt)}: {KINDS[state.prompt.verb].prompt}"
         typed = _words(f"{label}: {state.prompt.text}▏", width, "bold")
     found = _words(state.words, width, "yellow") if state.words else []
-    if state.trouble:
-        found += _words(f"{state.trouble}. Trying again.", width, "bold red")
+    if state.daemon_error:
+        found += _words(f"{state.daemon_error}. Trying again.", width, "bold red")
     if typed:
         return [*found, *typed], []
     lead = Text()
@@ -201,7 +201,7 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
 
 def _tab(state: State, asked: Prompt | Command) -> str:
     """A hint at the target that Tab selects next; "": none."""
-    tenant = next_whom(state, asked)
+    tenant = next_target(state, asked)
     if tenant:
         return f" (Tab: {tenant_named(tenant)})"
     return f" (Tab: {process(asked.client)})" if asked.tenant and asked.client else ""

@@ -19,7 +19,7 @@ from nvshared.tui.figures import process, short_tenant, shortened, user
 from nvshared.tui.past import Past
 from nvshared.tui.tables import CLIENT, SORTS, UNSHARED, age, tenant
 from nvshared.tui.terminal import Click, Event, Key, Wheel
-from nvshared.tui.terms import MEANINGS, program_sentence, term_sentence
+from nvshared.tui.terms import TERM_FORMATS, program_sentence, term_sentence
 
 ProgramKey = tuple[int, int]            # a program on a GPU; survives a restart of the daemon
 
@@ -85,9 +85,9 @@ class State:
 
     snapshot: Snapshot | None = None    # the last one received
     past: Past = field(default_factory=Past)
-    trouble: str = ""                   # why the daemon does not answer; "": it answers
+    daemon_error: str = ""              # why the daemon does not answer; "": it answers
     screen: Screen = Screen.MAIN
-    behind: Screen = Screen.MAIN        # the screen before the help
+    previous_screen: Screen = Screen.MAIN        # the screen before the help
     selected: ProgramKey | None = None
     at: int = 0                         # row of the selected program, when last seen
     first: int = 0                      # the row at the top of the list
@@ -102,13 +102,13 @@ class State:
 
 
 class Sort(NamedTuple):
-    """Meaning of a click on a heading."""
+    """TermFormat of a click on a heading."""
 
     column: str
 
 
 class Row(NamedTuple):
-    """Meaning of a click on a program."""
+    """TermFormat of a click on a program."""
 
     key: ProgramKey
 
@@ -119,7 +119,7 @@ class Hit(NamedTuple):
     line: int
     start: int
     end: int
-    means: Key | Sort | Row
+    target: Key | Sort | Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def rows(state: State) -> list[ClientSnapshot]:
     found = [one for one in all_rows(state.snapshot) if matches(one, state.filter)]
     column = CLIENT[state.sort]
     found.sort(key=age)                 # the order of programs with equal keys
-    found.sort(key=column.sort, reverse=column.falling is not state.reverse)
+    found.sort(key=column.sort, reverse=column.descending is not state.reverse)
     return found
 
 
@@ -230,7 +230,7 @@ def question(command: Command) -> str:
         return f"Remove the {kind.label} of {command.name}?"
     return (kind.together if command.tenant else kind.question).format(
         name=command.name, gpu=command.gpu,
-        what=MEANINGS[kind.term].words(command.value) if kind.prompt else "")
+        what=TERM_FORMATS[kind.term].words(command.value) if kind.prompt else "")
 
 
 def carry_out(daemon: Daemon, command: Command) -> str:
@@ -255,7 +255,7 @@ def parsed(prompt: Prompt) -> int:
     if text == "none":
         return 0 if prompt.tenant else USUAL_TERMS[term]
     try:
-        return MEANINGS[term].parse(text)
+        return TERM_FORMATS[term].parse(text)
     except ValueError as wrong:
         raise ValueError(f"{text!r} is invalid: {wrong}, or none") from None
 
@@ -280,7 +280,7 @@ def with_snapshot(
 ) -> State:
     """Takes in a snapshot. `tenants` and `turns`: of the program whose details are shown."""
     state = replace(
-        state, snapshot=snapshot, past=state.past.after(snapshot, moment), trouble="")
+        state, snapshot=snapshot, past=state.past.after(snapshot, moment), daemon_error="")
     if state.opened is not None:
         now = {program_key(one): one for one in all_rows(snapshot)}.get(state.opened.key)
         opened = replace(state.opened, ended=now is None)
@@ -289,10 +289,10 @@ def with_snapshot(
             if tenants:
                 opened = replace(opened, tenants=tuple(tenants), turns=tuple(turns))
         state = replace(state, opened=opened)
-    return settled(state)
+    return reselected(state)
 
 
-def settled(state: State) -> State:
+def reselected(state: State) -> State:
     """Selects the same program again or, if it is gone, the program now in its row."""
     shown = [program_key(one) for one in rows(state)]
     if state.selected in shown:
@@ -309,26 +309,26 @@ def act(state: State, event: Event, frame: Frame) -> Answer:
         case Click(column, line):
             for hit in frame.hits:
                 if hit.line == line and hit.start <= column < hit.end:
-                    return _clicked(state, hit.means, frame)
+                    return _clicked(state, hit.target, frame)
             return state, None
         case Key(name):
-            return _struck(replace(state, words=""), name, frame)
+            return _key_pressed(replace(state, words=""), name, frame)
 
 
-def _clicked(state: State, means: Key | Sort | Row, frame: Frame) -> Answer:
-    match means:
+def _clicked(state: State, target: Key | Sort | Row, frame: Frame) -> Answer:
+    match target:
         case Key(name):
-            return _struck(replace(state, words=""), name, frame)
+            return _key_pressed(replace(state, words=""), name, frame)
         case Sort(column):          # a second click reverses the order
             reverse = column == state.sort and not state.reverse
-            return settled(replace(state, sort=column, reverse=reverse, first=0)), None
+            return reselected(replace(state, sort=column, reverse=reverse, first=0)), None
         case Row(clicked) if clicked == state.selected and not (state.prompt or state.question):
             return _opened(state)
         case Row(clicked):
-            return settled(replace(state, selected=clicked)), None
+            return reselected(replace(state, selected=clicked)), None
 
 
-def _struck(state: State, key: str, frame: Frame) -> Answer:
+def _key_pressed(state: State, key: str, frame: Frame) -> Answer:
     if key == "redraw":
         return state, Request.REDRAW
     if state.question is not None:
@@ -340,7 +340,7 @@ def _struck(state: State, key: str, frame: Frame) -> Answer:
     if key in ("?", "h", "f1"):
         if state.screen is Screen.HELP:
             return _back(state), None
-        return replace(state, screen=Screen.HELP, behind=state.screen, scroll=0), None
+        return replace(state, screen=Screen.HELP, previous_screen=state.screen, scroll=0), None
     if key in ("escape", "left", "backspace"):
         return _back(state), None
     if key in _STEPS or key in ("pgup", "pgdn"):
@@ -370,7 +370,7 @@ def _in_list(state: State, key: str) -> Answer:
         case ">" | "." | "tab":
             return _sorted_next(state, 1), None
         case "i" | "I":
-            return settled(replace(state, reverse=not state.reverse)), None
+            return reselected(replace(state, reverse=not state.reverse)), None
     return _unknown(state, key)
 
 
@@ -381,7 +381,7 @@ _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "home": -_END, "g": -_END, "end"
 def _moved(state: State, steps: int, frame: Frame) -> State:
     if state.screen is Screen.MAIN:
         last = len(rows(state)) - 1
-        return settled(replace(state, selected=None, at=max(0, min(last, state.at + steps))))
+        return reselected(replace(state, selected=None, at=max(0, min(last, state.at + steps))))
     return replace(state, scroll=max(0, min(frame.last, frame.first + steps)))
 
 
@@ -389,15 +389,15 @@ def _back(state: State) -> State:
     """Leaves the help or the details; in the list, removes the filter."""
     match state.screen:
         case Screen.HELP:
-            return replace(state, screen=state.behind, scroll=0)
+            return replace(state, screen=state.previous_screen, scroll=0)
         case Screen.DETAILS:
             return replace(state, screen=Screen.MAIN, opened=None, scroll=0)
         case Screen.MAIN:
-            return settled(replace(state, filter=""))
+            return reselected(replace(state, filter=""))
 
 
 def _opened(state: State) -> Answer:
-    client = _meant(state)
+    client = _chosen_program(state)
     if client is None:
         return state, None
     opened = Opened(program_key(client), client)
@@ -405,7 +405,7 @@ def _opened(state: State) -> Answer:
     return state, Request.SNAPSHOT
 
 
-def _meant(state: State) -> ClientSnapshot | None:
+def _chosen_program(state: State) -> ClientSnapshot | None:
     """The program whose details are shown or, in the list, the selected program."""
     if state.screen is Screen.DETAILS and state.opened is not None:
         return state.opened.client
@@ -414,12 +414,12 @@ def _meant(state: State) -> ClientSnapshot | None:
 
 def _sorted_next(state: State, step: int) -> State:
     column = SORTS[(SORTS.index(state.sort) + step) % len(SORTS)]
-    return settled(replace(state, sort=column, reverse=False))
+    return reselected(replace(state, sort=column, reverse=False))
 
 
 def _asked(state: State, verb: str) -> State:
     """Starts a command: prompts for its value if it needs one, else asks for confirmation."""
-    client = _meant(state)
+    client = _chosen_program(state)
     if client is None:
         return replace(state, words="No program is selected.")
     if obstacle := _obstacle(state, verb, client):
@@ -452,7 +452,7 @@ def _now(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
     return next((one for one in known if program_key(one) == program_key(client)), None)
 
 
-def next_whom(state: State, asked: Prompt | Command) -> str:
+def next_target(state: State, asked: Prompt | Command) -> str:
     """The command's next target after Tab: the program (""), or one of its tenants.
 
     The tenants around its own one are known only while its details are shown.
@@ -474,14 +474,14 @@ def _answered(state: State, command: Command, key: str) -> Answer:
     match key:
         case "y" | "Y":
             state = replace(state, question=None)
-            if state.trouble:
-                return replace(state, words=f"Nothing was changed: {state.trouble}."), None
+            if state.daemon_error:
+                return replace(state, words=f"Nothing was changed: {state.daemon_error}."), None
             client = _now(state, command.client)
             if client is None and not command.tenant:
                 return replace(state, words=f"{command.name} has ended."), None
             return replace(state, words="…"), command._replace(client=client or command.client)
         case "tab" | "backtab" if not KINDS[command.verb].prompt:
-            tenant = next_whom(state, command)
+            tenant = next_target(state, command)
             return replace(state, question=command._replace(tenant=tenant)), None
         case "n" | "N" | "q" | "escape" | "enter" | "left" | "backspace":
             return replace(state, question=None, words="Nothing was changed."), None
@@ -492,7 +492,7 @@ def _typed(state: State, prompt: Prompt, key: str) -> State:
     match key:
         case "escape":
             before = "" if prompt.verb == "filter" else state.filter
-            return settled(replace(state, prompt=None, filter=before))
+            return reselected(replace(state, prompt=None, filter=before))
         case "enter":
             return _entered(state, prompt)
         case "backspace":
@@ -500,14 +500,14 @@ def _typed(state: State, prompt: Prompt, key: str) -> State:
         case "clear":
             prompt = prompt._replace(text="")
         case "tab" | "backtab":
-            prompt = prompt._replace(tenant=next_whom(state, prompt))
+            prompt = prompt._replace(tenant=next_target(state, prompt))
         case _ if len(key) == 1:
             prompt = prompt._replace(text=prompt.text + key)
         case _:
             return state
     state = replace(state, prompt=prompt)
     # The filter applies while it is typed.
-    return settled(replace(state, filter=prompt.text)) if prompt.verb == "filter" else state
+    return reselected(replace(state, filter=prompt.text)) if prompt.verb == "filter" else state
 
 
 def _entered(state: State, prompt: Prompt) -> State:

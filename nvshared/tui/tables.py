@@ -80,7 +80,7 @@ class Bar(NamedTuple):
         return found
 
 
-class Give(NamedTuple):
+class Shrink(NamedTuple):
     """How a column is shortened or left out when the terminal is narrow."""
 
     rank: int = 0                       # columns of the highest rank are left out first; 0: never
@@ -93,19 +93,19 @@ class Column(NamedTuple):
     name: str
     cell: Callable[[Any], str | Bar]
     right: bool = False
-    give: Give = Give()
+    shrink: Shrink = Shrink()
     style: Callable[[Any], str] = lambda _row: ""
     short: str = ""                     # the heading on a narrow terminal
-    wide: int = 0                       # smallest width, unless the column is shortened
-    most: int = 1 << 30                 # largest width
-    needed: Callable[[Any], object] | None = None   # tables have it if that is true of a row
+    min_width: int = 0                  # smallest width, unless the column is shortened
+    max_width: int = 1 << 30            # largest width
+    shown_if: Callable[[Any], object] | None = None   # tables have it if that is true of a row
     sort: Callable[[Any], Any] | None = None        # the key by which the dashboard sorts
-    falling: bool = False               # sorted by it, the largest comes first
+    descending: bool = False            # sorted by it, the largest comes first
 
 
 def chosen(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
     """The columns of a table with these rows."""
-    return [one for one in columns if one.needed is None or any(map(one.needed, rows))]
+    return [one for one in columns if one.shown_if is None or any(map(one.shown_if, rows))]
 
 
 def holders(snapshot: "Snapshot", gpu: "GPUSnapshot") -> list[str]:
@@ -123,20 +123,21 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
     """The columns of GPUs: those of nvidia-smi, in its order, then nvshared's own."""
     return [
         Column("GPU", lambda gpu: str(gpu.index), right=True),
-        Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), give=Give(3, NARROWEST)),
-        Column("Temp", lambda gpu: _or_dash(gpu.temperature, "{:.0f}C"), right=True, give=Give(6)),
-        Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True, give=Give(7)),
+        Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), shrink=Shrink(3, NARROWEST)),
+        Column("Temp", lambda gpu: _or_dash(gpu.temperature, "{:.0f}C"), right=True,
+               shrink=Shrink(6)),
+        Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True, shrink=Shrink(7)),
         Column("Memory-Usage", lambda gpu: of_whole(gpu.memory_used, gpu.memory_total), right=True,
-               give=Give(1)),
-        Column("Lent", lambda gpu: size(gpu.lent), right=True, give=Give(4),
-               needed=lambda gpu: gpu.lent),
+               shrink=Shrink(1)),
+        Column("Lent", lambda gpu: size(gpu.lent), right=True, shrink=Shrink(4),
+               shown_if=lambda gpu: gpu.lent),
         Column("GPU-Util", lambda gpu: _or_dash(gpu.utilization, "{:.0%}"), right=True,
-               short="Util", give=Give(4)),
-        Column("TQ", quantum_of, right=True, give=Give(2)),
-        Column("Mode", lambda gpu: gpu.anti_thrash, give=Give(5)),
+               short="Util", shrink=Shrink(4)),
+        Column("TQ", quantum_of, right=True, shrink=Shrink(2)),
+        Column("Mode", lambda gpu: gpu.anti_thrash, shrink=Shrink(5)),
         Column("Holder", lambda gpu: "lost" if gpu.state == "lost" else holder(snapshot, gpu),
-               give=Give(0, PROCESS), style=lambda gpu: STATES.get(gpu.state, "")),
-        Column("Queue", lambda gpu: str(gpu.queue_length), right=True, give=Give(1)),
+               shrink=Shrink(0, PROCESS), style=lambda gpu: STATES.get(gpu.state, "")),
+        Column("Queue", lambda gpu: str(gpu.queue_length), right=True, shrink=Shrink(1)),
     ]
 
 
@@ -170,63 +171,65 @@ def _time(usec: int) -> str:
 CLIENT = {one.name: one for one in (
     Column("GPU", lambda client: str(client.gpu), right=True, sort=age),
     Column("PID", lambda client: str(client.pid or "?"), right=True, sort=lambda one: one.pid),
-    Column("USER", lambda client: user(client.uid), give=Give(5, NARROWEST),
+    Column("USER", lambda client: user(client.uid), shrink=Shrink(5, NARROWEST),
            sort=lambda client: user(client.uid)),
-    Column("MEM", lambda client: size(client.allocated + client.pinned), right=True, give=Give(1),
-           sort=lambda client: client.allocated + client.pinned, falling=True),
+    Column("MEM", lambda client: size(client.allocated + client.pinned), right=True,
+           shrink=Shrink(1), sort=lambda client: client.allocated + client.pinned, descending=True),
     Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True,
-           give=Give(4), sort=lambda client: client.resident + client.pinned, falling=True),
+           shrink=Shrink(4), sort=lambda client: client.resident + client.pinned, descending=True),
     # About MEM minus RESIDENT, so left out first.
-    Column("SWAPPED", lambda client: size(client.swapped), right=True, give=Give(8)),
+    Column("SWAPPED", lambda client: size(client.swapped), right=True, shrink=Shrink(8)),
     Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, ""),
            sort=_queue),
     Column("HELD", lambda client: "" if client.state == UNSHARED else duration(client.held_usec),
-           right=True, give=Give(6), sort=lambda client: client.held_usec, falling=True),
-    Column("WAITED", lambda client: duration(client.waited_usec), right=True, give=Give(7)),
-    Column("WAITS", lambda client: _time(client.waiting_usec), right=True, give=Give(2),
-           sort=lambda client: client.waiting_usec, falling=True),
+           right=True, shrink=Shrink(6), sort=lambda client: client.held_usec, descending=True),
+    Column("WAITED", lambda client: duration(client.waited_usec), right=True, shrink=Shrink(7)),
+    Column("WAITS", lambda client: _time(client.waiting_usec), right=True, shrink=Shrink(2),
+           sort=lambda client: client.waiting_usec, descending=True),
     Column("LEFT", lambda client: "" if not client.waiting_usec else "?" if
            client.expected_usec is None else f"~{duration(client.expected_usec)}",
-           right=True, give=Give(2), falling=True,
+           right=True, shrink=Shrink(2), descending=True,
            sort=lambda client: (client.expected_usec is None, client.expected_usec or 0)),
-    Column("BORROWED", lambda client: size(client.borrowed), right=True, give=Give(7),
-           needed=lambda client: client.borrowed),
-    Column("ON DISK", lambda client: size(client.on_disk), right=True, give=Give(7),
-           needed=lambda client: client.on_disk),
-    Column("IDLE", lambda client: _time(client.idle_usec), right=True, give=Give(6),
-           needed=lambda client: client.idle_usec, sort=lambda client: client.idle_usec,
-           falling=True),
-    Column("TENANT", tenant, give=Give(4, NARROWEST), needed=tenant, sort=tenant),
-    Column("GANG", lambda client: short_tenant(client.gang), give=Give(5, NARROWEST),
-           needed=lambda client: client.gang),
-    Column("PIN-REASON", lambda client: client.pin_reason, give=Give(3),
-           needed=lambda client: client.pin_reason),
-    Column("LIMITS", program_limits, give=Give(3), needed=program_limits, sort=program_limits,
-           falling=True),
-    Column("COMMAND", command, give=Give(2, len("COMMAND")), sort=command),
+    Column("BORROWED", lambda client: size(client.borrowed), right=True, shrink=Shrink(7),
+           shown_if=lambda client: client.borrowed),
+    Column("ON DISK", lambda client: size(client.on_disk), right=True, shrink=Shrink(7),
+           shown_if=lambda client: client.on_disk),
+    Column("IDLE", lambda client: _time(client.idle_usec), right=True, shrink=Shrink(6),
+           shown_if=lambda client: client.idle_usec, sort=lambda client: client.idle_usec,
+           descending=True),
+    Column("TENANT", tenant, shrink=Shrink(4, NARROWEST), shown_if=tenant, sort=tenant),
+    Column("GANG", lambda client: short_tenant(client.gang), shrink=Shrink(5, NARROWEST),
+           shown_if=lambda client: client.gang),
+    Column("PIN-REASON", lambda client: client.pin_reason, shrink=Shrink(3),
+           shown_if=lambda client: client.pin_reason),
+    Column("LIMITS", program_limits, shrink=Shrink(3), shown_if=program_limits, sort=program_limits,
+           descending=True),
+    Column("COMMAND", command, shrink=Shrink(2, len("COMMAND")), sort=command),
 )}
 CLIENTS = [one for name, one in CLIENT.items() if name not in ("WAITS", "LEFT")]
 # How the dashboard lays out its columns: wide enough for any state, so that they do not move.
 LAYOUT: dict[str, dict[str, Any]] = {
-    "GPU": {"give": Give(3)}, "PID": {"wide": 7}, "USER": {"wide": 8, "most": 16},
-    "TENANT": {"give": Give(8, NARROWEST), "wide": 12, "most": 32}, "STATE": {"wide": 9},
-    "": {}, "MEM": {"wide": 5, "give": Give()}, "RESIDENT": {"give": Give(9)}, "HELD": {"wide": 6},
-    "WAITS": {"wide": 6}, "LEFT": {"wide": 6}, "IDLE": {"give": Give(7), "wide": 6},
-    "LIMITS": {"give": Give(7), "wide": 8}, "COMMAND": {},
+    "GPU": {"shrink": Shrink(3)}, "PID": {"min_width": 7},
+    "USER": {"min_width": 8, "max_width": 16},
+    "TENANT": {"shrink": Shrink(8, NARROWEST), "min_width": 12, "max_width": 32},
+    "STATE": {"min_width": 9}, "": {}, "MEM": {"min_width": 5, "shrink": Shrink()},
+    "RESIDENT": {"shrink": Shrink(9)}, "HELD": {"min_width": 6}, "WAITS": {"min_width": 6},
+    "LEFT": {"min_width": 6}, "IDLE": {"shrink": Shrink(7), "min_width": 6},
+    "LIMITS": {"shrink": Shrink(7), "min_width": 8}, "COMMAND": {},
 }
 SORTS = [name for name in LAYOUT if name]
 
 
 TENANT_COLUMNS = [
-    Column("TENANT", lambda tenant: tenant.name, give=Give(0, 2 * PROCESS)),
+    Column("TENANT", lambda tenant: tenant.name, shrink=Shrink(0, 2 * PROCESS)),
     Column("PROGRAMS", lambda tenant: str(tenant.programs), right=True, short="PROGS",
-           give=Give(3)),
+           shrink=Shrink(3)),
     Column("MEM", lambda tenant: size(tenant.allocated + tenant.pinned), right=True),
     Column("RESIDENT", lambda tenant: size(tenant.resident + tenant.pinned), right=True,
-           give=Give(5)),
-    Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, give=Give(4)),
+           shrink=Shrink(5)),
+    Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, shrink=Shrink(4)),
     Column("LIMITS", lambda tenant: tenant_limits(tenant)),
-    Column("FROM", lambda tenant: sources(tenant), give=Give(6)),
+    Column("FROM", lambda tenant: sources(tenant), shrink=Shrink(6)),
 ]
 
 
@@ -245,7 +248,7 @@ def plain(columns: Sequence[Column], rows: Sequence[Any]) -> str:
     )
 
 
-def fitted(gives: Sequence[Give], natural: Sequence[int], width: int, gap: int) -> list[int]:
+def fitted(shrinks: Sequence[Shrink], natural: Sequence[int], width: int, gap: int) -> list[int]:
     """Widths of columns, so that the line with `gap` blanks between them fits into `width`.
 
     The widest column that may be shortened is shortened first. If that is not enough, the column
@@ -257,16 +260,16 @@ def fitted(gives: Sequence[Give], natural: Sequence[int], width: int, gap: int) 
         widths = [wide if at in there else 0 for at, wide in enumerate(natural)]
         excess = sum(widths) + gap * (len(there) - 1) - width
         while excess > 0:
-            least = {at: gives[at].least for at in there}
+            least = {at: shrinks[at].least for at in there}
             able = [at for at, few in least.items() if few is not None and widths[at] > few]
             if not able:
                 break
             widths[max(able, key=lambda at: (widths[at], -at))] -= 1
             excess -= 1
-        spare = [at for at in there if gives[at].rank]
+        spare = [at for at in there if shrinks[at].rank]
         if excess <= 0 or not spare:
             return widths
-        there.remove(max(spare, key=lambda at: (gives[at].rank, at)))
+        there.remove(max(spare, key=lambda at: (shrinks[at].rank, at)))
 
 
 def _or_dash(value: float | None, form: str) -> str:

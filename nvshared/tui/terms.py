@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 UNLIMITED = USUAL_TERMS["compute-limit"]
 
 
-class Meaning(NamedTuple):
-    """How a term is parsed and formatted. MEANINGS has one by each term's name on D-Bus."""
+class TermFormat(NamedTuple):
+    """How a term is parsed and formatted. TERM_FORMATS has one by each term's name on D-Bus."""
 
     parse: Callable[[str], int]         # raises ValueError that says which values are valid
     value: Callable[[int], str]         # for the table of terms
@@ -38,54 +38,54 @@ def _priority(value: int) -> str:
     return next((name for name, known in PRIORITIES.items() if known == value), "?")
 
 
-MEANINGS: dict[str, Meaning] = {
-    "memory-limit": Meaning(
+TERM_FORMATS: dict[str, TermFormat] = {
+    "memory-limit": TermFormat(
         limit, _limit, size, _memory,
         "The programs of {name} together may allocate {what} on each GPU",
         "{name} may allocate {what}{on}",
     ),
-    "host-memory-limit": Meaning(
+    "host-memory-limit": TermFormat(
         limit, _limit, lambda limit: f"h{size(limit)}", _memory,
         "The programs of {name} together may need {what} of host memory for eviction",
     ),
-    "disk-limit": Meaning(
+    "disk-limit": TermFormat(
         limit, _limit, lambda limit: f"d{size(limit)}", _memory,
         "The programs of {name} together may have {what} of swapped memory on the disk",
     ),
-    "neighbour-limit": Meaning(
+    "neighbour-limit": TermFormat(
         limit_or_off, lambda limit: "off" if limit == OFF else _limit(limit),
         lambda limit: "n off" if limit == OFF else f"n{size(limit)}",
         lambda limit: "nothing" if limit == OFF else _memory(limit),
         "The programs of {name} together may borrow {what} of other GPUs' memory for each GPU",
     ),
-    "compute-limit": Meaning(
+    "compute-limit": TermFormat(
         share, lambda percent: f"{percent} %" if percent < UNLIMITED else "no limit",
         lambda percent: f"{percent}%",
         lambda percent: f"at most {percent} % of the time" if percent < UNLIMITED else
         "all of the time that other programs leave",
         "The programs of {name} together may use each GPU {what}", "{name} may use {gpu} {what}",
     ),
-    "compute-request": Meaning(
+    "compute-request": TermFormat(
         share, lambda percent: f"{percent} %" if percent else "none",
         lambda percent: f"r{percent}%",
         lambda percent: f"{percent} % of the time of each GPU, whenever they want it" if percent
         else "the share of the time that their weight gives them",
         "The programs of {name} together get {what}",
     ),
-    "weight": Meaning(
+    "weight": TermFormat(
         weight, str, lambda weight: f"w{weight}", str,
         "The weight of {name} is {what}", "The weight of {name}{on} is {what}",
     ),
-    "priority": Meaning(
+    "priority": TermFormat(
         PRIORITIES.__getitem__, _priority, _priority, _priority,
         "The priority of {name} is {what}",
     ),
-    "suspended": Meaning(
+    "suspended": TermFormat(
         int, lambda on: "yes" if on else "no", lambda _on: "suspended",
         lambda on: "suspended" if on else "no longer suspended",
         "The programs of {name} are {what}", "{name} is {what}{on}",
     ),
-    "unshared": Meaning(
+    "unshared": TermFormat(
         int, lambda on: "checkpoint" if on else "no", lambda _on: "checkpoint",
         lambda on: "take turns by checkpoints" if on else "are left alone",
         "Programs of {name} without libnvshare.so {what}",
@@ -96,7 +96,7 @@ MEANINGS: dict[str, Meaning] = {
 def limits(values: Mapping[str, int]) -> str:
     """Formats terms for the column LIMITS: 20.0G,50%,w200; "" if all have their usual values."""
     return ",".join(
-        meaning.short(values[name]) for name, meaning in MEANINGS.items()
+        meaning.short(values[name]) for name, meaning in TERM_FORMATS.items()
         if name in values and values[name] != USUAL_TERMS[name])
 
 
@@ -115,7 +115,7 @@ def program_limits(client: "ClientSnapshot") -> str:
 
 def tenant_limits(tenant: Tenant) -> str:
     """The terms in force for a tenant, for the column LIMITS."""
-    return limits({name: tenant.value(name) for name in MEANINGS})
+    return limits({name: tenant.value(name) for name in TERM_FORMATS})
 
 
 def sources(tenant: Tenant) -> str:
@@ -127,7 +127,7 @@ def sources(tenant: Tenant) -> str:
 
 def term_value(term: Term) -> str:
     """The term's value, for a table."""
-    return MEANINGS[term.name].value(term.value)
+    return TERM_FORMATS[term.name].value(term.value)
 
 
 def term_source(term: Term) -> str:
@@ -139,7 +139,7 @@ def term_source(term: Term) -> str:
 
 def program_sentence(name: str, term: str, value: int, gpu: str | int | None) -> str:
     """A sentence: a program's term on one GPU, by its index, or (None) on all that it uses."""
-    meaning = MEANINGS[term]
+    meaning = TERM_FORMATS[term]
     place = "" if gpu is None else f" on GPU {gpu}"
     return meaning.of_program.format(
         name=name, what=meaning.words(value), on=place, gpu="the GPU" if gpu is None
@@ -148,7 +148,7 @@ def program_sentence(name: str, term: str, value: int, gpu: str | int | None) ->
 
 def term_sentence(tenant: Tenant, term: str) -> str:
     """A sentence: a term's value in force for a tenant, and the rule that set it."""
-    holds, meaning = tenant.holding(term), MEANINGS[term]
+    holds, meaning = tenant.holding(term), TERM_FORMATS[term]
     because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""
     what = meaning.words(tenant.value(term))
     return meaning.of_tenant.format(name=tenant.name, what=what) + because + "."

@@ -91,7 +91,7 @@ def test_plain_text_is_never_cut() -> None:
     assert plain(CLIENTS, []).split() == [column.name for column in chosen(CLIENTS, [])]
 
 
-ROOMS = [column.give for column in chosen(CLIENTS, [HOLDER._replace(weight=7)])]
+ROOMS = [column.shrink for column in chosen(CLIENTS, [HOLDER._replace(weight=7)])]
 
 
 @given(

@@ -20,7 +20,7 @@ from nvshared import library
 from nvshared.cli.doctor import TOPICS, doctor
 from nvshared.control import connection, unit
 from nvshared.control.snapshot import ClientSnapshot, Snapshot
-from nvshared.doctor import Finding, Grade, InspectedGPU, Seen
+from nvshared.doctor import Finding, Grade, InspectedGPU, Inspection
 from nvshared.errors import BusUnavailable, ExitCode, NoDriver, NotRunning, NvshareError
 from nvshared.machine import cgroup, host
 from nvshared.machine.nvml import Mode, Process, Sample
@@ -61,10 +61,11 @@ def a_snapshot(*clients: ClientSnapshot, version: str = "1") -> Snapshot:
 
 
 def test_doctor_without_a_driver_finds_only_that_fault() -> None:
-    seen = Seen(error=NoDriver("the NVIDIA driver is not loaded", "load it with: modprobe nvidia"))
-    (finding,) = checks.driver_findings(seen)
+    inspection = Inspection(
+        error=NoDriver("the NVIDIA driver is not loaded", "load it with: modprobe nvidia"))
+    (finding,) = checks.driver_findings(inspection)
     assert (finding.grade, finding.advice) == (Grade.FAULT, "load it with: modprobe nvidia")
-    assert list(checks.program_findings(seen, None)) == []
+    assert list(checks.program_findings(inspection, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -79,8 +80,8 @@ def test_doctor_without_a_driver_finds_only_that_fault() -> None:
 def test_doctor_grades_a_card_by_its_mode_and_sample(
     mode: Mode, sample: Sample | None, grade: Grade, words: str
 ) -> None:
-    seen = Seen("580.1", (InspectedGPU(FACTS, mode, sample, "it fell off"),))
-    driver, card = checks.driver_findings(seen)
+    inspection = Inspection("580.1", (InspectedGPU(FACTS, mode, sample, "it fell off"),))
+    driver, card = checks.driver_findings(inspection)
     assert (driver.grade, driver.words) == (Grade.OK, "version 580.1")
     assert card.grade is grade
     assert words in card.words
@@ -101,8 +102,8 @@ def test_doctor_says_whether_cards_can_swap_to_each_other(
             reached=frozenset({far.uuid} if reached else ()))
         for one, far in ((FACTS, other), (other, FACTS))
     ]
-    seen = Seen("1", tuple(InspectedGPU(facts, Mode(), OTHERS) for facts in pair))
-    (finding,) = checks.neighbour_findings(seen, None, "auto")
+    inspection = Inspection("1", tuple(InspectedGPU(facts, Mode(), OTHERS) for facts in pair))
+    (finding,) = checks.neighbour_findings(inspection, None, "auto")
     assert (finding.topic, finding.grade) == ("neighbour", grade)
     assert words in finding.words
     assert bool(finding.advice) is (reached and not linked)
@@ -127,9 +128,9 @@ def test_doctor_says_why_a_card_has_no_neighbour(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     facts = [dataclasses.replace(FACTS, index=index, linked=frozenset({"GPU-other"}))
              for index in range(number)]
-    seen = Seen("1", tuple(InspectedGPU(one, Mode(), OTHERS) for one in facts))
+    inspection = Inspection("1", tuple(InspectedGPU(one, Mode(), OTHERS) for one in facts))
     snapshot = a_snapshot()._replace(gpus=(cast("Any", None),) * shared)
-    found = list(checks.neighbour_findings(seen, snapshot, mode))
+    found = list(checks.neighbour_findings(inspection, snapshot, mode))
     assert len(found) == len(words)
     assert all(said in one.words for one, said in zip(found, words, strict=True))
 
@@ -137,17 +138,17 @@ def test_doctor_says_why_a_card_has_no_neighbour(
 def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {12: ["7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so"]}
     monkeypatch.setattr(checks, "_mapped", lambda pid: maps.get(pid, []))
-    seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
-    assert grades(checks.program_findings(seen, a_snapshot(a_client(11), a_client(12)))) == [
+    inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
+    assert grades(checks.program_findings(inspection, a_snapshot(a_client(11), a_client(12)))) == [
         ("clients", "ok"),
     ]
-    found = list(checks.program_findings(seen, a_snapshot(a_client(99))))
+    found = list(checks.program_findings(inspection, a_snapshot(a_client(99))))
     assert [one.grade for one in found] == [Grade.OK, Grade.WARNING, Grade.WARNING]
     assert "[11] uses GPU 0 with 2.0 GiB without nvshared" in found[1].words
     assert "nvsharectl run" in found[1].advice
     assert "although it has the library" in found[2].words
     maps[11] = []
-    without = list(checks.program_findings(seen, None))
+    without = list(checks.program_findings(inspection, None))
     assert [one.grade for one in without] == [Grade.WARNING, Grade.NOTE]
     assert "is unknown, since nvshared does not answer on this bus" in without[1].words
 
@@ -156,9 +157,10 @@ def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "_mapped", lambda _: None)
-    seen = Seen("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
-    assert grades(checks.program_findings(seen, None)) == [("unshared", "note")] * 2
-    assert grades(checks.program_findings(seen, a_snapshot())) == [("unshared", "warning")] * 2
+    inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
+    assert grades(checks.program_findings(inspection, None)) == [("unshared", "note")] * 2
+    found = grades(checks.program_findings(inspection, a_snapshot()))
+    assert found == [("unshared", "warning")] * 2
 
 
 def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> None:
@@ -173,9 +175,9 @@ def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> Non
         assert process.stdout is not None
         process.stdout.readline()
         now = a_snapshot(a_client(process.pid))
-        assert grades(checks.program_findings(Seen("1"), now)) == [("clients", "ok")]
+        assert grades(checks.program_findings(Inspection("1"), now)) == [("clients", "ok")]
         copy.unlink()
-        assert grades(checks.program_findings(Seen("1"), now)) == [
+        assert grades(checks.program_findings(Inspection("1"), now)) == [
             ("clients", "ok"), ("library", "warning"),
         ]
         process.communicate("\n")
@@ -190,12 +192,13 @@ def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
     (tmp_path / "box").mkdir()
     (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total - GIB}\n")
     (tmp_path / "box" / "memory.current").write_text(f"{GIB}\n")
-    seen = Seen("1", (InspectedGPU(FACTS, Mode(), Sample()),))
-    _, limit = checks.program_findings(seen, a_snapshot(a_client(1), a_client(2), a_client(9)))
+    inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), Sample()),))
+    _, limit = checks.program_findings(
+        inspection, a_snapshot(a_client(1), a_client(2), a_client(9)))
     assert (limit.topic, limit.grade) == ("memory limit", Grade.NOTE)
     assert f"[1] and 1 more: {tmp_path}/box/memory.max is" in limit.words
     (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total}\n")
-    assert len(list(checks.program_findings(seen, a_snapshot(a_client(1))))) == 1
+    assert len(list(checks.program_findings(inspection, a_snapshot(a_client(1))))) == 1
 
 
 @pytest.mark.parametrize(
@@ -218,8 +221,8 @@ def test_doctor_grades_the_host_budget_against_host_memory(
     monkeypatch.setattr(host, "total", lambda: 100 * GIB)
     monkeypatch.setattr(host, "free", lambda: 50 * GIB)
     facts = dataclasses.replace(FACTS, memory_total=cards_total)
-    seen = Seen("1", (InspectedGPU(facts, Mode(), Sample()),))
-    budget = next(iter(checks.host_memory_findings(seen)))
+    inspection = Inspection("1", (InspectedGPU(facts, Mode(), Sample()),))
+    budget = next(iter(checks.host_memory_findings(inspection)))
     assert (budget.topic == "configuration") == ("much" in settings)
     assert (budget.grade, words in budget.words) == (grade, True), budget
 
@@ -235,7 +238,7 @@ def test_doctor_grades_the_setting_of_huge_pages(
     monkeypatch.setattr(checks, "HUGE_PAGES", tmp_path / "enabled")
     if text is not None:
         (tmp_path / "enabled").write_text(text + "\n")
-    _, pages, _ = checks.host_memory_findings(Seen())
+    _, pages, _ = checks.host_memory_findings(Inspection())
     assert pages.grade is grade
 
 
@@ -247,7 +250,7 @@ def test_doctor_notes_a_locked_memory_limit_that_is_too_small(
     monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    *_, locked = checks.host_memory_findings(Seen())
+    *_, locked = checks.host_memory_findings(Inspection())
     assert locked.grade is grade
 
 
@@ -352,7 +355,7 @@ def test_doctor_checks_a_socket_without_connecting(tmp_path: Path) -> None:
     """systemd would start a failed service at each look."""
     with served(tmp_path / "socket") as listening:
         listening.setblocking(False)
-        found = checks._socket(str(tmp_path / "socket"), heard=False)
+        found = checks._socket(str(tmp_path / "socket"), answered=False)
         assert found.grade is Grade.OK
         with pytest.raises(BlockingIOError):
             listening.accept()

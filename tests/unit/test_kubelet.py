@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet import annotations, pods
-from nvshared.kubelet.annotations import Terms, meanings, priority
+from nvshared.kubelet.annotations import Terms, priority, requested_terms
 from nvshared.kubelet.api import Server, server
 from nvshared.kubelet.card import (
     CHECKPOINT,
@@ -142,11 +142,11 @@ def test_preferred_shares_are_spread_over_cards(available: list[str], data: st.D
 
 def test_offer_has_the_shares_of_the_replicas_options() -> None:
     offer = Offer(replicas(["2", "0000:65:00.0=7", "65:00.0=1", "1=3", "5=9"]))
-    assert "not answered" in offer.words()
+    assert "not answered" in offer.describe()
     offer.update((CARD, OTHER))
     assert list(offer.shares()) == [
         "GPU-0a::0", "GPU-0a::1", "GPU-1b::0", "GPU-1b::1", "GPU-1b::2"]
-    assert "no GPU goes by '5', which --replicas names" in offer.words()
+    assert "no GPU goes by '5', which --replicas names" in offer.describe()
 
 
 def test_offer_marks_shares_of_unshareable_cards_unhealthy() -> None:
@@ -562,7 +562,7 @@ def test_clipped_counts_bytes_and_cuts_no_character(text: str, most: int, clip: 
 def test_memory_limit_annotation_without_a_usable_size_is_refused(
     key: str, text: str, reason: str
 ) -> None:
-    requested = meanings({key: text}, lambda: 1 << 30)["memory-limit"]
+    requested = requested_terms({key: text}, lambda: 1 << 30)["memory-limit"]
     assert requested[:2] == (key, text)
     with pytest.raises(ValueError, match=reason):
         requested.parse(text)

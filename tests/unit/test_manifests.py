@@ -16,7 +16,7 @@ import yaml
 
 from nvshared import __version__
 from nvshared.kubelet import options
-from nvshared.kubelet.annotations import MEANINGS
+from nvshared.kubelet.annotations import ANNOTATION_TERMS
 from nvshared.kubelet.card import CHECKPOINT
 from nvshared.kubelet.claims import DRIVER, parameters
 from nvshared.kubelet.claims import TERMS as CONSUMED
@@ -102,7 +102,7 @@ def test_examples_request_only_offered_resources(path: Path) -> None:
         if "containers" not in pod.get("spec", {}):
             continue
         for key, text in pod.get("metadata", one["metadata"]).get("annotations", {}).items():
-            _, parse = MEANINGS[key]
+            _, parse = ANNOTATION_TERMS[key]
             assert parse(text)
         (container,) = pod["spec"]["containers"]
         assert container["resources"].get("limits", {}).get(RESOURCE, 0) + bool(templates) == 1
@@ -139,14 +139,14 @@ def test_claims_overlay_adds_only_needed_mounts_and_permissions() -> None:
 
 def takes(key: str, text: str) -> bool:
     """Whether nvshare-kubelet sets a term of this annotation, and nvshared takes it."""
-    term, parse = MEANINGS[key]
+    term, parse = ANNOTATION_TERMS[key]
     try:
         return 1 <= parse(text.strip()) <= TERMS[term].most
     except ValueError:
         return False
 
 
-@pytest.mark.parametrize("key", MEANINGS)
+@pytest.mark.parametrize("key", ANNOTATION_TERMS)
 def test_annotation_values_of_the_policy_tests_are_those_nvshare_kubelet_accepts(key: str) -> None:
     good, bad = VALUES[key]
     assert [text for text in good if not takes(key, text)] == []
@@ -156,7 +156,7 @@ def test_annotation_values_of_the_policy_tests_are_those_nvshare_kubelet_accepts
 def test_the_policy_knows_all_annotations_and_no_others() -> None:
     policy, *_ = documents(MANIFESTS / "annotations" / "policy.yaml")
     texts = [one["expression"] for one in policy["spec"]["variables"]]
-    assert set(re.findall(rf'"({PREFIX}[^"]+)"', " ".join(texts))) == MEANINGS.keys()
+    assert set(re.findall(rf'"({PREFIX}[^"]+)"', " ".join(texts))) == ANNOTATION_TERMS.keys()
 
 
 def test_strategies_page_compares_exactly_the_existing_strategies() -> None:

@@ -64,7 +64,7 @@ def test_top_selection_follows_the_program_and_moves_up_at_the_end() -> None:
 
 def test_top_keeps_selection_sorting_and_filter_over_a_restart() -> None:
     state, _ = strike(seen(), "down", ">", "/", *"python", "enter")
-    gone = replace(state, trouble="nvshared is not running")
+    gone = replace(state, daemon_error="nvshared is not running")
     assert "nvshared is not running" in text(gone)
     assert "123456" in text(gone)       # what was seen last
     again = tuple(one._replace(id=one.id + 10) for one in SCENE.clients)
@@ -104,7 +104,7 @@ def test_top_sorts_rows_by_each_column(column: str) -> None:
     compare = CLIENT[column].sort
     assert compare is not None
     values = [compare(one) for one in rows(around)]
-    assert values == sorted(values, reverse=not CLIENT[column].falling)
+    assert values == sorted(values, reverse=not CLIENT[column].descending)
     assert [program_key(one) for one in rows(strike(around, "i")[0])] == order
 
 
@@ -122,7 +122,7 @@ def test_top_click_does_the_same_as_the_key() -> None:
     frame = draw(state, 130, 40)
     for hit in frame.hits:
         state, request = act(seen(), Click(hit.start, hit.line), frame)
-        match hit.means:
+        match hit.target:
             case Row(clicked) if clicked == seen().selected:
                 assert (state.screen, request) == (Screen.DETAILS, Request.SNAPSHOT)
             case Row(clicked):
@@ -276,5 +276,5 @@ def test_top_command_follows_the_program_over_a_daemon_restart() -> None:
     _, (request,) = strike(with_snapshot(asked, SCENE._replace(clients=others), 1001.0), "y")
     assert isinstance(request, Command)
     assert (request.client.id, request.name) == (2, "python3[4711]")
-    lost, requests = strike(replace(asked, trouble="nvshared is not running"), "y")
+    lost, requests = strike(replace(asked, daemon_error="nvshared is not running"), "y")
     assert (lost.words, requests) == ("Nothing was changed: nvshared is not running.", [])

@@ -45,7 +45,7 @@ def screens(state: State) -> list[State]:
     return [
         state, details, strike(state, "?")[0], strike(state, "/", *"gpu0 wait")[0],
         strike(state, "m", *"20GiB")[0], strike(state, "p")[0], strike(state, "s", "tab")[0],
-        replace(state, trouble="nvshared is not running; start it with: systemctl start nvshared"),
+        replace(state, daemon_error="nvshared is not running; start it with: systemctl start it"),
         replace(state, words="python3[4711] is suspended on GPU 0. " * 9),
     ]
 
@@ -132,7 +132,7 @@ def test_top_scrolling_reaches_every_program(height: int, counts: list[int]) -> 
     for _ in range(sum(counts)):
         frame = draw(state, 80, height)
         state = replace(state, first=frame.first)
-        found |= {hit.means.key[1] for hit in frame.hits if isinstance(hit.means, Row)}
+        found |= {hit.target.key[1] for hit in frame.hits if isinstance(hit.target, Row)}
         assert any(line.plain.startswith("›") for line in frame.lines)
         state, _ = strike(state, "down", width=80, height=height)
     assert len(found) == sum(counts)
@@ -287,14 +287,14 @@ def test_top_click_areas_lie_on_the_text_they_act_on() -> None:
     frame = draw(seen(), 130, 40)
     for hit in frame.hits:
         words = frame.lines[hit.line].plain[hit.start:hit.end].strip()
-        match hit.means:
+        match hit.target:
             case Sort(column):
                 assert words.rstrip("▼▲") == column
             case Row((_, pid)):
                 assert str(pid) in words.split()
             case Key():
                 assert words
-    kinds = [type(hit.means) for hit in frame.hits]
+    kinds = [type(hit.target) for hit in frame.hits]
     assert kinds.count(Row) == 4
     assert kinds.count(Sort) > 8
     assert kinds.count(Key) > 5
