@@ -1,20 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry point of nvsharectl: parses the command line, runs the verb, reports errors."""
+"""The entry point of nvsharectl: its verbs, in the order in which help lists them, the parser made
+from them, and the report of errors."""
 
 import argparse
 import io
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from nvshared.cli import settings
+from nvshared import __version__, parser
+from nvshared.cli.completion import completion, help
+from nvshared.cli.doctor import doctor
+from nvshared.cli.history import history
 from nvshared.cli.output import discard, print_error
-from nvshared.cli.parser import VERBS, build
-from nvshared.cli.status import status
-from nvshared.cli.verb import Options, Verb
-from nvshared.errors import ExitCode, NvshareError
-from nvshared.names import DEBUG_VARIABLE
+from nvshared.cli.preload import preload
+from nvshared.cli.run import run
+from nvshared.cli.settings import (
+    act_predecessors,
+    anti_thrash,
+    limit,
+    priority,
+    reset,
+    resume,
+    set_tq,
+    suspend,
+    weight,
+)
+from nvshared.cli.status import clients, status, tenants, top
+from nvshared.cli.trial import demo, trial
+from nvshared.cli.turns import drain, move, park, preempt
+from nvshared.cli.verb import MODES, QUANTUM, Verb, quantum
+from nvshared.errors import ExitCode, InvalidArgs, NvshareError
+from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,10 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A guess until the parser has succeeded. Words after "--" belong to the program of `run`.
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
-        options = _parsed(given)
+        try:
+            options = build(VERBS).parse_args(given)
+        except SystemExit:              # after --help and --version
+            sys.stdout.flush()          # raises OSError if that fails
+            raise
         as_json = options.json
         code: ExitCode | None = None
-        if not settings.act_predecessors(options):      # nvshare's flags -T and -S
+        if not act_predecessors(options):      # nvshare's flags -T and -S
             verb: Verb = options.verb or status
             code = verb.act(options)
         sys.stdout.flush()
@@ -54,16 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.FAILURE
 
 
-def _parsed(given: Sequence[str]) -> Options:
-    """The parsed command line. Raises InvalidArgs; SystemExit after --help and --version."""
-    try:
-        parser = build(VERBS)
-        return parser.parse_args(given, argparse.Namespace(parser=parser))
-    except SystemExit:
-        sys.stdout.flush()              # an OSError goes to main(), as for a verb's output
-        raise
-
-
 def _prepare_output() -> None:
     if sys.stdout is None:              # the parent process closed it
         sys.stdout = open(os.devnull, "w")      # noqa: SIM115, PTH123
@@ -71,3 +86,134 @@ def _prepare_output() -> None:
         # An encoding without "▶" gets a question mark instead of a UnicodeEncodeError.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+VERBS: tuple[Verb, ...] = (
+    status, top, clients, tenants, history, run, set_tq, anti_thrash, limit, weight, priority,
+    suspend, resume, park, move, preempt, reset, drain, preload, doctor, demo, trial, completion,
+    help,
+)
+
+Examples = Sequence[tuple[str, str]]    # (command, its effect)
+WIDTH = 78                              # of a terminal of 80
+FEW = 5                                 # choices listed by a hint; of more, the closest is named
+HELP_COLUMN = 18                        # where the help of an option or verb begins
+
+DESCRIPTION = "See and change how programs share this machine's GPUs."
+EXAMPLES = (
+    ("nvsharectl", "the GPUs and their programs, as does: nvsharectl status"),
+    ("nvsharectl run -- python train.py", "run a program that shares the GPU with others"),
+    ("nvsharectl top", "watch the programs take turns"),
+    ("nvsharectl set-tq 10", "let a program keep a GPU for 10 s while others wait"),
+)
+
+
+class Parser(parser.Parser):
+    """argparse's parser, with hints in its errors, and OSError if help cannot be printed."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Raises OSError if `message` cannot be written; argparse ignores that."""
+        print(message, end="", file=file)
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(one) for one in action.choices]
+        close = []
+        if len(known) > FEW:
+            from difflib import get_close_matches
+
+            close = get_close_matches(str(value), known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"give one of {', '.join(known)}"
+        raise InvalidArgs(f"{action.metavar} cannot be {value!r}", hint)
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str], namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Like argparse, but the error for an unknown argument refers to the help of its verb."""
+        self._check_what_stands_first(args)
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            verb = f" {options.verb.name}" if options.verb else ""
+            raise InvalidArgs(f"nvsharectl{verb} does not know {' '.join(unknown)!r}",
+                              f"see: nvsharectl{verb} --help")
+        return options
+
+    def _check_what_stands_first(self, args: Sequence[str]) -> None:
+        """Raises InvalidArgs for an option before the verb that nvsharectl itself does not have.
+
+        argparse would take the option's value for the verb, and report an unknown verb.
+        """
+        left = list(args)
+        while left and left[0].startswith("-") and left[0] != "--":
+            name, equals, _ = left.pop(0).partition("=")
+            short = name if name.startswith("--") else name[:2]     # as in -T5
+            action = self._option_string_actions.get(short)
+            if action is None:
+                of_a_verb = any(
+                    short in verb._option_string_actions
+                    for one in self._actions if isinstance(one, argparse._SubParsersAction)
+                    for verb in one.choices.values())
+                raise InvalidArgs(
+                    f"{short!r} belongs behind its verb, not before it" if of_a_verb else
+                    f"nvsharectl does not know {name!r}", "see: nvsharectl --help")
+            if action.nargs != 0 and not equals and name == short:
+                del left[:1]
+
+
+def build(verbs: tuple[Verb, ...]) -> Parser:
+    """The parser. The options that it returns have `verb` None if no verb was given."""
+    parser = _parser(DESCRIPTION, EXAMPLES, Parser, prog="nvsharectl")
+    parser.add_argument("--version", action="version", version=f"nvsharectl {__version__}",
+                        help="print the version")
+    _add_common(parser, os.environ.get(BUS_VARIABLE) or "system", False)
+    old = parser.add_argument_group("as in nvshare")
+    old.add_argument("-T", "--set-tq", metavar=QUANTUM, type=quantum,
+                     help="the same as: nvsharectl set-tq")
+    old.add_argument("-S", "--anti-thrash", metavar="MODE", choices=MODES,
+                     help="the same as: nvsharectl anti-thrash")
+    verb_parsers = parser.add_subparsers(metavar="VERB", title="verbs", parser_class=Parser)
+    parser.set_defaults(verb=None, parser=parser)
+    for verb in verbs:
+        one = _parser(
+            verb.description, verb.examples, verb_parsers.add_parser, verb.more,
+            name=verb.name, help=verb.summary, usage=verb.usage)
+        # SUPPRESS: an option before the verb keeps its value unless it is repeated after it.
+        _add_common(one, argparse.SUPPRESS, argparse.SUPPRESS)
+        for names, parameters in verb.arguments:
+            one.add_argument(*names, **parameters)
+        one.set_defaults(verb=verb)
+    return parser
+
+
+def _add_common(parser: Parser, bus: str, json: bool | str) -> None:
+    """Adds the options that are accepted both before and after the verb, with their defaults."""
+    parser.add_argument(
+        "--bus", metavar="BUS", default=bus,
+        help=f"message bus of nvshared: system, session or an address (or set {BUS_VARIABLE})")
+    parser.add_argument("--json", action="store_true", default=json,
+                        help="print JSON, from the same data as the text")
+
+
+def _parser(
+    description: str, examples: Examples, make: Any, below: str = "", **options: Any
+) -> Parser:
+    parser: Parser = make(
+        allow_abbrev=False,
+        description=textwrap.fill(description, WIDTH, break_on_hyphens=False),
+        epilog="\n".join(["examples:", *_lines(examples), *(["", below] if below else [])]),
+        formatter_class=partial(
+            argparse.RawDescriptionHelpFormatter, max_help_position=HELP_COLUMN
+        ),
+        **options,
+    )
+    return parser
+
+
+def _lines(examples: Examples) -> list[str]:
+    """Each example with its explanation beside it, or below it if a line would exceed WIDTH."""
+    longest = max((len(command) for command, _ in examples), default=0)
+    beside = [f"  {command.ljust(longest)}   {what}" for command, what in examples]
+    if max(map(len, beside), default=0) <= WIDTH:
+        return beside
+    return [line for command, what in examples for line in (f"  {command}", f"      {what}")]

@@ -1,17 +1,328 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of GPUs: set-tq, anti-thrash and reset; and -T and -S, the predecessor's flags."""
+"""Terms of programs and tenants: limit, weight, priority, suspend and resume. Settings of GPUs:
+set-tq, anti-thrash and reset; and -T and -S, the predecessor's flags.
 
+One command may need several changes. If a change fails, the error lists those in force.
+"""
+
+import pwd
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nvshared.cli.output import show
-from nvshared.cli.terms import Step, carry_out
-from nvshared.cli.verb import AUTO, GPU, MODES, QUANTUM, Options, argument, quantum, verb
+from nvshared.cli.output import show, warn
+from nvshared.cli.verb import (
+    AUTO,
+    GPU,
+    MODES,
+    QUANTUM,
+    TARGET,
+    Argument,
+    Options,
+    argument,
+    parsed,
+    quantum,
+    tenant,
+    verb,
+)
 from nvshared.control import Daemon
-from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.quantity import counted
+from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
+from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
+from nvshared.quantity import counted, or_word
 from nvshared.tui import figures
+from nvshared.tui.figures import TERM_FORMATS, program_sentence, term_sentence, user
 from nvshared.units import MILLISECOND, SECOND
+
+if TYPE_CHECKING:
+    from nvshared.control.snapshot import Tenant
+
+
+class Step(NamedTuple):
+    """One change, made by one call of the daemon."""
+
+    name: str                           # the setting, such as "memory limit"
+    data: dict[str, Any]                # for --json: "gpu" (index or None), and the new values
+    act: Callable[[], None]             # raises NvshareError
+
+    def __str__(self) -> str:
+        gpu = self.data["gpu"]
+        return self.name if gpu is None else f"{self.name} on GPU {gpu}"
+
+
+def carry_out(steps: Sequence[Step]) -> None:
+    """Carries out the steps in order, up to the first that fails, and raises its error.
+
+    The error lists the steps that are done, perhaps done and not done: in its details, for --json,
+    and in its message if there are several steps.
+    """
+    for at, step in enumerate(steps):
+        try:
+            step.act()
+        except (NvshareError, KeyboardInterrupt) as reason:
+            error = reason if isinstance(reason, NvshareError) else Interrupted("interrupted")
+            done = at + 1 if isinstance(error, NotKept) else at     # NotKept: in force, not stored
+            tried = done if error.answered else done + 1
+            parts = {"done": steps[:done], "unknown": steps[done:tried], "not_done": steps[tried:]}
+            error.details = {name: [one.data for one in part] for name, part in parts.items()}
+            if tried and done < len(steps) > 1:
+                outcome = "; ".join(
+                    f"{words}: {', '.join(map(str, part))}" for words, part in zip(
+                        ("done", "perhaps done", "not done"), parts.values(), strict=True) if part)
+                error.message = f"{error.message} ({outcome})"
+            raise error from None
+
+
+def set_terms(options: Options, terms: Mapping[str, int]) -> None:
+    """Sets terms, named as on D-Bus, of a tenant or process; 0: unset. Prints the result."""
+    if isinstance(options.target, str):
+        _set_for_tenant(options, options.target, terms)
+    else:
+        _set_for_program(options, options.target, {
+            term: value or USUAL_TERMS[term] for term, value in terms.items()})
+
+
+def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> None:
+    if getattr(options, "gpu", None) is not None:
+        raise InvalidArgs("the terms of a tenant apply to each GPU", "leave out --gpu")
+    with Daemon(options.bus) as daemon:
+        daemon.set_tenant_terms(name, terms)
+        now = daemon.tenant(name)
+        around = [daemon.tenant(one) for one in now.within]
+    if not _has_account(now.name) and not now.programs:
+        warn(f"this machine has no user {now.name.partition(':')[2]!r} now; the setting takes "
+             "effect when a program of such a user starts")
+
+    def text() -> None:
+        for term in terms:
+            print(term_sentence(now, term))
+            _print_tighter(around, term, now.value(term))
+        if not now.programs:
+            print(f"{now.name} has no program that uses a GPU now.")
+
+    data = {"tenant": now.name, **_as_json({term: now.value(term) for term in terms})}
+    show(options, data, text)
+
+
+def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> None:
+    """Sets terms of a process on the GPU of --gpu, or on all GPUs that it uses."""
+    gpu, around = options.gpu, list["Tenant"]()
+    with Daemon(options.bus) as daemon:
+        found = daemon.clients_of(pid, gpu)
+        carry_out([
+            Step(
+                term.replace("-", " ") if term != "suspended" or value else "resumed",
+                {"gpu": on, **_as_json({term: value})},
+                partial(daemon.set_client_term, one, term, value),
+            )
+            for term, value in terms.items() for one, on in found.items()
+        ])
+        if any(map(_is_limit, terms)):
+            names = {one.tenant for one in daemon.snapshot().clients if one.id in found}
+            around = [daemon.tenant(name) for name in names]
+            around += [daemon.tenant(name) for one in around for name in one.within]
+
+    def text() -> None:
+        for term, value in terms.items():
+            sentence = program_sentence(f"process {pid}", term, value, gpu)
+            print(sentence[0].upper() + sentence[1:])
+            _print_tighter(around, term, value)
+
+    show(options, {"pid": pid, "gpu": gpu, **_as_json(terms)}, text)
+
+
+def _is_limit(term: str) -> bool:
+    return term.endswith("-limit")
+
+
+def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
+    """Terms as --json prints them."""
+    return {
+        term.replace("-", "_"): TERM_FORMATS[term].words(value) if term == "priority" else
+        bool(value) if term == "suspended" else value
+        for term, value in terms.items()
+    }
+
+
+def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
+    """Prints the lowest limit of these tenants if it is tighter than `value`."""
+    usual = USUAL_TERMS[term]
+    limited = [one for one in around if _is_limit(term) and one.value(term) != usual]
+    least = min(limited, key=lambda one: one.value(term), default=None)
+    if least is not None and (value == usual or least.value(term) < value):
+        print(f"A tighter limit applies: {term_sentence(least, term)}")
+
+
+def _has_account(name: str) -> bool:
+    """False for the tenant of a user name that this machine does not know."""
+    kind, _, user = name.partition(":")
+    if kind != "user" or user.isdecimal():
+        return True
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _term(names: str, metavar: str, term: str, help: str) -> Argument:
+    """The argument that sets a term; "none", which takes back the value that was set, is 0."""
+    parse = parsed(or_word("none", 0, TERM_FORMATS[term].parse, ", or none"),
+                   f"the {term.replace('-', ' ')} cannot be {{!r}}")
+    dest = {"dest": term} if names[0] == "-" else {}
+    return argument(
+        names, metavar, f"{help}; none: remove the setting", type=parse, **dest)
+
+
+@verb(
+    "limit",
+    *TARGET,
+    _term("--memory", "SIZE", "memory-limit", "the most GPU memory, such as 20GiB"),
+    _term("--host-memory", "SIZE", "host-memory-limit", "tenants only: the most host memory that "
+          "evictable memory may need, summed over all GPUs"),
+    _term("--disk", "SIZE", "disk-limit", "tenants only: the most swapped memory on the disk, "
+          "summed over all GPUs"),
+    _term("--neighbour", "SIZE", "neighbour-limit", "tenants only: the most memory of other GPUs "
+          "that may hold swapped memory of each GPU; off: no memory"),
+    _term("--compute", "PERCENT", "compute-limit", "the largest share of the GPU's time, 1 to "
+          "100"),
+    _term("--request", "PERCENT", "compute-request", "tenants only: the share of the GPU's time, "
+          "1 to 100, that the tenant gets whenever its programs have work, regardless of weights"),
+)
+def limit(options: Options) -> None:
+    """Limit the memory and time of a GPU for a program or tenant.
+
+    With --memory, the GPU is that large for the program from then on: allocations beyond it fail as
+    out of memory. The program keeps memory that it has already. With --compute, the program uses
+    the GPU for no more than that share of the time, whether other programs want the GPU or not; how
+    much work that is depends on clock rates and on the program's processor. With --host-memory, the
+    programs of a tenant may allocate, on all GPUs together, as much evictable memory as fits into
+    that much host memory; memory that they have already may still be evicted. With --neighbour,
+    they may swap that much memory to other GPUs. With --disk, no more of their swapped memory goes
+    on to the disk, where there is a disk tier. With --request, a tenant gets at least that share of
+    each GPU's time while programs take turns. All requests together are at most 100 %. A limit of a
+    program lasts until the program ends. A limit of a tenant (a user, unit, container, job or pod)
+    holds on each GPU for all its programs together, also for later programs, until it is
+    removed; then the configuration holds again. You may limit your own programs; for other users'
+    programs and for tenants you need permission.
+
+        nvsharectl limit 4711 --memory 20GiB             # at most 20 GiB on each GPU it uses
+        nvsharectl limit 4711 --compute 50               # at most half of the time
+        nvsharectl limit 4711 --memory none              # as much as the GPU has
+        nvsharectl limit user:alice --memory 40GiB       # all programs of a user together
+        nvsharectl limit user:alice --host-memory 64GiB  # swapped memory of all its programs
+        nvsharectl limit job:4711 --request 30  # 30 % of the time whenever the job wants it
+        nvsharectl limit user:alice --memory none        # as the configuration says
+    """
+    terms = {term: value for term in USUAL_TERMS
+             if (value := getattr(options, term, None)) is not None}
+    if not terms:
+        raise InvalidArgs(
+            "no limit is given",
+            "give --memory SIZE, --host-memory SIZE, --neighbour SIZE, --disk SIZE, "
+            "--compute PERCENT or --request PERCENT",
+        )
+    for term in terms:
+        if isinstance(options.target, int) and not TERM_FORMATS[term].of_program:
+            raise InvalidArgs(
+                f"a process has no {term.replace('-', ' ')}", f"give {TENANT_KINDS}")
+    set_terms(options, terms)
+
+
+@verb(
+    "weight",
+    *TARGET,
+    _term("weight", "WEIGHT|none", "weight", "1 to 1000; usual is 100"),
+)
+def weight(options: Options) -> None:
+    """Set which share of the time a program or tenant gets.
+
+    Tenants that take turns share the time in proportion to their weights: first pods, containers
+    and units of the system, and users outside of these; then, of what one of them gets, a user's
+    jobs, units and containers, or the users of a unit; and last the programs in each of these. Each
+    begins with 100; one with 200 gets twice the time of one with 100. The weight of a program lasts
+    until the program ends, that of a tenant (a user, unit, container, job or pod) until it is
+    removed.
+
+        nvsharectl weight 4711 200         # twice the time of other programs of its tenant
+        nvsharectl weight job:4711 200     # twice the time of its user's other jobs
+        nvsharectl weight user:alice 200   # of all programs of a user together
+        nvsharectl weight user:alice none  # as the configuration says, or 100
+    """
+    set_terms(options, {"weight": options.weight})
+
+
+@verb(
+    "priority",
+    argument(
+        "target", "TENANT", f"a tenant, as nvsharectl tenants shows it: {TENANT_KINDS}",
+        type=tenant),
+    argument("priority", "", "none: remove the setting", choices=[*PRIORITIES, "none"]),
+)
+def priority(options: Options) -> None:
+    """Set which tenants go first.
+
+    Where programs take turns, programs of high priority go before all other waiting programs.
+    Background programs get the GPU only while no other program wants it, and are stopped as soon as
+    another program does; if other programs are always busy, background programs never run. Weights
+    count among programs of the same priority. A program is in the background if one of its tenants
+    is. Where programs fit on the GPU together, no turns are taken, and a background program submits
+    no work while another program has work on the GPU; the work that it submitted before takes about
+    300 microseconds, or is one kernel. A priority holds until it is removed; then the
+    configuration holds again.
+
+        nvsharectl priority unit:alice/train.service background  # while no other program wants it
+        nvsharectl priority unit:inference.service high          # before other waiting programs
+        nvsharectl priority unit:inference.service none          # as the configuration says
+    """
+    set_terms(options, {"priority": PRIORITIES.get(options.priority, 0)})
+
+
+POLL = 0.02                             # seconds
+
+
+def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
+    index, target = None if options.gpu is None else daemon.gpu(options.gpu), options.target
+    return any(
+        one.state != "suspended" or (one.resident and not one.pin_reason)
+        for one in daemon.snapshot().clients
+        if target in (one.pid, one.tenant, f"user:{user(one.uid)}") and index in (None, one.gpu)
+    )
+
+
+@verb(
+    "suspend",
+    *TARGET,
+    argument("--wait", "", "return when all evictable memory has left the GPU"),
+)
+def suspend(options: Options) -> None:
+    """Have a program or tenant leave the GPU until it is resumed.
+
+    Ends the program's turn and moves its memory to the host. The program goes on until it needs the
+    GPU, and then waits. For a tenant (a user, unit, container, job or pod), that is so for all its
+    programs, also for later programs.
+
+        nvsharectl suspend 4711             # until: nvsharectl resume 4711
+        nvsharectl suspend --wait job:4711  # returns when its memory has left the GPU
+    """
+    set_terms(options, {"suspended": 1})
+    if options.wait:
+        with Daemon(options.bus) as daemon:
+            while _on_a_gpu(daemon, options):
+                time.sleep(POLL)
+
+
+@verb("resume", *TARGET)
+def resume(options: Options) -> None:
+    """Let a suspended program or tenant use the GPU again.
+
+    Puts a program that was suspended back in the queue. A program that was suspended itself and
+    with its tenant must be resumed itself and with its tenant.
+
+        nvsharectl resume 4711      # after: nvsharectl suspend 4711
+        nvsharectl resume job:4711  # after: nvsharectl suspend job:4711
+    """
+    set_terms(options, {"suspended": 0})
 
 
 def _change(options: Options, usec: int | None, mode: str | None, gpu: str | None) -> None:

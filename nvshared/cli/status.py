@@ -176,8 +176,8 @@ def top(options: Options) -> None:
 
         watch(options.bus, options.interval)
         return
-    from nvshared.tui.past import Past
     from nvshared.tui.programs import Dashboard
+    from nvshared.tui.state import Past
 
     past = Past()
     with Daemon(options.bus) as daemon:

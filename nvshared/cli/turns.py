@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nvshared.cli.output import show
-from nvshared.cli.terms import Step, carry_out
+from nvshared.cli.settings import Step, carry_out
 from nvshared.cli.verb import LONGEST_PID, Options, argument, verb, whole
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError

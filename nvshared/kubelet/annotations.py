@@ -40,8 +40,16 @@ from typing import Any, NamedTuple
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
-from nvshared.kubelet.claims import quantity
-from nvshared.kubelet.pod import CONTAINER, FRACTION, MEMORY, PREFIX, Claimed, Pod, clipped
+from nvshared.kubelet.claims import (
+    CONTAINER,
+    FRACTION,
+    MEMORY,
+    PREFIX,
+    Claimed,
+    Pod,
+    clipped,
+    quantity,
+)
 from nvshared.quantity import LARGEST, limit, sized
 from nvshared.quantity import priority as priority_named
 from nvshared.units import MIB

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
-from nvshared.kubelet.pod import RESOURCE
+from nvshared.kubelet.claims import RESOURCE
 
 PATIENCE = 5.0                          # seconds for nvshared's reply
 RESTART = 5.0                           # seconds without a reply until shares are withdrawn

@@ -22,9 +22,8 @@ from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
 from nvshared.kubelet import rpc
 from nvshared.kubelet.api import FAILURES
 from nvshared.kubelet.card import Offer, SameCardTwice, preferred
-from nvshared.kubelet.claims import DRIVER
+from nvshared.kubelet.claims import DRIVER, RESOURCE, clipped
 from nvshared.kubelet.container import Containers
-from nvshared.kubelet.pod import RESOURCE, clipped
 from nvshared.kubelet.pods import MOST_IN_EVENT, Pods
 from nvshared.kubelet.rpc import DP, DRA, REG
 from nvshared.kubelet.runtime import Runtime

@@ -14,9 +14,8 @@ from nvshared.errors import NvshareError
 from nvshared.kubelet.annotations import PATIENCE, Classes, Terms
 from nvshared.kubelet.api import FAILURES, server, watch
 from nvshared.kubelet.card import checkpoint
-from nvshared.kubelet.claims import Claim, Prepared, read
+from nvshared.kubelet.claims import CONDITION, RESOURCE, Claim, Pod, Prepared, clipped, pod, read
 from nvshared.kubelet.container import replace
-from nvshared.kubelet.pod import CONDITION, RESOURCE, Pod, clipped, pod
 from nvshared.names import WITHOUT_GPU
 
 logger = logging.getLogger(__name__)

@@ -32,8 +32,7 @@ from typing import Any
 
 from nvshared.kubelet.api import NODES, Writer, server, watch
 from nvshared.kubelet.card import Card, Offer
-from nvshared.kubelet.claims import DRIVER
-from nvshared.kubelet.pod import RESOURCE
+from nvshared.kubelet.claims import DRIVER, RESOURCE
 from nvshared.units import MIB
 
 LABELS_PAUSE = 30.0                     # seconds until labels that were refused are tried again

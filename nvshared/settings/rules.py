@@ -20,7 +20,7 @@ characters has priority; among equally specific rules, the last one in the files
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, and the field of TenantTerms
 in nvshared/scheduler/settings.py that it sets: rules, --check, D-Bus and the state file follow.
-nvshared/tui/terms.py has the words for the term, cli/terms.py its option;
+nvshared/tui/figures.py has the words for the term, cli/settings.py its option;
 nvshared/sharing/tenancy.py passes it to the schedulers.
 """
 

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes, times and names as text, short enough for a column."""
+"""Bytes, times and names as text, short enough for a column; and terms of programs and tenants:
+their parsing, and their formatting for tables and sentences."""
 
 import pwd
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from nvshared.control.snapshot import Tenant, Term
+from nvshared.names import PRIORITIES, USUAL_TERMS
+from nvshared.quantity import OFF, limit, limit_or_off, share, sized, weight
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 if TYPE_CHECKING:
@@ -93,3 +98,145 @@ def command(client: "ClientSnapshot") -> str:
     """The command line without the folders of its program."""
     program, blank, rest = client.command.partition(" ")
     return (program.rpartition("/")[2] or program) + blank + rest
+
+
+UNLIMITED = USUAL_TERMS["compute-limit"]
+
+
+class TermFormat(NamedTuple):
+    """How a term is parsed and formatted. TERM_FORMATS has one by each term's name on D-Bus."""
+
+    parse: Callable[[str], int]         # raises ValueError that says which values are valid
+    value: Callable[[int], str]         # for the table of terms
+    short: Callable[[int], str]         # for the column LIMITS, if not the usual value
+    words: Callable[[int], str]         # for the sentences
+    of_tenant: str                      # sentences, without the full stop
+    of_program: str = ""                # "": a program has no such term
+
+
+def _memory(limit: int) -> str:
+    return sized(limit) if limit else "any amount"
+
+
+def _limit(limit: int) -> str:
+    return sized(limit) if limit else "no limit"
+
+
+def _priority(value: int) -> str:
+    return next((name for name, known in PRIORITIES.items() if known == value), "?")
+
+
+TERM_FORMATS: dict[str, TermFormat] = {
+    "memory-limit": TermFormat(
+        limit, _limit, size, _memory,
+        "The programs of {name} together may allocate {what} on each GPU",
+        "{name} may allocate {what}{on}",
+    ),
+    "host-memory-limit": TermFormat(
+        limit, _limit, lambda limit: f"h{size(limit)}", _memory,
+        "The programs of {name} together may need {what} of host memory for eviction",
+    ),
+    "disk-limit": TermFormat(
+        limit, _limit, lambda limit: f"d{size(limit)}", _memory,
+        "The programs of {name} together may have {what} of swapped memory on the disk",
+    ),
+    "neighbour-limit": TermFormat(
+        limit_or_off, lambda limit: "off" if limit == OFF else _limit(limit),
+        lambda limit: "n off" if limit == OFF else f"n{size(limit)}",
+        lambda limit: "nothing" if limit == OFF else _memory(limit),
+        "The programs of {name} together may borrow {what} of other GPUs' memory for each GPU",
+    ),
+    "compute-limit": TermFormat(
+        share, lambda percent: f"{percent} %" if percent < UNLIMITED else "no limit",
+        lambda percent: f"{percent}%",
+        lambda percent: f"at most {percent} % of the time" if percent < UNLIMITED else
+        "all of the time that other programs leave",
+        "The programs of {name} together may use each GPU {what}", "{name} may use {gpu} {what}",
+    ),
+    "compute-request": TermFormat(
+        share, lambda percent: f"{percent} %" if percent else "none",
+        lambda percent: f"r{percent}%",
+        lambda percent: f"{percent} % of the time of each GPU, whenever they want it" if percent
+        else "the share of the time that their weight gives them",
+        "The programs of {name} together get {what}",
+    ),
+    "weight": TermFormat(
+        weight, str, lambda weight: f"w{weight}", str,
+        "The weight of {name} is {what}", "The weight of {name}{on} is {what}",
+    ),
+    "priority": TermFormat(
+        PRIORITIES.__getitem__, _priority, _priority, _priority,
+        "The priority of {name} is {what}",
+    ),
+    "suspended": TermFormat(
+        int, lambda on: "yes" if on else "no", lambda _on: "suspended",
+        lambda on: "suspended" if on else "no longer suspended",
+        "The programs of {name} are {what}", "{name} is {what}{on}",
+    ),
+    "unshared": TermFormat(
+        int, lambda on: "checkpoint" if on else "no", lambda _on: "checkpoint",
+        lambda on: "take turns by checkpoints" if on else "are left alone",
+        "Programs of {name} without libnvshare.so {what}",
+    ),
+}
+
+
+def limits(values: Mapping[str, int]) -> str:
+    """Formats terms for the column LIMITS: 20.0G,50%,w200; "" if all have their usual values."""
+    return ",".join(
+        meaning.short(values[name]) for name, meaning in TERM_FORMATS.items()
+        if name in values and values[name] != USUAL_TERMS[name])
+
+
+def program_terms(client: "ClientSnapshot") -> dict[str, int]:
+    """The program's own terms; terms that are not set have their usual values."""
+    return {
+        "memory-limit": client.memory_limit, "compute-limit": client.compute_limit,
+        "weight": client.weight, "suspended": client.suspended,
+    }
+
+
+def program_limits(client: "ClientSnapshot") -> str:
+    """The program's terms for the column LIMITS, without `suspended`: STATE shows that."""
+    return limits(program_terms(client) | {"suspended": 0})
+
+
+def tenant_limits(tenant: Tenant) -> str:
+    """The terms in force for a tenant, for the column LIMITS."""
+    return limits({name: tenant.value(name) for name in TERM_FORMATS})
+
+
+def sources(tenant: Tenant) -> str:
+    """The sources of the terms in force for a tenant, each once."""
+    found = {"rule" if term.rule else term.place or "hand" for term in tenant.terms
+             if term is tenant.holding(term.name)}
+    return ",".join(sorted(found))
+
+
+def term_value(term: Term) -> str:
+    """The term's value, for a table."""
+    return TERM_FORMATS[term.name].value(term.value)
+
+
+def term_source(term: Term) -> str:
+    """Where the term was set: a rule, or by hand, pod or job."""
+    if term.rule:
+        return f"[tenant {term.rule}] in {term.place}"
+    return f"set by {term.place or 'hand'}"
+
+
+def program_sentence(name: str, term: str, value: int, gpu: str | int | None) -> str:
+    """A sentence: a program's term on one GPU, by its index, or (None) on all that it uses."""
+    meaning = TERM_FORMATS[term]
+    place = "" if gpu is None else f" on GPU {gpu}"
+    return meaning.of_program.format(
+        name=name, what=meaning.words(value), on=place, gpu="the GPU" if gpu is None
+        else f"GPU {gpu}") + "."
+
+
+def term_sentence(tenant: Tenant, term: str) -> str:
+    """A sentence: a term's value in force for a tenant, and the rule that set it."""
+    holds, meaning = tenant.holding(term), TERM_FORMATS[term]
+    because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""
+    what = meaning.words(tenant.value(term))
+    return meaning.of_tenant.format(name=tenant.name, what=what) + because + "."

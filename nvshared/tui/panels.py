@@ -9,7 +9,7 @@ from rich.text import Text
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, fit, frame, graph, grid
 from nvshared.tui.figures import duration, of_whole, process, shortened, size
-from nvshared.tui.past import SPAN, Past, Rates
+from nvshared.tui.state import SPAN, Past, Rates
 from nvshared.tui.tables import (
     NARROWEST,
     PROCESS,

@@ -14,12 +14,19 @@ from nvshared.control.snapshot import ClientSnapshot, Snapshot, Tenant
 from nvshared.names import USUAL_TERMS
 from nvshared.quantity import counted
 from nvshared.tui.canvas import bar, fit, frame, grid, wrapped
-from nvshared.tui.figures import duration, process, size, user
+from nvshared.tui.figures import (
+    TERM_FORMATS,
+    duration,
+    process,
+    program_terms,
+    size,
+    term_source,
+    term_value,
+    user,
+)
 from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, waited, waiting_for
-from nvshared.tui.past import Past
-from nvshared.tui.state import Hit, Opened, Row, Sort, State, program_key, rows
+from nvshared.tui.state import Hit, Opened, Past, Row, Sort, State, program_key, rows
 from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, Part, Shrink
-from nvshared.tui.terms import TERM_FORMATS, program_terms, term_source, term_value
 
 LEAD = 3                                # columns of the marks SELECTED and HOLDS
 LONGEST_BAR = 40

@@ -13,17 +13,15 @@ from nvshared.tui.figures import (
     duration,
     of_whole,
     process,
+    program_limits,
     quantum,
     short_tenant,
     size,
-    user,
-)
-from nvshared.tui.terms import (
-    program_limits,
     sources,
     tenant_limits,
     term_source,
     term_value,
+    user,
 )
 from nvshared.units import MILLISECOND
 

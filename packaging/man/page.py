@@ -17,7 +17,7 @@ from pathlib import Path
 import members
 import roff
 
-from nvshared.cli.parser import VERBS, build
+from nvshared.cli.main import VERBS, build
 from nvshared.kubelet import options as kubelet_options
 from nvshared.report.families import families
 from nvshared.settings import arguments, config

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.bus import Publication
-from nvshared.cli.parser import VERBS
+from nvshared.cli.main import VERBS
 from nvshared.errors import ExitCode, NvshareError
 from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE, SOCKET_VARIABLE, client_path
 from nvshared.settings.config import options

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from nvshared.kubelet.pod import CONDITION, MIRROR, STATIC
+from nvshared.kubelet.claims import CONDITION, MIRROR, STATIC
 from tests.integration.conftest import ROOT
 from tests.integration.fakehook import PATIENCE
 

@@ -10,7 +10,7 @@ import pytest
 from nvshared import doctor
 from nvshared.control import Daemon
 from nvshared.errors import ExitCode
-from nvshared.kubelet.pod import CONTAINER, FRACTION, MEMORY, RESOURCE
+from nvshared.kubelet.claims import CONTAINER, FRACTION, MEMORY, RESOURCE
 from nvshared.names import WITHOUT_GPU
 from nvshared.units import GIB, MIB
 from tests.integration.apiserver import HASH, NODE, ApiServer

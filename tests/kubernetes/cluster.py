@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from nvshared.kubelet.pod import CONDITION
+from nvshared.kubelet.claims import CONDITION
 from tests.kubernetes.node import IMAGE, NAME, Node
 from tests.system import card
 

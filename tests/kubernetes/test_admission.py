@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from nvshared.kubelet.pod import MIRROR
+from nvshared.kubelet.claims import MIRROR
 from tests.kubernetes.cluster import RESOURCE, Cluster, deployment, pod
 from tests.kubernetes.node import NAME
 from tests.kubernetes.values import VALUES

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from nvshared import __version__
-from nvshared.kubelet.claims import DRIVER
-from nvshared.kubelet.pod import CONDITION
+from nvshared.kubelet.claims import CONDITION, DRIVER
 from nvshared.kubelet.slices import SLICES
 from tests.kubernetes.cluster import RESTRICTED, Cluster, claim, pod
 from tests.kubernetes.conftest import MANIFESTS

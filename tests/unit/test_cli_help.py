@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.cli.parser import VERBS, build
+from nvshared.cli.main import VERBS, build
 from nvshared.cli.verb import Verb
 from nvshared.errors import InvalidArgs
 

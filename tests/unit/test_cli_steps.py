@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nvshared.cli.parser import VERBS, build
-from nvshared.cli.settings import reset
-from nvshared.cli.terms import Step, carry_out
+from nvshared.cli.main import VERBS, build
+from nvshared.cli.settings import Step, carry_out, reset
 from nvshared.control import Daemon
 from nvshared.control.connection import ControlConnection
 from nvshared.errors import ExitCode, NotKept, NotPermitted, NvshareError

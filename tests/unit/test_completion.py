@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.cli.completion import SCRIPTS
-from nvshared.cli.parser import VERBS
+from nvshared.cli.main import VERBS
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"

@@ -417,7 +417,7 @@ def test_doctor_prints_text_or_json_and_exits_by_grade(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], grade: Grade,
     code: ExitCode, as_json: bool,
 ) -> None:
-    from nvshared.cli.parser import build
+    from nvshared.cli.main import build
 
     finding = Finding(grade, "socket", "it is so", "do that" if grade is not Grade.OK else "")
     monkeypatch.setattr("nvshared.doctor.examine", lambda _: [finding])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.cli.parser import VERBS, build
+from nvshared.cli.main import VERBS, build
 from nvshared.machine.capacity import Capacity
 from nvshared.scheduler.domains import least_host, margin
 from nvshared.settings import arguments, config

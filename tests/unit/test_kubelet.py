@@ -32,20 +32,23 @@ from nvshared.kubelet.card import (
     preferred,
     retry_until_reply,
 )
-from nvshared.kubelet.claims import DRIVER, Claim, Prepared, read
-from nvshared.kubelet.options import parse, priority_classes, replicas
-from nvshared.kubelet.pod import (
+from nvshared.kubelet.claims import (
     CONTAINER,
+    DRIVER,
     FRACTION,
     MEMORY,
     MIRROR,
     PREFIX,
     RESOURCE,
     STATIC,
+    Claim,
     Pod,
+    Prepared,
     clipped,
     pod,
+    read,
 )
+from nvshared.kubelet.options import parse, priority_classes, replicas
 from nvshared.kubelet.pods import StaticPods
 from nvshared.kubelet.rpc import CRI, DP, DRA, REG
 from nvshared.units import GIB

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.card import Card, Offer
-from nvshared.kubelet.claims import DRIVER, FILE, Prepared, parameters, quantity, read, terms
+from nvshared.kubelet.claims import DRIVER, FILE, Pod, Prepared, parameters, quantity, read, terms
 from nvshared.kubelet.container import FILE as CDI_FILE
 from nvshared.kubelet.container import Containers
-from nvshared.kubelet.pod import Pod
 from nvshared.kubelet.runtime import endpoint, refusal
 from nvshared.kubelet.slices import TAINT, device_entry, devices_of_other_drivers
 from nvshared.units import GIB

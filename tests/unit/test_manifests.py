@@ -18,11 +18,10 @@ from nvshared import __version__
 from nvshared.kubelet import options
 from nvshared.kubelet.annotations import ANNOTATION_TERMS
 from nvshared.kubelet.card import CHECKPOINT
-from nvshared.kubelet.claims import DRIVER, parameters
+from nvshared.kubelet.claims import CONDITION, DRIVER, PREFIX, RESOURCE, parameters
 from nvshared.kubelet.claims import TERMS as CONSUMED
 from nvshared.kubelet.container import STATIC
 from nvshared.kubelet.plugin import REGISTRY
-from nvshared.kubelet.pod import CONDITION, PREFIX, RESOURCE
 from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE
 from nvshared.settings.rules import TERMS
 from tests.kubernetes.programs import FOLDER_VARIABLE

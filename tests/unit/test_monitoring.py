@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nvshared.cli.parser import VERBS
+from nvshared.cli.main import VERBS
 from nvshared.report.families import families
 
 ROOT = Path(__file__).parents[2]

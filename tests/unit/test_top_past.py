@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nvshared.control.snapshot import Snapshot
 from nvshared.tui.canvas import LEVELS, graph
-from nvshared.tui.past import SPAN, WINDOW, Past, Rates
+from nvshared.tui.state import SPAN, WINDOW, Past, Rates
 from nvshared.units import GIB
 from tests.unit.test_dashboard import CARD, SHARED
 
