@@ -426,7 +426,7 @@ def _preload() -> Finding:
             "preload", f"{state.place} has a fault: {state.fault}",
             "repair it with: nvsharectl preload enable, or disable",
         )
-    if state.enabled:
+    if state.entries:
         return ok("preload", f"every program loads {state.entries[0]}, listed in {state.place}")
     return note(
         "preload", "only programs that are started with the library share their GPU",

@@ -68,12 +68,6 @@ def print_error(error: NvshareError, *, as_json: bool) -> None:
         discard(sys.stderr)
 
 
-def warn(sentence: str) -> None:
-    """Warns on stderr: the command was carried out, and may not have the intended effect."""
-    if sys.stderr is not None:
-        print(f"nvsharectl: warning: {sentence}", file=sys.stderr)
-
-
 def discard(stream: TextIO) -> None:
     """Points the stream to /dev/null, lest Python's flush at exit fail and print an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -6,12 +6,13 @@ One command may need several changes. If a change fails, the error lists those i
 """
 
 import pwd
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nvshared.cli.output import show, warn
+from nvshared.cli.output import show
 from nvshared.cli.verb import (
     AUTO,
     GPU,
@@ -90,8 +91,9 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
         now = daemon.tenant(name)
         around = [daemon.tenant(one) for one in now.within]
     if not _has_account(now.name) and not now.programs:
-        warn(f"this machine has no user {now.name.partition(':')[2]!r} now; the setting takes "
-             "effect when a program of such a user starts")
+        name = now.name.partition(":")[2]
+        print(f"nvsharectl: warning: this machine has no user {name!r} now; the setting takes "
+              "effect when a program of such a user starts", file=sys.stderr)
 
     def text() -> None:
         for term in terms:

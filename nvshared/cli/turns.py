@@ -33,19 +33,14 @@ def preempt(options: Options) -> None:
         nvsharectl preempt 0  # on the first GPU
     """
     with Daemon(options.bus) as daemon:
-        gpu = options.gpu or _only_gpu(daemon)
+        indices = [options.gpu] if options.gpu else [str(gpu["Index"]) for gpu in daemon.gpus()]
+        if len(indices) != 1:
+            raise InvalidArgs(
+                f"there are {len(indices)} GPUs here", f"name one: {', '.join(indices) or 'none'}")
+        (gpu,) = indices
         daemon.preempt(gpu)
     show(options, {"gpu": gpu},
          lambda: print(f"The turns on GPU {gpu} end now if a program waits."))
-
-
-def _only_gpu(daemon: Daemon) -> str:
-    """The index of the only GPU. Raises InvalidArgs if there are several."""
-    indices = [str(gpu["Index"]) for gpu in daemon.gpus()]
-    if len(indices) != 1:
-        raise InvalidArgs(
-            f"there are {len(indices)} GPUs here", f"name one: {', '.join(indices) or 'none'}")
-    return indices[0]
 
 
 POLL = 1.0                              # seconds between two polls

@@ -28,25 +28,24 @@ LONGEST_PATH = 107                      # bytes of a Unix socket's path
 Methods = Mapping[str, tuple[Callable[[Any, Any], Any], Any]]
 
 
-def _handler(service: str, methods: Methods) -> Any:
-    return grpc.method_handlers_generic_handler(service, {
-        name: (
-            grpc.unary_stream_rpc_method_handler if isasyncgenfunction(function)
-            else grpc.unary_unary_rpc_method_handler
-        )(
-            function, request_deserializer=request.FromString,
-            response_serializer=lambda message: message.SerializeToString(),
-        )
-        for name, (function, request) in methods.items()
-    })
-
-
 async def serve(path: Path, services: Mapping[str, Methods]) -> Any:
     """Starts a server at a new socket that only root may use. Raises NvshareError."""
     if len(os.fsencode(path)) > LONGEST_PATH:
         raise InvalidArgs(f"{path} is too long for a socket: {LONGEST_PATH} bytes at most")
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers(tuple(_handler(*one) for one in services.items()))
+    server.add_generic_rpc_handlers(tuple(
+        grpc.method_handlers_generic_handler(service, {
+            name: (
+                grpc.unary_stream_rpc_method_handler if isasyncgenfunction(function)
+                else grpc.unary_unary_rpc_method_handler
+            )(
+                function, request_deserializer=request.FromString,
+                response_serializer=lambda message: message.SerializeToString(),
+            )
+            for name, (function, request) in methods.items()
+        })
+        for service, methods in services.items()
+    ))
     before = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{path}")

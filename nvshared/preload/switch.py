@@ -78,15 +78,10 @@ class State:
     others: tuple[str, ...]             # entries of other libraries
     fault: str                          # the fault of `entries`, or ""
 
-    @property
-    def enabled(self) -> bool:
-        """Whether the list has libnvshare.so."""
-        return bool(self.entries)
-
     def as_dict(self) -> dict[str, Any]:
         """The state as values for JSON."""
         return {
-            "enabled": self.enabled, "list": self.place,
+            "enabled": bool(self.entries), "list": self.place,
             "entries": list(self.entries), "others": list(self.others), "fault": self.fault,
         }
 

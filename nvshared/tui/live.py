@@ -21,7 +21,6 @@ from nvshared.errors import NvshareError, PasswordNeeded
 from nvshared.tui.screen import draw
 from nvshared.tui.state import (
     Command,
-    Frame,
     Request,
     Screen,
     State,
@@ -65,8 +64,18 @@ class Watch:
             if self._state.screen is Screen.MAIN:
                 self._state = replace(self._state, first=frame.first)
             self._terminal.show(frame.lines)
-            if self._quits(frame):
-                return
+            patience = None if self._state.daemon_error else max(0.0, self._until_old())
+            for event in self._terminal.events(patience):
+                self._state, request = act(self._state, event, frame)
+                match request:
+                    case Request.QUIT:
+                        return
+                    case Request.REDRAW:
+                        self._terminal.forget()
+                    case Request.SNAPSHOT:
+                        self._requests.put(None)
+                    case Command():
+                        self._requests.put(request)
             while self._news:
                 self._state = self._news.popleft()(self._state)
             if not self._state.daemon_error and self._until_old() <= 0:
@@ -75,22 +84,6 @@ class Watch:
     def _until_old(self) -> float:
         """Seconds until the last snapshot counts as outdated."""
         return self._heard + self._interval + LATE - time.monotonic()
-
-    def _quits(self, frame: Frame) -> bool:
-        """Waits for keys or the thread, and handles the keys. True: the user quits."""
-        patience = None if self._state.daemon_error else max(0.0, self._until_old())
-        for event in self._terminal.events(patience):
-            self._state, request = act(self._state, event, frame)
-            match request:
-                case Request.QUIT:
-                    return True
-                case Request.REDRAW:
-                    self._terminal.forget()
-                case Request.SNAPSHOT:
-                    self._requests.put(None)
-                case Command():
-                    self._requests.put(request)
-        return False
 
     def _with_password(self, command: Command, state: State) -> State:
         """Carries out a command while polkit may prompt for a password on the terminal."""

@@ -158,11 +158,6 @@ class Command(NamedTuple):
         """The name of the target: the program or the tenant."""
         return tenant_named(self.tenant) if self.tenant else process(self.client)
 
-    @property
-    def gpu(self) -> int:
-        """The index of the program's GPU."""
-        return self.client.gpu
-
 
 class Prompt(NamedTuple):
     """An input line."""
@@ -334,7 +329,7 @@ def question(command: Command) -> str:
     if command.tenant and kind.prompt and not command.value:
         return f"Remove the {kind.label} of {command.name}?"
     return (kind.together if command.tenant else kind.question).format(
-        name=command.name, gpu=command.gpu,
+        name=command.name, gpu=command.client.gpu,
         what=TERM_FORMATS[kind.term].words(command.value) if kind.prompt else "")
 
 
@@ -344,13 +339,13 @@ def carry_out(daemon: Daemon, command: Command) -> str:
     if command.verb == "suspend":
         value = 1
     if not term:
-        daemon.preempt(str(command.gpu))
-        return f"The turns on GPU {command.gpu} end now if a program waits."
+        daemon.preempt(str(command.client.gpu))
+        return f"The turns on GPU {command.client.gpu} end now if a program waits."
     if command.tenant:
         daemon.set_tenant_terms(command.tenant, {term: value})
         return term_sentence(daemon.tenant(command.tenant), term)
     daemon.set_client_term(command.client.id, term, value)
-    return program_sentence(command.name, term, value, command.gpu)
+    return program_sentence(command.name, term, value, command.client.gpu)
 
 
 def parsed(prompt: Prompt) -> int:
