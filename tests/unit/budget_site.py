@@ -29,7 +29,7 @@ PATIENCE = 60 * SECOND                  # maximum wait for an answer
 
 
 class Program:
-    """One client; what it is told it does when the site is settled."""
+    """One client; it carries out its orders when the site is settled."""
 
     def __init__(self, site: "Site", gpu: GPU, memory: Memory, commit: int) -> None:
         self.gpu = gpu
@@ -130,7 +130,7 @@ class Site:
 
     @property
     def parts(self) -> list[int]:
-        """What each card may take of the host's memory."""
+        """Bytes of host memory that each card may take."""
         return [gpu.scheduler.snapshot().host_budget for gpu in self.gpus]
 
     def resize(self, whole: int) -> None:
@@ -141,7 +141,7 @@ class Site:
         self.manager.reload()
 
     def check(self) -> None:
-        """What must hold between events."""
+        """Checks the invariants between events."""
         assert sum(program.host for program in self.programs) <= self.whole
         assert sum(self.parts) <= self.whole
         for gpu in self.gpus:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several files of the unit level need."""
+"""Fixtures of several files of the unit level."""
 
 from collections.abc import Iterator
 

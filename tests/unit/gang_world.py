@@ -28,7 +28,7 @@ CARD = 4 * GIB
 
 @dataclass(eq=False)
 class Seat:
-    """What a hook lives in, on one card; see scheduler_hookmodel.Surroundings."""
+    """The surroundings of a hook on one card; see scheduler_hookmodel.Surroundings."""
 
     machine: "Machine"
     gpu: GPU
@@ -78,7 +78,7 @@ class Seat:
         self.machine.time.timer(when, arrive)
 
     def device_free(self) -> int:
-        """What the driver has left."""
+        """Free bytes of the card, by the driver."""
         return CARD - sum(one.filled for one in self.machine.on(self.gpu))
 
 
@@ -241,7 +241,7 @@ class Machine:
         gpu.apply_capacity()
 
     def program(self, card: int, pid: int, size: int, pod: str = "") -> Hook:
-        """One that is in no gang, but for that of its pod."""
+        """A program without a gang, except that of its pod."""
         process = peer(pid, 0)
         if pod:
             process = replace(process, tenants=(Tenant(Kind.POD, pod),))

@@ -54,7 +54,7 @@ GAP = 10 * MILLISECOND                  # without work for so long: a gap is rep
 
 
 class Surroundings(Protocol):
-    """What a hook lives in."""
+    """The surroundings of a hook."""
 
     now: int
     block: int                          # bytes of a whole block
@@ -62,7 +62,7 @@ class Surroundings(Protocol):
     bus: int                            # bytes per microsecond, each way
 
     def at(self, when: int, callback: Callable[[], None]) -> None:
-        """Calls `what` at a moment, as long as the hook lives."""
+        """Calls `callback` at a moment, unless the hook has ended."""
         ...
 
     def say(self, hook: "Hook", record: Record | Joined) -> None:
@@ -79,7 +79,7 @@ class CommitWait:
     """A thread that wants memory."""
 
     size: int
-    pins: int                           # of it, what will be pinned
+    pins: int                           # bytes of it that will be pinned
     pause: int                          # us from hearing that it may to taking that
     take: Callable[[], None]
 
@@ -108,7 +108,7 @@ class Hook:
     reports_copies: bool = False               # it is to say when its program copies
     reports_busy: bool = False
     busy_state: tuple[int, bool] | None = None  # the turn, and whether it has work since then,
-    busy_reported: tuple[int, bool] | None = None  # and as the daemon was told
+    busy_reported: tuple[int, bool] | None = None  # and as last reported
     copying: tuple[bool, bool] = (False, False)     # inward, outward
     want_sent: bool = False
     room_asked: bool = False
@@ -142,7 +142,7 @@ class Hook:
     kernel: int = 20 * MILLISECOND      # length of one
     flying: bool = False                # one is in flight
     undrainable: int = 0                # so many drains will not end by themselves
-    fail_out: str = ""                  # what the next EVICT meets: "host" or "driver"
+    fail_out: str = ""                  # error of the next EVICT: "host" or "driver"
     fail_in: str = ""                   # and the next LOAD: "driver"
     computed: int = 0                   # us of kernels run
     opened: int = 0                     # when its gate did
@@ -279,7 +279,7 @@ class Hook:
             self._ask()
 
     def _take(self, asking: CommitWait) -> None:
-        """What it was granted to pin, unless others have used the commit up meanwhile."""
+        """Pins granted memory, unless other threads have used the commit meanwhile."""
         if self.dead:
             return
         self.granted_pins.remove(asking)
@@ -364,7 +364,7 @@ class Hook:
         else:
             self._proceed()
 
-    # What the daemon is told.
+    # Reports to the daemon.
 
     def say(self, record: Record) -> None:
         self.reported = True
@@ -525,7 +525,7 @@ class Hook:
 
     def put(self, block: Block, location: Location, moving: bool = False) -> None:
         """A block is there from now on."""
-        for sign in (-1, 1):            # what it counted for goes, what it counts for comes
+        for sign in (-1, 1):            # subtract the old state, add the new one
             if sign == 1:
                 block.location, block.moving = location, moving
             self.resident += sign * block.size * (block.location is Location.RESIDENT)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def evict(
     hook: "Hook", order: Evict, moved: int = 0, no_host: bool = False, failed: bool = False
 ) -> None:
-    """The youngest first; what was saved goes without a copy."""
+    """Evicts the youngest blocks first; written-back blocks without a copy."""
     block = next((b for b in reversed(hook.blocks) if b.location is Location.RESIDENT), None)
     movable = not (hook.granted or hook.stopping or hook.pin_reason or no_host or failed)
     more = movable and block is not None and hook.filled > order.room
@@ -144,7 +144,7 @@ def _copied(hook: "Hook", block: Block, order: Writeback) -> None:
 
 
 def make(hook: "Hook") -> None:
-    """One slab after the other, while it goes on. One that is begun counts, and will be there."""
+    """Preallocates one slab after the other. A slab counts once it is begun."""
     size = min(hook.world.slab, min(hook.prealloc_limit, hook.allocated) - hook.host)
     if hook.dead or hook.preallocating or size <= 0:
         return

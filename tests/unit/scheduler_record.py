@@ -18,7 +18,7 @@ from tests.unit.scheduler_world import World
 from tests.unit.test_scheduler_rows import Row
 
 DIGITS = 16
-NO_LOAN = ", loan=0, lender=''"         # what an order did not say when the digests were made
+NO_LOAN = ", loan=0, lender=''"         # fields that orders did not have when the digests were made
 
 
 def record(seed: int) -> str:

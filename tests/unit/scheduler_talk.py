@@ -71,7 +71,7 @@ class Talk:
         self.said: list[Action] = []    # all it ever ordered and reported
 
     def tell(self, event: Event) -> list[Action]:
-        """Something happens. Returns what follows from it."""
+        """Sends an event. Returns the scheduler's actions."""
         actions = self.scheduler.handle(event, self.now)
         self.said += actions
         self.stop_sent.update({a.client: self.now for a in actions if isinstance(a, Stop)})
@@ -140,7 +140,7 @@ class Talk:
             client, self.memory[client], number, int(size * GIB), int(pins * GIB)))
 
     def beyond(self, client: int, number: int, size: float) -> list[Action]:
-        """COMMIT, for what it holds beyond the card."""
+        """COMMIT for memory beyond the card."""
         return self.tell(CommitAsked(client, self.set(client, beyond=size), number, 0))
 
     def copying(
@@ -176,7 +176,7 @@ class Talk:
         return self.tell(Evicted(client, self.memory[client], order.number, moved, **flags))
 
     def loaded(self, order: Load, lacking: float = 0, **flags: Any) -> list[Action]:
-        """MOVED: in, having brought in what there is room for, less what the driver lacks."""
+        """MOVED after a LOAD: memory up to the room, less the GiB that the driver lacks."""
         client, memory = order.client, self.memory[order.client]
         can = max(0, order.room - memory.pinned - memory.pending - int(lacking * GIB))
         resident = min(memory.allocated, max(memory.resident, can))
@@ -202,7 +202,7 @@ class Talk:
         return self.tell(WrittenBack(client, self.memory[client], order.number, has, **flags))
 
     def obey(self, actions: list[Action], rounds: int = 1000) -> list[Action]:
-        """Answers EVICT and LOAD, and what follows from the answers. Returns all actions."""
+        """Answers EVICT and LOAD, also those that follow. Returns all actions."""
         everything = list(actions)
         waiting = list(actions)
         for _ in range(rounds):
@@ -259,7 +259,7 @@ def stops(actions: list[Action]) -> list[int]:
 
 
 def runs(actions: list[Action]) -> list[int]:
-    """Whose gate opens or is told of a change."""
+    """The clients of the RUN orders."""
     return [action.client for action in actions if isinstance(action, Run)]
 
 
@@ -279,7 +279,7 @@ def loads(actions: list[Action]) -> list[tuple[int, float]]:
 
 
 def writebacks(actions: list[Action]) -> list[Writeback]:
-    """What is to be copied and to stay."""
+    """The WRITEBACK orders."""
     return [action for action in actions if isinstance(action, Writeback)]
 
 
@@ -294,5 +294,5 @@ def yields(actions: list[Action]) -> list[int]:
 
 
 def limits(actions: list[Action], client: int) -> list[Limits]:
-    """What a client is told of its limits."""
+    """The LIMITS of a client."""
     return [action for action in actions if isinstance(action, Limits) and action.client == client]

@@ -111,7 +111,7 @@ class World:
         self.domains = Domains()
         self.tenant_terms: dict[str, TenantTerms] = {}
         self.scheduler = Scheduler(settings, self.now, self.domains)
-        self.events = 0                 # the scheduler was told
+        self.events = 0                 # that the scheduler has handled
         self.stuck: list[Stuck] = []
         self.orders: list[Order] = []   # all that were ever given
         self.ends: list[TurnEnded] = []
@@ -159,7 +159,7 @@ class World:
         self.sample()
 
     def sample(self) -> None:
-        """The driver and the kernel tell what each program has."""
+        """Sends the memory of each program as driver and kernel count it."""
         if self.accounts and self.now >= self._sampled + SAMPLE_INTERVAL:
             self._sampled = self.now
             evidence = {id: _evidence(hook) for id, hook in self.hooks.items()}
@@ -208,7 +208,7 @@ class World:
         def again() -> None:
             if hook.dead or generation != self._generation:
                 return
-            if hook.busy or hook.orders:  # it reads to the end what the old daemon sent
+            if hook.busy or hook.orders:  # it reads all orders of the old daemon first
                 self.schedule(self.now + 1000, again)
             else:
                 hook.hello()
@@ -221,14 +221,14 @@ class World:
         while self.now < end and any(map(_is_active, self.hooks.values())):
             if not self.step():
                 break
-        self.advance(SECOND)            # for what is still to be said
+        self.advance(SECOND)            # for the last reports
 
     def orders_of(self, kind: type[OrderKind]) -> list[OrderKind]:
         """All orders of a kind, oldest first."""
         return [order for order in self.orders if isinstance(order, kind)]
 
     def device_free(self) -> int:
-        """What the driver has left."""
+        """Free bytes of the card, by the driver."""
         return self.physical - self.outside - sum(hook.filled for hook in self.hooks.values())
 
     # Settings.
@@ -419,7 +419,7 @@ class World:
         return [*doing, *hook.orders, *self._sent[hook.id]]
 
     def check(self) -> None:
-        """What must hold whatever happens."""
+        """Checks all invariants."""
         host = used = boxed = room = disk = 0
         for hook in self.hooks.values():
             mine = [hook.room, hook.filled]
@@ -443,7 +443,7 @@ class World:
             assert hook.filled <= max(hook.room, hook.filled if hook.busy else 0)
         before = self._sums
         self._sums = (room, host, used, boxed, disk)
-        # What was promised when there was more stays promised.
+        # Earlier promises hold although there is less now.
         self.most = max(self.most, self.settings.capacity + self.settings.host_budget
                         + self.settings.disk_budget)
         limits = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clock, a timer and a scheduler that do what a test says, for what surrounds schedulers."""
+"""A clock, a timer and a scheduler that a test controls, for tests of their users."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -46,7 +46,7 @@ def peer(pid: int = 4711, uid: int = 1000) -> Peer:
 
 
 class Time:
-    """A clock that stands still until told, with the timers that depend on it."""
+    """A clock that moves by pass_by() alone, and its timers."""
 
     def __init__(self) -> None:
         self.now = 1000 * SECOND
@@ -68,7 +68,7 @@ class Time:
         return disarm
 
     def pass_by(self, microseconds: int) -> None:
-        """Fires what is due on the way, in order."""
+        """Fires the timers that become due, in order."""
         end = self.now + microseconds
         while due := sorted((one for one in self.timers if one[0] <= end), key=lambda one: one[0]):
             self.timers.remove(due[0])
@@ -78,7 +78,7 @@ class Time:
 
 
 class Scripted:
-    """Does what `decide` says, and remembers what it was told. Stands in for Scheduler."""
+    """Replaces Scheduler: records events, and returns the actions of `decide`."""
 
     latest: "Scripted"
 

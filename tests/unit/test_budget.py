@@ -47,7 +47,7 @@ def test_host_budget_goes_to_the_only_card_in_use() -> None:
     site = Site(4, CARD, WHOLE)
     assert site.parts == [WHOLE // 4] * 4
     site.program(size=130 * GIB)
-    # Together 235 GiB: what card and host hold, but for what is needed to exchange them.
+    # Together 235 GiB: card and host, less the room that exchanging them needs.
     assert site.grows(site.program(), 105 * GIB)
     assert site.parts[0] > 104 * GIB
     assert not site.grows(site.program(), 10 * GIB)
@@ -141,7 +141,7 @@ def test_host_budget_counts_memory_of_a_joining_program_at_once() -> None:
 def test_host_budget_counts_a_smaller_capacity_at_once() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(size=130 * GIB)
-    for _ in range(2):                  # samples of what others than our clients use
+    for _ in range(2):                  # samples of outside memory
         site.gpus[0].capacity.sampled(90 * GIB, 0)
     site.gpus[0].apply_capacity()
     site.check()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a card offers."""
+"""The capacity of a card for clients."""
 
 from hypothesis import given
 from hypothesis import strategies as st

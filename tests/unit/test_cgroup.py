@@ -23,7 +23,7 @@ def write(folder: Path, **files: str | int) -> None:
 
 
 def limits(text: str, root: Path) -> list[tuple[str, int, int]]:
-    """Of each group that has one: its file, its size, and what it leaves; MiB."""
+    """For each limit: its file, its size and the MiB below it that are free."""
     found = [limit for group in chain(text, root) if (limit := group.limit()) is not None]
     return [
         (str(one.file.relative_to(root)), one.size // MIB, one.free // MIB) for one in found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Helm chart, as the real helm renders it, is what kustomize makes, but for what values say."""
+"""The Helm chart, rendered by helm, equals the output of kustomize except for its values."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from tests.unit.test_manifests import MANIFESTS, PLACES, built, documents, with_
 
 CHART = MANIFESTS / "chart"
 HELM = shutil.which("helm", path=PLACES)
-# What each strategy of kustomize is in the chart's values.
+# The chart's values for each strategy of kustomize.
 SAME = {
     "overlays/nvshared": "",
     "overlays/nvshared-daemonset": "daemon.enabled=true",
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not HELM, reason="there is no helm")
 
 
 def rendered(*values: str, namespace: str = "nvshare") -> dict[tuple[str, str], Any]:
-    """What a release of the chart is, by kind and name."""
+    """The objects of a release, by kind and name."""
     done = helm("template", "it", str(CHART), f"--namespace={namespace}", *sets(values))
     assert done.returncode == 0, done.stderr
     found = [one for one in yaml.safe_load_all(done.stdout) if one]

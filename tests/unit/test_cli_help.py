@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What --help teaches, and how little is loaded for it."""
+"""The content of --help, and the modules that it loads."""
 
 import subprocess
 import sys
@@ -52,7 +52,7 @@ def test_common_options_work_before_and_after_the_verb() -> None:
 
 
 def test_abbreviated_option_is_refused() -> None:
-    """An option that is added later must not change what a script says today."""
+    """A later option must not change the meaning of an abbreviation in a script."""
     with pytest.raises(InvalidArgs):
         build(VERBS).parse_args(["--js"])
 
@@ -69,7 +69,7 @@ def test_nvsharectl_imports_no_slow_module_unneeded(arguments: list[str]) -> Non
         f"print('loaded', *[one for one in {heavy!r} if one in sys.modules], file=sys.stderr)"
     )
     ended = subprocess.run(
-        # -S: what an installation loads by itself is not our doing.
+        # -S: without modules that the Python installation loads.
         [sys.executable, "-S", "-c", program], cwd=ROOT, text=True, check=True,
         capture_output=True,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl history: what it takes, and what it makes of an answer."""
+"""nvsharectl history: its arguments and its output."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl run: what the program finds in its environment, and what becomes of its status."""
+"""nvsharectl run: the environment and the exit status of the program."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of several changes of which one fails, or is not answered."""
+"""Messages about several changes of which one fails or is not answered."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Tab key offers in real shells: bash, zsh and fish, as far as they are there."""
+"""Completion by Tab in bash, zsh and fish, where they are installed."""
 
 import os
 import pty
@@ -59,7 +59,7 @@ Tab = Callable[[str], set[str]]
 
 @cache
 def script(shell: str) -> str:
-    """What nvsharectl prints for it."""
+    """The script that nvsharectl prints for a shell."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, "completion", shell], cwd=ROOT, text=True, check=True,
         capture_output=True,
@@ -92,7 +92,7 @@ class Typist:
         self._until_end()
 
     def tab(self, line: str) -> set[str]:
-        """What is offered behind `nvsharectl` and this."""
+        """The completions after `nvsharectl` and these words."""
         os.write(self._ours, CLEAR + f"nvsharectl {line}\t".encode())
         return {word.strip() for word in self._until_end().split("\n")} - {""}
 
@@ -119,7 +119,7 @@ def shell(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def tab(shell: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    """Types a line and strikes Tab; what is offered then."""
+    """Types a line and Tab; returns the completions."""
     if shell == "fish":
         yield in_fish
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs in control groups are promised, as limits and uses change under them."""
+"""Commit of programs in control groups whose limits and usage change."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ CARD = FACTS.memory_total
 
 
 class Machine:
-    """Two cards, and a kernel whose files say what the test wants."""
+    """Two cards, and files of the kernel that the test writes."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.processes = folder / "fs", folder / "proc"
@@ -74,7 +74,7 @@ class Machine:
         return answer
 
     def most(self, client: Client) -> int:
-        """What it was told last that it could have."""
+        """The client's maximum in its last LIMITS."""
         return [one.most for one in self.links[client.id].orders if isinstance(one, Limits)][-1]
 
 
@@ -84,7 +84,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def less_margin(size: int) -> int:
-    """What of so much is promised, in a group of one."""
+    """Bytes of a limit that are promised in a group with one process."""
     return size - max(size // 16, 128 * MIB)
 
 

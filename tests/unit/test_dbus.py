@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as bytes: what dbus-next makes itself, and nothing but WireError for what is none."""
+"""Messages as bytes: equal to those of dbus-next; WireError for invalid bytes."""
 
 from typing import Any
 

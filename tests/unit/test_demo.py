@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration's own judgement: what it counts, and what it calls wrong."""
+"""The figures and the faults that the demonstration reports."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which directories can hold swapped memory, and what becomes of the budget when one cannot."""
+"""Directories for swapped memory, and the budget when a directory is unusable."""
 
 import os
 from collections.abc import Callable
@@ -138,7 +138,7 @@ def test_disk_budget_is_zero_when_the_directory_check_times_out(tmp_path: Path) 
     time = Time()
     made = Disk(time.clock, time.timer, lambda key, call, answer, patience: answers.append(answer))
     made.use((tmp_path, GIB))
-    assert made.shared.size == GIB      # what clients say at the start counts
+    assert made.shared.size == GIB      # the first reports of clients count
     answers.pop()(None)
     assert (made.shared.size, made.fault) == (0, f"{tmp_path} does not answer")
 

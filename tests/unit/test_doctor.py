@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the doctor makes of what it sees; what it sees is made up."""
+"""The doctor's findings about made-up machines."""
 
 import dataclasses
 import json
@@ -255,7 +255,7 @@ def test_doctor_notes_a_locked_memory_limit_that_is_too_small(
 
 
 def systemd_says(monkeypatch: pytest.MonkeyPatch, folder: Path, shown: str | None) -> None:
-    """systemctl is a script that says what a test wants; None: it fails."""
+    """Replaces systemctl by a script that prints `shown`; None: it fails."""
     script = folder / "systemctl"
     script.write_text("#!/bin/sh\n" + ("exit 1\n" if shown is None else f"printf '{shown}'\n"))
     script.chmod(0o755)

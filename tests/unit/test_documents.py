@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents name is there: files, targets of make, commands, settings, variables."""
+"""Files, targets of make, commands, settings and variables in documents exist."""
 
 import re
 import shlex
@@ -99,7 +99,7 @@ def test_contributing_names_tests_that_exist() -> None:
 
 
 def test_architecture_names_files_in_folders_of_the_same_paragraph() -> None:
-    """A name without a folder is in one that the paragraph has named."""
+    """A file without a folder is in a folder that its paragraph names."""
     tops = {path.name for path in ROOT.iterdir() if path.is_dir()}
     lost = []
     for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():

@@ -66,7 +66,7 @@ def test_gangs_that_do_not_fit_take_turns_on_both_cards_at_once(machine: Machine
 
 
 def test_gang_is_paced_on_every_card_while_another_program_waits(machine: Machine) -> None:
-    """On the card where nobody waits, either: who drains there waits for what the others submit."""
+    """Also on the card without a waiting client: a rank there waits for work of other ranks."""
     since: dict[tuple[str, int], int] = {}
     stopped: list[int] = []             # for how long they had been held back
 

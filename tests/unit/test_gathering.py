@@ -44,7 +44,7 @@ class Program:
 
     @property
     def order_types(self) -> list[Type]:
-        """What it was asked to do, limits left aside."""
+        """The types of its orders, without LIMITS."""
         aside = (Type.INTRODUCE, Type.LIMITS)
         return [record.type for record in self.wire.sent if record.type not in aside]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU does with its scheduler's decisions."""
+"""GPU carries out its scheduler's decisions."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history: what is collected, put together, and found again."""
+"""The history: collecting, joining and finding usage."""
 
 import tempfile
 from collections import Counter
@@ -263,7 +263,7 @@ def test_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
 def test_store_counts_each_moment_of_random_periods_once(
     said: list[tuple[int, int]], kept: tuple[int, ...], questions: list[tuple[int, int, int]]
 ) -> None:
-    """Against a list of all that was said. Of what was kept, each moment is counted once."""
+    """Compared with a list of all usage: each moment that was kept counts once."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for (length, (_, parties)), most in zip([*STEPS.items()], kept, strict=True):
             patch.setitem(STEPS, length, (most, parties))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of the history under attack: full disks, power cuts, what others have left there."""
+"""The file of the history: full disks, power cuts, files of other programs."""
 
 import asyncio
 import logging
@@ -386,7 +386,7 @@ def killed(path: Path, rounds: int) -> None:
         writer.stdout.close()
         there = [seconds(path, length) for length in STEPS]
         assert there == [there[0]] * 3
-        # What it said is there; one more may be, as it was killed before it could say so.
+        # Printed minutes are kept; one more may be, as the writer was killed before it printed it.
         assert there[0] in (said[-1] + 1, said[-1] + 2)
         written = there[0]
 

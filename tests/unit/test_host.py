@@ -78,7 +78,7 @@ def test_safe_budget_includes_memory_that_clients_hold(machine: Host) -> None:
 def test_safe_budget_bounds_a_claim_by_the_kernels_figure(machine: Host) -> None:
     machine.process(1, 20)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
-    # One that has ended, and one whose number is hidden from us.
+    # A process that has ended, and a process with a hidden pid.
     assert host.safe_budget({2: 1 << 56, 0: 1 << 56}) == safe(300)
 
 
@@ -122,7 +122,7 @@ def test_safe_budget_counts_memory_taken_during_the_reading_once(
     private = host.private
 
     def grows(pid: int) -> int:
-        machine.has(1000, 200, 800)     # it has taken 100 of what was free
+        machine.has(1000, 200, 800)     # it has taken 100 of the free bytes
         return private(pid) + 100 * KIB
 
     monkeypatch.setattr(host, "private", grows)

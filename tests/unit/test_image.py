@@ -21,7 +21,7 @@ NAME = "localhost/it:1.0"
 
 
 class Image:
-    """What is in the archive."""
+    """The content of the archive."""
 
     def __init__(self, path: Path) -> None:
         with tarfile.open(path) as tar:

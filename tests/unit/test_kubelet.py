@@ -59,7 +59,7 @@ LONG = "513a7c0e-9d42-4b86-a15f-6e7673686100"
 ANOTHER = "513a7c0e-9d42-4b86-a15f-6e7673686101"
 HERE = Card(f"GPU-{LONG}", 0, "00000000:17:00.0")
 
-# What kubelet sends and expects, byte by byte: field number * 8 + 2, length, content.
+# Messages of kubelet, byte by byte: field number * 8 + 2, length, content.
 WIRE = [
     (REG, "PluginInfo", {
         "type": "t", "name": "n", "endpoint": "e", "supported_versions": ["v", "w"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a claim of DRA means, what is published for it, and CDI devices."""
+"""Terms of DRA claims, published devices, and CDI devices."""
 
 import json
 import re

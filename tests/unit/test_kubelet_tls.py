@@ -34,7 +34,7 @@ AUTHORITIES: Mapping[str, tuple[str, str]] = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Says who asks."""
+    """Answers with the client's certificate."""
 
     def do_GET(self) -> None:
         """An empty object, whoever asks."""

@@ -18,7 +18,7 @@ LONG = 20.0                             # seconds that a busy machine may take
 
 
 class Loop:
-    """What threads post is run by the test."""
+    """An event loop whose posted calls the test runs."""
 
     def __init__(self) -> None:
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()

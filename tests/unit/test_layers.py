@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "nvshared"
 
-# From the bottom up, each with what it is for.
+# From the bottom up, each with its purpose.
 PURPOSES: dict[str, str] = {
     "errors": "what can go wrong, and the words for it",
     "names": "names that others rely on",
@@ -47,7 +47,7 @@ PURPOSES: dict[str, str] = {
 }
 ORDER = list(PURPOSES)
 
-# What talks to a person talks to the daemon over the bus, and never is the daemon.
+# User interfaces call the daemon over the bus, and do not import it.
 WORDS = {"errors", "names", "units", "parser", "signal", "clock", "quantity"}
 ONLY_FROM: dict[str, set[str]] = {
     "scheduler": WORDS,

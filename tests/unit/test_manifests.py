@@ -41,14 +41,14 @@ def documents(path: Path) -> list[Any]:
 
 
 def listed(folder: Path) -> list[Path]:
-    """The files that kustomize is told to take."""
+    """The files that a kustomization lists."""
     (kustomization,) = documents(folder / "kustomization.yaml")
     paths = [folder / name for name in kustomization.get("resources", [])]
     return [file for path in paths for file in (listed(path) if path.is_dir() else [path])]
 
 
 def base() -> dict[str, Any]:
-    """What they have, by kind."""
+    """Their objects, by kind."""
     return {one["kind"]: one for path in listed(BASE) for one in documents(path)}
 
 
@@ -108,7 +108,7 @@ def test_examples_request_only_offered_resources(path: Path) -> None:
 
 
 def test_claims_overlay_adds_only_needed_mounts_and_permissions() -> None:
-    """Beside what the base has."""
+    """In addition to the base."""
     folder = MANIFESTS / "claims"
     (device_class,) = documents(folder / "deviceclass.yaml")
     assert device_class["metadata"]["name"] == DRIVER
@@ -166,7 +166,7 @@ def test_strategies_page_compares_exactly_the_existing_strategies() -> None:
 
 
 def built(folder: Path) -> dict[tuple[str, str], Any]:
-    """What kustomize makes of it, by kind and name."""
+    """The objects that kustomize makes, by kind and name."""
     said = subprocess.run([*KUSTOMIZE[0], folder], capture_output=True, check=True).stdout
     return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(said)}
 
@@ -184,7 +184,7 @@ with_kustomize = pytest.mark.skipif(
 def test_daemon_set_runs_nvshare_kubelet_with_the_account_of_the_roles(
     folder: str, roles: set[str]
 ) -> None:
-    """And no others: what they allow is what it does, as tests/integration/apiserver.py checks."""
+    """No more and no fewer; tests/integration/apiserver.py checks which are used."""
     objects = built(MANIFESTS / folder)
     spec = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]["spec"]
     assert spec["serviceAccountName"] == "nvshare-kubelet"

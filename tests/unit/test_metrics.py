@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus is told: names, labels, and figures as of now."""
+"""Metrics for Prometheus: names, labels and present figures."""
 
 import asyncio
 from collections.abc import Callable, Mapping

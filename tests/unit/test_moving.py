@@ -20,7 +20,7 @@ from tests.unit.scripted import DEFAULTS, FACTS, Noted, Time, joined
 
 
 class QuietHook:
-    """A hook that keeps its threads out of the driver when it is told to."""
+    """A hook that obeys PARK."""
 
     has_turn = False
 

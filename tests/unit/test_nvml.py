@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made of NVML's answers, and of its refusals to answer. The library is a fake."""
+"""Facts, samples and errors from the answers of NVML. The library is a fake."""
 
 import sys
 from collections.abc import Callable

@@ -174,7 +174,7 @@ def test_missing_build_dependencies_are_installed_by_root_or_named(
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
 def test_package_build_leaves_only_the_two_packages(tmp_path: Path) -> None:
-    """Neither those with debugging symbols, nor what was built before."""
+    """No packages with debugging symbols, and no files of earlier builds."""
     wheels, dist, tools = tmp_path / "wheels", tmp_path / "dist", tmp_path / "tools"
     for folder in (wheels, dist, tools, tmp_path / "deb"):
         folder.mkdir()

@@ -64,7 +64,7 @@ def test_receive_refuses_a_packet_with_descriptors_and_leaves_it_queued(pair: Pa
 def test_close_does_not_wait_for_descriptors_that_were_sent(pair: Pair) -> None:
     async def closes() -> None:
         emptied = asyncio.Event()
-        pair.client.send(b"")           # what an attacker may hide them behind
+        pair.client.send(b"")           # packets before them, as an attacker may send
         pair.send_lingering(b"packet")
         connection.shut_down(pair.ours, asyncio.get_running_loop(), emptied.set)
         await asyncio.sleep(0.2)

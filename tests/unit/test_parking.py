@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon takes for an answer to PARK."""
+"""Replies that the daemon accepts as an answer to PARK."""
 
 import asyncio
 import os

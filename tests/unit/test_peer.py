@@ -90,7 +90,7 @@ def test_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path) -> 
             "import os, socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
             "s.connect(sys.argv[1]); os.fork() or input()"
         )
-        # What it forks lives on, and has the socket too.
+        # Its forked child lives on, and has the socket, too.
         with subprocess.Popen(
             [sys.executable, "-c", connects, str(tmp_path / "socket")], stdin=subprocess.PIPE,
         ) as process:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of preloaded libraries: what is taken out and put in, and what stays to the byte."""
+"""The list of preloaded libraries: adding, removing, and entries that stay unchanged."""
 
 from pathlib import Path
 

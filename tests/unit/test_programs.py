@@ -39,7 +39,7 @@ def running(*words: str, **environment: str) -> Iterator[int]:
         env={"LANG": "C", **environment},
     ) as popen:
         assert popen.stdout is not None
-        popen.stdout.readline()         # what it is called is known once it runs
+        popen.stdout.readline()         # its name is known once it runs
         yield popen.pid
         popen.kill()
 

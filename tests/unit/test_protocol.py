@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""protocol.py says what protocol.h says, and takes nothing else."""
+"""protocol.py agrees with protocol.h, and refuses other records."""
 
 import re
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quantum is no longer than what can be said of it; a size is said as it is given."""
+"""Maximum quantum, and printing of sizes as they were given."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was set for a program is set again when the daemon has been replaced under it."""
+"""Terms of a program are restored when the daemon is replaced."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 class Daemon:
-    """One that keeps what is set, until the next one comes."""
+    """A daemon that stores terms for the next daemon."""
 
     def __init__(self, folder: Path, time: Time) -> None:
         self.manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
@@ -125,7 +125,7 @@ def test_remembered_terms_are_dropped_for_a_new_process_with_the_same_pid(
     second.manager.set_terms(client.id, "weight", 8)
     time.pass_by(SECOND)
     (one,) = json.loads((tmp_path / "programs.json").read_text())["programs"]
-    assert one["started"] == now + 1        # of the one that is gone nothing is left
+    assert one["started"] == now + 1        # the entry of the ended process is gone
 
 
 def test_remembered_terms_are_dropped_after_a_reboot(

@@ -10,7 +10,7 @@ from nvshared.hook.connection import MOMENT, Rotation
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Its clock stands still but for what work takes."""
+    """Its clock moves by the duration of work alone."""
 
     now = 1000.0
 
@@ -37,7 +37,7 @@ def work(loop: Loop, done: list[str], name: str, seconds: float) -> Callable[[],
 
 
 def passes(loop: Loop, done: list[str]) -> list[list[str]]:
-    """What is done in each pass of the loop until nothing waits."""
+    """The work of each pass of the loop until none waits."""
     found: list[list[str]] = []
     while True:
         before = len(done)

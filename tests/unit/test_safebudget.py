@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon that takes over counts what programs hold on the host to what may be held there."""
+"""A restarted daemon adds host memory that programs hold to its safe budget."""
 
 from collections.abc import Mapping
 
@@ -60,7 +60,7 @@ class Site:
 
     @property
     def whole(self) -> int:
-        """What all cards may take."""
+        """Host memory that all cards may take, in bytes."""
         return sum(gpu.snapshot().host_budget for gpu in self.manager.gpus)
 
 

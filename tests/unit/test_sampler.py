@@ -71,7 +71,7 @@ def test_sample_request_for_an_idle_card_waits_for_a_new_sample(bench: Bench) ->
     bench.answer(5 * GIB)
     assert seen == [1, 2]
     assert bench.gpu.sample.memory_used == bench.gpu.capacity.outside == 5 * GIB
-    look(3)                             # what is fresh need not be asked for again
+    look(3)                             # a fresh sample is used again
     assert seen == [1, 2, 3]
     assert bench.open == []
     bench.time.pass_by(SECOND)
@@ -310,7 +310,7 @@ def test_card_that_may_lend_is_sampled_without_clients_for_other_processes(
         lending.add(gpu)
 
     def sample(*pids: int) -> bool | None:
-        """What is known of the far card after its next sample, which shows these processes."""
+        """Whether the far card counts as unused after a sample with these processes."""
         time.pass_by(SECOND)
         answers.pop(far.facts.uuid)(
             Sample(processes=tuple(Process(pid, GIB, 0) for pid in pids)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculative moves: what they save, when they are made, and what they make way for."""
+"""Speculative moves: their use, their conditions, and what cuts them short."""
 
 import random
 from dataclasses import replace
@@ -87,7 +87,7 @@ def sizes(orders: list[Writeback]) -> list[tuple[int, float]]:
 
 
 def one_is_away(talk: Talk, size: float = 60) -> list[Run]:
-    """B has made A go, and does nothing any more. Returns what it was told last."""
+    """B has evicted A, and is idle. Returns its last RUN."""
     talk.run(A, 60)
     talk.run(B, size)
     talk.go_idle(A)
@@ -342,7 +342,7 @@ def test_preallocate_takes_at_most_half_of_the_free_memory_of_a_domain() -> None
     talk = talking(domains=domains)
     talk.run(A, 60, domains=("box",))
     assert made(talk.join(B, 100)) == [(A, 31)]
-    # Of one that is too small for what may leave, what is not in use is taken back.
+    # A domain too small for evictions takes back unused host memory.
     domains.set_limit("box", 59 * GIB)
     talk.obey(talk.changed(A, host=31))
     assert talk.memory[A].host < 31 * GIB
@@ -386,7 +386,7 @@ def test_preallocated_host_memory_is_returned_first_when_host_memory_is_short() 
     talk.obey(talk.want(C))
     assert stops(talk.said) == [B]
     said = talk.obey(talk.stopped(B, wants=False))
-    # B needs 60 of host memory, so A gives what it made for itself.
+    # B needs 60 of host memory, so A returns its preallocation.
     assert A in dict(loads(said))
     assert talk.memory[A].host == 0
     assert C in talk.granted
@@ -399,7 +399,7 @@ def unanswered(talk: Talk) -> list[Evict | Load]:
 
 
 def early(talk: Talk) -> list[Evict | Load]:
-    """Those of them for one that has not asked."""
+    """Those of them for a client that does not want a turn yet."""
     return [order for order in unanswered(talk) if order.ahead]
 
 
@@ -411,7 +411,7 @@ def pause(talk: Talk, seconds: float) -> None:
 
 
 def by_turns(talk: Talk, rounds: int) -> list[float]:
-    """Requests by turns, one a second. Returns what each had to wait for, GiB."""
+    """Requests by turns, one a second. Returns the GiB that each had to load."""
     waited = []
     for client in (A, B, C) * rounds:
         pause(talk, 0.9)
@@ -550,7 +550,7 @@ def three(*, capacity: float = 75, size: float = 30, bus_sharing: bool = True) -
 
 
 def answered(talk: Talk, actions: list[Action], rounds: int) -> list[Action]:
-    """Answers so many moves; returns those that are under way then."""
+    """Answers so many moves; returns the open ones."""
     waiting = [action for action in actions if isinstance(action, Evict | Load)]
     for _ in range(rounds):
         order = waiting.pop(0)
@@ -627,7 +627,7 @@ def test_hand_over_to_the_next_client_is_not_delayed_by_copies_of_the_last_holde
     evictions = [order for order in under_way if isinstance(order, Evict)]
     for order in evictions:
         talk.evicted(order, yielded=True)
-    # It is idle, and stops: what was withheld is ordered at once.
+    # It is idle, and stops: withheld moves are ordered at once.
     actions = talk.idle(1)
     assert stops(actions) == [1]
     assert evicts(actions)

@@ -133,13 +133,13 @@ def test_client_that_ignores_an_evict_is_reported_and_others_run() -> None:
     talk = Talk()
     talk.join(1, 90, 90)
     talk.join(2, 50)
-    talk.want(2)                        # 1 is told to evict, and does not answer
+    talk.want(2)                        # 1 gets an EVICT, and does not answer
     assert talk.scheduler.orders_unanswered() == 1
     actions = talk.wait(10)
     assert [a.client for a in actions if isinstance(a, Stuck)] == [1]
     assert talk.scheduler.orders_unanswered() == len(loads(actions)) == 1   # 2's alone
     assert 3 in runs(talk.run(3, 0))
-    talk.obey(actions)                  # 2 takes what there is, without hope for more
+    talk.obey(actions)                  # 2 takes the free room, and gets no more
     assert [a for a in talk.wait(100) if isinstance(a, Stuck)] == []
 
 
@@ -178,7 +178,7 @@ def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_other(
 
 @pytest.mark.parametrize("mode", list(AntiThrash))
 def test_clients_run_beside_a_client_that_does_not_answer_stop(mode: AntiThrash) -> None:
-    """It may have been stopped in the middle of its turn; what it has stays with it."""
+    """SIGSTOP may have hit it in its turn; it keeps its memory."""
     talk = Talk(mode=mode)
     talk.run(1, 60)
     talk.join(2, 80)

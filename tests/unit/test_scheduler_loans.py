@@ -46,7 +46,7 @@ def pair(step: float = 1000) -> tuple[Talk, Talk]:
 
 
 def loans(actions: list[Action]) -> list[tuple[int, str]]:
-    """What EVICTs allow on which card, in GiB."""
+    """Loan in GiB and lender of each EVICT."""
     return [(round(one.loan / GIB), one.lender) for one in actions if isinstance(one, Evict)]
 
 
@@ -304,7 +304,7 @@ class Pair:
                 self.check(number)
 
     def check(self, side: int) -> None:
-        """The room of one card's clients and what the other's may have of it fit the card."""
+        """The rooms of one card's clients and the loans to the other card's fit the card."""
         world, other = self.rows[side].world, self.rows[1 - side].world
         lent = sum(self._borrowed(other, hook) for hook in other.hooks.values())
         self.lent = max(self.lent, lent)

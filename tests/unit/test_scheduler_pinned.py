@@ -21,7 +21,7 @@ LONG = 1000
 
 
 def stay(talk: Talk, client: int, reason: PinReason = PinReason.UNDRAINED) -> list[Action]:
-    """From now on nothing of it leaves; its hook says what is on the card is pinned."""
+    """Its hook reports its resident memory as pinned from now on."""
     memory = talk.memory[client]
     talk.memory[client] = replace(
         memory, allocated=memory.allocated - memory.resident, resident=0,

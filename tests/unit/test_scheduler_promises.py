@@ -90,9 +90,9 @@ def test_pinning_is_refused_if_another_client_would_not_fit_beside_it() -> None:
     talk.join(1, 90)
     talk.join(2, 20)
     assert granted(talk, 2, 31, pins=11) is False
-    assert granted(talk, 2, 20.5, 2, pins=11) is False  # of what it has already
+    assert granted(talk, 2, 20.5, 2, pins=11) is False  # of its present memory
     assert granted(talk, 2, 29, 3, pins=9)
-    # What was granted counts before it is there.
+    # A grant counts before the memory is there.
     assert granted(talk, 2, 31, 4, pins=2) is False
     assert granted(talk, 1, 92) is False
     assert granted(talk, 1, 91, 2)
@@ -220,11 +220,11 @@ def test_grant_to_an_account_decides_waiting_commit_requests_of_others_at_once()
     talk.join(1, 2, 2, commit=12, account="user:1")
     talk.join(2, account="user:1")
     talk.join(3, account="user:2")
-    assert granted(talk, 2, 98) is None     # what the first was lent is called back
+    assert granted(talk, 2, 98) is None     # unused commit of the first is called back
     answers = talk.ask(3, 1, 4, pins=4)
     assert [one.commit for one in limits(answers, 3)] == [4 * GIB]
     refused, = (one for one in limits(answers, 2) if one.number == 1)
-    assert refused.commit < 98 * GIB        # as it could not run beside what the third pins
+    assert refused.commit < 98 * GIB        # would not fit beside the third's pins
 
 
 def test_commit_is_answered_only_after_gathering() -> None:
@@ -242,7 +242,7 @@ def test_commit_granted_by_an_earlier_daemon_is_kept() -> None:
 
 
 def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bool:
-    """Whether it may; it has given up what it may not when this returns."""
+    """Whether the request is granted; a refused client has released the memory."""
     answer, = (one for one in limits(talk.beyond(client, number, size), client)
                if one.number == number)
     if answer.beyond < int(size * GIB):
@@ -291,7 +291,7 @@ def domains(**capacities: float) -> Domains:
 
 
 def answer(talk: Talk, client: int, size: float, number: int = 1, pins: float = 0) -> Limits:
-    """To a COMMIT that is answered at once, or as soon as others have done what they are told."""
+    """The answer to a COMMIT, at once or once other clients have carried out their orders."""
     actions = talk.obey(talk.ask(client, number, size, pins))
     found, = (one for one in limits(actions, client) if one.number == number)
     return found
@@ -435,17 +435,17 @@ def test_domain_calls_back_commit_of_freed_pinned_memory() -> None:
 
 
 class Court:
-    """A scheduler, clients that have nothing and say anything, and one that is honest."""
+    """A scheduler, clients that have no memory and report false figures, and an honest one."""
 
     def __init__(self, seed: int, settings: Settings = SETTINGS) -> None:
         self.now = 0
         self.random = Random(seed)
-        self.first = NOTHING            # what is known of a liar when it comes
+        self.first = NOTHING            # measured memory of a false client at HELLO
         self.settings = settings
         self.scheduler = Scheduler(settings, 0)
         self.owed: dict[int, list[MoveOrder]] = {}     # by liar
         self.last: dict[int, Memory] = {}
-        self.honest: list[Action] = []  # what the honest one was told
+        self.honest: list[Action] = []  # actions for the honest client
 
     def tell(self, event: Event) -> None:
         for action in self.scheduler.handle(event, self.now):
@@ -478,7 +478,7 @@ class Court:
         return dice.choice([0, 1, MIB, dice.randrange(CARD + 1), CARD, CARD // 2])
 
     def memory(self) -> Memory:
-        """Within what the session lets through: no more on the card than the card has."""
+        """Figures that the session accepts: no more on the card than the card has."""
         pinned = self.figure()
         resident = min(self.figure(), CARD - pinned)
         return Memory(
@@ -623,7 +623,7 @@ def test_false_claims_take_no_commit_from_other_accounts(claim: str, first: Evid
 
 
 def test_used_commit_of_another_account_is_not_held_back_from_an_account() -> None:
-    """What is promised and used is no promise to be held back."""
+    """Only unused promises are held back."""
     court = Court(0, replace(SETTINGS, host_budget=CARD))
     court.tell(Joined(1, account=HONEST, evidence=NOTHING))
     court.owed[1] = []

@@ -38,7 +38,7 @@ class Watched(World):
             hook.compute(100_000 * SECOND)
 
     def step(self) -> bool:
-        """As World.step. What is in flight when a turn ends is work like any other."""
+        """As World.step. Work in flight at the end of a turn counts as work."""
         before, busy = self.now, any(hook.flying for hook in self.hooks.values())
         went_on = super().step()
         self.idle += 0 if busy else self.now - before
@@ -109,7 +109,7 @@ def test_quantum_auto_is_shortest_when_all_are_resident() -> None:
     world.learn()
     seen = watch(world, 20)
     assert min(seen.quanta) >= quantum.LEAST
-    # What is in flight at the end is drained, and the orders take a moment.
+    # Work in flight at the end is drained, and the orders take a moment.
     assert max(seen.quanta) <= quantum.LEAST + KERNEL + 2 * MILLISECOND
     assert world.scheduler.snapshot().tq == quantum.LEAST
 
@@ -194,7 +194,7 @@ def test_quantum_may_change_between_seconds_and_auto() -> None:
     for _ in range(6):
         assert hand_over(talk, 0.2) == 30
     talk.tell(SettingsChanged(replace(talk.settings, tq=None)))
-    # What hand-overs take is known already.
+    # The cost of hand-overs is known already.
     assert talk.scheduler.snapshot().tq == pytest.approx(19 * 0.2 * SECOND, rel=0.05)
     for _ in range(2):
         assert hand_over(talk, 0.2) == pytest.approx(19 * 0.2, rel=0.05)

@@ -43,7 +43,7 @@ class Row:
         self.dice = dice = Random(seed)
         where = dice.randrange(1 << 16)
         self.capacity, parts = dice.choice([1024, 4096, 16384]) * MIB, dice.choice([1, 2, 8])
-        # Where each begun slab is the half of what there is for two, nothing may be able to move.
+        # If each begun slab is half of the host memory, no client may be able to move.
         slabs = [32, 128] if self.capacity * parts // 2 > MOST * 128 * MIB else [32, 32]
         self.resized = False
         settings = Settings(
@@ -83,7 +83,7 @@ class Row:
             self.dice.choices(list(weights), list(weights.values()))[0]()
 
     def weights(self) -> dict[Callable[[], None], float]:
-        """What may happen, and how often."""
+        """The events, with their weights."""
         dice, any_client = self.dice, self.any_client
         parts = (0, 0, *range(1, 15))
         return {
@@ -143,7 +143,7 @@ class Row:
             self.hook(client).free(index * 7)
 
     def pin(self, client: int, part: int, pause: int) -> None:
-        """What cannot be swapped."""
+        """Pinned memory."""
         self.hook(client).pin(part * self.capacity // 100, pause * MILLISECOND)
 
     def unpin(self, client: int) -> None:
@@ -160,7 +160,7 @@ class Row:
         self.hook(client).copy(inward, outward)
 
     def hold_up(self, client: int, drains: int) -> None:
-        """Work in flight will depend on what is not submitted yet."""
+        """The next drains will not end by themselves."""
         self.hook(client).undrainable = drains
 
     def stay(self, client: int, reason: PinReason) -> None:

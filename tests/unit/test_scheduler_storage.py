@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Swapped blocks go on to a disk: which, when, how many, and what is promised for that."""
+"""Swapped blocks are stored on a disk: order, time, amount, and promises."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -331,7 +331,7 @@ class DiskRow(Row):
         self.hook(self.any_client()).store_fails = True
 
     def weights(self) -> dict[Callable[[], None], float]:
-        """What may happen besides."""
+        """Also events of the disk."""
         return super().weights() | {
             self.fail_to_store: 0.7,
             lambda: self.set_disk(self.dice.choice([0, self.disk])): 0.3,

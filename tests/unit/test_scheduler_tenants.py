@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set for tenants and clients: shares of time, priorities, limits of time and of memory."""
+"""Terms of tenants and clients: shares of time, priorities, limits of time and of memory."""
 
 from collections import Counter
 from dataclasses import replace
@@ -63,7 +63,7 @@ MODES = pytest.mark.parametrize(("mode", "size"), [(TURNS, SMALL), (SETTINGS, LA
 
 
 class Tenancy(World):
-    """Programs of tenants, all with work for hours; what is set for them, and what then holds."""
+    """Programs of tenants with work for hours, and their terms."""
 
     def __init__(self, settings: Settings = SETTINGS, seed: int = 0) -> None:
         self.terms: dict[int, Terms] = {}
@@ -87,7 +87,7 @@ class Tenancy(World):
         return hook
 
     def put(self, hook: Hook, **changes: Any) -> None:
-        """Sets terms of a client. One that the daemon does not know has no object on the bus."""
+        """Sets terms of a client that the daemon knows."""
         if hook.id in self.scheduler.snapshot().clients:
             self.terms[hook.id] = replace(self.terms.get(hook.id, Terms()), **changes)
             self.tell(TermsChanged(hook.id, self.terms[hook.id]))
@@ -101,12 +101,12 @@ class Tenancy(World):
         return self.scheduler.snapshot().clients[hook.id].state
 
     def held(self) -> Counter[int]:
-        """By each program, those that are gone included; us."""
+        """Time held by each program, ended ones included; us."""
         views = self.scheduler.snapshot().clients
         return self.gone + Counter({id: view.held_time for id, view in views.items()})
 
     def shares(self, seconds: int) -> dict[str, float]:
-        """What the programs of each innermost tenant hold, of all that is held from now on."""
+        """The share of each innermost tenant in the time held from now on."""
         before = self.held()
         self.advance(seconds * SECOND)
         times: Counter[str] = Counter()
@@ -139,7 +139,7 @@ class Tenancy(World):
         if isinstance(action, Stop) and (suspended or limited):
             return                      # needs no other reason
         if isinstance(action, Run | TurnStarted):
-            running = action.client not in starting     # told what has changed, until it may stop
+            running = action.client not in starting     # RUN with changes is allowed until it stops
             assert running or not suspended, "it is suspended, and started"
         super()._check_action(action, starting)
 
@@ -563,7 +563,7 @@ def test_limited_client_waits_until_the_next_window_begins() -> None:
 
 
 @pytest.mark.parametrize(("tail", "carryover", "least", "most"), [
-    (100, 100, 0.095, 0.105),           # what is owed is taken off later windows
+    (100, 100, 0.095, 0.105),           # overused time is taken off later windows
     (100, 25, 0.095, 0.12),             # in parts,
     (100, 0, 0.5, 1),                   # or not at all
     (70, 100, 0.12, 0.1 / 0.7 + 0.02),  # most of each kernel is a drain
@@ -661,7 +661,7 @@ def test_changed_compute_limit_takes_effect_within_the_window() -> None:
 
 @pytest.mark.parametrize(("pause", "kernel"), [(10, 10), (100, 10), (700, 10), (700, 1500)])
 def test_repeated_changes_of_a_compute_limit_give_no_extra_time(pause: int, kernel: int) -> None:
-    """Users may lower and raise what their own programs get, up to the administrator's limit."""
+    """Users may lower and raise limits of their programs, up to the administrator's."""
     world, one = limited(10)
     one.kernel = kernel * MILLISECOND
     before = one.computed
@@ -879,7 +879,7 @@ def test_suspended_tenant_suspends_present_and_later_clients() -> None:
     world.put(inside[0], suspended=True)
     world.set_terms("job:1")
     world.advance(10 * SECOND)
-    assert inside[0].runs == runs[0]    # what is set for a program alone stays
+    assert inside[0].runs == runs[0]    # terms of the program itself stay
     assert all(hook.runs > before for hook, before in zip(inside[1:], runs[1:], strict=True))
 
 
@@ -953,14 +953,14 @@ def put(talk: Talk, tenant: str, memory: float = 0, host: float = 0) -> None:
 
 
 def answer(talk: Talk, client: int, size: float, number: int = 1) -> Limits:
-    """To a COMMIT that is answered at once, or as soon as others have done what they are told."""
+    """The answer to a COMMIT, at once or once other clients have carried out their orders."""
     actions = talk.obey(talk.ask(client, number, size))
     found, = (one for one in limits(actions, client) if one.number == number)
     return found
 
 
 def last_limits(talk: Talk, client: int) -> Limits:
-    """What it has heard last."""
+    """Its last LIMITS."""
     return limits(talk.said, client)[-1]
 
 
@@ -1050,7 +1050,7 @@ def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
 
 
 def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
-    """What they were promised and could leave the card; what is pinned does not."""
+    """It bounds promised memory that can be evicted, not pinned memory."""
     talk = Talk(100)
     put(talk, "user:alice", host=10)
     for client in (1, 2):

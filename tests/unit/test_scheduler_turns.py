@@ -132,7 +132,7 @@ def test_client_behind_a_blocked_head_runs_until_the_holders_turns_end() -> None
     talk.run(2, 90)
     talk.wait(10)
     assert 3 in runs(talk.run(3, 20))
-    # but no longer than they do, so that the one it overtook loses nothing
+    # but not longer, so that the overtaken client loses no time
     assert sorted(stops(talk.wait(TQ - 10))) == [1, 3]
 
 

@@ -28,7 +28,7 @@ BIG = 1000                              # samples of 10 kB, more than the kernel
 
 
 def a_port() -> int:
-    """One that is free."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -77,7 +77,7 @@ class Site:
         return one
 
     async def ask(self, sends: bytes = ASK) -> str:
-        """An honest scrape, or what else is sent."""
+        """A valid scrape, or another request."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(sends)
         said = await asyncio.wait_for(reader.read(), GENEROUS)

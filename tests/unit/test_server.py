@@ -212,7 +212,7 @@ async def test_user_with_many_unserved_connections_is_refused_more_and_others_ar
         await until(lambda: all(map(answer, [*flood, *others])))
         assert {refusal(answer(one)) for one in others} == {Refusal.NO_SUCH_GPU}
         assert 0 < len(refused) <= 50
-        # Those that were served have left room for as many.
+        # Served connections have made room for as many.
         late = [await site.connect(ATTACKER) for _ in range(5)]
         await until(lambda: all(map(answer, late)))
         assert {refusal(answer(one)) for one in late} == {Refusal.NO_SUCH_GPU}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hook may say, what becomes of it, and what it is told."""
+"""Records that a hook may send, the events they become, and the orders it receives."""
 
 import errno
 import os
@@ -92,7 +92,7 @@ def test_name_before_hello_becomes_the_displayed_name_of_the_client(manager: Man
     client = made.session.client
     assert client is not None
     assert str(client) == f"tr?ain?[{client.peer.pid}]"
-    assert client.peer.name == "python"                 # what the kernel says stays
+    assert client.peer.name == "python"                 # the name by the kernel stays
     with pytest.raises(ProtocolError, match="a NAME came after HELLO"):
         made.says(ReportRecord(Type.NAME, text="other"))
 
@@ -278,7 +278,7 @@ STORE = actions.Store(1, 5, 8 * GIB)
 
 
 def stored(size: int, number: int = 5, error: int = 0) -> ReportRecord:
-    """What a hook says of its file."""
+    """A report of the bytes in the hook's file."""
     return ReportRecord(Type.STORED, number=number, moved=size, took=error)
 
 

@@ -113,7 +113,7 @@ class Liar:
 
 
 class Honest(Hook):
-    """A client that does as it is told, without a socket."""
+    """A client that obeys all orders, without a socket."""
 
     def __init__(self, manager: Manager, pid: int) -> None:
         self.wire = Wire()
@@ -208,7 +208,7 @@ class Liars(RuleBasedStateMachine):
     def say(
         self, liar: Liar, kind: Type, memory: Memory, said: int, size: int, number: int, times: int
     ) -> None:
-        """Anything; an answer may well be one that is waited for."""
+        """Sends any record, perhaps a valid answer."""
         known = liar.numbers()
         for _ in range(times):
             liar.say(encode_report(ReportRecord(

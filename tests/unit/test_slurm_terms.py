@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sbatch takes for --nvshare is what nvshared takes: they are written in C and in Python."""
+"""sbatch (in C) and nvshared (in Python) accept the same terms."""
 
 import ctypes
 import subprocess
@@ -32,7 +32,7 @@ Parse = Callable[[str], dict[str, int] | str]
 
 @pytest.fixture(scope="module")
 def parse(tmp_path_factory: pytest.TempPathFactory) -> Parse:
-    """What the plugin makes of a text: terms by their names on the bus, or what is wrong."""
+    """The plugin's result for a text: terms by their names on the bus, or the error."""
     built = tmp_path_factory.mktemp("slurm") / "terms.so"
     subprocess.run(
         ["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",

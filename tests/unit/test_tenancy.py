@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds for tenants is told to the schedulers in time, and outlives programs and daemons."""
+"""Terms of tenants reach the schedulers in time, and outlive programs and daemons."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -396,7 +396,7 @@ def test_pod_is_shown_by_uid_until_the_name_is_known(daemon: Daemon) -> None:
     assert renamed == [client]
     assert (str(client), client.tenant, client.container) == (
         "lab/train[11]", "pod:lab/train", "main")
-    # A rule may be for the name. What was set for the UID stays.
+    # A rule may be for the name. Terms of the UID stay.
     assert daemon.sent_terms() == [
         TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, weight=7, shown=SHOWN))]
     daemon.manager.tenancy.name({str(POD): TRAIN})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What administrator and owner set for a client, and which of it holds."""
+"""Terms of a client by administrator and owner, and those in force."""
 
 import pytest
 from hypothesis import given

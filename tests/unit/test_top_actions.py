@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keys and mouse do to the dashboard, and what they ask of the daemon."""
+"""Effects of keys and mouse on the dashboard, and its calls to the daemon."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def test_top_keeps_selection_sorting_and_filter_over_a_restart() -> None:
     state, _ = strike(seen(), "down", ">", "/", *"python", "enter")
     gone = replace(state, daemon_error="nvshared is not running")
     assert "nvshared is not running" in text(gone)
-    assert "123456" in text(gone)       # what was seen last
+    assert "123456" in text(gone)       # the last snapshot
     again = tuple(one._replace(id=one.id + 10) for one in SCENE.clients)
     back = with_snapshot(gone, SCENE._replace(clients=again), 1060.0)
     assert "not running" not in text(back)

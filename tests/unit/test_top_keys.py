@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What terminals send, as events."""
+"""Input of terminals as events."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
     (b"\x1bOP\x1b[11~", [Key("f1")] * 2), (b"\x1b[Z", [Key("backtab")]),
     (b"\x1b[1;5A", [Key("up")]),        # with Ctrl
     (b"\x1b[3;2~x", [Key("delete"), Key("x")]),
-    (b"\x1b[200~", []),                 # what we do not know does nothing
+    (b"\x1b[200~", []),                 # unknown sequences do nothing
     (b"\x1bq", [Key("escape"), Key("q")]),
     (b"\x1b[<0;10;3M", [Click(9, 2)]), (b"\x1b[<0;10;3m", []),      # let go
     (b"\x1b[<64;1;1M\x1b[<65;1;1M", [Wheel(-1), Wheel(1)]),

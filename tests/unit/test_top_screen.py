@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard fits terminals of all sizes, and says what is so without colours."""
+"""The dashboard fits terminals of all sizes, and needs no colours."""
 
 import re
 from dataclasses import replace

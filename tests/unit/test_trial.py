@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl trial: what it writes, and that it takes all of it away again."""
+"""nvsharectl trial: the files that it writes and removes."""
 
 import argparse
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in for a process without the library, when helper and driver answer as scripted."""
+"""The daemon's client for a process without the library, with scripted helper and driver."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ async def play(
     monkeypatch: pytest.MonkeyPatch, orders: list[Order], answers: list[tuple[str, Says]],
     room: int = 100 * GIB,
 ) -> tuple[GPU, list[Event]]:
-    """What the scheduler hears of a process of 10 GiB after orders; each command's answer."""
+    """Reports to the scheduler about a process of 10 GiB after orders, by scripted answers."""
     time = Time()
     script(monkeypatch)
     monkeypatch.setattr(unshared, "AGAIN", 0.0)

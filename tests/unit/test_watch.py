@@ -22,7 +22,7 @@ def drop(file: Path) -> None:
 
 
 class Changes:
-    """Waits for what a Watch tells."""
+    """Waits for reports of a Watch."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

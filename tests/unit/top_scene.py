@@ -48,7 +48,7 @@ def prose(state: State, width: int = 130, height: int = 60) -> str:
 def strike(
     state: State, *keys: str, width: int = 130, height: int = 40
 ) -> tuple[State, list[Request | Command]]:
-    """One key after the other, each on what the one before has brought about."""
+    """Applies one key after the other."""
     requests = []
     for key in keys:
         state, request = act(state, Key(key), draw(state, width, height))
@@ -62,7 +62,7 @@ def typed(state: State, words: str) -> tuple[State, list[Request | Command]]:
 
 
 def programs(count: int, gpu: int = 0) -> tuple[ClientSnapshot, ...]:
-    """Idle ones."""
+    """Idle programs."""
     first = 1 + 1000 * gpu
     return tuple(
         WAITER._replace(id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count)
