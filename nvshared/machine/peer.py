@@ -175,9 +175,9 @@ def has_ended(pidfd: int | None) -> bool:
     """Whether the process has ended, or may have. Until then its id is not reused."""
     if pidfd is None:
         return True
-    asked = select.poll()               # select.select() is limited to 1,024 descriptors
-    asked.register(pidfd, select.POLLIN)
-    return bool(asked.poll(0))
+    poll = select.poll()               # select.select() is limited to 1,024 descriptors
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _open(pid: int) -> int | None:

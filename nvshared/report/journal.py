@@ -80,10 +80,10 @@ def log_waiting_clients(manager: Manager) -> None:
     """Logs which programs wait until nvshared is restarted: all that have no turn now."""
     left = [one for one in manager.clients if one.view.state is not ClientState.RUNNING]
     for client in left[:MOST_NAMED]:
-        away = client.memory.allocated - client.memory.resident
+        swapped = client.memory.allocated - client.memory.resident
         logger.warning(
             "%s: %s of %s stands still at its next use of the GPU, with %d MiB in host memory, "
-            "until nvshared is started again", client.gpu, client, client.peer.user, away // MIB,
+            "until nvshared is started again", client.gpu, client, client.peer.user, swapped // MIB,
         )
     if len(left) > MOST_NAMED:
         logger.warning("%d more programs stand still, too", len(left) - MOST_NAMED)

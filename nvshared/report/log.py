@@ -44,18 +44,18 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line once. A failure is not reported: reports go to stderr, too."""
-        tell(self.format(record))
+        write_line(self.format(record))
 
 
-def tell(line: str) -> None:
+def write_line(line: str) -> None:
     """Writes a line to stderr as far as possible without blocking: a busy journal may block."""
     if sys.stderr is None:              # stderr was closed when the process started
         return
     text = f"{line}\n".encode(errors="backslashreplace")
     with suppress(OSError):
-        asked = select.poll()
-        asked.register(sys.stderr, select.POLLOUT)
-        while text and asked.poll(0):
+        poll = select.poll()
+        poll.register(sys.stderr, select.POLLOUT)
+        while text and poll.poll(0):
             text = text[os.write(sys.stderr.fileno(), text[:select.PIPE_BUF]):]
 
 
@@ -134,7 +134,7 @@ def run(name: str, act: Callable[[], None]) -> int:
         act()
     except NvshareError as error:
         for line in str(error).splitlines():
-            tell(f"{name}: {line}")
+            write_line(f"{name}: {line}")
         systemd.send_failure(os.environ, str(error))
         return error.exit_code
     except KeyboardInterrupt:

@@ -100,17 +100,17 @@ class Notifier:
         A service manager that stops reading (it hangs, or needed READY=1 alone) would otherwise
         block the whole daemon once its queue is full.
         """
-        self._tell("READY=1")
+        self._notify("READY=1")
         if self._notifier is not None and self._notifier.socket is not None:
             self._notifier.socket.setblocking(False)
 
     def status(self, words: str) -> None:
         """Sets the text that `systemctl status` shows."""
-        self._tell("STATUS=" + words.replace("\n", "; "))
+        self._notify("STATUS=" + words.replace("\n", "; "))
 
     def alive(self) -> None:
         """Feeds the watchdog."""
-        self._tell("WATCHDOG=1")
+        self._notify("WATCHDOG=1")
 
     def keep(self, name: str, descriptor: int) -> None:
         """Has systemd store a client's socket for the next daemon, now or at catch_up()."""
@@ -120,7 +120,7 @@ class Notifier:
     def forget(self, name: str) -> None:
         """Has systemd close its copy of a client's socket."""
         if self._unkept.pop(name, None) is None:
-            self._tell(f"FDSTOREREMOVE=1\nFDNAME={name}")
+            self._notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def catch_up(self) -> bool:
         """Stores the sockets for which systemd's queue was full. False: it still is."""
@@ -132,7 +132,7 @@ class Notifier:
 
     def stopping(self) -> None:
         """Reports that the daemon is stopping."""
-        self._tell("STOPPING=1")
+        self._notify("STOPPING=1")
 
     def close(self) -> None:
         """Closes the notification socket; later calls do nothing."""
@@ -153,6 +153,6 @@ class Notifier:
             return True                 # the service manager has stopped reading
         return True
 
-    def _tell(self, line: str) -> None:
+    def _notify(self, line: str) -> None:
         if self._notifier is not None:
             self._notifier.notify(line)

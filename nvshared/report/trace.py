@@ -59,12 +59,12 @@ class Trace:
         """Closes the file once earlier events are written. The process's exit waits for that."""
         self._writer.submit(self._end)
 
-    def _write(self, gpu: GPU, at: int, kind: str, what: Event | Action) -> None:
-        if self._file is None or isinstance(what, Tick | Seen):
+    def _write(self, gpu: GPU, at: int, kind: str, item: Event | Action) -> None:
+        if self._file is None or isinstance(item, Tick | Seen):
             return
-        name = CAPITAL.sub("-", type(what).__name__).lower()
+        name = CAPITAL.sub("-", type(item).__name__).lower()
         line: dict[str, Any] = {"at": at, "gpu": gpu.facts.index, kind: name}
-        line.update(dataclasses.asdict(what))
+        line.update(dataclasses.asdict(item))
         client = gpu.clients.get(line.get("client", 0))
         if client is not None:
             line["pid"] = client.peer.pid

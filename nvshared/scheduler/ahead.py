@@ -62,8 +62,8 @@ from nvshared.units import GIB, MILLISECOND, SECOND
 
 CUSHION_PART = 128                      # of the card: left for holders to grow
 LATER = 2                               # only clients idle this many times longer are evicted
-LOOKS = 4                               # plan a prefetch again after 1/4 of the pause that is left,
-LOOKS_LEAST = SECOND // 10              # but not earlier than this
+REPLAN_PART = 4                         # plan a prefetch again after 1/4 of the rest of the pause,
+REPLAN_LEAST = SECOND // 10             # but not earlier than this
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
 WORTH = 100 * MILLISECOND               # least BusPatience.left at which a wait begins
 REST = 10 * MILLISECOND                 # least time between two changes of BusPatience.waits
@@ -80,18 +80,18 @@ def interrupt(card: Card) -> None:
         for move in client.moves:
             match move.goal:
                 case Goal.HEAD:
-                    goes_on = not card.patience[move.direction].waits
+                    continues = not card.patience[move.direction].waits
                 case Goal.WRITEBACK:
                     copies = isinstance(move.order, Writeback) and not move.order.size
-                    goes_on = Direction.OUT not in copying and (
+                    continues = Direction.OUT not in copying and (
                         quiet and not client.holds if copies else rests)
                 case Goal.PREFETCH:
-                    comes_for_it = move.direction is Direction.IN and client.phase is not Phase.IDLE
+                    wanted = move.direction is Direction.IN and client.phase is not Phase.IDLE
                     free = card.settings.prefetch and not card.groups.size("holding")
-                    goes_on = (rests and free) or comes_for_it
+                    continues = wanted or (rests and free)
                 case None:
                     continue
-            if not goes_on and not move.cut:
+            if not continues and not move.cut:
                 move.cut = True
                 card.send(Yield(client.id, move.order.number))
 
@@ -245,7 +245,7 @@ def _prefetch(card: Card) -> None:
             return
     if wanted:
         soonest = wanted[0].pauses.left(card.now - wanted[0].since)
-        card.due(card.now + max(LOOKS_LEAST, round(soonest / LOOKS)))
+        card.due(card.now + max(REPLAN_LEAST, round(soonest / REPLAN_PART)))
 
 
 def _short(card: Card) -> int:

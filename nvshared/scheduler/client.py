@@ -124,7 +124,7 @@ class Turn:
     last_run: Run | None = None         # the last RUN
     copying: frozenset[Direction] = frozenset()  # in which the program's own copies load the bus
     busy: int | None = None             # when BUSY reported work in flight at all times
-    lacked: int | None = None           # bytes to load when chosen; None: it did not wait for room
+    bytes_missing: int | None = None    # to load when chosen; None: it did not wait for room
     swapped: int = 0                    # swapped bytes when chosen
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
@@ -244,7 +244,7 @@ class ScheduledClient(Counting):
 
     memory: Memory
     room: int                           # as the hook last confirmed it
-    said: Memory = Memory()             # of its last record; `memory` has the figures that count
+    reported: Memory = Memory()         # of its last record; `memory` has the figures that count
     domains: tuple[Domain, ...] = ()    # limits of its host memory
     tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
     disk_limits: tuple[Domain, ...] = ()    # of its tenants
@@ -476,9 +476,9 @@ class ScheduledClient(Counting):
     def shown(self) -> int:
         """Bytes that the client has by the driver's and the kernel's figures."""
         memory, host = self.memory, self.evidence.host
-        away = memory.borrowed + min(memory.host - memory.borrowed, host or 0)
-        away += max(0, self.stored - self.unproved)
-        return min(memory.filled, self.evidence.card or 0) + away
+        evicted = memory.borrowed + min(memory.host - memory.borrowed, host or 0)
+        evicted += max(0, self.stored - self.unproved)
+        return min(memory.filled, self.evidence.card or 0) + evicted
 
     @property
     def unshown(self) -> int:

@@ -109,19 +109,19 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class HookRecord:
     """A record of a client's hook, with its figures."""
 
     client: int
     memory: Memory
 
 
-class WentIdle(Said):
+class WentIdle(HookRecord):
     """IDLE: a holder has submitted nothing for a while. The gate is still open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped(Said):
+class Stopped(HookRecord):
     """STOPPED: the gate is closed and nothing is in flight."""
 
     wants: bool                         # a thread stands at the gate
@@ -129,12 +129,12 @@ class Stopped(Said):
     used: int | None = None             # us of the turn with work in flight; None: unknown
 
 
-class Reopened(Said):
+class Reopened(HookRecord):
     """REOPENED: the work in flight did not end, so the gate is open again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moved(Said):
+class Moved(HookRecord):
     """MOVED: the answer to an order that moves memory."""
 
     number: int
@@ -158,7 +158,7 @@ class WrittenBack(Moved):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored(Said):
+class Stored(HookRecord):
     """STORED: the hook has received the STORE of this number, or has `failed` to carry it out."""
 
     number: int
@@ -166,18 +166,18 @@ class Stored(Said):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryChanged(Said):
+class MemoryChanged(HookRecord):
     """MEMORY: the figures changed."""
 
     wants: bool = False                 # a thread stands at the gate
 
 
-class Parked(Said):
+class Parked(HookRecord):
     """The client's process is checkpointed, so no thread wants the card any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class CommitAsked(Said):
+class CommitAsked(HookRecord):
     """COMMIT: a request to grow allocated + pinned to `wanted` bytes, and pinned by `pins`.
 
     If `wanted` is 0: a request to hold `memory.beyond` bytes of host memory beyond the card.
@@ -189,7 +189,7 @@ class CommitAsked(Said):
 
 
 @dataclass(frozen=True, slots=True)
-class Copies(Said):
+class Copies(HookRecord):
     """COPIES: whether a running program's copies load the bus, in either direction."""
 
     inward: bool
@@ -197,7 +197,7 @@ class Copies(Said):
 
 
 @dataclass(frozen=True, slots=True)
-class Busy(Said):
+class Busy(HookRecord):
     """BUSY: a running program has work in flight at all times, or has `gaps` without work."""
 
     gaps: bool

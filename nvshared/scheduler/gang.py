@@ -35,7 +35,7 @@ class Member(NamedTuple):
     phase: Phase
     since: int                          # when the phase began
     wants: bool                         # its program wants the card, or holds it
-    light: bool                         # it fills no evictable memory: any client runs beside it
+    needs_no_room: bool                 # it fills no evictable memory: any client runs beside it
     takes: int                          # bytes of the card that it fills when whole
     alone: int                          # bytes that a client alone on the card could fill
     crowded: bool                       # it does not fit even alone
@@ -44,8 +44,8 @@ class Member(NamedTuple):
     ready: bool                         # its turn could begin
     whole: bool                         # its gate could open
     parked: bool                        # it has drained, and waits for the other members
-    pin_reason: bool                         # it is permanent: never stopped
-    unresponsive: bool                          # it was reported as stuck
+    is_permanent: bool                  # undrainable and whole: it is never stopped
+    unresponsive: bool                  # it was reported as stuck
     contended: bool                     # a client waits for the card
     idle: bool                          # it is idle in its turn while a client waits
     stop_after: int                     # it could not drain; not stopped before this time

@@ -194,10 +194,9 @@ def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
     """
     occupying = card.groups[group]
     suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
-    away = [c for c in occupying if c.phase in (Phase.IDLE, Phase.LIMITED)]
-    idle = [c for c in away if not c.terms.suspended]
-    idle = latest_first(idle, card.now)
-    wait = [c for c in occupying if c.phase is Phase.WAITING and not c.terms.suspended]
+    awake = [c for c in occupying if not c.terms.suspended]
+    idle = latest_first([c for c in awake if c.phase in (Phase.IDLE, Phase.LIMITED)], card.now)
+    wait = [c for c in awake if c.phase is Phase.WAITING]
     waiting = [c for c in wait if c.standing in QUEUING]
     granted = [c for c in wait if c.standing is Standing.GRANTED]
     apart = [c for c in wait if c.standing not in (*QUEUING, Standing.GRANTED)]
@@ -316,22 +315,22 @@ def _usable_host(client: ScheduledClient) -> int:
 
 def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
     """Gives holders the room that they lack. Returns the host memory that is still short."""
-    free, more_comes = card.free, coming(card) > 0
+    free, room_comes = card.free, coming(card) > 0
     for client in wanting:
         want = client.lacks_room
-        mine = max(0, min(want, free))  # reserved for this client, whether ordered now or later
-        free -= mine
+        reserved = max(0, min(want, free))  # for this client, whether ordered now or later
+        free -= reserved
         if client.moving(Direction.OUT) or not card.due(client.failures.load.until):
             continue
         # Smaller pieces are not worth a round trip while orders under way will free more room.
-        while mine > 0 and len(client.moves) < DEPTH and (
-            mine >= min(want, card.settings.step) or not more_comes
+        while reserved > 0 and len(client.moves) < DEPTH and (
+            reserved >= min(want, card.settings.step) or not room_comes
         ):
-            piece = min(mine, card.settings.step)
+            piece = min(reserved, card.settings.step)
             host = max(0, client.host_charged - host_short)
             host_short -= min(host_short, client.host_charged - host, piece)
             card.load(client, client.ordered + piece, host)
-            mine -= piece
+            reserved -= piece
             want -= piece
         if not client.moves and (client.cut or (want == 0 and not client.whole)):
             card.load(client, client.ordered, client.host_charged)

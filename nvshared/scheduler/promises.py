@@ -166,8 +166,8 @@ def send_limits(card: Card) -> None:
         if card.limits_unchecked:
             card.check_limits_at = card.now + CHECKS_APART
             card.due(card.check_limits_at)
-    told = [card.clients[id] for id in ids if id in card.clients]
-    for client in [*told, *(c for c in changed if c.id not in card.limits_unchecked)]:
+    to_check = [card.clients[id] for id in ids if id in card.clients]
+    for client in [*to_check, *(c for c in changed if c.id not in card.limits_unchecked)]:
         most = _most(card, client)
         last = client.promise
         if abs(most - last.last_most) > least or last.last_total != card.total_for(client):
@@ -202,9 +202,9 @@ def _answer_account(card: Card, account: str) -> bool:
     """Answers the COMMIT requests of an account, up to the first that has to wait. False: none."""
     answered = False
     while (client := _first_requests(card).get(account)) is not None:
-        request, heard = client.promise.request, client.memory.answered
+        request, answered_number = client.promise.request, client.memory.answered
         # A hook that has the reply to a later request no longer waits for this one.
-        if request and request.number > heard and not _answer(card, client, request):
+        if request and request.number > answered_number and not _answer(card, client, request):
             break
         client.promise.request = None
         answered = True
@@ -454,8 +454,8 @@ def _bound(
 def _left_in(domain: Domain) -> int:
     if domain.limit is None or domain.whole:
         return UNBOUNDED
-    kept = 0 if domain.term else margin(domain.limit, len(domain.stakes))
-    return domain.limit - kept - domain.sums.promised
+    margin_bytes = 0 if domain.term else margin(domain.limit, len(domain.stakes))
+    return domain.limit - margin_bytes - domain.sums.promised
 
 
 def members(card: Card, domain: Domain) -> list[ScheduledClient]:
@@ -510,28 +510,29 @@ def _granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:
     return total
 
 
-def record_figures(client: ScheduledClient, said: Memory, now: int) -> None:
+def record_figures(client: ScheduledClient, reported: Memory, now: int) -> None:
     """Records the figures that a client reports, and which of them count."""
-    client.said = said
-    if now < client.failures.pinned_until and not said.pin_reason:
-        said = replace(
-            said, allocated=max(0, said.allocated - said.resident), resident=0,
-            pinned=said.filled, pin_reason=PinReason.KEPT)
+    client.reported = reported
+    if now < client.failures.pinned_until and not reported.pin_reason:
+        reported = replace(
+            reported, allocated=max(0, reported.allocated - reported.resident), resident=0,
+            pinned=reported.filled, pin_reason=PinReason.KEPT)
     # No other source shows borrowed or stored bytes, so they count up to the ordered ones.
-    said = replace(said, borrowed=min(said.borrowed, client.loan.charged),
-                   disk=min(said.disk, client.disk_charged))
+    reported = replace(
+        reported, borrowed=min(reported.borrowed, client.loan.charged),
+        disk=min(reported.disk, client.disk_charged))
     before, overclaims = client.memory, client.overclaims
     room, host = client.charged, client.host_counted
-    client.silenced, client.unproved = False, min(client.unproved, said.disk)
-    if said.disk > before.disk:
+    client.silenced, client.unproved = False, min(client.unproved, reported.disk)
+    if reported.disk > before.disk:
         client.failures.store_since, client.failures.store.length = now, 0
     client.history.fill(before, now)
-    client.memory = said
+    client.memory = reported
     if client.account:
         client.overclaims = Overclaims(
-            max(0, said.filled - max(before.filled - overclaims.filled, room)),
-            max(0, said.host - max(before.host - overclaims.host, host)),
-            max(0, said.beyond - (before.beyond - overclaims.beyond)),
+            max(0, reported.filled - max(before.filled - overclaims.filled, room)),
+            max(0, reported.host - max(before.host - overclaims.host, host)),
+            max(0, reported.beyond - (before.beyond - overclaims.beyond)),
         )
 
 

@@ -85,14 +85,14 @@ def missing_bytes(client: ScheduledClient) -> int:
 def measure(card: Card, client: ScheduledClient) -> bool:
     """Learns the cost of the hand-over to a client whose gate opens now. False: no news."""
     turn = client.its_turn
-    if turn.lacked is None:
+    if turn.bytes_missing is None:
         known, client.cost = client.cost is not None, None
         return known
     took = card.now - turn.chosen
-    if turn.lacked >= MEASURABLE:
-        pace = min(took / turn.lacked, 1 / SLOWEST)
+    if turn.bytes_missing >= MEASURABLE:
+        pace = min(took / turn.bytes_missing, 1 / SLOWEST)
         client.pace, card.pace = client.pace.after(pace), card.pace.after(pace)
-    client.cost = load_time(card, client, turn.lacked)
+    client.cost = load_time(card, client, turn.bytes_missing)
     card.count(client, handovers=1, handover=took)
     return True
 

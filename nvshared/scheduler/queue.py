@@ -119,8 +119,8 @@ def sequence(card: Card) -> Iterator[ScheduledClient]:
     waiting = card.groups.queue()
     roots = [root for root in card.tenants.roots.values() if root.members]
     for root in roots:
-        mine = waiting if len(roots) == 1 else [c for c in waiting if c.path[0] is root]
-        yield from _sequence(card, mine, 0)
+        in_tree = waiting if len(roots) == 1 else [c for c in waiting if c.path[0] is root]
+        yield from _sequence(card, in_tree, 0)
 
 
 def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterable[ScheduledClient]:
@@ -257,14 +257,14 @@ def set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
     card.tenants.terms[tenant] = terms
     if terms == TenantTerms():
         del card.tenants.terms[tenant]
-    for domains, limit, old, what in (
+    for domains, limit, old, of_memory in (
         (card.tenancies, terms.memory_limit, before.memory_limit, ""),
         (card.domains, terms.host_memory_limit, before.host_memory_limit, " of host memory"),
         (card.disk_limits, terms.disk_limit, before.disk_limit, " of the disk"),
     ):
         if limit != old or (limit and terms.shown != before.shown):
-            whose = terms.shown or tenant
-            reason = f"all programs of {whose} together are limited to {sized(limit)}{what}"
+            shown = terms.shown or tenant
+            reason = f"all programs of {shown} together are limited to {sized(limit)}{of_memory}"
             term = bool(limit) and domains is not card.disk_limits
             domains.set_limit(tenant, limit or None, reason, term=term)
             for client in card.clients.values():

@@ -99,7 +99,7 @@ class Scheduler:
         card = self._card
         card.now, card.actions, card.deadline = max(now, card.now), [], None
         if card.lost:
-            _hear_lost(card, event)
+            _handle_when_lost(card, event)
         else:
             queue.roll_quotas(card)
             _note(card, event)
@@ -233,7 +233,7 @@ def _note(card: Card, event: events.Event) -> None:
             if client is not None:
                 stayed = client.memory.pin_reason
                 promises.record_figures(client, event.memory, card.now)
-                _hear(card, client, event)
+                _handle_record(card, client, event)
                 if client.memory.pin_reason and client.memory.pin_reason != stayed:
                     card.send(Pinned(client.id, client.memory.pin_reason))
 
@@ -267,10 +267,10 @@ def _join(card: Card, event: events.Joined) -> None:
     promises.welcome(card, client, event.commit)
 
 
-def _hear(card: Card, client: ScheduledClient, record: events.Record) -> None:
+def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -> None:
     match record:
         case events.WentIdle() | events.Copies() | events.Busy():
-            turns.hear(card, client, record)
+            turns.note_report(card, client, record)
         case events.Stopped():
             turns.stopped(card, client, record)
         case events.Reopened():
@@ -301,7 +301,7 @@ def _plan(card: Card) -> None:
         return                          # some clients have not reported figures and promises yet
     for client in card.groups["ignoring_evicts"]:
         if card.due(client.failures.pinned_until):
-            promises.record_figures(client, client.said, card.now)   # its own figures count again
+            promises.record_figures(client, client.reported, card.now)  # its figures count again
     turns.report_stuck(card)            # first: no client waits for an unresponsive one
     ahead.interrupt(card)
     promises.plan(card)
@@ -332,7 +332,7 @@ def _lose(card: Card) -> None:
         card.send(Run(client.id))
 
 
-def _hear_lost(card: Card, event: events.Event) -> None:
+def _handle_when_lost(card: Card, event: events.Event) -> None:
     """Handles an event of a lost card."""
     match event:
         case events.Left():
@@ -341,24 +341,22 @@ def _hear_lost(card: Card, event: events.Event) -> None:
             _change_settings(card, event)
         case events.TermsChanged() if event.client in card.clients:
             card.clients[event.client].terms = event.terms
-        case events.Said() if event.client in card.clients:
-            _hear_of_lost(card, card.clients[event.client], event)
+        case events.HookRecord() if event.client in card.clients:
+            client = card.clients[event.client]
+            promises.record_figures(client, event.memory, card.now)
+            match event:
+                case events.Stopped() | events.MemoryChanged(wants=True):
+                    card.send(Run(client.id))   # the record may have crossed the RUN sent to all
+                case events.Evicted() | events.Loaded():
+                    client.room = client.memory.room
+                    client.moves = tuple(
+                        move for move in client.moves if move.order.number > event.number)
+                case events.Stored():
+                    moves.stored(card, client, event)
+                case events.CommitAsked():
+                    _grant_commit(card, client, event.number, event.wanted)
     for client in card.everyone:
         _load_all(card, client)
-
-
-def _hear_of_lost(card: Card, client: ScheduledClient, event: events.Said) -> None:
-    promises.record_figures(client, event.memory, card.now)
-    match event:
-        case events.Stopped() | events.MemoryChanged(wants=True):
-            card.send(Run(client.id))  # the record may have crossed the RUN sent to all
-        case events.Evicted() | events.Loaded():
-            client.room = client.memory.room
-            client.moves = tuple(move for move in client.moves if move.order.number > event.number)
-        case events.Stored():
-            moves.stored(card, client, event)
-        case events.CommitAsked():
-            _grant_commit(card, client, event.number, event.wanted)
 
 
 def _load_all(card: Card, client: ScheduledClient) -> None:

@@ -277,9 +277,9 @@ class Tenants:
         for node in active:
             weights[node.parent] = weights.get(node.parent, 0) + node.weight
         for root in self.roots.values():
-            mine = {outer: one for outer, one in asked.items() if outer.parent is root}
-            whole = _set_rates(now, mine, weights.get(root, 0))
-            for outer in mine:
+            of_root = {outer: one for outer, one in asked.items() if outer.parent is root}
+            whole = _set_rates(now, of_root, weights.get(root, 0))
+            for outer in of_root:
                 if outer in inside:
                     part = outer.rate / whole       # of the time, that it gets
                     requests = {node: one / part for node, one in inside[outer].items()}

@@ -79,7 +79,7 @@ NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
 # room for it and others wait.
 STALLED = SECOND
 # Such a client is not chosen again for this time.
-GAVE_WAY = SECOND
+NOT_CHOSEN_FOR = SECOND
 # Overtaking pays only while at least this part of a turn is left.
 WORTHWHILE = 10
 WRITEBACK_AFTER_MOST = 64 * SECOND
@@ -116,21 +116,21 @@ def want(card: Card, client: ScheduledClient) -> None:
         queue.arrive(card, client)
 
 
-def hear(card: Card, client: ScheduledClient, said: WentIdle | Copies | Busy) -> None:
+def note_report(card: Card, client: ScheduledClient, report: WentIdle | Copies | Busy) -> None:
     """Records how a program uses its turn. Ignores reports that the last RUN did not request: they
     are outdated."""
     turn = client.turn
     if turn is None or turn.last_run is None or client.phase is not Phase.RUNNING:
         return
-    match said:
+    match report:
         case WentIdle():
             turn.idle = turn.idle or turn.last_run.report_idle
         case Copies() if turn.last_run.report_copies:
-            ways = ((Direction.IN, said.inward), (Direction.OUT, said.outward))
-            turn.copying = frozenset(way for way, loaded in ways if loaded)
+            loaded = ((Direction.IN, report.inward), (Direction.OUT, report.outward))
+            turn.copying = frozenset(direction for direction, is_loaded in loaded if is_loaded)
         case Busy() if turn.last_run.report_busy:
-            turn.busy = None if said.gaps else card.now
-            if said.gaps and client.id in card.busy_members:
+            turn.busy = None if report.gaps else card.now
+            if report.gaps and client.id in card.busy_members:
                 _end_busy_turns(card, client)
 
 
@@ -244,7 +244,7 @@ def plan(card: Card) -> Admission:
     _queue_idle_clients(card)
     _suspend(card)
     gang.plan(card)
-    _give_way(card)
+    _put_back_stalled(card)
     _repair(card)
     _review_busy_turns(card)            # if busy turns end, a waiting member need not wait any more
     blocked, tq = _admit_and_start(card)
@@ -309,7 +309,7 @@ def _choose(card: Card, client: ScheduledClient, beside: frozenset[int] = frozen
     waited = client.id == card.head
     client.turn = Turn(
         next(card.serials), chosen=card.now, beside=beside,
-        lacked=quantum.missing_bytes(client) if waited else None,
+        bytes_missing=quantum.missing_bytes(client) if waited else None,
         swapped=client.swapped,
     )
     client.enter(Phase.LOADING, card.now)
@@ -341,7 +341,7 @@ def _suspend(card: Card) -> None:
             card.stop(client, TurnEnd.SUSPENDED)
 
 
-def _give_way(card: Card) -> None:
+def _put_back_stalled(card: Card) -> None:
     """Cancels turns of chosen clients that are unresponsive, or for which no room is found."""
     # Others can use the room that is reserved for an unresponsive client.
     for client in [c for c in card.groups[Phase.LOADING] if c.unresponsive]:
@@ -356,7 +356,7 @@ def _give_way(card: Card) -> None:
             client.turn = None
             queue.join(card, client)
             queue.bill_holders(card)
-            client.not_before = card.now + GAVE_WAY
+            client.not_before = card.now + NOT_CHOSEN_FOR
             card.count(client, gave_way=1)
 
 
@@ -370,16 +370,16 @@ def _repair(card: Card) -> None:
         staying.remove(client)
         _put_back(card, client)
     # First stop clients that lack memory, the youngest turn first; then the oldest turns.
-    asking = [c for c in reversed(staying) if not c.whole]
-    content = [c for c in staying if c.whole and not c.is_permanent]
-    for client in asking + content:
+    lacking = [c for c in reversed(staying) if not c.whole]
+    whole = [c for c in staying if c.whole and not c.is_permanent]
+    for client in lacking + whole:
         # A client that is whole and alone keeps its turn: no other holder needs its room.
-        alone = [c for c in staying if not c.is_permanent] == content[-1:]
+        alone = [c for c in staying if not c.is_permanent] == whole[-1:]
         if card.fits(staying) or alone:
             return
         if card.due(client.its_turn.stop_after):
             staying.remove(client)
-            card.stop(client, TurnEnd.ROOM if client in asking else TurnEnd.CAPACITY)
+            card.stop(client, TurnEnd.ROOM if client in lacking else TurnEnd.CAPACITY)
 
 
 def _admit(card: Card) -> Admission:
@@ -448,13 +448,13 @@ def _may_overtake(
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True
     ended = _ended(card, blocked, holders, tq)
-    heard = [h for h in holders if not h.unresponsive and not h.is_permanent]
+    stoppable = [h for h in holders if not h.unresponsive and not h.is_permanent]
     soonest = min(
-        (h.its_turn.counted for h in heard if h.its_turn.started is not None),
+        (h.its_turn.counted for h in stoppable if h.its_turn.started is not None),
         default=card.now,
     )
     return (
-        not any(h.phase is Phase.DRAINING or h.id in ended for h in heard)
+        not any(h.phase is Phase.DRAINING or h.id in ended for h in stoppable)
         and soonest + tq >= card.now + tq // WORTHWHILE
     )
 
@@ -609,23 +609,23 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
             window = quantum.patience(client, window) if card.contended else window
         elif hinders and turn.busy is None and not window:
             window = OTHERS_IDLE
-        told = replace(
+        run = replace(
             common, client=client.id, idle_window=window, report_idle=window > 0,
             pace=common.pace or client.rationed or client.membership.paced)
         if client.is_permanent and not client.rationed:     # no client waits for its end
-            told = Run(client.id, report_copies=common.report_copies)
+            run = Run(client.id, report_copies=common.report_copies)
         if client.standing is Standing.STEPS:
-            told = Run(client.id, pace=True, step=True, step_pause=client.membership.pause)
-        if turn.last_run == told:
+            run = Run(client.id, pace=True, step=True, step_pause=client.membership.pause)
+        if turn.last_run == run:
             continue
         if not common.report_copies:
             turn.copying = frozenset()
-        if not told.report_idle:
+        if not run.report_idle:
             turn.idle = False           # when ordered again, the hook reports anew
-        if not told.report_busy:
+        if not run.report_busy:
             turn.busy = None
-        turn.last_run = told
-        card.send(told)
+        turn.last_run = run
+        card.send(run)
 
 
 def _busy_reports_matter(card: Card) -> bool:

@@ -27,7 +27,7 @@ EVENTS = 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x0100_0000
 FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 READ_AT_ONCE = 1 << 16
 
-Looks = dict[Path, tuple[int, ...]]
+Metadata = dict[Path, tuple[int, ...]]
 
 
 class Watch:
@@ -38,11 +38,11 @@ class Watch:
         self.note()
         self._inotify = -1
         self._waiting: asyncio.TimerHandle | None = None
-        self._said = False              # the journal has a warning that watching failed
+        self._warned = False            # the journal has a warning that watching failed
 
     def note(self) -> None:
         """Records the files' metadata; called before the files are read."""
-        self._looks = self._look()
+        self._metadata = self._read_metadata()
 
     def start(self, changed: Callable[[], None]) -> None:
         """Calls `changed`, in the running loop, whenever a file has changed."""
@@ -75,12 +75,14 @@ class Watch:
         self._waiting = None
         for folder in set(self._folders()):
             self._see(folder)
-        if self._look() != self._looks:     # after adding watches: later changes are events
+        # After the watches are added: later changes are events.
+        if self._read_metadata() != self._metadata:
             self._changed()
 
     def _folders(self) -> Iterator[Path]:
         """The folders of our files and drop-ins, and of the targets of their links."""
-        for path in (self._file, self._file.with_name(self._file.name + ".d") / "*", *self._looks):
+        drop_in = self._file.with_name(self._file.name + ".d") / "*"
+        for path in (self._file, drop_in, *self._metadata):
             yield path.parent
             yield Path(os.path.realpath(path)).parent
 
@@ -93,12 +95,12 @@ class Watch:
             folder = folder.parent
 
     def _blind(self, error: int) -> None:
-        if not self._said:
-            self._said = True
+        if not self._warned:
+            self._warned = True
             logger.warning("changed settings are read at SIGHUP alone: %s", os.strerror(error))
 
-    def _look(self) -> Looks:
-        found: Looks = {}
+    def _read_metadata(self) -> Metadata:
+        found: Metadata = {}
         with suppress(ConfigError):     # load() reports it
             for path in (self._file, *drop_ins(self._file)):
                 with suppress(OSError):

@@ -221,7 +221,7 @@ class Gangs:
         elif gang.busy is None:
             gang.busy = now
         members = {c: m for c, m in every.items() if not self._dormant(gang, m, now)}
-        heavy = {c.gpu for c, m in members.items() if not m.light}
+        heavy = {c.gpu for c, m in members.items() if not m.needs_no_room}
         apart = self._draining or len(heavy) < 2 or any(m.unresponsive for m in every.values())
         if apart or not self._together(gang, members, now):
             if gang.state is not State.OUT:
@@ -291,7 +291,7 @@ class Gangs:
             return
         claiming = Standing.CLAIMS
         for mine in _by_card(members):
-            heavy = [one for one in mine if not members[one].light]
+            heavy = [one for one in mine if not members[one].needs_no_room]
             self._set_standing(gang, heavy, claiming)
             if not all(members[one].ready for one in heavy):
                 claiming = Standing.APART
@@ -315,7 +315,8 @@ class Gangs:
 
     def _run(self, gang: Gang, members: Members, now: int) -> None:
         """Stops a gang that runs, when one of its members is stopped."""
-        held_up = {c for c, m in members.items() if m.phase is Phase.DRAINING and not m.pin_reason}
+        held_up = {
+            c for c, m in members.items() if m.phase is Phase.DRAINING and not m.is_permanent}
         # Work in flight on one card may wait for work on another: no member may get far ahead.
         paced = any(m.contended for m in members.values())
         if gang.resuming:
@@ -342,7 +343,7 @@ class Gangs:
         else:
             late = [c for c, m in members.items() if m.wants and m.phase not in OPEN]
             late = [one for one in late if not _is_loaded(members[one])]
-            for gpu in {one.gpu: None for one in late if not members[one].light}:
+            for gpu in {one.gpu: None for one in late if not members[one].needs_no_room}:
                 self._take_back_grants(gang, gpu, now)
             still = [c for c, m in members.items() if m.phase is Phase.IDLE and not m.wants]
             self._set_standing(gang, late, Standing.GRANTED)
@@ -358,7 +359,7 @@ class Gangs:
 
     def _end(self, gang: Gang, members: Members, now: int) -> None:
         """Drains all members. Drained members submit single launches while others cannot drain."""
-        active = {c: m for c, m in members.items() if m.phase in OPEN and not m.pin_reason}
+        active = {c: m for c, m in members.items() if m.phase in OPEN and not m.is_permanent}
         parked = [c for c, m in active.items() if m.parked]
         draining = [c for c, m in active.items() if m.phase is Phase.DRAINING and not m.parked]
         running = [c for c, m in active.items() if m.phase is Phase.RUNNING]

@@ -64,8 +64,8 @@ def test_log_line_that_stderr_does_not_take_at_once_is_dropped(
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as journal, os.fdopen(writing, "w") as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
-        log.tell("read")
-        telling = Thread(target=lambda: log.tell("x" * (1 << 22)), daemon=True)
+        log.write_line("read")
+        telling = Thread(target=lambda: log.write_line("x" * (1 << 22)), daemon=True)
         telling.start()                 # far more than a pipe takes
         telling.join(LONG)
         assert not telling.is_alive()
