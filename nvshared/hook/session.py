@@ -189,7 +189,7 @@ class Session:
     def take_over(self, number: int) -> None:
         """Sends INTRODUCE to a client that knows an earlier daemon or card; `number` is not 0."""
         self._introduction = number
-        self._manager.await_hello(self)
+        self._manager.await_hello(self, awaited=True)
         self._wire.send(protocol.encode_order(OrderRecord(Type.INTRODUCE, number=number)))
 
     def received(self, packet: bytes) -> None:
@@ -240,7 +240,7 @@ class Session:
     def _handle(self, record: ReportRecord) -> None:
         if self.client is None:
             self._hello(record)
-            self._manager.hello_received(self)
+            self._manager.await_hello(self, awaited=False)
             return
         if record.type is Type.PARKED:
             self._parked.handle_parked(record)
@@ -282,7 +282,7 @@ class Session:
     def ended(self) -> None:
         """Removes the client, as its connection has ended. No-op when repeated."""
         self.finished = True
-        self._manager.hello_received(self)
+        self._manager.await_hello(self, awaited=False)
         self._parked.lost()
         self._storing.ended()
         self._moved = None              # which refers to the session, as the client does

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 
 from nvshared import __version__
 from nvshared.scheduler.tenants import Usage
-from nvshared.sharing.gpu import BOUNDS, GPU, Client
+from nvshared.sharing.gpu import DECISION_BOUNDS, GPU, Client
 from nvshared.sharing.totals import TenantTotals
 from nvshared.units import SECOND
 
@@ -185,12 +185,12 @@ TENANT_COUNTERS = _usage("the tenant")
 
 
 def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Samples:
-    bounds = [*(str(bound / SECOND) for bound in BOUNDS), "+Inf"]
+    bounds = [*(str(bound / SECOND) for bound in DECISION_BOUNDS), "+Inf"]
     return Samples(
         HistogramMetricFamily, "nvshare_scheduler_decision_seconds",
         "How long the scheduler took to decide on an event", CARD, [
-            (labels, list(zip(bounds, accumulate(gpu.decisions.counts), strict=True)),
-             gpu.decisions.sum / SECOND)
+            (labels, list(zip(bounds, accumulate(gpu.decisions), strict=True)),
+             gpu.decision_time / SECOND)
             for labels, gpu in cards
         ],
     )

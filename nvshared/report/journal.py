@@ -116,7 +116,7 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
     hung: list[str] = []
     while not stopped.is_set():
         news.clear()
-        before, hung = hung, [str(gpu) for gpu in manager.gpus if not gpu.turns()]
+        before, hung = hung, [str(gpu) for gpu in manager.gpus if not gpu.decides()]
         if not hung:
             notifier.alive()
         elif hung != before:

@@ -39,7 +39,8 @@ from nvshared.units import MILLISECOND, SECOND
 
 OVERDUE = 5 * SECOND                    # a deadline that is so long past means that timers fail
 TURNS_KEPT = 16                         # of each client, for user interfaces
-BOUNDS = (MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
+DECISION_BOUNDS = (
+    MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)    # of a metric
 SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # of an inflight page
 
 logger = logging.getLogger(__name__)
@@ -94,19 +95,6 @@ class _Turn:
     bytes_in: int                       # loaded since the turn before
     held: int = 0
     reason: str = ""                    # why the turn ended; "": it has not ended
-
-
-class Durations:
-    """A histogram, for metrics: durations in us by the first of BOUNDS that is not smaller."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)   # one per bound, and one above the last bound
-        self.sum = 0
-
-    def add(self, duration: int) -> None:
-        """Counts a duration."""
-        self.counts[bisect_left(BOUNDS, duration)] += 1
-        self.sum += duration
 
 
 class InflightPage:
@@ -360,7 +348,9 @@ class GPU:
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
         self._handling = False
-        self.decisions = Durations()    # time that the scheduler needed per event
+        # Events by the first of DECISION_BOUNDS not below the time that the scheduler took, in us.
+        self.decisions = [0] * (len(DECISION_BOUNDS) + 1)
+        self.decision_time = 0          # us, of all events
         self._broken = False
         self._disarm: Callable[[], None] | None = None
         self._news = False              # `changed` is to be emitted
@@ -469,14 +459,14 @@ class GPU:
                     size, max(0, process.host - host), hidden=size is None)
         return found
 
-    def turns(self) -> bool:
+    def decides(self) -> bool:
         """Whether events are still handled. Tries it with a Tick, which changes nothing."""
         deadline = self.scheduler.deadline()
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
-        handled = sum(self.decisions.counts)
+        handled = sum(self.decisions)
         self._decide(events.Tick())     # not tell(): nothing to announce unless it has effects
-        return sum(self.decisions.counts) > handled
+        return sum(self.decisions) > handled
 
     def snapshot(self) -> Snapshot:
         """Returns the scheduler's state after the last event; cached until the next one."""
@@ -608,10 +598,10 @@ class GPU:
         self._decide(event)
 
     def _decide(self, event: events.Event) -> None:
-        self._events.append(event)
         if self._broken:
-            self._events.clear()
-        if self._broken or self._handling:
+            return
+        self._events.append(event)
+        if self._handling:
             return
         self._handling = True
         try:
@@ -645,7 +635,9 @@ class GPU:
             self._events.clear()
             self.failed.emit()
             return
-        self.decisions.add(self._clock() - now)
+        took = self._clock() - now
+        self.decisions[bisect_left(DECISION_BOUNDS, took)] += 1
+        self.decision_time += took
         self._news = self._news or bool(decided)
         for action in decided:
             if isinstance(action, actions.Order) and action.client in self.clients:

@@ -19,7 +19,7 @@ from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.domains import Domains, HostBudget
-from nvshared.scheduler.events import Awaited, Event
+from nvshared.scheduler.events import Awaited
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.defaults import Defaults
 from nvshared.settings.state import AUTO, Override, Overrides, StateFile, saved
@@ -118,22 +118,16 @@ class Manager:
         self.changed.emit()
         return gpu
 
-    def await_hello(self, session: object) -> None:
-        """Notes a connected client that must still report its card and memory by HELLO."""
-        self._awaited.add(session)
-        if len(self._awaited) == 1:
-            self._tell_all(Awaited(anybody=True))
+    def await_hello(self, session: object, *, awaited: bool) -> None:
+        """Notes whether a connected client must still report its card and memory by HELLO.
 
-    def hello_received(self, session: object) -> None:
-        """Notes that an awaited client has sent HELLO or disconnected. No-op for others."""
-        if session in self._awaited:
-            self._awaited.remove(session)
-            if not self._awaited:
-                self._tell_all(Awaited(anybody=False))
-
-    def _tell_all(self, event: Event) -> None:
-        for gpu in self.gpus:
-            gpu.tell(event)
+        All schedulers wait while any client is awaited.
+        """
+        before = bool(self._awaited)
+        (self._awaited.add if awaited else self._awaited.discard)(session)
+        if bool(self._awaited) is not before:
+            for gpu in self.gpus:
+                gpu.tell(Awaited(anybody=not before))
 
     def next_id(self) -> int:
         """Returns an id for a client, never used before."""

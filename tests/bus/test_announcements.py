@@ -183,12 +183,12 @@ async def test_end_of_a_compute_limit_is_announced_without_an_event(
     await announced(publication, other)
     other.signals.clear()
     becomes(ClientState.WAITING)
-    assert manager.gpus[0].turns()      # a tick, as at the end of a window
+    assert manager.gpus[0].decides()      # a tick, as at the end of a window
     assert await announced(publication, other) == [
         (client_path(client.id), CLIENT_INTERFACE, {"State": "waiting"})
     ]
     manager.set_terms(client.id, "compute_limit", 100)
     await announced(publication, other)
     other.signals.clear()
-    manager.gpus[0].turns()
+    manager.gpus[0].decides()
     assert publication._bus._dirty == {}       # for others a tick costs nothing

@@ -156,10 +156,10 @@ def test_gpu_check_of_turns_emits_changed_only_if_it_has_an_effect(gpu: GPU) -> 
     joined(gpu, 1, Noted())
     changed: list[None] = []
     gpu.changed.connect(lambda: changed.append(None))
-    assert gpu.turns()
+    assert gpu.decides()
     assert not changed
     Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
-    assert gpu.turns()
+    assert gpu.decides()
     assert len(changed) == 1
 
 

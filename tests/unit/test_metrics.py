@@ -207,7 +207,7 @@ async def test_metrics_count_decisions_by_duration(time: Time) -> None:
         time.now += 20 * MILLISECOND
         return ()
 
-    before = sum(made.gpus[0].decisions.counts)
+    before = sum(made.gpus[0].decisions)
     scheduler.decide = decide
     made.gpus[0].tell(Tick())
     found = await scraped(made)

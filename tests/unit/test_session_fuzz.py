@@ -241,7 +241,7 @@ class Liars(RuleBasedStateMachine):
         """Whatever was said."""
         for gpu in self.manager.gpus:
             assert not gpu.lost
-            assert gpu.turns()
+            assert gpu.decides()
             snapshot = gpu.snapshot()
             assert set(snapshot.clients) == set(gpu.clients)
             assert set(snapshot.holders) <= set(gpu.clients)
