@@ -239,6 +239,7 @@ class Moving:
             # Before each checkpoint, because an upgrade may have removed nvshare-checkpoint. After
             # PARK, the daemon could only wait for the helper, and so would the program's threads.
             answer = await self._try(client, "state")
+            _require(client)
             if answer.state != "running":
                 raise NvshareError(answer.trouble or f"its process is {answer.state}")
             size = await _context_bytes(client)
@@ -302,14 +303,12 @@ class Moving:
         if answer.state == NOT_ASKED:
             raise NvshareError(answer.trouble)
         while answer.state not in CLEAR:
-            if not _is_there(client):
-                raise NoSuchClient(f"{client} has ended")
+            _require(client)
             answer = await self._try(client, "wake")
             if answer.state == "running":
                 raise NvshareError("nvshare-checkpoint was ended before it was done")
             await asyncio.sleep(AGAIN)
-        if not _is_there(client):
-            raise NoSuchClient(f"{client} has ended")
+        _require(client)
         return answer
 
     async def _try(
@@ -421,6 +420,12 @@ def _is_there(client: Client) -> bool:
     return client.gpu.clients.get(client.id) is client
 
 
+def _require(client: Client) -> None:
+    """Raises NoSuchClient if the client has ended."""
+    if not _is_there(client):
+        raise NoSuchClient(f"{client} has ended")
+
+
 def refusal(client: Client) -> str:
     """Returns why a client cannot be parked, as far as the daemon knows; "": it may be."""
     if client.gpu.lost:
@@ -471,8 +476,7 @@ async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
     try:
         async with asyncio.timeout(LEAVES_WITHIN):
             while True:
-                if not _is_there(client):
-                    raise NoSuchClient(f"{client} has ended")
+                _require(client)
                 if client.gpu.lost:
                     raise NvshareError(f"{client.gpu} is lost")
                 if ahead and client.view.waiting is not None:
@@ -488,8 +492,7 @@ async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
 async def _context_bytes(client: Client) -> int:
     """Returns the bytes on the card that remain after eviction, as far as NVML shows them."""
     await take_samples([client.gpu])
-    if not _is_there(client):
-        raise NoSuchClient(f"{client} has ended")
+    _require(client)
     shown = sum(one.memory or 0 for one in client.gpu.sample.processes or ()
                 if one.pid == client.peer.pid)
     return max(0, shown - client.memory.resident)

@@ -512,6 +512,44 @@ def test_program_whose_turn_comes_during_a_move_that_fails_everywhere_is_restore
     program.end()
 
 
+@pytest.mark.parametrize("command", ["state", "park", "wake"])
+def test_program_killed_during_a_command_of_the_helper_leaves_no_memory_on_the_cards(
+    site: Site, start: Start, bus: str, helper: Path, command: str
+) -> None:
+    asked, go, failed = (site.folder / name for name in ("asked", "go", "failed"))
+    write_script(helper, f"""while read line; do
+        if [ "${{line%% *}}" = {command} ] && [ -e {site.folder}/armed ]; then
+            touch {asked}; while [ ! -e {go} ]; do sleep 0.01; done
+        fi
+        echo "$line"
+    done | {BUILD}/nvshare-checkpoint""")
+    control = start()
+    program = Program(site)
+    client = only(control).id
+
+    def move() -> None:
+        with Control(bus) as mover, pytest.raises(NvshareError, match="has ended"):
+            mover.move(client, "1")
+        failed.touch()
+
+    (site.folder / "armed").touch()
+    mover = threading.Thread(target=move)
+    mover.start()
+    wait_until(asked.exists)
+    program.popen.kill()
+    program.popen.wait()
+    wait_until(lambda: not control.snapshot().clients)
+    go.touch()
+    mover.join()
+    assert failed.exists()
+    assert used(site) == [0, 0]
+    (site.folder / "armed").unlink()
+    other = Program(site)
+    park(site, control)
+    other.check()
+    other.end()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_parks_moves_and_restarts_keep_each_programs_bytes(
     site: Site, start: Start, bus: str, seed: int

@@ -5,6 +5,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +18,16 @@ from nvshared.sharing import moving
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
-from tests.unit.scripted import DEFAULTS, FACTS, Noted, Time, joined
+from tests.unit.scripted import (
+    DEFAULTS,
+    FACTS,
+    NO_RESERVE,
+    OTHER,
+    SETTINGS,
+    Noted,
+    Time,
+    joined,
+)
 
 
 class QuietHook:
@@ -234,3 +245,21 @@ async def test_idle_clients_are_parked_while_another_one_is_being_evicted(
             await asyncio.sleep(0)
         assert slow.parking == moving.PARKING
         watch.cancel()
+
+
+@pytest.mark.parametrize(("other", "reason"), [
+    ({"name": "Other card"}, "GPUs of the same kind only"),
+    ({"memory_total": 80 * GIB}, "GPUs of the same kind only"),
+    ({"mig": True}, "GPUs of the same kind only"),
+    ({"index": 0, "uuid": FACTS.uuid}, "is on GPU 0 already"),
+])
+async def test_move_to_a_card_of_another_kind_or_the_own_card_is_refused_with_the_reason(
+    other: dict[str, Any], reason: str
+) -> None:
+    async with parking() as (time, client, one):
+        facts = replace(FACTS, **cast("Any", {"index": 1, "uuid": OTHER.uuid} | other))
+        target = client.gpu if facts == FACTS else GPU(
+            facts, SETTINGS, NO_RESERVE, time.clock, time.timer)
+        with pytest.raises(NvshareError, match=reason):
+            await one.move(client, target)
+        assert client.parking == ""
