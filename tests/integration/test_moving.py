@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -592,6 +593,39 @@ def test_random_parks_moves_and_restarts_keep_each_programs_bytes(
         program.end()
 
 
+def test_programs_that_are_parked_and_moved_at_the_same_time_keep_their_bytes(
+    site: Site, start: Start, bus: str
+) -> None:
+    start()
+    programs = [Program(site) for _ in range(4)]
+
+    def act(number: int) -> None:
+        program, random = programs[number], Random(number)
+        with Control(bus, 60) as mine:
+            for _ in range(10):
+                wait_until(lambda: program.popen.pid in {
+                    one.pid for one in mine.snapshot().clients})
+                (client,) = (one for one in mine.snapshot().clients
+                             if one.pid == program.popen.pid)
+                match random.choice(["park", "move", "fill", "read"]):
+                    case "park":
+                        mine.park(client.id)
+                    case "move":
+                        mine.move(client.id, str(1 - client.gpu))
+                    case "fill":
+                        program.right = f"{{{number + random.randrange(9)}}}"
+                        program.ask(f"fill({program.right[1:-1]})")
+                    case _:
+                        program.check()
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(act, range(4)))
+    for program in programs:
+        program.check()
+        program.end()
+    assert "ERROR" not in site.log.read_text()
+
+
 def test_child_that_a_parked_program_forks_is_refused_by_the_driver(
     site: Site, start: Start
 ) -> None:
@@ -657,6 +691,26 @@ def test_suspended_parked_program_stays_parked_when_it_waits_during_a_restart(
     assert used(site) == [0, 0]
     control.set_client_term(only(control).id, "suspended", 0)
     assert program.line() == program.right
+    program.end()
+
+
+def test_suspended_program_that_waits_is_not_loaded_on_the_card_it_is_moved_to(
+    site: Site, start: Start
+) -> None:
+    control = start()
+    program = Program(site)
+    control.set_client_term(only(control).id, "suspended", 1)
+    wait_until(lambda: only(control).state == "suspended")
+    program.say("read()")
+    wait_until(lambda: only(control).waiting_usec > 0)
+    control.move(only(control).id, "1")
+    wait_until(partial(is_on, control, 1))
+    assert only(control).state == "suspended"
+    control.set_client_term(only(control).id, "suspended", 0)
+    assert program.line() == program.right
+    loads = site.lines(order="load", gpu=1)
+    resumed = site.lines(event="terms-changed", gpu=1)[-1]
+    assert min(one["at"] for one in loads) >= resumed["at"]
     program.end()
 
 
