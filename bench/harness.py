@@ -29,7 +29,7 @@ LIBRARY = ROOT / "libhook" / "build" / "libnvshare.so"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one program ended."""
+    """The result of one program."""
 
     command: tuple[str, ...]
     code: int
@@ -48,7 +48,7 @@ class Sharing:
     environment: dict[str, str] = field(default_factory=dict)
 
     def trace(self) -> list[Line]:
-        """What happened so far, oldest first."""
+        """The events of the trace so far, oldest first."""
         return written(self.trace_file)
 
 
@@ -56,7 +56,7 @@ class Sharing:
 def sharing(
     *options: str, environment: dict[str, str] | None = None, log: IO[bytes] | None = None
 ) -> Iterator[Sharing]:
-    """A daemon with these options, for as long as the block lasts; `log` gets what it says."""
+    """Run a daemon with these options until the block ends; its output goes to `log`."""
     with tempfile.TemporaryDirectory(prefix="nvshare-") as folder:
         socket, trace = Path(folder, "nvshare.sock"), Path(folder, "trace.jsonl")
         process = subprocess.Popen(
@@ -171,7 +171,7 @@ def _last_json(text: str) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine that the figures were measured on."""
     with Path("/proc/cpuinfo").open() as lines:
         models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {

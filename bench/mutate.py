@@ -82,7 +82,7 @@ class Mutation:
         return text[:self.start] + self.new + text[self.end:]
 
     def description(self, text: str) -> str:
-        """Where it is and what changes."""
+        """The place of the mutation, and the old and new text."""
         return f"{self.path}:{self.line}: {text[self.start:self.end]!r} -> {self.new!r}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a daemon's trace says of its hand-overs: how often, how much, how fast."""
+"""Number, bytes and durations of hand-overs, from a daemon's trace."""
 
 import json
 import statistics
@@ -12,7 +12,7 @@ MEASURABLE = 256 << 20                  # bytes; smaller moves say more of laten
 
 
 def written(path: Path) -> list[Line]:
-    """What happened so far, oldest first.
+    """The events of the trace so far, oldest first.
 
     The daemon may be writing the last line: even of one write(), a reader may see only a part.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library costs a program that has the card to itself: `python -m bench.training`.
+"""Cost of the library for a program alone on the card: `python -m bench.training`.
 
 Runs one training with and without the library in turns, several times, and
 prints the medians of their median step times as JSON.

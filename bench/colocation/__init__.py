@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long programs take that share a card, next to what they take alone."""
+"""Duration of programs that share a card, next to their duration alone."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What notebooks could expect of a card and its bus: a model, to read what was measured beside.
+"""A model of notebooks on a card and its bus, to compare with measurements.
 
 Those whose memory is on the card compute at once, all at the same time, each with an equal
 part of the card. One whose memory is away has to wait for it first. The way in is shared
@@ -41,7 +41,7 @@ class _Model:
     computing: dict[int, float] = field(default_factory=dict)   # and of the card
 
     def run(self) -> list[list[float]]:
-        """Until all cells have ended."""
+        """Simulate until all cells have ended."""
         while (soonest := min(
             (when for when in (self._due(), _first(self.coming), _first(self.computing))
              if when is not None), default=None,
@@ -63,7 +63,7 @@ class _Model:
         return [notebook.took for notebook in self.notebooks]
 
     def _due(self) -> float | None:
-        """In how many seconds the next cell is submitted, but for those that wait for another."""
+        """Seconds until the next cell is submitted, without cells that wait for another cell."""
         return min(
             (max(0.0, notebook.due[-1] - self.now) for notebook in self.notebooks
              if notebook.submitted is None and notebook.due), default=None,
@@ -111,7 +111,7 @@ class _Model:
 
 
 def _first(served: dict[int, float]) -> float | None:
-    """In how many seconds the first of those that share something is done."""
+    """Seconds until the first of the users of a shared resource is done."""
     return min(served.values()) * len(served) if served else None
 
 

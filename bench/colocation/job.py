@@ -51,7 +51,7 @@ class Job:
         self._began = 0.0
 
     def fill(self) -> None:
-        """Fills its memory anew."""
+        """Fill the program's memory anew."""
         self._program.send("fill")
         self._program.receive()
 

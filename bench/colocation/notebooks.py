@@ -47,23 +47,23 @@ CALIBRATION = 0.5                       # seconds
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much memory each notebook has, in bytes, and why."""
+    """The memory of each notebook, in bytes, and the reason."""
 
     wanted: int
     chosen: int
-    card: int                           # what of the card is left for them beside their contexts
-    host: int                           # what the daemon may take of the host's
+    card: int                           # rest of the card for the notebooks beside their contexts
+    host: int                           # host memory that the daemon may use
 
     @property
     def why(self) -> str:
-        """In words."""
+        """The reason in words."""
         if self.chosen == self.wanted:
             return "as wanted"
         return f"{NOTEBOOKS} of the size wanted need more than the card and the host's budget"
 
 
 def size(total: int, host: int, number: int = NOTEBOOKS) -> Size:
-    """What `number` notebooks can have so that all of it lies somewhere.
+    """The memory of each of `number` notebooks so that card and host together hold all of it.
 
     `total`: bytes of the card; `host`: of host memory for what is swapped. The rule is that of
     nvshared/scheduler/promises.py, with every notebook's context still to come.
@@ -101,7 +101,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell; seconds."""
+    """Start, duration and result of one cell; times in seconds."""
 
     notebook: int
     submitted: float                    # from the start
@@ -111,7 +111,7 @@ class Cell:
 
     @property
     def over_alone(self) -> float:
-        """1: as fast as without other notebooks."""
+        """Duration relative to the same cell on a free card."""
         return self.took / self.alone
 
 

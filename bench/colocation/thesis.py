@@ -37,14 +37,14 @@ CALIBRATION = 0.5                       # seconds of each kind of work
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One of the four."""
+    """One of the four programs."""
 
     name: str
     bytes: float                        # its memory, all of which each step works on
     gpu: float                          # share of its time on the GPU
 
     def size(self, card: Card) -> int:
-        """Bytes it has on this card."""
+        """Bytes of the program on this card."""
         return int(self.bytes * capacity(card) / CAPACITY) // MIB * MIB
 
     def ways(self, card: Card) -> list[tuple[str, float | None]]:
@@ -57,14 +57,14 @@ class Program:
         return [("auto", quantum) for quantum in QUANTA]
 
     def work(self, card: Card, rates: Rates, shape: str) -> Work:
-        """What it is to do, all of the CPU part first or a little of each in turns."""
+        """The program's work: all of the CPU part first, or a little of each in turns."""
         haste = HASTE if card.simulated else 1.0
         whole = max(card.seconds / 4 / self.gpu, 3 * PERIOD) * haste
         bursts = round(whole / (PERIOD * haste)) if shape == "alternating" else 1
         return rates.work(whole * (1 - self.gpu), whole * self.gpu, bursts)
 
     def measure(self, card: Card) -> Iterator[Result]:
-        """In all shapes and ways."""
+        """Measure all shapes and ways."""
         plain = {**card.environment, **unshared()}
         rates = _rates(card, self.size(card))
         for shape in SHAPES:

@@ -21,10 +21,10 @@ EVERYTHING = Call(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManage
 
 
 class Asker(ControlConnection):
-    """One that does not read its answers, but counts them."""
+    """A D-Bus client that counts answers without parsing them."""
 
     def run(self) -> None:
-        """Until standard input ends."""
+        """Ask for all objects, again and again, until standard input ends."""
         self.ask(EVERYTHING)
         print("asking", flush=True)
         for _ in range(AHEAD):

@@ -44,7 +44,7 @@ STOOD = re.compile(r"the event loop stood for ([\d.]+) s at most, of which it ra
 
 @dataclass(frozen=True, slots=True)
 class Attacked:
-    """What others feel of one attack; ms."""
+    """Delays of another user's HELLO and of the event loop during one attack; ms."""
 
     attack: str
     connections: int                    # of the attacker; the fewest at any HELLO
@@ -56,12 +56,12 @@ class Attacked:
 
     @property
     def is_good(self) -> bool:
-        """Whether the goals are met, which are those of an idle machine."""
+        """True if the goals of an idle machine are met."""
         return self.most <= HELLO_MOST and self.loop_stood <= LOOP_MOST
 
 
 def sockets(pid: int) -> int:
-    """How many a process has open."""
+    """The number of sockets that a process has open."""
     number = 0
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):       # closed meanwhile
@@ -91,7 +91,7 @@ def attacker(daemon: Service, name: str, width: int) -> Iterator["subprocess.Pop
 
 
 def hello(daemon: Service) -> float:
-    """How long one of another user takes, from the connection to the answer; ms."""
+    """Time of one HELLO by another user, from the connection to the answer; ms."""
     began = time.perf_counter()
     os.seteuid(ATTACKED_USER)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long nvsharectl takes, from the shell's point of view."""
+"""Duration of nvsharectl commands, as the shell sees it."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ NOTHING = "import sys"                  # what the interpreter takes for itself
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """One command; milliseconds, medians."""
+    """Durations of one command; milliseconds, medians."""
 
     command: str
     clients: int
@@ -28,7 +28,7 @@ class Duration:
 
 
 def measure(bus: str, clients: int, *arguments: str) -> Duration:
-    """nvsharectl, with its output thrown away."""
+    """Measure nvsharectl with its output discarded."""
     return _measure(" ".join(["nvsharectl", *arguments]), bus, clients, PROGRAM, *arguments)
 
 

@@ -24,7 +24,7 @@ SEND_PATIENCE = struct.pack("ll", int(PATIENCE), 0)     # struct timeval
 
 
 class Client:
-    """One connection. Figures are bytes."""
+    """One connection of a played program; figures in bytes."""
 
     __slots__ = ("allocated", "granted", "host", "resident", "room", "socket", "stopped", "uuid")
 
@@ -42,7 +42,7 @@ class Client:
         self.stopped = 0                # STOPs obeyed
 
     def say(self, kind: int, number: int = 0, size: int = 0, flags: int = 0) -> None:
-        """Sends one record. `size`: what it asks for, has or has moved, as the type says."""
+        """Send one record. `size`: bytes requested, held or moved, depending on the type."""
         self.socket.send(REPORT.pack(
             kind, VERSION, flags, number,
             self.allocated, self.resident, 0, 0, self.room, self.host, 0,
@@ -50,7 +50,7 @@ class Client:
         ))
 
     def want(self) -> None:
-        """A thread stands at the gate."""
+        """Report that a thread waits at the gate."""
         self.say(Type.MEMORY, flags=Flag.WANTS)
 
     def hear(self) -> int:
@@ -88,7 +88,7 @@ class Crowd:
     """Clients of one card, all welcomed. Use as a context."""
 
     def __init__(self, path: Path, uuid: bytes, number: int, allocated: int) -> None:
-        """`allocated`: bytes of each."""
+        """`allocated`: bytes of each program."""
         self.clients = []
         self._poll = select.epoll()
         self._by_descriptor: dict[int, Client] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the daemon takes to hand a card over, and what of a processor that costs it.
+"""Duration of the daemon's part in a hand-over of the card, and its processor time.
 
 All clients want the card and one has it. It says that it is idle; the daemon
 tells it to stop; it has stopped at once; the daemon lets the next one run. With

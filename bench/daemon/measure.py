@@ -33,7 +33,7 @@ SETTINGS = ("--anti-thrash", "on", "--tq", "3600", "--step", str(CARD))
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What a daemon without clients takes of the machine."""
+    """Memory and wake-ups of a daemon without clients."""
 
     resident: float                     # MB
     wakeups: float                      # a minute
@@ -55,9 +55,9 @@ def handovers() -> list[handover.Latency]:
 
 
 def idle() -> Idle:
-    """Some time after its start."""
+    """Measure an idle daemon some time after its start."""
     with service(CARD, *SETTINGS) as daemon:
-        time.sleep(2.0)                 # what belongs to the start is over
+        time.sleep(2.0)                 # until the work of the start is over
         before = wakeups(daemon.pid)
         time.sleep(WATCHED)
         woken = wakeups(daemon.pid) - before
@@ -65,7 +65,7 @@ def idle() -> Idle:
 
 
 def commands() -> list[command.Duration]:
-    """As people use them, and without a terminal."""
+    """Measure nvsharectl as users run it, and without a terminal."""
     found = [command.interpreter()]
     for number in (2, 1000):
         with service(CARD, *SETTINGS) as daemon, Crowd(daemon.socket, daemon.uuid, number, LARGE):
@@ -96,7 +96,7 @@ def _asked(daemon: Service) -> Iterator[None]:
 def tables(
     latencies: list[handover.Latency], alone: Idle, durations: list[command.Duration]
 ) -> str:
-    """For people."""
+    """The results as tables of text."""
     lines = [
         "hand-over, us    released -> next   stopped -> next     daemon's         peak",
         "clients  kind     median     99th   median     99th    work    wait        MB",
@@ -118,7 +118,7 @@ def tables(
 
 
 def measure() -> tuple[dict[str, Any], str]:
-    """All of it, as the document and as tables."""
+    """Measure everything; the results as a document and as tables."""
     # Before what else runs on the machine, where we may: its scheduler is not what is measured.
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

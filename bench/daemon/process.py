@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says of a process."""
+"""Figures of a process from /proc."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,18 +7,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What all threads of a process had of the processors so far; seconds."""
+    """Processor time of all threads of a process so far; seconds."""
 
     worked: float
-    waited: float                       # could have worked, and others had the processors
+    waited: float                       # runnable while other processes had the processors
 
     def since(self, earlier: "Processor") -> "Processor":
-        """What was added."""
+        """Processor time since `earlier`."""
         return Processor(self.worked - earlier.worked, self.waited - earlier.waited)
 
 
 def processor(pid: int) -> Processor:
-    """To the nanosecond, where the kernel counts so finely."""
+    """Processor time of a process so far, from schedstat."""
     worked = waited = 0
     for thread in Path(f"/proc/{pid}/task").iterdir():
         figures = (thread / "schedstat").read_text().split()
@@ -28,13 +28,13 @@ def processor(pid: int) -> Processor:
 
 
 def megabytes(pid: int, *, peak: bool = False) -> float:
-    """Memory that it occupies, or at most ever did; 10^6 bytes."""
+    """Resident memory of a process now, or at its peak; 10^6 bytes."""
     figure = _status(Path(f"/proc/{pid}"), "VmHWM" if peak else "VmRSS")
     return round(int(figure.split()[0]) * 1024 / 1e6, 1)
 
 
 def wakeups(pid: int) -> int:
-    """How often its threads have gone to sleep, and thus been woken, since they began."""
+    """Voluntary context switches of all threads since they began, as a count of wake-ups."""
     return sum(
         int(_status(thread, "voluntary_ctxt_switches"))
         for thread in Path(f"/proc/{pid}/task").iterdir()

@@ -42,7 +42,7 @@ class Service:
 
     @property
     def uuid(self) -> bytes:
-        """Of the first card."""
+        """UUID of the first card."""
         return self.uuids[0]
 
 
@@ -113,7 +113,7 @@ def _bus(folder: Path) -> Iterator[str]:
 
 
 def _end_well(daemon: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Figures of a daemon that failed are none."""
+    """Raise an error if the daemon failed, as its figures are void."""
     _end(daemon)
     if daemon.returncode != 0:
         raise NvshareError(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the gate adds to a launch."""
+"""The time that the gate adds to a kernel launch."""

@@ -77,7 +77,7 @@ def figures(found: dict[tuple[int, int, str], list[float]]) -> list[Figure]:
 
 
 def table(results: list[Figure]) -> str:
-    """For people."""
+    """The results as a table of text."""
     lines = ["threads  load           way       ns a launch   10% to 90%            added"]
     for one in results:
         load = f"every {one.pace_us} us" if one.pace_us else "tight loop"

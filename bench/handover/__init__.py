@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What passes when one program takes over from another, and how fast."""
+"""Bytes copied when one program takes over the card from another, and the duration."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program's own allocating costs, with the library and without, in turns (a b b a).
+"""Duration of a program's own allocations, with and without the library, in turns (a b b a).
 
 allocate.c says what is timed. `touch` is the time from before cuMemAlloc until
 a first memset over all of the new memory has ended. Medians over all rounds but
@@ -35,7 +35,7 @@ Medians = Mapping[str, Mapping[str, float]]         # the same
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is allocated; bytes."""
+    """Sizes of the allocations; bytes."""
 
     touched: int
     large: int
@@ -46,7 +46,7 @@ class Sizes:
     growth: int = 0                     # from each round to the next, of the large ones
 
     def arguments(self) -> list[str]:
-        """As the program is called."""
+        """Arguments of the program that allocates."""
         return [str(number) for number in (
             self.touched, self.large, self.larges, SMALL, self.smalls, self.live, self.rounds,
             self.growth,
@@ -54,7 +54,7 @@ class Sizes:
 
 
 def allocation(card: Card) -> Result:
-    """On a card without other programs."""
+    """Measure allocations on a card without other programs."""
     sizes = Sizes(card.total // 16 // MIB * MIB, 64 * MIB, 48)
     if card.simulated:
         sizes = Sizes(8 * MIB, 4 * MIB, 16, 100, live=200, rounds=2)
@@ -116,7 +116,7 @@ def _large_goals(sizes: Sizes, medians: Medians, mark: str) -> tuple[Goal, ...]:
 
 
 def _pair(kind: str, words: str, most: float, medians: Medians) -> tuple[Goal, ...]:
-    """Of allocating and of freeing."""
+    """Durations of allocating and of freeing."""
     goals = []
     for verb in ("allocate", "free"):
         ours, theirs = (medians[way][f"{kind}_{verb}"] for way in ("with", "without"))

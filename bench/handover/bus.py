@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the bus gives to two processes, one copying out and one in: what `two-large` can reach.
+"""Bus rate of two processes, one copying out and one in: the limit for `two-large`.
 
 Without the library; crossing.c says what they do. Where both remap memory as they go, so in a
 hand-over, less comes in than where they only copy: a driver clears what was released, at the
@@ -28,7 +28,7 @@ WORDS = {
 
 
 def bus(card: Card) -> Result:
-    """On a card without other programs."""
+    """Measure the bus on a card without other programs."""
     each, block, rounds = (16 * MIB, 4 * MIB, 1) if card.simulated else (EACH, BLOCK, ROUNDS)
     done = finish(
         [PROGRAM, *map(str, (each, block, rounds))], {**card.environment, **unshared()}, LIMIT

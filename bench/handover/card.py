@@ -22,7 +22,7 @@ SIMULATED_COPIES = 2 * GIB              # bytes a second each way
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Card:
-    """A GPU, how to reach it, and how much time one run of programs on it takes."""
+    """A GPU, the environment to use it, and the duration of one run of programs on it."""
 
     name: str
     total: int                          # bytes
@@ -43,7 +43,7 @@ class Card:
 
 
 def unshared() -> dict[str, str]:
-    """What makes a program use the GPU as if we did not exist."""
+    """Environment of a program that uses the GPU without this project."""
     ours = library.hook().name
     preloaded = os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":")
     return {

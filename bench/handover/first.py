@@ -25,7 +25,7 @@ NAMES = ("the first program", "the second")
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """What left the card between two turns of a program."""
+    """Memory that left the card between two turns of a program."""
 
     bytes: int
     gbps: float
@@ -33,7 +33,7 @@ class WayOut:
 
 
 def first_out(card: Card, writeback: bool) -> Result:
-    """`writeback`: whether host memory is made before it is needed."""
+    """Measure the first copy out. `writeback`: host memory is allocated before it is needed."""
     first, second = tasks(card, 2, LARGE)
     programs = (first, replace(second, after=card.seconds * LATER))
     trace, outcomes = run(card, programs, "100%", QUANTUM, examined=False, writeback=writeback)

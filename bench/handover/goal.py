@@ -13,7 +13,7 @@ from nvshared.cli.history import terminal
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One line of the table."""
+    """A measured figure and the goal for it."""
 
     what: str
     value: float | None                 # None: nothing of that kind happened
@@ -23,7 +23,7 @@ class Goal:
 
     @property
     def met(self) -> bool | None:
-        """None: there is nothing to be met."""
+        """True if the goal is met; None: there is no goal."""
         if self.least is None and self.most is None:
             return None
         if self.value is None:
@@ -34,13 +34,13 @@ class Goal:
         )
 
     def report(self) -> dict[str, Any]:
-        """For programs."""
+        """The result as JSON values."""
         return {**asdict(self), "met": self.met}
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one run of programs gave."""
+    """Goals, figures and errors of one run of programs."""
 
     variant: str
     setting: str                        # of the variant, in words; "" if it has one alone
@@ -51,7 +51,7 @@ class Result:
     marks: Sequence[tuple[float, str]] = ()     # along it
 
     def report(self) -> dict[str, Any]:
-        """For programs."""
+        """The result as JSON values."""
         return {
             "variant": self.variant, "setting": self.setting, "right": not self.wrong,
             "wrong": list(self.wrong), "goals": [goal.report() for goal in self.goals],

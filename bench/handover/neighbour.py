@@ -38,7 +38,7 @@ def neighbour(card: Card) -> Iterator[Result]:
 
 
 def beside(card: Card) -> Iterator[Result]:
-    """What a program on the second card loses."""
+    """The time that a program on the second card loses."""
     for load in LOADS[:2]:
         for mode in MODES:
             yield felt(card, load, mode)
@@ -163,7 +163,7 @@ def returns(trace: Iterable[Line]) -> list[tuple[int, int]]:
 
 
 def _first_step(trace: list[Line], late: Outcome) -> float | None:
-    """Milliseconds from its HELLO on."""
+    """Milliseconds from the program's HELLO to the end of its first step."""
     came = [line["at"] for line in trace
             if line.get("event") == "joined" and line.get("pid") == late.pid]
     return (late.steps[0] - came[0]) / 1000 if came and late.steps else None

@@ -39,17 +39,17 @@ class Handover:
 
     @property
     def less_drain_ms(self) -> float:
-        """What the hand-over itself took."""
+        """Time from STOP to RUN without the wait for the program's kernels."""
         return self.stop_to_run_ms - self.drain_ms
 
 
 def shared(trace: Iterable[Line]) -> list[Line]:
-    """What happened until the first program ended, after which less has to move."""
+    """The trace until the first program ended; later hand-overs move less."""
     return list(takewhile(lambda line: line.get("event") != "left", trace))
 
 
 def handovers(trace: Sequence[Line]) -> list[Handover]:
-    """In the order of time. One whose program could not stop at once is left out."""
+    """Hand-overs in the order of time, without those whose program could not stop at once."""
     # A hook may answer less than a whole order's worth, so the least move counts.
     found = list(moves(trace, least=1))
     out = [move for move in found if move["event"] == "evicted"]
@@ -96,7 +96,7 @@ def covered(spans: Iterable[Span]) -> float:
 
 
 def spans(found: Iterable[Line]) -> list[Span]:
-    """When they were under way."""
+    """Spans of time in which the moves were under way."""
     return union((move["began"], move["at"]) for move in found)
 
 
@@ -124,7 +124,7 @@ def figures(found: Sequence[Handover]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """None if there are no values."""
+    """Median, least and most of values; None if there are none."""
     if not values:
         return None
     return {
@@ -134,12 +134,12 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def median(found: dict[str, Any], name: str) -> float | None:
-    """Of a spread, if there is one."""
+    """Median of a spread, if there is one."""
     return None if found[name] is None else float(found[name]["median"])
 
 
 def most(found: dict[str, Any], name: str) -> float | None:
-    """Likewise."""
+    """Greatest value of a spread, if there is one."""
     return None if found[name] is None else float(found[name]["most"])
 
 

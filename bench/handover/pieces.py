@@ -22,7 +22,7 @@ MORE = 1.2                              # times as long, at most
 
 
 def pieces(card: Card) -> Result:
-    """Both numbers of pieces in one run."""
+    """Measure both numbers of pieces in one run."""
     figures: dict[str, Any] = {}
     said: tuple[str, ...] = ()
     taken: list[Mapping[str, float | None]] = []

@@ -19,7 +19,7 @@ PATIENCE = 120.0                        # seconds for a program to end after its
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a program does; sizes in bytes."""
+    """The memory and computing of one program; sizes in bytes."""
 
     memory: int
     seconds: float                      # that it computes for, from its start on
@@ -34,11 +34,11 @@ class Task:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its own variables."""
+        """The program's own environment variables."""
         return {"CUDA_VISIBLE_DEVICES": self.visible} if self.visible else {}
 
     def command(self) -> list[str]:
-        """As nvshare-workload is called."""
+        """Command line of nvshare-workload for the task."""
         command = [
             str(library.workload()), "--json", "--memory", str(self.memory),
             "--chunk", str(self.chunk), "--seconds", str(max(1, round(self.seconds))),
@@ -55,7 +55,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a program ended."""
+    """The result of one program."""
 
     task: Task
     pid: int
@@ -67,7 +67,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A program on its way."""
+    """A started program."""
 
     task: Task
     process: subprocess.Popen[bytes]

@@ -41,7 +41,7 @@ CHUNK = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the first program does."""
+    """The steps and pauses of the first program."""
 
     name: str
     used: float                         # of the card, computed on in each step
@@ -65,19 +65,19 @@ LONG = 1.25                             # times the median: something was in suc
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long steps took; milliseconds."""
+    """Durations of the steps; milliseconds."""
 
     steps: int
     mean: float
     median: float
     most: float
-    long: int                           # how many took a quarter more than the median,
-    longer: float                       # and by how much in all
+    long: int                           # steps that took a quarter more than the median,
+    longer: float                       # and their excess in all
 
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """None where there were no such steps."""
+    """Durations of steps by the state of the other programs; None: no such steps."""
 
     alone: Pace | None
     quiet: Pace | None
@@ -86,7 +86,7 @@ class Paces:
 
 
 def undisturbed(card: Card, load: Load) -> Result:
-    """One load."""
+    """Measure the first program's steps with one load."""
     memory, chunk = card.share(MIDDLE), min(CHUNK, card.total // 32)
     later = card.seconds * ALONE
     runner = Task(
@@ -155,7 +155,7 @@ def percent(found: Paces, other: str, figure: str, of: str = "moving") -> float 
 
 
 def _turns(trace: Iterable[Line], pid: int) -> Iterable[Span]:
-    """From a turn's start until STOP."""
+    """Spans from a turn's start until STOP."""
     began: float | None = None
     for line in trace:
         if line.get("pid") != pid:

@@ -38,16 +38,16 @@ CHUNK = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """What happened to one client's memory from one stop to the next; bytes."""
+    """Moves of one client's memory from one of its stops to the next; bytes."""
 
     out: int                            # copied
     into: int
-    left: int                           # was on the card, and then was not
-    resident: int                       # when it was stopped again
+    left: int                           # on the card at the first stop, then no longer
+    resident: int                       # on the card at the next stop
 
 
 def little_used(card: Card) -> Iterator[Result]:
-    """All three settings."""
+    """Measure reserved but unused memory, unchanged weights, and both."""
     block, state = card.share(BLOCK), card.share(STATE)
     reserved = Task(block, card.seconds, 1, block, used=card.share(USED))
     serving = Task(
@@ -84,7 +84,7 @@ def _measure(card: Card, name: str, tasks: Sequence[Task], capacity: str) -> Res
 
 
 def absences(trace: Sequence[Line]) -> list[Absence]:
-    """Of all clients, those that count."""
+    """Absences of all clients, without the first UNCOUNTED of each."""
     found: list[Absence] = []
     events = [line for line in trace if "event" in line and "memory" in line]
     for client in sorted({line["client"] for line in events}):

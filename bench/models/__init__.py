@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long requests to many models on one card take, and where the time goes."""
+"""Duration of requests to many models on one card, and its parts."""

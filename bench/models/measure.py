@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how long requests to many models on one card take: python -m bench.models.measure.
+"""Measures the duration of requests to many models on a card: python -m bench.models.measure.
 
 Prints a table and a drawing of where the time goes, or JSON; what a real card gave is kept in
 bench/results/. bench/README.md says what is measured and how. Exit status 1 if any weights were not
@@ -73,7 +73,7 @@ class Scale:
 
 
 def measured(card: Card, name: str) -> Iterator[Result]:
-    """One case, each way."""
+    """Measure one case in each way."""
     case = CASES[name]
     models = [weights(card, size, number + 1) for number, size in enumerate(case.sizes)]
     slower = SLOWER if card.simulated else 1
@@ -188,7 +188,7 @@ def drawing(requests: Sequence[Breakdown]) -> dict[str, list[float]]:
 
 
 def marks(took: Sequence[float]) -> list[tuple[float, str]]:
-    """Along the drawing: how long requests took there, and the longest at its end."""
+    """Labels of a drawing: the median, the 90th percentile and the longest duration."""
     return [
         (percent / 100, f"{percent} %: {percentile(took, percent):.0f} ms")
         for percent in (50, 90, 100) if took

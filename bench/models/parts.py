@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time goes between a request and its result, from the daemon's trace.
+"""Parts of the time between a request and its result, from the daemon's trace.
 
     due    began   want              STOP        stopped                    RUN          ended
     |-queue--|-ask---|-----turn--------|-stop|drain-|--out--|-----in-----|-order-|-start|-result-|
@@ -86,7 +86,7 @@ def _breakdown(answer: Answer, trace: Sequence[Line], pid: int, alone: float) ->
 def _covering(
     answer: Answer, trace: Sequence[Line], pid: int, mine: Iterable[Line], run: float
 ) -> list[tuple[str, list[Span]]]:
-    """What the time before RUN went to; the first that covers a moment has it."""
+    """Parts of the time before RUN; the first part that covers a moment counts it."""
     wanted = min(
         (line["at"] for line in mine if line.get("wants") and line["at"] >= answer.began),
         default=answer.began)
@@ -111,7 +111,7 @@ def _spans(answers: Iterable[Line]) -> list[Span]:
 
 
 def _less(some: Sequence[Span], gone: Iterable[Span]) -> list[Span]:
-    """What is left of spans without those."""
+    """The spans `some` without the spans `gone`."""
     left = list(some)
     for begin, end in gone:
         left = [

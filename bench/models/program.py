@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Of models that are alike; sizes in bytes."""
+    """Weights of models of one size; sizes in bytes."""
 
     size: int
     chunk: int                          # of each allocation
@@ -35,7 +35,7 @@ class Weights:
     file: str = ""                      # where weights come from; "": made on the card
 
     def command(self) -> list[str]:
-        """As the program is called."""
+        """Command line of the program."""
         numbers = self.size, self.chunk, self.seed, self.count, self.resident
         return [str(PROGRAM), "serve", *map(str, numbers), *filter(None, [self.file])]
 
@@ -55,7 +55,7 @@ def speed(chunk: int, environment: Mapping[str, str]) -> dict[str, float]:
 
 
 def write(weights: Weights) -> None:
-    """Makes the file that they are loaded from."""
+    """Write the file that the weights are loaded from."""
     done = finish(
         [PROGRAM, "write", str(weights.size), str(weights.chunk), weights.file], {}, PATIENCE)
     if done.returncode != 0:
@@ -63,5 +63,5 @@ def write(weights: Weights) -> None:
 
 
 def wrong(answers: Iterable[Answer]) -> tuple[str, ...]:
-    """What answers say that are not right."""
+    """Messages of the answers that are wrong."""
     return tuple(f"model {one.model}: a wrong sum" for one in answers if not one.right)

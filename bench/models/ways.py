@@ -41,7 +41,7 @@ PAUSE = 1.0                             # as many seconds apart as those of most
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What became of requests under the daemon."""
+    """Results of the requests under the daemon."""
 
     answers: list[Answer]
     trace: list[Line]
@@ -50,7 +50,7 @@ class Shared:
 
 
 def weights(card: Card, share: float, seed: int) -> Weights:
-    """Of a model that takes this part of the card."""
+    """Weights of a model that takes this part of the card."""
     return Weights(card.share(share), min(CHUNK, card.total // 32), seed)
 
 
@@ -141,12 +141,12 @@ def anew(
 
 
 def fitting(card: Card, model: Weights) -> int:
-    """How many models of this size the card holds."""
+    """The number of models of this size that the card holds."""
     return max(1, int(card.total * 0.98) // model.size)
 
 
 def _paced(requests: Iterable[Request], seconds: float) -> Iterable[tuple[int, int]]:
-    """When and which, for as long as it lasts."""
+    """Yield the moment and the model of each request when it is to be prepared."""
     start = _now() + SOON
     for one in requests:
         if _now() > start + 1e6 * seconds:
@@ -155,7 +155,7 @@ def _paced(requests: Iterable[Request], seconds: float) -> Iterable[tuple[int, i
 
 
 def _asked(program: Program) -> Answer:
-    """At once."""
+    """Send a request at once and wait for its answer."""
     program.send(0, _now())
     return answer(program)
 

@@ -41,13 +41,13 @@ def commands(card: Card, steps: int, rounds: int) -> list[list[str]]:
 
 @cache
 def rounds_of(card: Card) -> int:
-    """In a step of STEP seconds."""
+    """Rounds of computing in a step of STEP seconds."""
     took = [run([commands(card, steps, TRIED)[0]], _plain(card))[0].seconds for steps in (1, 4)]
     return max(1, round(TRIED * STEP * 3 / max(took[1] - took[0], 0.01)))
 
 
 def together(card: Card) -> Iterator[Result]:
-    """Until both have ended, or a limit."""
+    """Run both programs until they have ended, or to a limit of time."""
     steps = max(2, round(card.seconds / 2 / STEP))
     programs = commands(card, steps, rounds_of(card))
     after = [run([one], _plain(card))[0] for one in programs]
@@ -74,7 +74,7 @@ def together(card: Card) -> Iterator[Result]:
 def outcome_of_both(
     name: str, ended: Sequence[Ended], seconds: float, serial: float, steps: int
 ) -> Result:
-    """How both ended."""
+    """The results of both programs."""
     lacking = sum(one.code == NO_MEMORY for one in ended)
     finished = sum(one.code == 0 for one in ended)
     done = [steps if one.code == 0 else int(one.output.get("step", 0)) for one in ended]

@@ -45,7 +45,7 @@ def there() -> dict[str, Way]:
 
 @contextmanager
 def _nvshare(card: Card, folder: Path) -> Iterator[Mapping[str, str]]:
-    """Its quantum is 30 s, as it has it."""
+    """Run nvshare with its default quantum of 30 s."""
     NVSHARE_SOCKET.parent.mkdir(parents=True, exist_ok=True)
     NVSHARE_SOCKET.unlink(missing_ok=True)
     with card.log.open("ab") as log, subprocess.Popen(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a preloaded library costs a program that does not use CUDA."""
+"""Cost of the preloaded library for a program that does not use CUDA."""

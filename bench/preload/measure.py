@@ -26,7 +26,7 @@ ROUNDS = 2001                           # odd, so that a median is one of them
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What one start and end took, in microseconds."""
+    """Durations of one start and end, in microseconds."""
 
     processor: float                    # of the program, execve included
     elapsed: float                      # from before the start until it has been waited for
@@ -76,7 +76,7 @@ def measure(ways: dict[str, str], number: int) -> list[Figure]:
 
 
 def table(figures: list[Figure]) -> str:
-    """For people."""
+    """The results as a table of text."""
     lines = ["us a start       processor   added   elapsed   added"]
     lines += [
         f"{one.way:15}  {one.processor:9.1f}  {one.added:+6.1f}  {one.elapsed:8.1f}  "

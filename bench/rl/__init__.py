@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hand-over takes between two engines of reinforcement learning that have a GPU in turns."""
+"""Duration of a hand-over between two engines of reinforcement learning that alternate on a GPU."""

@@ -36,7 +36,7 @@ OVER_LIMIT = 1.1                        # times what the bus takes for what is m
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What an engine said of one; microseconds of CLOCK_MONOTONIC."""
+    """One phase as its engine reports it; microseconds of CLOCK_MONOTONIC."""
 
     first: int
     ended: int
@@ -65,13 +65,13 @@ def gaps(found: Sequence[Phase]) -> list[float]:
 
 
 def lasting(card: Card) -> tuple[float, int]:
-    """Of a phase, in seconds, and how many there are."""
+    """Duration of a phase in seconds, and the number of phases."""
     phase = PHASE / 5 if card.simulated else PHASE
     return phase, WARM + max(4, round(card.seconds / (2 * phase)))
 
 
 def shared(card: Card, releases: bool) -> Iterator[Result]:
-    """Under the daemon."""
+    """Run both engines under the daemon."""
     commands = [[str(ENGINE), *map(str, (card.share(EACH), chunk(card), seed))] for seed in (1, 2)]
     with card.log.open("ab") as log, sharing(
         "--capacity", "100%", "--swap-budget", str(card.budget),
@@ -155,7 +155,7 @@ def result(name: str, card: Card, found: Sequence[Phase], right: Sequence[bool],
 
 @cache
 def limit(card: Card) -> dict[str, float]:
-    """What two processes copy at the same time, one out and one in, 10^9 bytes a second."""
+    """Rates of two processes that copy at once, one out and one in; 10^9 bytes a second."""
     measured = bus(card)
     rounds: dict[str, Any] = measured.figures["rounds"]["copies"]
     return {way: median(speeds) for way, speeds in rounds.items()}

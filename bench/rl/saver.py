@@ -16,7 +16,7 @@ WORD = 8
 
 
 def main() -> None:
-    """Answers until its input ends."""
+    """Answer requests until standard input ends."""
     size, chunk, retain = map(int, sys.argv[1:])
     torch_memory_saver.hook_mode = "torch"
     with torch_memory_saver.region(enable_cpu_backup=True):
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def run(memory: list[torch.Tensor]) -> None:
-    """Changes every word."""
+    """Change every word of the memory."""
     for one in memory:
         one.add_(1)
     torch.cuda.synchronize()
@@ -62,7 +62,7 @@ def now() -> int:
 
 
 def say(**fields: object) -> None:
-    """One line of JSON."""
+    """Print one line of JSON."""
     print(json.dumps(fields), flush=True)
 
 

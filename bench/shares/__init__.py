@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each program gets of a card that it shares, next to what it should get."""
+"""Each program's part of a shared card, next to the part that it should get."""

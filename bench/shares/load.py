@@ -24,7 +24,7 @@ PASSED, WORD, CHUNK = 64, 8, 8          # words passed over for each; bytes of o
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one unit of a program's work is; times in microseconds."""
+    """One unit of a program's work; times in microseconds."""
 
     name: str
     kernels: int
@@ -38,7 +38,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program, and what the configuration has for its user."""
+    """A program, and the terms of its user in the configuration."""
 
     shape: Shape
     terms: Mapping[str, str]
@@ -46,19 +46,19 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a program did."""
+    """The work that a program did."""
 
     done: tuple[float, ...]             # units in each tenth of a second
     milliseconds: tuple[float, ...]     # that each unit took, where they come by the clock
     right: bool
 
     def rate(self, begin: float = 0.0, end: float | None = None) -> float:
-        """Units in a second, between these."""
+        """Units per second, from `begin` to `end` in seconds."""
         bins = self.done[round(begin * BINS):None if end is None else round(end * BINS)]
         return sum(bins) * BINS / len(bins)
 
     def late(self, part: float) -> float:
-        """Milliseconds in which that part of all units was done."""
+        """Quantile of the units' durations; milliseconds."""
         return sorted(self.milliseconds)[round(part * (len(self.milliseconds) - 1))]
 
 
@@ -66,8 +66,8 @@ def together(
     card: Card, seconds: float, programs: Sequence[Program], options: Sequence[str] | None,
     trace: list[Line] | None = None,
 ) -> list[Work]:
-    """What each does in so many seconds. `options`: the daemon's; None: without the library.
-    `trace` gets the daemon's."""
+    """Work of each program in `seconds`. `options`: the daemon's; None: without the library.
+    The lines of the daemon's trace are appended to `trace`."""
     if options is None:
         return work(card, programs, {**card.environment, **unshared()}, seconds)
     with serving(card, programs, options) as daemon:
@@ -83,7 +83,7 @@ def user_of(card: Card, number: int | None) -> int | None:
 
 
 def tenant(card: Card, number: int) -> str:
-    """Whose program it is, of those together."""
+    """The tenant of the program with this number."""
     return f"user:{user_of(card, number) or os.geteuid()}"
 
 
@@ -116,7 +116,7 @@ def work(
     card: Card, programs: Sequence[Program], environment: Mapping[str, str], seconds: float,
     apart: bool = True,
 ) -> list[Work]:
-    """What each does in so many seconds. `apart`: each is of a user of its own."""
+    """Work of each program in `seconds`. `apart`: each is of a user of its own."""
     rate = _rate(card)
     with ExitStack() as stack:
         running = [

@@ -48,17 +48,17 @@ HIGH = {"priority": "high"}
 
 @cache
 def alone(card: Card, shape: Shape) -> Work:
-    """Without the library and without others."""
+    """Rate without the library and without other programs."""
     return together(card, max(3.0, card.seconds / 4), [Program(shape, {})], None)[0]
 
 
 def share(card: Card, program: Program, work: Work, begin: float, end: float | None) -> float:
-    """Percent of its rate alone."""
+    """A program's rate in percent of its rate alone."""
     return 100 * work.rate(begin, end) / alone(card, program.shape).rate()
 
 
 def limits(card: Card) -> Iterator[Result]:
-    """Each shape with each limit, alone."""
+    """Measure each shape with each compute limit, alone."""
     for shape in SHAPES:
         for percent in PERCENTS:
             program = Program(shape, {"compute-limit": f"{percent}%"})
@@ -93,7 +93,7 @@ def request(card: Card) -> Iterator[Result]:
 
 
 def pair(card: Card) -> Iterator[Result]:
-    """Two busy programs that fit."""
+    """Measure two busy programs that fit on the card together."""
     for shape in (MILLISECOND, TRAINING, SMALL):
         for words, options in (("no library", None), ("auto", ()), ("on, turns of 1 s",
                                ("--anti-thrash", "on", "--tq", card.quantum(1)))):
@@ -106,7 +106,7 @@ def pair(card: Card) -> Iterator[Result]:
 
 
 def service(card: Card) -> Iterator[Result]:
-    """Requests beside a training that fits."""
+    """Measure requests beside a training that fits on the card with them."""
     quiet = alone(card, SERVICE)
     for words, options, terms in (
         ("no library", None, ({}, {})), ("auto", (), ({}, {})),

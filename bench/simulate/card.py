@@ -27,7 +27,7 @@ Life = Generator[int | Piece, None, None]
 
 
 class Card(World):
-    """Tenants go by name; microseconds and bytes."""
+    """A simulated card with tenants by name; microseconds and bytes."""
 
     def __init__(self, settings: Settings, seed: str, tenancy: Tenancy) -> None:
         super().__init__(
@@ -43,7 +43,7 @@ class Card(World):
         self._told: set[str] = set()
 
     def tenant(self, name: str, kind: str, user: str) -> Tenant:
-        """One that may start programs from now on."""
+        """Add a tenant that may start programs from now on."""
         tenant = Tenant(
             name, kind, user, self, Random(f"{self.seed} {name}"), self._tenancy.terms(name))
         self.tenants_here.append(tenant)
@@ -63,13 +63,13 @@ class Card(World):
                 self.schedule(self.now + wait, lambda: self.live(life))
 
     def enter(self, tenant: Tenant) -> Program:
-        """A program of it starts."""
+        """Start a program of the tenant."""
         program = Program(next(self._ids), self, tenant=tenant)
         self.welcome(program)
         return program
 
     def end(self, program: Program) -> None:
-        """It ends, whatever it was doing."""
+        """End the program, in any state."""
         self.engine.drop(program)
         self.count(program)
         for piece in program.pieces:
@@ -85,7 +85,7 @@ class Card(World):
             program.tenant.bytes_out += view.counters.bytes_out
 
     def got(self) -> Counter[Tenant]:
-        """What each tenant had of the card until now."""
+        """The card's time that each tenant has had until now."""
         found = Counter({tenant: tenant.got for tenant in self.tenants_here})
         for flyer, done in self.engine.under_way():
             if isinstance(flyer, Program):
@@ -93,7 +93,7 @@ class Card(World):
         return found
 
     def close(self) -> None:
-        """The day is over: counts what goes on."""
+        """End the day; count turns and bytes of programs still running."""
         for hook in self.hooks.values():
             if isinstance(hook, Program):
                 self.count(hook)
@@ -118,7 +118,7 @@ class Card(World):
         self._arm()
 
     def check(self) -> None:
-        """Nothing: the tests do that."""
+        """Do nothing; tests override it with checks."""
 
     def device_free(self) -> int:
         """No other process uses the card, so the scheduler's figure is right."""

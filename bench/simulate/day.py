@@ -27,7 +27,7 @@ STEP = 32 * GIB                         # of a move: small ones are true to life
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be simulated; bytes."""
+    """The card and tenants to simulate; sizes in bytes."""
 
     tenants: int = 1000
     cards: int = 16
@@ -60,7 +60,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one card, or of all."""
+    """Results of the tenants of one card, or of all cards."""
 
     waits: dict[str, list[int]]         # by kind; microseconds
     late: dict[str, list[float]]
@@ -92,7 +92,7 @@ def simulate(wanted: Wanted) -> Outcome:
 
 
 def one(wanted: Wanted, number: int) -> Outcome:
-    """One of the cards."""
+    """Simulate the card with this number."""
     found, rules = settings(wanted)
     tenancy = Tenancy()
     tenancy.use(rules)
@@ -114,7 +114,7 @@ def one(wanted: Wanted, number: int) -> Outcome:
 
 
 def outcome(card: Card, shares: dict[str, list[float]]) -> Outcome:
-    """What became of a card's tenants."""
+    """Waits, delays and shares of a card's tenants, by kind."""
     card.close()
     of = {kind: [one for one in card.tenants_here if one.kind == kind] for kind in KINDS}
     return Outcome(
@@ -130,7 +130,7 @@ def outcome(card: Card, shares: dict[str, list[float]]) -> Outcome:
 
 
 def merged(outcomes: Sequence[Outcome]) -> Outcome:
-    """Of all cards together."""
+    """The outcome of all cards together."""
     first = outcomes[0]
     return Outcome(
         {kind: [wait for one in outcomes for wait in one.waits[kind]] for kind in KINDS},
@@ -144,7 +144,7 @@ def merged(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def figures(outcome: Outcome, kinds: Iterable[str]) -> Figures:
-    """Of the tenants of these kinds together."""
+    """Figures of the tenants of these kinds together."""
     names = [*kinds]
     waits = sorted(wait for kind in names for wait in outcome.waits[kind])
     late = sorted(one for kind in names for one in outcome.late[kind])
@@ -167,7 +167,7 @@ def part(values: Sequence[float], where: float) -> float:
 
 
 def _kinds(wanted: Wanted) -> list[str]:
-    """Of each tenant."""
+    """Kind of each tenant."""
     every = [kind for kind, one in KINDS.items() for _ in range(one.part)]
     found = [every[number * 100 // wanted.tenants % 100] for number in range(wanted.tenants)]
     Random(wanted.seed).shuffle(found)

@@ -17,21 +17,21 @@ NEARLY = 1e-3                           # microseconds, in which sums of parts m
 
 
 class Agenda(Protocol):
-    """Where time comes from."""
+    """The simulated clock."""
 
     now: int
 
     def schedule(self, when: int, callback: Callable[[], None]) -> None:
-        """Calls `what` at a moment."""
+        """Call `callback` at `when`, in microseconds."""
 
 
 class Flyer(Protocol):
-    """The programs with work in flight."""
+    """A program that can have work in flight."""
 
     kernel: int
 
     def landed(self, done: int | None = None) -> None:
-        """So many microseconds of work are done."""
+        """`done` microseconds of the work in flight are finished."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,7 +44,7 @@ class Flight:
 
 
 class Engine:
-    """One card's."""
+    """Simulated execution of work on one card."""
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
@@ -56,13 +56,13 @@ class Engine:
         self._armed = 0                 # how often; what was armed before does not count
 
     def start(self, flyer: Flyer, size: int) -> None:
-        """It has so much work in flight from now on."""
+        """Put a program's work in flight from now on."""
         self._pass()
         flight = self._flights[flyer] = Flight(flyer, self._had, size)
         self._push(flight)
 
     def cut(self, flyer: Flyer) -> None:
-        """It submits nothing more: the kernel that runs is the last one of its flight."""
+        """End the flight after the kernel that runs now, as the program submits nothing more."""
         self._pass()
         flight = self._flights[flyer]
         done = self._had - flight.begun - NEARLY
@@ -70,12 +70,12 @@ class Engine:
         self._push(flight)
 
     def under_way(self) -> Iterator[tuple[Flyer, float]]:
-        """What was done until now of what is in flight."""
+        """Programs with work in flight, and the microseconds of it that are done."""
         self._pass()
         return ((flight.flyer, self._had - flight.begun) for flight in self._flights.values())
 
     def drop(self, flyer: Flyer) -> None:
-        """It is gone, and its work with it."""
+        """Discard the work of a program that has ended."""
         self._pass()
         if self._flights.pop(flyer, None) is not None:
             self._arm()

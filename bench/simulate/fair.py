@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each tenant is entitled to: the card's time, divided at each moment by the weights of those
-who want it.
+"""Each tenant's fair share: the card's time, divided at each moment by the weights of the tenants
+that want it.
 
-Nobody loses anything there to hand-overs, and nobody waits. A tenant with a compute request is
-entitled to that at least, and one with a compute limit to no more than that. What it leaves then
-is nobody's.
+The model has no hand-overs and no waits. A tenant with a compute request is entitled to at least
+the request, and a tenant with a compute limit to no more than the limit. The rest of its part is
+given to no other tenant.
 """
 
 from typing import Protocol
@@ -13,13 +13,13 @@ from nvshared.scheduler.settings import TenantTerms
 
 
 class Wanting(Protocol):
-    """A tenant."""
+    """A tenant with terms."""
 
     terms: TenantTerms
 
 
 class Fair:
-    """One card's; microseconds."""
+    """Fair shares of one card's time; microseconds."""
 
     def __init__(self) -> None:
         self._each = 0.0                # of the time so far, for each unit of weight
@@ -28,18 +28,18 @@ class Fair:
         self._since: dict[Wanting, tuple[float, int]] = {}
 
     def enter(self, tenant: Wanting, now: int) -> None:
-        """It wants the card from now on."""
+        """Record that the tenant wants the card from now on."""
         self._pass(now)
         self._weights += tenant.terms.weight
         self._since[tenant] = self._each, now
 
     def leave(self, tenant: Wanting) -> None:
-        """It does not any more."""
+        """Record that the tenant wants the card no longer."""
         self._weights -= tenant.terms.weight
         del self._since[tenant]
 
     def share(self, tenant: Wanting, now: int) -> float:
-        """What it is entitled to since it wants the card, of all the time until now."""
+        """The tenant's fair share of the time since it wants the card."""
         self._pass(now)
         each, since = self._since[tenant]
         terms, percent = tenant.terms, (now - since) / 100

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who uses the cards of a lab, and how: made up, but with everything that makes scheduling hard.
+"""Kinds of tenants of a lab's cards: made up, but with everything that makes scheduling hard.
 
 A notebook holds a little memory all day and computes for seconds now and then. A training fills
 the card and keeps it busy for hours. A service answers requests for a minute or so, several times
@@ -24,7 +24,7 @@ GRAIN = 32 * MIB                        # of what programs allocate
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What tenants of it are called and do."""
+    """Name and behaviour of the tenants of one kind."""
 
     part: int                           # of all tenants; percent
     name: str                           # of a tenant, with its number
@@ -56,7 +56,7 @@ def lifelong(
 
 
 def notebook(card: Card, tenant: Tenant) -> Life:
-    """A working day of cells."""
+    """A notebook with cells over a working day."""
     chance = tenant.random
     yield int(max(0, chance.gauss(9.5, 1.5)) * HOUR)
     ends = card.now + chance.uniform(2, 8) * HOUR
@@ -69,7 +69,7 @@ def notebook(card: Card, tenant: Tenant) -> Life:
 
 
 def training(card: Card, tenant: Tenant) -> Life:
-    """Hours of steps."""
+    """A training of hours, in steps."""
     chance = tenant.random
     yield int(chance.uniform(6, 20) * HOUR)
     part = chance.uniform(0.55, 0.95)
@@ -79,7 +79,7 @@ def training(card: Card, tenant: Tenant) -> Life:
 
 
 def service(card: Card, tenant: Tenant) -> Life:
-    """Requests at regular times, for a while."""
+    """A service with requests at regular times, for a while."""
     chance = tenant.random
     pause = int(between(chance, 20, 5000) * MILLISECOND)
     size = int(chance.uniform(0.1, 0.3) * min(pause, 200 * MILLISECOND))
@@ -93,7 +93,7 @@ def service(card: Card, tenant: Tenant) -> Life:
 
 
 def job(card: Card, tenant: Tenant, begins: int) -> Life:
-    """Minutes of work."""
+    """A batch job with minutes of work."""
     chance = tenant.random
     yield begins
     part = between(chance, 0.05, 0.4)
@@ -103,7 +103,7 @@ def job(card: Card, tenant: Tenant, begins: int) -> Life:
 
 
 def jobs(card: Card, tenant: Tenant) -> list[Life]:
-    """Of one array, all submitted at once."""
+    """Batch jobs of one array, submitted at once."""
     begins = int(tenant.random.uniform(0, 23) * HOUR)
     return [job(card, tenant, begins) for _ in range(tenant.random.choice((1, 1, 1, 4)))]
 

@@ -32,7 +32,7 @@ HEAD = (
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.simulate.measure", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -56,7 +56,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def report(wanted: Wanted, outcome: Outcome) -> dict[str, Any]:
-    """All there is to say, for programs."""
+    """The results as JSON values."""
     return {
         "wanted": {name: str(value) if isinstance(value, Path) else value
                    for name, value in asdict(wanted).items()},
@@ -70,7 +70,7 @@ def report(wanted: Wanted, outcome: Outcome) -> dict[str, Any]:
 
 
 def decisions(outcome: Outcome) -> dict[str, float]:
-    """Microseconds of processor time."""
+    """Processor time of the scheduler's decisions; microseconds."""
     spent = sorted(outcome.decisions)
     return {
         "median": part(spent, 0.5) / 1e3, "99th": part(spent, 0.99) / 1e3, "most": spent[-1] / 1e3,
@@ -78,7 +78,7 @@ def decisions(outcome: Outcome) -> dict[str, float]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """For people."""
+    """The results as a table of text."""
     lines = [*HEAD]
     for kind, one in [*found["kinds"].items(), ("all", found["all"])]:
         lines.append(

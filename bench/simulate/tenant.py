@@ -26,10 +26,10 @@ class Place(Surroundings, Protocol):
     fair: Fair
 
     def enter(self, tenant: "Tenant") -> "Program":
-        """A program of it starts."""
+        """Start a program of the tenant."""
 
     def end(self, program: "Program") -> None:
-        """It ends, whatever it was doing."""
+        """End the program, in any state."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,7 +44,7 @@ class Piece:
 
 @dataclass(eq=False, slots=True)
 class Tenant:
-    """Bytes and microseconds."""
+    """A simulated tenant; bytes and microseconds."""
 
     name: str
     kind: str
@@ -70,7 +70,7 @@ class Tenant:
         return (self.name, self.user)
 
     def asks(self, size: int) -> None:
-        """There is more to be done."""
+        """Count another request for work, of `size` microseconds."""
         if not self.wanted:
             self.place.fair.enter(self, self.place.now)
         self.wanted += 1
@@ -78,7 +78,7 @@ class Tenant:
         self.asked += size
 
     def done(self, piece: Piece) -> None:
-        """It is done, or no longer wanted."""
+        """End a request that is done, or no longer wanted."""
         self.wanted -= 1
         if not piece.left:
             self.late.append((self.place.now - piece.asked) / piece.size)
@@ -88,20 +88,20 @@ class Tenant:
             self.episode = 0
 
     def settle(self) -> None:
-        """Of what it wanted, it was entitled to this until now."""
+        """Add the tenant's fair share of its requests until now to `entitled`."""
         self.entitled += min(self.episode, self.place.fair.share(self, self.place.now))
 
 
 @dataclass(eq=False)
 class Program(Hook):
-    """One process."""
+    """A simulated process of a tenant."""
 
     tenant: Tenant = field(kw_only=True)
     pieces: deque[Piece] = field(default_factory=deque)
     since: int | None = None            # when it came to stand before its closed gate
 
     def submit(self, size: int) -> Piece:
-        """Wants to compute for so long."""
+        """Submit work of this duration."""
         piece = Piece(self.world.now, size, size)
         self.pieces.append(piece)
         self.tenant.asks(size)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether hours of hand-overs leave anything behind."""
+"""Search for leaks after hours of hand-overs."""

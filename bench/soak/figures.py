@@ -65,7 +65,7 @@ def of_process(process: str, pid: int) -> Figures:
 
 @dataclass(slots=True)
 class Trace:
-    """The daemon's trace as it grows. `file` is read on from where it was left."""
+    """Counts from the daemon's growing trace; each read() continues where the last one ended."""
 
     file: IO[str]
     turns: int = 0
@@ -73,7 +73,7 @@ class Trace:
     host: dict[int, int] = field(default_factory=dict)      # bytes, by client
 
     def read(self) -> None:
-        """What came since."""
+        """Count the events of the lines appended since the last call."""
         while line := self.file.readline():
             if not line.endswith("\n"):
                 self.file.seek(self.file.tell() - len(line.encode()))
@@ -98,7 +98,7 @@ class Growth:
 
 
 def growth(samples: Sequence[tuple[float, float]], floor: float) -> Growth:
-    """Of (seconds, figure) pairs in the order of time; ten of them at least.
+    """Fit the growth of at least ten (seconds, figure) pairs in the order of time.
 
     Raises ValueError if there are fewer.
     """

@@ -41,7 +41,7 @@ LONG = 1_000_000.0                      # seconds: longer than anything runs
 
 @dataclass(slots=True)
 class Program:
-    """One that runs, and where its stderr goes."""
+    """A running program, and the file of its stderr."""
 
     process: subprocess.Popen[bytes]
     seed: int
@@ -50,7 +50,7 @@ class Program:
 
 @dataclass(slots=True)
 class Soak:
-    """What runs, and what has happened."""
+    """The running daemon and programs, and counts of what has happened to them."""
 
     manager: ServiceManager
     environment: dict[str, str]
@@ -73,7 +73,7 @@ class Soak:
     trace: Trace | None = None
 
     def new_program(self) -> Program:
-        """Another, with a seed of its own."""
+        """Start another program, with a seed of its own."""
         seed, self.seeds = self.seeds, self.seeds + 1
         errors = self.manager.site.folder / f"errors-{seed}"
         with errors.open("wb") as file:
@@ -81,7 +81,7 @@ class Soak:
         return Program(process, seed, errors)
 
     def new_daemon(self) -> None:
-        """Another, which takes over what is kept; it may not be ready yet."""
+        """Start another daemon, which takes over stored memory; it may not be ready yet."""
         self.turns_before = self.turns()
         if self.trace is not None:
             self.trace.file.close()
@@ -91,7 +91,7 @@ class Soak:
         self.daemon = self.manager.begin(*self.options, "--trace", str(path))
 
     def turns(self) -> int:
-        """How many there were, under all daemons."""
+        """The number of turns so far, under all daemons."""
         if self.trace is None:
             return 0
         self.trace.read()
@@ -157,7 +157,7 @@ class Soak:
             self.samples[what].append((seconds, figure))
 
     def finish(self) -> None:
-        """Lets all compare everything."""
+        """Let all programs compare all their memory."""
         for one in self.running:
             one.process.terminate()
         for one in (*self.running, *self.ending):

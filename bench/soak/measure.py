@@ -50,7 +50,7 @@ SIMULATED = "NVSHARE_SOAK_SIMULATED"    # set for the process that has the simul
 
 
 def has_card() -> bool:
-    """Whether a driver can be loaded."""
+    """True if a driver can be loaded."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -80,7 +80,7 @@ def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace,
 
 def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tuple[
         Samples, int, int]:
-    """Runs the programs and looks. The samples, how many turns, and answers to Writeback.
+    """Run and sample the programs. The samples, and numbers of turns and answers to Writeback.
 
     Raises NvshareError if a program or the daemon ends early, or a program badly.
     """
@@ -115,7 +115,7 @@ def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tupl
 
 
 def table(found: dict[tuple[str, str], Growth]) -> str:
-    """For people."""
+    """The results as a table of text."""
     lines = ["                              second half: first    last  added  spread      most"]
     for (who, what), one in found.items():
         lines.append(
@@ -125,7 +125,7 @@ def table(found: dict[tuple[str, str], Growth]) -> str:
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(prog="bench.soak.measure", description=__doc__)
     parser.add_argument("--minutes", type=float, help="how long; 60, on a card 10")
     parser.add_argument("--every", type=float, default=3.0, help="seconds between two looks; 3")

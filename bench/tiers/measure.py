@@ -63,7 +63,7 @@ def share_out(size: int, carry: Callable[[int, mmap.mmap], int]) -> float:
 
 
 def plain(folder: Path, size: int) -> dict[str, float]:
-    """What the disk does without this project, in a file that is allocated first."""
+    """The disk's rates without this project, in a file that is allocated first."""
     file = open_file(folder)
     try:
         os.posix_fallocate(file, 0, size)
