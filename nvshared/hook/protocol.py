@@ -177,9 +177,9 @@ def encode_unpark(gpu: bytes) -> bytes:
     return encode_order(OrderRecord(Type.UNPARK, room=room, host=host))
 
 
-def encode_reason(text: str) -> list[bytes]:
+def encode_reason(reason: str) -> list[bytes]:
     """Returns the packets of a REASON. A text that is too long loses its middle."""
-    encoded = text.encode()
+    encoded = reason.encode()
     if len(encoded) > TEXT_LONGEST:
         half = (TEXT_LONGEST - 3) // 2
         encoded = encoded[:half] + b"..." + encoded[-half:]

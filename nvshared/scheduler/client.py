@@ -261,7 +261,7 @@ class ScheduledClient(Counting):
     invited: bool = False               # member of a gang: queued because another member waits
     phase: Phase = Phase.IDLE
     since: int = 0                      # when the phase began
-    wanted: int = 0                     # when its current wait began
+    waits_since: int = 0                # when its current wait began
     path: Path = field(init=False)      # in the tree of tenants, the root first
     limits: tuple[Node, ...] = ()       # its own node and the accounts of its tenants
     queue_number: int = 0               # in the queue: lower goes first
@@ -530,7 +530,7 @@ class ScheduledClient(Counting):
             self.history.hold(now, runs + drains)
         self.history.waited = self.time_waited(now)
         if not self.waits:
-            self.wanted = now
+            self.waits_since = now
         self.phase = phase
         self.crowded = False
         self.since = now

@@ -149,7 +149,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         fits=fits,
         held_time=client.time_held(card.now),
         waited=client.time_waited(card.now),
-        waiting=card.now - client.wanted if client.waits else None,
+        waiting=card.now - client.waits_since if client.waits else None,
         idle=card.now - client.since if client.phase is Phase.IDLE else None,
         loading=client.its_turn.swapped if client.phase is Phase.LOADING else 0,
         counters=client.history,
