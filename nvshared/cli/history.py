@@ -24,7 +24,7 @@ from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
 from nvshared.tui.figures import duration, shortened, size
-from nvshared.tui.tables import Column, Shrink
+from nvshared.tui.tables import NARROWEST, Column
 from nvshared.units import SECOND
 
 if TYPE_CHECKING:
@@ -207,22 +207,21 @@ def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> l
     beginning = Column("FROM", lambda row: shown(row.start_usec, day_only=whole_days))
     return [
         *([beginning] if found.step_usec else []),
-        Column(by.upper(), lambda row: labels[row.name], shrink=Shrink(0, 12)),
-        *([Column("USER", lambda row: row.user, shrink=Shrink(5, 4))] if by == "tenant" else []),
+        Column(by.upper(), lambda row: labels[row.name], shrinks_to=12),
+        *([Column("USER", lambda row: row.user, drop_rank=5, shrinks_to=NARROWEST)]
+          if by == "tenant" else []),
         Column("GPU-SECONDS", lambda row: f"{row.gpu_usec / SECOND:.0f}", right=True,
                short="GPU-SEC"),
-        Column("SHARE", share, right=True, shrink=Shrink(1)),
-        Column("HELD", lambda row: duration(row.held_usec), right=True, shrink=Shrink(8)),
-        Column("WAITED", lambda row: duration(row.waited_usec), right=True, shrink=Shrink(2)),
-        Column("TURNS", lambda row: str(row.turns), right=True, shrink=Shrink(6)),
+        Column("SHARE", share, right=True, drop_rank=1),
+        Column("HELD", lambda row: duration(row.held_usec), right=True, drop_rank=8),
+        Column("WAITED", lambda row: duration(row.waited_usec), right=True, drop_rank=2),
+        Column("TURNS", lambda row: str(row.turns), right=True, drop_rank=6),
         Column("HAND-OVERS", lambda row: str(row.handovers), right=True, short="MOVES",
-               shrink=Shrink(7)),
-        Column("IN", lambda row: size(row.bytes_in), right=True, shrink=Shrink(5)),
-        Column("OUT", lambda row: size(row.bytes_out), right=True, shrink=Shrink(5)),
-        Column("GPU-GIBH", lambda row: _gib_hours(row.card_mib_sec), right=True,
-               shrink=Shrink(3)),
-        Column("HOST-GIBH", lambda row: _gib_hours(row.host_mib_sec), right=True,
-               shrink=Shrink(4)),
+               drop_rank=7),
+        Column("IN", lambda row: size(row.bytes_in), right=True, drop_rank=5),
+        Column("OUT", lambda row: size(row.bytes_out), right=True, drop_rank=5),
+        Column("GPU-GIBH", lambda row: _gib_hours(row.card_mib_sec), right=True, drop_rank=3),
+        Column("HOST-GIBH", lambda row: _gib_hours(row.host_mib_sec), right=True, drop_rank=4),
     ]
 
 

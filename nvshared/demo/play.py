@@ -36,7 +36,7 @@ from nvshared.demo.processes import (
 from nvshared.demo.show import Handovers, Show, show_on
 from nvshared.errors import NvshareError
 from nvshared.tui.figures import size
-from nvshared.tui.tables import NARROWEST, Column, Shrink
+from nvshared.tui.tables import NARROWEST, Column
 from nvshared.units import GIB, MIB
 
 SHARE = 0.7                             # of the GPU's memory, for each program
@@ -182,7 +182,7 @@ COLUMNS = [
     Column("HAND-OVERS", lambda act: str(act.handovers or ""), right=True),
     Column("MOVED", lambda act: size(act.bytes_moved) if act.bytes_moved else "", right=True),
     Column("RESULTS", lambda act: ", ".join(one.verdict for one in act.outcomes),
-           shrink=Shrink(0, NARROWEST)),
+           shrinks_to=NARROWEST),
 ]
 
 

@@ -54,7 +54,7 @@ def _check_one(path: Path) -> None:
     if status.st_uid not in (0, os.geteuid()):
         reason = f"it belongs to uid {status.st_uid}"
     elif status.st_mode & stat.S_IWOTH:
-        reason = "everybody may write it"
+        reason = "all users may write it"
     elif status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid()):
         reason = f"the group {status.st_gid} may write it"
     else:

@@ -114,7 +114,7 @@ def grid(
             for cell in (line[at] for line in cells)))
         for at, column in enumerate(columns)
     ]
-    widths = fitted([column.shrink for column in columns], natural, width, gap)
+    widths = fitted(columns, natural, width, gap)
     spare = width - sum(widths) - gap * (sum(map(bool, widths)) - 1)
     for at, column in enumerate(columns):
         if widths[at] and spare > 0 and any(isinstance(line[at], Bar) for line in cells):

@@ -17,7 +17,6 @@ from nvshared.tui.tables import (
     Bar,
     Column,
     Part,
-    Shrink,
     holder,
     holders,
     quantum_of,
@@ -260,17 +259,16 @@ def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[
 
     columns = (
         Column("", lambda gpu: f"GPU {gpu.index}", style=lambda _: "bold"),
-        Column("", lambda gpu: gpu.name.removeprefix("NVIDIA "), shrink=Shrink(5, NARROWEST),
+        Column("", lambda gpu: gpu.name.removeprefix("NVIDIA "), drop_rank=5, shrinks_to=NARROWEST,
                max_width=20),
         Column("", lambda gpu: Bar(
-            gpu.memory_total, (Part(used(gpu), RESIDENT, "green"),), rest=EMPTY), shrink=Shrink(4)),
-        Column("", lambda gpu: of_whole(used(gpu), gpu.memory_total), right=True, shrink=Shrink(2)),
+            gpu.memory_total, (Part(used(gpu), RESIDENT, "green"),), rest=EMPTY), drop_rank=4),
+        Column("", lambda gpu: of_whole(used(gpu), gpu.memory_total), right=True, drop_rank=2),
         Column("", lambda gpu: "" if gpu.utilization is None else f"{gpu.utilization:.0%}",
-               right=True, shrink=Shrink(6), min_width=4),
+               right=True, drop_rank=6, min_width=4),
         Column("", lambda gpu: gpu.state, style=lambda gpu: STATES.get(gpu.state, ""), min_width=9),
-        Column("", lambda gpu: holder(snapshot, gpu), shrink=Shrink(0, PROCESS),
-               max_width=PROCESS_WIDTH),
-        Column("", lambda gpu: f"{gpu.queue_length} waiting", right=True, shrink=Shrink(3),
+        Column("", lambda gpu: holder(snapshot, gpu), shrinks_to=PROCESS, max_width=PROCESS_WIDTH),
+        Column("", lambda gpu: f"{gpu.queue_length} waiting", right=True, drop_rank=3,
                style=lambda _: "dim"),
     )
     return grid(columns, some, width).lines

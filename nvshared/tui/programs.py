@@ -26,7 +26,7 @@ from nvshared.tui.figures import (
 )
 from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, waited, waiting_for
 from nvshared.tui.state import Hit, Opened, Past, Row, Sort, State, program_key, rows
-from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, Part, Shrink
+from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, Part
 
 LEAD = 3                                # columns of the marks SELECTED and HOLDS
 LONGEST_BAR = 40
@@ -43,8 +43,9 @@ def _columns(snapshot: Snapshot, width: int) -> list[Column]:
             Part(one.swapped, SWAPPED, "yellow"),
         ))
 
-    known = {**CLIENT, "": Column("", memory, shrink=Shrink(4), max_width=LONGEST_BAR)}
-    layout = LAYOUT | {"COMMAND": {"shrink": Shrink(1, max(len("COMMAND"), width // COMMAND))}}
+    known = {**CLIENT, "": Column("", memory, drop_rank=4, max_width=LONGEST_BAR)}
+    layout = LAYOUT | {"COMMAND": {
+        "drop_rank": 1, "shrinks_to": max(len("COMMAND"), width // COMMAND)}}
     return [known[name]._replace(**more) for name, more in layout.items()
             if name != "GPU" or len(snapshot.gpus) > 1]
 

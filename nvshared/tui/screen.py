@@ -183,8 +183,8 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
     if state.prompt is not None:
         label = "Filter"
         if state.prompt.client is not None:
-            whom = tenant_named(state.prompt.tenant) or process(state.prompt.client)
-            label = f"{whom}{_tab(state, state.prompt)}: {KINDS[state.prompt.verb].prompt}"
+            target = tenant_named(state.prompt.tenant) or process(state.prompt.client)
+            label = f"{target}{_tab(state, state.prompt)}: {KINDS[state.prompt.verb].prompt}"
         typed = _words(f"{label}: {state.prompt.text}▏", width, "bold")
     found = _words(state.words, width, "yellow") if state.words else []
     if state.daemon_error:

@@ -560,8 +560,9 @@ def next_target(state: State, asked: Prompt | Command) -> str:
     if asked.client is None or not KINDS[asked.verb].term:
         return ""
     known = [one.name for one in _tenants(state, asked.client)] or [asked.client.tenant]
-    whom = ["", *known]
-    return whom[(whom.index(asked.tenant) + 1) % len(whom)] if asked.tenant in whom else ""
+    targets = ["", *known]
+    return targets[(targets.index(asked.tenant) + 1) % len(targets)] if (
+        asked.tenant in targets) else ""
 
 
 def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:

@@ -39,7 +39,7 @@ def quantum_of(gpu: "GPUSnapshot") -> str:
     return f"auto ({now // MILLISECOND}ms)" if now < 995_000 else f"auto ({duration(now)})"
 
 
-NARROWEST = 4                           # characters that most flexible columns keep
+NARROWEST = 4                           # characters that most columns keep that are shortened
 PROCESS = 11                            # characters that the column of a process keeps: p…[4194304]
 
 STATES = {
@@ -78,20 +78,14 @@ class Bar(NamedTuple):
         return found
 
 
-class Shrink(NamedTuple):
-    """How a column is shortened or left out when the terminal is narrow."""
-
-    rank: int = 0                       # columns of the highest rank are left out first; 0: never
-    least: int | None = None            # shortest width, in characters; None: never shortened
-
-
 class Column(NamedTuple):
     """A heading and how a cell is made from a row. In a table, an empty cell is shown as "-"."""
 
     name: str
     cell: Callable[[Any], str | Bar]
     right: bool = False
-    shrink: Shrink = Shrink()
+    drop_rank: int = 0                  # the highest is left out first if space lacks; 0: never
+    shrinks_to: int | None = None       # shortest width, in characters; None: never shortened
     style: Callable[[Any], str] = lambda _row: ""
     short: str = ""                     # the heading on a narrow terminal
     min_width: int = 0                  # smallest width, unless the column is shortened
@@ -121,21 +115,21 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
     """The columns of GPUs: those of nvidia-smi, in its order, then nvshared's own."""
     return [
         Column("GPU", lambda gpu: str(gpu.index), right=True),
-        Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), shrink=Shrink(3, NARROWEST)),
-        Column("Temp", lambda gpu: _or_dash(gpu.temperature, "{:.0f}C"), right=True,
-               shrink=Shrink(6)),
-        Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True, shrink=Shrink(7)),
+        Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), drop_rank=3,
+               shrinks_to=NARROWEST),
+        Column("Temp", lambda gpu: _or_dash(gpu.temperature, "{:.0f}C"), right=True, drop_rank=6),
+        Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True, drop_rank=7),
         Column("Memory-Usage", lambda gpu: of_whole(gpu.memory_used, gpu.memory_total), right=True,
-               shrink=Shrink(1)),
-        Column("Lent", lambda gpu: size(gpu.lent), right=True, shrink=Shrink(4),
+               drop_rank=1),
+        Column("Lent", lambda gpu: size(gpu.lent), right=True, drop_rank=4,
                shown_if=lambda gpu: gpu.lent),
         Column("GPU-Util", lambda gpu: _or_dash(gpu.utilization, "{:.0%}"), right=True,
-               short="Util", shrink=Shrink(4)),
-        Column("TQ", quantum_of, right=True, shrink=Shrink(2)),
-        Column("Mode", lambda gpu: gpu.anti_thrash, shrink=Shrink(5)),
+               short="Util", drop_rank=4),
+        Column("TQ", quantum_of, right=True, drop_rank=2),
+        Column("Mode", lambda gpu: gpu.anti_thrash, drop_rank=5),
         Column("Holder", lambda gpu: "lost" if gpu.state == "lost" else holder(snapshot, gpu),
-               shrink=Shrink(0, PROCESS), style=lambda gpu: STATES.get(gpu.state, "")),
-        Column("Queue", lambda gpu: str(gpu.queue_length), right=True, shrink=Shrink(1)),
+               shrinks_to=PROCESS, style=lambda gpu: STATES.get(gpu.state, "")),
+        Column("Queue", lambda gpu: str(gpu.queue_length), right=True, drop_rank=1),
     ]
 
 
@@ -169,65 +163,64 @@ def _time(usec: int) -> str:
 CLIENT = {one.name: one for one in (
     Column("GPU", lambda client: str(client.gpu), right=True, sort=age),
     Column("PID", lambda client: str(client.pid or "?"), right=True, sort=lambda one: one.pid),
-    Column("USER", lambda client: user(client.uid), shrink=Shrink(5, NARROWEST),
+    Column("USER", lambda client: user(client.uid), drop_rank=5, shrinks_to=NARROWEST,
            sort=lambda client: user(client.uid)),
     Column("MEM", lambda client: size(client.allocated + client.pinned), right=True,
-           shrink=Shrink(1), sort=lambda client: client.allocated + client.pinned, descending=True),
+           drop_rank=1, sort=lambda client: client.allocated + client.pinned, descending=True),
     Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True,
-           shrink=Shrink(4), sort=lambda client: client.resident + client.pinned, descending=True),
+           drop_rank=4, sort=lambda client: client.resident + client.pinned, descending=True),
     # About MEM minus RESIDENT, so left out first.
-    Column("SWAPPED", lambda client: size(client.swapped), right=True, shrink=Shrink(8)),
+    Column("SWAPPED", lambda client: size(client.swapped), right=True, drop_rank=8),
     Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, ""),
            sort=_queue),
     Column("HELD", lambda client: "" if client.state == UNSHARED else duration(client.held_usec),
-           right=True, shrink=Shrink(6), sort=lambda client: client.held_usec, descending=True),
-    Column("WAITED", lambda client: duration(client.waited_usec), right=True, shrink=Shrink(7)),
-    Column("WAITS", lambda client: _time(client.waiting_usec), right=True, shrink=Shrink(2),
+           right=True, drop_rank=6, sort=lambda client: client.held_usec, descending=True),
+    Column("WAITED", lambda client: duration(client.waited_usec), right=True, drop_rank=7),
+    Column("WAITS", lambda client: _time(client.waiting_usec), right=True, drop_rank=2,
            sort=lambda client: client.waiting_usec, descending=True),
     Column("LEFT", lambda client: "" if not client.waiting_usec else "?" if
            client.expected_usec is None else f"~{duration(client.expected_usec)}",
-           right=True, shrink=Shrink(2), descending=True,
+           right=True, drop_rank=2, descending=True,
            sort=lambda client: (client.expected_usec is None, client.expected_usec or 0)),
-    Column("BORROWED", lambda client: size(client.borrowed), right=True, shrink=Shrink(7),
+    Column("BORROWED", lambda client: size(client.borrowed), right=True, drop_rank=7,
            shown_if=lambda client: client.borrowed),
-    Column("ON DISK", lambda client: size(client.on_disk), right=True, shrink=Shrink(7),
+    Column("ON DISK", lambda client: size(client.on_disk), right=True, drop_rank=7,
            shown_if=lambda client: client.on_disk),
-    Column("IDLE", lambda client: _time(client.idle_usec), right=True, shrink=Shrink(6),
+    Column("IDLE", lambda client: _time(client.idle_usec), right=True, drop_rank=6,
            shown_if=lambda client: client.idle_usec, sort=lambda client: client.idle_usec,
            descending=True),
-    Column("TENANT", tenant, shrink=Shrink(4, NARROWEST), shown_if=tenant, sort=tenant),
-    Column("GANG", lambda client: short_tenant(client.gang), shrink=Shrink(5, NARROWEST),
+    Column("TENANT", tenant, drop_rank=4, shrinks_to=NARROWEST, shown_if=tenant, sort=tenant),
+    Column("GANG", lambda client: short_tenant(client.gang), drop_rank=5, shrinks_to=NARROWEST,
            shown_if=lambda client: client.gang),
-    Column("PIN-REASON", lambda client: client.pin_reason, shrink=Shrink(3),
+    Column("PIN-REASON", lambda client: client.pin_reason, drop_rank=3,
            shown_if=lambda client: client.pin_reason),
-    Column("LIMITS", program_limits, shrink=Shrink(3), shown_if=program_limits, sort=program_limits,
+    Column("LIMITS", program_limits, drop_rank=3, shown_if=program_limits, sort=program_limits,
            descending=True),
-    Column("COMMAND", command, shrink=Shrink(2, len("COMMAND")), sort=command),
+    Column("COMMAND", command, drop_rank=2, shrinks_to=len("COMMAND"), sort=command),
 )}
 CLIENTS = [one for name, one in CLIENT.items() if name not in ("WAITS", "LEFT")]
 # How the dashboard lays out its columns: wide enough for any state, so that they do not move.
 LAYOUT: dict[str, dict[str, Any]] = {
-    "GPU": {"shrink": Shrink(3)}, "PID": {"min_width": 7},
+    "GPU": {"drop_rank": 3}, "PID": {"min_width": 7},
     "USER": {"min_width": 8, "max_width": 16},
-    "TENANT": {"shrink": Shrink(8, NARROWEST), "min_width": 12, "max_width": 32},
-    "STATE": {"min_width": 9}, "": {}, "MEM": {"min_width": 5, "shrink": Shrink()},
-    "RESIDENT": {"shrink": Shrink(9)}, "HELD": {"min_width": 6}, "WAITS": {"min_width": 6},
-    "LEFT": {"min_width": 6}, "IDLE": {"shrink": Shrink(7), "min_width": 6},
-    "LIMITS": {"shrink": Shrink(7), "min_width": 8}, "COMMAND": {},
+    "TENANT": {"drop_rank": 8, "shrinks_to": NARROWEST, "min_width": 12, "max_width": 32},
+    "STATE": {"min_width": 9}, "": {}, "MEM": {"min_width": 5, "drop_rank": 0},
+    "RESIDENT": {"drop_rank": 9}, "HELD": {"min_width": 6}, "WAITS": {"min_width": 6},
+    "LEFT": {"min_width": 6}, "IDLE": {"drop_rank": 7, "min_width": 6},
+    "LIMITS": {"drop_rank": 7, "min_width": 8}, "COMMAND": {},
 }
 SORTS = [name for name in LAYOUT if name]
 
 
 TENANT_COLUMNS = [
-    Column("TENANT", lambda tenant: tenant.name, shrink=Shrink(0, 2 * PROCESS)),
-    Column("PROGRAMS", lambda tenant: str(tenant.programs), right=True, short="PROGS",
-           shrink=Shrink(3)),
+    Column("TENANT", lambda tenant: tenant.name, shrinks_to=2 * PROCESS),
+    Column("PROGRAMS", lambda tenant: str(tenant.programs), right=True, short="PROGS", drop_rank=3),
     Column("MEM", lambda tenant: size(tenant.allocated + tenant.pinned), right=True),
     Column("RESIDENT", lambda tenant: size(tenant.resident + tenant.pinned), right=True,
-           shrink=Shrink(5)),
-    Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, shrink=Shrink(4)),
+           drop_rank=5),
+    Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, drop_rank=4),
     Column("LIMITS", lambda tenant: tenant_limits(tenant)),
-    Column("FROM", lambda tenant: sources(tenant), shrink=Shrink(6)),
+    Column("FROM", lambda tenant: sources(tenant), drop_rank=6),
 ]
 
 
@@ -246,28 +239,28 @@ def plain(columns: Sequence[Column], rows: Sequence[Any]) -> str:
     )
 
 
-def fitted(shrinks: Sequence[Shrink], natural: Sequence[int], width: int, gap: int) -> list[int]:
+def fitted(columns: Sequence[Column], natural: Sequence[int], width: int, gap: int) -> list[int]:
     """Widths of columns, so that the line with `gap` blanks between them fits into `width`.
 
     The widest column that may be shortened is shortened first. If that is not enough, the column
-    with the highest `rank` is left out: its width is 0. The line is too long if no column is left
-    that may be shortened or left out.
+    with the highest `drop_rank` is left out: its width is 0. The line is too long if no column is
+    left that may be shortened or left out.
     """
     there = {at for at, wide in enumerate(natural) if wide}
     while True:
         widths = [wide if at in there else 0 for at, wide in enumerate(natural)]
         excess = sum(widths) + gap * (len(there) - 1) - width
         while excess > 0:
-            least = {at: shrinks[at].least for at in there}
+            least = {at: columns[at].shrinks_to for at in there}
             able = [at for at, few in least.items() if few is not None and widths[at] > few]
             if not able:
                 break
             widths[max(able, key=lambda at: (widths[at], -at))] -= 1
             excess -= 1
-        spare = [at for at in there if shrinks[at].rank]
+        spare = [at for at in there if columns[at].drop_rank]
         if excess <= 0 or not spare:
             return widths
-        there.remove(max(spare, key=lambda at: (shrinks[at].rank, at)))
+        there.remove(max(spare, key=lambda at: (columns[at].drop_rank, at)))
 
 
 def _or_dash(value: float | None, form: str) -> str:

@@ -91,31 +91,31 @@ def test_plain_text_is_never_cut() -> None:
     assert plain(CLIENTS, []).split() == [column.name for column in chosen(CLIENTS, [])]
 
 
-ROOMS = [column.shrink for column in chosen(CLIENTS, [HOLDER._replace(weight=7)])]
+COLUMNS = chosen(CLIENTS, [HOLDER._replace(weight=7)])
 
 
 @given(
-    st.lists(st.integers(1, 200), min_size=len(ROOMS), max_size=len(ROOMS)),
+    st.lists(st.integers(1, 200), min_size=len(COLUMNS), max_size=len(COLUMNS)),
     st.integers(1, 400), st.integers(1, 2),
 )
 def test_fitted_drops_the_least_important_columns_first(
     natural: list[int], width: int, gap: int
 ) -> None:
-    widths = fitted(ROOMS, natural, width, gap)
-    for give, wide, wanted in zip(ROOMS, widths, natural, strict=True):
+    widths = fitted(COLUMNS, natural, width, gap)
+    for column, wide, wanted in zip(COLUMNS, widths, natural, strict=True):
         assert (
-            wide == wanted or (give.rank and not wide)
-            or (give.least is not None and give.least <= wide < wanted)
+            wide == wanted or (column.drop_rank and not wide)
+            or (column.shrinks_to is not None and column.shrinks_to <= wide < wanted)
         )
     there = [at for at, wide in enumerate(widths) if wide]
     gone = [at for at, wide in enumerate(widths) if not wide]
-    if sum(natural) + gap * (len(ROOMS) - 1) <= width:
+    if sum(natural) + gap * (len(COLUMNS) - 1) <= width:
         assert widths == natural
-    if any(ROOMS[at].rank for at in there):
+    if any(COLUMNS[at].drop_rank for at in there):
         assert sum(widths) + gap * (len(there) - 1) <= width
     if gone:                            # the least important ones
-        least = min(ROOMS[at].rank for at in gone)
-        assert all(ROOMS[at].rank < least for at in there)
+        least = min(COLUMNS[at].drop_rank for at in gone)
+        assert all(COLUMNS[at].drop_rank < least for at in there)
 
 
 @pytest.mark.parametrize("width", [30, 40, 50, 60, 70, 80, 90])
