@@ -8,8 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nvshared import __version__
-from nvshared.cli.output import NARROWEST, draw, drawable, show
-from nvshared.cli.verb import Options, verb
+from nvshared.cli.verb import NARROWEST, Options, draw, drawable, show, verb
 from nvshared.errors import ExitCode
 from nvshared.quantity import counted
 

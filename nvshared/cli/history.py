@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvshared import quantity
-from nvshared.cli.output import show_table
-from nvshared.cli.verb import GPU, Options, argument, verb, whole
+from nvshared.cli.verb import GPU, Options, argument, show_table, verb, whole
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted

@@ -16,7 +16,6 @@ from nvshared import __version__, parser
 from nvshared.cli.completion import completion, help
 from nvshared.cli.doctor import doctor
 from nvshared.cli.history import history
-from nvshared.cli.output import discard, print_error
 from nvshared.cli.preload import preload
 from nvshared.cli.run import run
 from nvshared.cli.settings import (
@@ -33,7 +32,7 @@ from nvshared.cli.settings import (
 from nvshared.cli.status import clients, status, tenants, top
 from nvshared.cli.trial import demo, trial
 from nvshared.cli.turns import drain, move, park, preempt
-from nvshared.cli.verb import MODES, QUANTUM, Verb, quantum
+from nvshared.cli.verb import MODES, QUANTUM, Verb, discard, print_error, quantum
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE
 

@@ -3,8 +3,7 @@
 
 from typing import Any
 
-from nvshared.cli.output import show
-from nvshared.cli.verb import Options, argument, verb
+from nvshared.cli.verb import Options, argument, show, verb
 from nvshared.errors import InvalidArgs, NvshareError
 
 ACTIONS = ("enable", "disable", "status")

@@ -6,8 +6,7 @@ import os
 import shutil
 from typing import NoReturn
 
-from nvshared.cli.output import print_error
-from nvshared.cli.verb import Options, argument, verb, whole
+from nvshared.cli.verb import Options, argument, print_error, verb, whole
 from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 

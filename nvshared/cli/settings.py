@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nvshared.cli.output import show
 from nvshared.cli.verb import (
     AUTO,
     GPU,
@@ -24,6 +23,7 @@ from nvshared.cli.verb import (
     argument,
     parsed,
     quantum,
+    show,
     tenant,
     verb,
 )

@@ -8,8 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nvshared.cli.output import draw, show, show_table
-from nvshared.cli.verb import Options, argument, tenant, verb
+from nvshared.cli.verb import Options, argument, draw, show, show_table, tenant, verb
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NoSuchGPU
 from nvshared.quantity import counted

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nvshared import library
-from nvshared.cli.output import show, show_table
-from nvshared.cli.verb import Options, argument, parsed, verb, whole
+from nvshared.cli.verb import Options, argument, parsed, show, show_table, verb, whole
 from nvshared.control import Daemon, unit
 from nvshared.errors import ExitCode, InvalidArgs, NotPermitted, NvshareError
 from nvshared.names import TRIAL_FOLDER

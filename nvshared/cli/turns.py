@@ -7,9 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nvshared.cli.output import show
 from nvshared.cli.settings import Step, carry_out
-from nvshared.cli.verb import LONGEST_PID, Options, argument, verb, whole
+from nvshared.cli.verb import LONGEST_PID, Options, argument, show, verb, whole
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
