@@ -67,7 +67,7 @@ _nvsharectl() {
         ?*) _describe nvsharectl found ;;
     esac
 }
-# As a file of $fpath this is called; read in any other way, it only makes itself known.
+# As a file of $fpath, zsh runs this for a completion; sourced, it only registers the function.
 if [[ "${funcstack[1]}" == _nvsharectl ]]; then
     _nvsharectl "$@"
 else
