@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from nvshared.errors import NvshareError
-from nvshared.scheduler.actions import Action, Crowded, Pinned, Stuck, TurnEnded, TurnStarted
+from nvshared.scheduler.actions import Action, Report
 from nvshared.scheduler.events import Event, Seen, Tick
 from nvshared.sharing.gpu import GPU
 
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 0.05                         # seconds that the event loop waits for a line
 BEHIND_MOST = 100_000                   # lines, some 300 bytes each, that wait for the disk
-REPORTS = TurnStarted | TurnEnded | Stuck | Pinned | Crowded    # actions that ask for no answer
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -53,7 +52,7 @@ class Trace:
         """Writes this GPU's events and actions from now on."""
         gpu.happened.connect(lambda at, event: self._write(gpu, at, "event", event))
         gpu.decided.connect(lambda at, action: self._write(
-            gpu, at, "report" if isinstance(action, REPORTS) else "order", action))
+            gpu, at, "report" if isinstance(action, Report) else "order", action))
 
     def close(self) -> None:
         """Closes the file once earlier events are written. The process's exit waits for that."""

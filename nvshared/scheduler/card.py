@@ -259,8 +259,7 @@ class BusPatience:
     """How long moves in one direction may still wait for a program that copies; see ahead.py.
 
     This is a token bucket of microseconds. It drains while moves wait and fills while they do not,
-    at the same rate and up to BURST. So in any period moves wait at most half of the time plus
-    BURST, independent of the reports of hooks.
+    at the same rate and up to BURST.
     """
 
     left: int = BURST

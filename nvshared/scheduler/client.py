@@ -141,7 +141,6 @@ class Turn:
 
 
 QUEUING = (Standing.FREE, Standing.CLAIMS)
-NO_GANG = Ganged((), 0, Standing.FREE)
 
 WRITEBACK_AFTER = SECOND // 2
 
@@ -256,7 +255,7 @@ class ScheduledClient(Counting):
     silenced: bool = False              # unresponsive: its evidence counts, not its claims
     own: Terms = Terms()                # set for the client
     terms: Terms = Terms()              # in force; suspended also if one of its tenants is
-    membership: Ganged = NO_GANG        # the last event of its gang, see gang.py
+    membership: Ganged = Ganged((), 0, Standing.FREE)   # the last event of its gang, see gang.py
     ready: bool = False                 # member of a gang: its turn could begin
     invited: bool = False               # member of a gang: queued because another member waits
     phase: Phase = Phase.IDLE

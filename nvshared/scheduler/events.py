@@ -109,19 +109,19 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class HookRecord:
+class Record:
     """A record of a client's hook, with its figures."""
 
     client: int
     memory: Memory
 
 
-class WentIdle(HookRecord):
+class WentIdle(Record):
     """IDLE: a holder has submitted nothing for a while. The gate is still open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped(HookRecord):
+class Stopped(Record):
     """STOPPED: the gate is closed and nothing is in flight."""
 
     wants: bool                         # a thread stands at the gate
@@ -129,12 +129,12 @@ class Stopped(HookRecord):
     used: int | None = None             # us of the turn with work in flight; None: unknown
 
 
-class Reopened(HookRecord):
+class Reopened(Record):
     """REOPENED: the work in flight did not end, so the gate is open again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moved(HookRecord):
+class Moved(Record):
     """MOVED: the answer to an order that moves memory."""
 
     number: int
@@ -158,7 +158,7 @@ class WrittenBack(Moved):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored(HookRecord):
+class Stored(Record):
     """STORED: the hook has received the STORE of this number, or has `failed` to carry it out."""
 
     number: int
@@ -166,18 +166,18 @@ class Stored(HookRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryChanged(HookRecord):
+class MemoryChanged(Record):
     """MEMORY: the figures changed."""
 
     wants: bool = False                 # a thread stands at the gate
 
 
-class Parked(HookRecord):
+class Parked(Record):
     """The client's process is checkpointed, so no thread wants the card any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class CommitAsked(HookRecord):
+class CommitAsked(Record):
     """COMMIT: a request to grow allocated + pinned to `wanted` bytes, and pinned by `pins`.
 
     If `wanted` is 0: a request to hold `memory.beyond` bytes of host memory beyond the card.
@@ -189,7 +189,7 @@ class CommitAsked(HookRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Copies(HookRecord):
+class Copies(Record):
     """COPIES: whether a running program's copies load the bus, in either direction."""
 
     inward: bool
@@ -197,7 +197,7 @@ class Copies(HookRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Busy(HookRecord):
+class Busy(Record):
     """BUSY: a running program has work in flight at all times, or has `gaps` without work."""
 
     gaps: bool
@@ -284,10 +284,6 @@ class GPULost:
     """The GPU is gone: all gates open, and only loads are ordered."""
 
 
-Record = (
-    WentIdle | Stopped | Reopened | Moved | MemoryChanged | CommitAsked | Copies | Busy | Parked
-    | Stored
-)
 ClientEvent = Joined | Left | Record | TermsChanged
 CardEvent = (
     CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen

@@ -55,9 +55,6 @@ soon, and a process whose memory lies on two cards cannot be moved. A tenant's l
 The loan of a borrower that leaves an order unanswered for long no longer counts. If the borrower
 still holds the memory, it counts as memory in use outside nvshared (capacity.py).
 
-The schedulers of all cards share these objects, as they share the host budget. A card's lendable
-bytes are those at the end of its last event.
-
 **The disk.** Host memory is the cache of the disk: blocks move from the card to host memory and on
 to the disk, and are loaded from the disk to the card. A STORE names the bytes that a client may
 have in its file in all. The client's hook moves swapped blocks to the file in the background until

@@ -341,7 +341,7 @@ def _handle_when_lost(card: Card, event: events.Event) -> None:
             _change_settings(card, event)
         case events.TermsChanged() if event.client in card.clients:
             card.clients[event.client].terms = event.terms
-        case events.HookRecord() if event.client in card.clients:
+        case events.Record() if event.client in card.clients:
             client = card.clients[event.client]
             promises.record_figures(client, event.memory, card.now)
             match event:
