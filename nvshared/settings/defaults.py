@@ -88,8 +88,8 @@ def _card(config: Config, facts: Facts) -> GPUDefaults:
     total = facts.memory_total
     allowances = Allowances(
         configured=_within(config, "capacity", config.capacity, facts),
-        reserve=_optional(config, "reserve", config.reserve, facts),
-        context_reserve=_optional(config, "context-reserve", config.context_reserve, facts),
+        reserve=_within(config, "reserve", config.reserve, facts),
+        context_reserve=_within(config, "context-reserve", config.context_reserve, facts),
     )
     offer = Capacity(total, allowances)
     if not offer.bytes:
@@ -100,17 +100,16 @@ def _card(config: Config, facts: Facts) -> GPUDefaults:
             f"which has {rounded(total)}",
             "give less, or a percentage",
         )
-    step = _optional(config, "step", config.step, facts)
+    step = _within(config, "step", config.step, facts)
     if step is None:
         step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))
     return GPUDefaults(allowances, max(PAGE, step // PAGE * PAGE))
 
 
-def _optional(config: Config, name: str, amount: Amount | None, facts: Facts) -> int | None:
-    return None if amount is None else _within(config, name, amount, facts)
-
-
-def _within(config: Config, name: str, amount: Amount, facts: Facts) -> int:
+def _within(config: Config, name: str, amount: Amount | None, facts: Facts) -> int | None:
+    """Bytes of an amount; None: automatic. Raises ConfigError if the card has less memory."""
+    if amount is None:
+        return None
     wanted = amount.of(facts.memory_total)
     if wanted > facts.memory_total:
         raise ConfigError(
