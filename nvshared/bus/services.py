@@ -65,7 +65,7 @@ def _used(found: Found) -> bytes:
     """The marshalled reply of GetHistory, made off the event loop: there may be many rows."""
     rows = [[row.start * SECOND, row.name, row.user, *row.usage, {}] for row in found.rows]
     times = [one * SECOND for one in (found.since, found.until, found.step)]
-    return marshalled("ttta(tsstttttttttta{sv})s", *times, rows, found.missing)
+    return marshalled("ttta(tsstttttttttttta{sv})s", *times, rows, found.missing)
 
 
 async def _kept(change: Future[None]) -> None:
@@ -421,7 +421,7 @@ class ManagerInterface(TurnSettings):
     async def get_history(
         self, since_usec: "t", until_usec: "t", step_usec: "t", by: "s", gpu: "s", names: "u",
         everyone: "b",
-    ) -> "ttta(tsstttttttttta{sv})s":
+    ) -> "ttta(tsstttttttttttta{sv})s":
         # Any user may see the use by the user's own programs.
         if everyone:
             await caller.get().authorise(ACTION_VIEW_HISTORY)

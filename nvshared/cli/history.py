@@ -115,11 +115,12 @@ def history(options: Options) -> None:
     moment among the programs that held the GPU: their sum is never more than the time. A program
     holds the GPU also while it computes nothing, as long as no other program waits. HELD and WAITED
     count each program by itself. HAND-OVERS are turns for which memory had to move, IN and OUT the
-    memory that moved onto and off the GPU. GPU-GIBH and HOST-GIBH are memory on the GPU, and host
-    memory of swapped memory, in GiB times hours. nvshared keeps minutes for two days, hours for two
-    months and days (of UTC) for five years; where the minutes are deleted, --since and --until mean
-    the hour or day around them. The last minute is lost if the machine goes down, and use while
-    nvshared does not run is not counted.
+    memory that moved onto and off the GPU. GPU-GIBH is memory on the GPU, in GiB times hours;
+    HOST-GIBH, BORROWED-GIBH and DISK-GIBH say where swapped memory was: in host memory, in memory
+    of other GPUs, and on the disk (the last two where there was any). nvshared keeps minutes for
+    two days, hours for two months and days (of UTC) for five years; where the minutes are deleted,
+    --since and --until mean the hour or day around them. The last minute is lost if the machine
+    goes down, and use while nvshared does not run is not counted.
 
         nvsharectl history                                              # the last seven days
         nvsharectl history --since 2026-11-01 --until 2026-12-01 --csv  # a month's bill
@@ -221,6 +222,10 @@ def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> l
         Column("OUT", lambda row: size(row.bytes_out), right=True, drop_rank=5),
         Column("GPU-GIBH", lambda row: _gib_hours(row.card_mib_sec), right=True, drop_rank=3),
         Column("HOST-GIBH", lambda row: _gib_hours(row.host_mib_sec), right=True, drop_rank=4),
+        Column("BORROWED-GIBH", lambda row: _gib_hours(row.borrowed_mib_sec), right=True,
+               short="BORROWED", drop_rank=4, shown_if=lambda row: row.borrowed_mib_sec),
+        Column("DISK-GIBH", lambda row: _gib_hours(row.disk_mib_sec), right=True, drop_rank=4,
+               shown_if=lambda row: row.disk_mib_sec),
     ]
 
 
@@ -238,6 +243,7 @@ def _csv(found: "History", by: str, labels: dict[str, str]) -> None:
         "start", "seconds", by, *(["user"] if by == "tenant" else []), "gpu_seconds",
         "held_seconds", "waited_seconds", "turns", "handovers", "handover_seconds", "bytes_in",
         "bytes_out", "gpu_memory_gib_hours", "host_memory_gib_hours",
+        "borrowed_gib_hours", "disk_gib_hours",
     ])
     for row in found.rows:
         begins = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.start_usec // SECOND))
@@ -245,8 +251,8 @@ def _csv(found: "History", by: str, labels: dict[str, str]) -> None:
         out.writerow([
             begins, length // SECOND, *names, _seconds(row.gpu_usec), _seconds(row.held_usec),
             _seconds(row.waited_usec), row.turns, row.handovers, _seconds(row.handover_usec),
-            row.bytes_in, row.bytes_out, f"{row.card_mib_sec / GIB_HOUR:.3f}",
-            f"{row.host_mib_sec / GIB_HOUR:.3f}",
+            row.bytes_in, row.bytes_out, *(f"{one / GIB_HOUR:.3f}" for one in (
+                row.card_mib_sec, row.host_mib_sec, row.borrowed_mib_sec, row.disk_mib_sec)),
         ])
 
 

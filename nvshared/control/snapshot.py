@@ -190,7 +190,9 @@ class Used(NamedTuple):
     bytes_in: int
     bytes_out: int
     card_mib_sec: int                   # memory on GPUs
-    host_mib_sec: int                   # host memory of swapped blocks
+    host_mib_sec: int                   # host memory of swapped blocks,
+    borrowed_mib_sec: int              # memory of other GPUs,
+    disk_mib_sec: int                   # and bytes on the disk
 
 
 class History(NamedTuple):

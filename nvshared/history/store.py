@@ -106,7 +106,7 @@ def joined(used: Mapping[Party, Usage], most: int) -> Used:
     return kept
 
 APPLICATION = 0x6E767368                # "nvsh", in the header of our files
-VERSION = 1
+VERSION = 2
 PAGE = 4096
 ASIDES = 9                              # files put aside at most
 PATIENCE = 1.0                          # seconds to wait for another process's lock
@@ -268,8 +268,13 @@ class Store:
                 file.execute(f"PRAGMA user_version = {VERSION}")
         if number(file, "PRAGMA application_id") != APPLICATION:
             raise Foreign("another program made it")
-        if (version := number(file, "PRAGMA user_version")) != VERSION:
+        if (version := number(file, "PRAGMA user_version")) not in (1, VERSION):
             raise Foreign(f"it is of version {version}, and we know {VERSION}")
+        if version == 1:                # without memory on neighbours and on the disk
+            with transaction(file):
+                for name in FIELDS[-2:]:
+                    file.execute(f"ALTER TABLE usage ADD {name} INTEGER NOT NULL DEFAULT 0")
+                file.execute(f"PRAGMA user_version = {VERSION}")
         file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()     # only our tables answer
         ((answer,),) = file.execute("PRAGMA quick_check(1)").fetchall()
         if answer != "ok":

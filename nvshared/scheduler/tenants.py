@@ -320,7 +320,9 @@ class Usage(NamedTuple):
     bytes_in: int = 0
     bytes_out: int = 0
     card_memory: int = 0
-    host_memory: int = 0                # for swapped blocks
+    host_memory: int = 0                # for swapped blocks,
+    neighbour_memory: int = 0           # of other cards,
+    disk_memory: int = 0                # and bytes on the disk
 
 
 @dataclass(slots=True)
@@ -370,6 +372,8 @@ class History(Counters):
     began: float | None = None          # Division.each at that time; None: the gate is shut
     card: int = 0                       # byte-microseconds
     host: int = 0
+    neighbour: int = 0
+    disk: int = 0
 
     def hold(self, now: int, more: int) -> None:
         """Records that the gate opens (`more` is 1) or shuts (-1)."""
@@ -382,7 +386,9 @@ class History(Counters):
         """Adds the memory held since the last call, in byte-microseconds."""
         passed, self.since = now - self.since, now
         self.card += passed * (memory.resident + memory.pinned)
-        self.host += passed * memory.host
+        self.host += passed * (memory.host - memory.borrowed)
+        self.neighbour += passed * memory.borrowed
+        self.disk += passed * memory.disk
 
     def usage(self, memory: Memory, now: int, held: int, waited: int) -> Usage:
         """All totals until now, while the client holds `memory`."""
@@ -391,4 +397,4 @@ class History(Counters):
         return Usage(
             int(self.gpu + running), held, waited, self.turns - self.taken_over,
             self.handovers, self.handover, self.bytes_in, self.bytes_out,
-            self.card // MIB_SECOND, self.host // MIB_SECOND)
+            *(one // MIB_SECOND for one in (self.card, self.host, self.neighbour, self.disk)))

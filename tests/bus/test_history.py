@@ -37,7 +37,7 @@ HOURS = 3600 * SECOND
 
 def usage(seconds: int) -> Usage:
     return Usage(seconds * SECOND, 2 * seconds * SECOND, 3 * SECOND, 4, 2, SECOND // 2, GIB,
-                 2 * GIB, 1024 * 3600, 2048 * 3600)
+                 2 * GIB, 1024 * 3600, 2048 * 3600, 512 * 3600, 256 * 3600)
 
 
 @pytest.fixture
@@ -170,9 +170,10 @@ async def test_history_command_prints_a_table_with_totals(ctl: Run) -> None:
     lines = ended.out.splitlines()
     assert lines[0].endswith("2 GPUs:")
     assert lines[2].split() == ["USER", "GPU-SECONDS", "SHARE", "HELD", "WAITED", "TURNS",
-                                "HAND-OVERS", "IN", "OUT", "GPU-GIBH", "HOST-GIBH"]
+                                "HAND-OVERS", "IN", "OUT", "GPU-GIBH", "HOST-GIBH",
+                                "BORROWED-GIBH", "DISK-GIBH"]
     assert lines[3].split() == ["alice", "30", "0.2%", "1m00s", "6.0s", "8", "4", "2.0G", "4.0G",
-                                "2.00", "4.00"]
+                                "2.00", "4.00", "1.00", "0.50"]
     assert [line.split()[:2] for line in lines[4:]] == [["bob", "5"], ["total", "35"]]
     ended = await ctl("--since", "2h", "--all", "--by", "tenant", "--step", "hour")
     lines = ended.out.splitlines()
@@ -192,7 +193,8 @@ async def test_history_as_json_and_csv_has_exact_units(ctl: Run) -> None:
         "start_usec": 0, "name": "bob", "user": "", "gpu_usec": 5 * SECOND,
         "held_usec": 10 * SECOND, "waited_usec": 3 * SECOND, "turns": 4, "handovers": 2,
         "handover_usec": SECOND // 2, "bytes_in": GIB, "bytes_out": 2 * GIB,
-        "card_mib_sec": 1024 * 3600, "host_mib_sec": 2048 * 3600}
+        "card_mib_sec": 1024 * 3600, "host_mib_sec": 2048 * 3600,
+        "borrowed_mib_sec": 512 * 3600, "disk_mib_sec": 256 * 3600}
     text = (await ctl("--since", "2h", "--all", "--csv", "--by", "tenant", "--step", "day")).out
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [(row["tenant"], row["user"], row["gpu_seconds"]) for row in rows] == [
@@ -200,7 +202,7 @@ async def test_history_as_json_and_csv_has_exact_units(ctl: Run) -> None:
         ("job:7", "bob", "5.000")]
     assert rows[0]["seconds"] == "86400"
     assert rows[0]["start"].endswith("T00:00:00Z")
-    assert rows[0]["gpu_memory_gib_hours"] == "1.000"
+    assert (rows[0]["gpu_memory_gib_hours"], rows[0]["disk_gib_hours"]) == ("1.000", "0.250")
 
 
 async def test_history_of_an_unused_period_says_nothing_was_used(ctl: Run) -> None:

@@ -53,8 +53,8 @@ def test_history_start_must_precede_its_end_and_unknown_steps_are_refused() -> N
 
 
 FOUND: History = history(0, 4 * DAY, DAY, [
-    [0, "", "", DAY // 4, *[0] * 9, {}], [0, "alice", "", DAY, *[0] * 9, {}],
-    [2 * DAY, "bob", "", DAY // 2, *[0] * 9, {}],
+    [0, "", "", DAY // 4, *[0] * 11, {}], [0, "alice", "", DAY, *[0] * 11, {}],
+    [2 * DAY, "bob", "", DAY // 2, *[0] * 11, {}],
 ], "")
 
 

@@ -53,7 +53,7 @@ def used(gpu: int, **more: int) -> Usage:
 PARTIES = st.builds(
     lambda uid, tenant: Party(uid, f"u{uid}", tenant),
     st.integers(0, 6), st.sampled_from(["", "job:1", "job:2", "job:3", "unit:a.service"]))
-USED = st.dictionaries(PARTIES, st.builds(Usage, *[st.integers(0, 1000)] * 10), max_size=25)
+USED = st.dictionaries(PARTIES, st.builds(Usage, *[st.integers(0, 1000)] * 12), max_size=25)
 
 
 @settings(max_examples=50)

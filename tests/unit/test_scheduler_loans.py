@@ -23,7 +23,7 @@ from nvshared.scheduler.events import (
     WrittenBack,
 )
 from nvshared.scheduler.settings import TenantTerms
-from nvshared.units import GIB
+from nvshared.units import GIB, SECOND
 from tests.unit import scheduler_world
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_talk import Talk, writebacks
@@ -270,6 +270,16 @@ def test_hello_after_a_restart_counts_loans_on_the_lender_only() -> None:
     near.tell(Joined(2, memory, lender="GPU-unknown"))
     assert far.scheduler.snapshot().free == 50 * GIB
     assert near.view(2).memory.borrowed == 0
+
+
+def test_usage_divides_swapped_memory_among_host_neighbour_and_disk() -> None:
+    near, _ = pair()
+    near.tell(SettingsChanged(replace(near.settings, disk_budget=100 * GIB)))
+    near.tell(Joined(1, Memory(
+        60 * GIB, 10 * GIB, room=10 * GIB, host=30 * GIB, borrowed=20 * GIB, disk=20 * GIB),
+        commit=60 * GIB, lender=FAR))
+    used = near.scheduler.usage(1, near.now + 10 * SECOND)
+    assert [one // 10_240 for one in used[-4:]] == [10, 10, 20, 20]
 
 
 class Pair:
