@@ -325,3 +325,20 @@ def test_lender_that_is_lost_lends_no_more(site: Site) -> None:
     lost.write_text("GPU-763a7c0e-9d42-4b86-a15f-6e7673686101")
     await_no_loans(lines)
     finish(programs)
+
+
+def test_dirty_loan_of_an_idle_borrower_returns_to_host_memory(site: Site) -> None:
+    _, trace = start(site, "--writeback", "off")
+    idle = site.workload(
+        "--memory", "24MiB", "--chunk", "2MiB", "--until-told", "--cpu-ms", "3000", "--seed", "1",
+        "--json")
+    programs = [idle, *[program(site, seed, None) for seed in (2, 3)]]
+    lines = follow(trace)
+    lent = next(line for line in lines if line.get("pid") == idle.pid and borrowed(line))
+    own = [on_second(site, seed) for seed in (7, 8)]
+    returned = next(line for line in lines if line.get("pid") == idle.pid
+                    and line.get("event") == "evicted" and not borrowed(line))
+    assert lent["memory"]["dirty"] == lent["memory"]["host"] == borrowed(lent)
+    after = returned["memory"]
+    assert after["host"] >= after["allocated"] - after["resident"]
+    finish([*programs, *own])
