@@ -49,6 +49,13 @@ class Answer:
         return next(
             (f"{one.name}: {one.words} ({one.code})" for one in self.steps if one.code), "")
 
+    @property
+    def reason(self) -> str:
+        """Why the process is not in the requested state."""
+        if self.state == "none" and not self.trouble:
+            return "the driver has no state of its process to save, as under MPS"
+        return self.trouble or f"for the driver its process is {self.state}"
+
 
 def parse(said: str) -> Answer:
     """Parses the lines of nvshare-checkpoint. Without the last line the state is "none".

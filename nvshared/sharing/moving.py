@@ -241,7 +241,7 @@ class Moving:
             answer = await self._try(client, "state")
             _require(client)
             if answer.state != "running":
-                raise NvshareError(answer.trouble or f"its process is {answer.state}")
+                raise NvshareError(answer.reason)
             size = await _context_bytes(client)
             began, resident = client.gpu.now, client.memory.resident
             client.set_leaving(True)
@@ -253,7 +253,7 @@ class Moving:
                 await _parkable(client).park(ahead=ahead)
                 answer = await self._ask_until_clear(client)
             if answer.state != "checkpointed":
-                why = answer.trouble or f"its process is {answer.state}"
+                why = answer.reason
                 if not PASSING.intersection(one.code for one in answer.steps):
                     client.unparkable = why
                 raise NvshareError(why)
@@ -342,7 +342,7 @@ class Moving:
                 restored = any(one.name == "restore" and not one.code for one in answer.steps)
                 await self._resume(client, gpu if restored else None)
                 return words
-            words = words or answer.trouble or f"its process is {answer.state}"
+            words = words or answer.reason
         client.parking = PARKED
         client.set_leaving(False)
         return words

@@ -160,7 +160,7 @@ class Unshared:
             return "the host budget has too little left for its memory on the GPU"
         answer = await self.ask(one.peer, pid, "state")
         if answer.state != "running":
-            return answer.trouble or f"for the driver its process is {answer.state}"
+            return answer.reason
         await self._join(gpu, one.peer, size, resident=True, running=True)
         return ""
 

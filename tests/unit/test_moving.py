@@ -13,7 +13,7 @@ import pytest
 from nvshared.errors import NvshareError
 from nvshared.machine.checkpoint import Answer, Step
 from nvshared.machine.nvml import Process, Sample
-from nvshared.scheduler.events import Memory
+from nvshared.scheduler.events import Event, Memory, TermsChanged
 from nvshared.sharing import moving
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
@@ -263,3 +263,17 @@ async def test_move_to_a_card_of_another_kind_or_the_own_card_is_refused_with_th
         with pytest.raises(NvshareError, match=reason):
             await one.move(client, target)
         assert client.parking == ""
+
+
+@pytest.mark.parametrize(("answer", "reason"), [
+    (Answer("none"), "as under MPS"), (Answer("locked"), "for the driver its process is locked"),
+])
+async def test_process_whose_state_the_driver_does_not_save_is_not_evicted(
+    answer: Answer, reason: str
+) -> None:
+    async with parking(answer) as (_, client, one):
+        events: list[Event] = []
+        client.gpu.happens.connect(lambda _, event: events.append(event))
+        with pytest.raises(NvshareError, match=reason):
+            await one.park(client)
+        assert not any(isinstance(one, TermsChanged) and one.terms.suspended for one in events)
