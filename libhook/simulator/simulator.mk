@@ -41,7 +41,7 @@ $(SIMULATOR_TESTS): $(BUILD)/tests/simulator/%: tests/simulator/%.c $(wildcard t
 	@mkdir -p $(@D)
 	$(CC) $(SIMULATOR_CFLAGS) $< -o $@ -L$(SIMULATOR) -l:libcuda.so.1
 
-$(CONFORMANCE): $(wildcard tests/simulator/conformance*.c tests/simulator/*.h) $(SIMULATOR)/libcuda.so.1
+$(CONFORMANCE): tests/simulator/conformance.c $(wildcard tests/simulator/*.h) $(SIMULATOR)/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(SIMULATOR_CFLAGS) $(filter %.c,$^) -o $@ -L$(SIMULATOR) -l:libcuda.so.1
 

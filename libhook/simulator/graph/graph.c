@@ -3,7 +3,10 @@
 
 #include <stdlib.h>
 
+#include "driver/device.h"
+#include "driver/entry.h"
 #include "driver/object.h"
+#include "space/graph_memory.h"
 
 struct graph *graph_from(CUgraph handle)
 {
@@ -24,7 +27,7 @@ struct graph *graph_make(void)
     return graph;
 }
 
-void node_free(struct node *node)
+static void node_free(struct node *node)
 {
     if (node->work.kind == WORK_GRAPH)
         graph_free(node->work.child);
@@ -135,4 +138,133 @@ struct graph *graph_clone(const struct graph *graph)
         for (size_t j = 0; j < graph->nodes[i]->after_count; j++)
             node_depend(clone->nodes[i], graph_counterpart(clone, graph->nodes[i]->after[j]));
     return clone;
+}
+
+/* The entry points of graphs as a whole. */
+
+API(cuGraphCreate, CUgraph *handle, unsigned int flags)
+{
+    ENTER(ENTRY_INIT);
+    if (handle == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *handle = (CUgraph)graph_make();
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphDestroy, CUgraph handle)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || graph->child)
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCKED(engine_lock);
+    graph_free(graph);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphClone, CUgraph *handle, CUgraph original)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(original);
+    if (handle == NULL || graph == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCKED(engine_lock);
+    *handle = (CUgraph)graph_clone(graph);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphDestroyNode, CUgraphNode handle)
+{
+    ENTER(ENTRY_INIT);
+    struct node *node = node_from(handle);
+    if (node == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCKED(engine_lock);
+    struct graph *graph = node->graph;
+    size_t kept = 0;
+    for (size_t i = 0; i < graph->count; i++) {
+        struct node *other = graph->nodes[i];
+        size_t left = 0;
+        for (size_t j = 0; j < other->after_count; j++)
+            if (other->after[j] != node)
+                other->after[left++] = other->after[j];
+        other->after_count = left;
+        if (other != node)
+            graph->nodes[kept++] = other;
+    }
+    graph->count = kept;
+    node_free(node);
+    return CUDA_SUCCESS;
+}
+
+/* The lists that graphs give of themselves: as many as there is room for, and how many there are. */
+static CUresult give_nodes(struct node *const *found, size_t count, CUgraphNode *nodes,
+                           size_t *room)
+{
+    for (size_t i = 0; nodes != NULL && i < *room; i++)
+        nodes[i] = i < count ? (CUgraphNode)found[i] : NULL;
+    if (nodes == NULL || *room > count)
+        *room = count;
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphGetNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || room == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCKED(engine_lock);
+    give_nodes(graph->nodes, graph->count, nodes, room);
+    return CUDA_SUCCESS;
+}
+
+API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
+{
+    ENTER(ENTRY_INIT);
+    struct graph *graph = graph_from(handle);
+    if (graph == NULL || room == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCKED(engine_lock);
+    struct node **roots = calloc(graph->count + 1, sizeof(struct node *));
+    size_t count = 0;
+    for (size_t i = 0; roots != NULL && i < graph->count; i++)
+        if (graph->nodes[i]->after_count == 0)
+            roots[count++] = graph->nodes[i];
+    give_nodes(roots, count, nodes, room);
+    free(roots);
+    return CUDA_SUCCESS;
+}
+
+GETTER(cuGraphNodeGetType, (CUgraphNode handle, CUgraphNodeType *type), ENTRY_INIT, type,
+       node_from(handle) == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS, node_from(handle)->type)
+
+/* What a device's graphs hold of its memory. */
+
+API(cuDeviceGetGraphMemAttribute, CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
+{
+    ENTER(ENTRY_INIT);
+    const struct device *device = device_at(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (value == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT
+        && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
+        return CUDA_ERROR_NOT_SUPPORTED;     /* no high marks */
+    LOCKED(engine_lock);
+    *(cuuint64_t *)value =
+        graph_memory_bytes(device, attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    return CUDA_SUCCESS;
+}
+
+API(cuDeviceGraphMemTrim, CUdevice ordinal)
+{
+    ENTER(ENTRY_INIT);
+    const struct device *device = device_at(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    LOCKED(engine_lock);
+    graph_memory_trim(device);
+    return CUDA_SUCCESS;
 }

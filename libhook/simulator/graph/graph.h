@@ -33,4 +33,3 @@ struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct w
 bool node_depends_on(const struct node *node, const struct node *other);
 CUgraphNodeType node_type_of(const struct work *work);
 void node_depend(struct node *node, struct node *other);
-void node_free(struct node *node);

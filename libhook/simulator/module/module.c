@@ -8,16 +8,44 @@
 #include "module/module.h"
 
 #include <ctype.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver/context.h"
 #include "driver/entry.h"
 #include "driver/object.h"
+#include "engine/kernels.h"
 #include "engine/queue.h"
 #include "space/allocation.h"
 
-const struct function *function_from(CUfunction handle)
+/* A CUfunction, or a CUkernel of a library, which belongs to no context. */
+struct function {
+    const struct kernel *kernel;
+    struct context *context;         /* NULL: a library's */
+    struct module *module;
+};
+
+/* A `.global` array of bytes in device memory. */
+struct variable {
+    char name[64];
+    CUdeviceptr address;
+    size_t size;
+};
+
+struct module {
+    struct context *context;         /* NULL: a library */
+    unsigned long long context_id;   /* an instance's: a primary context may come back as another */
+    struct function *functions;
+    size_t count;
+    struct variable *variables;
+    size_t variable_count;
+    struct module *instances;        /* a library's, one per context that used it */
+    struct module *next;
+};
+
+static const struct function *function_from(CUfunction handle)
 {
     return object_is(handle, OBJECT_FUNCTION) ? (const struct function *)handle : NULL;
 }
@@ -108,7 +136,10 @@ static bool is_empty_program(const char *text)
 
 #define FUNCTIONS 64
 
-CUresult module_load(const char *image, struct context *context, struct module **result)
+static void module_unload(struct module *module);
+
+/* Without a context: a library. */
+static CUresult module_load(const char *image, struct context *context, struct module **result)
 {
     const struct kernel *kernels[FUNCTIONS];
     size_t count;
@@ -163,7 +194,7 @@ static char *read_file(const char *path)
     return text;
 }
 
-CUresult module_load_file(const char *path, struct context *context, struct module **module)
+static CUresult module_load_file(const char *path, struct context *context, struct module **module)
 {
     if (path == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -175,7 +206,7 @@ CUresult module_load_file(const char *path, struct context *context, struct modu
     return result;
 }
 
-void module_unload(struct module *module)
+static void module_unload(struct module *module)
 {
     for (struct module *instance = module->instances, *next; instance != NULL; instance = next) {
         next = instance->next;
@@ -221,7 +252,7 @@ API(cuModuleUnload, CUmodule handle)
     return result;
 }
 
-struct function *module_find(struct module *module, const char *name)
+static struct function *module_find(struct module *module, const char *name)
 {
     for (size_t i = 0; i < module->count; i++)
         if (strcmp(module->functions[i].kernel->name, name) == 0)
@@ -263,4 +294,199 @@ API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, c
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_NOT_FOUND;
+}
+
+/* What functions say of themselves. */
+
+static CUresult attribute_of(int *value, CUfunction_attribute attribute, CUfunction handle)
+{
+    const struct function *function = function_from(handle);
+    if (value == NULL || (int)attribute < 0
+        || attribute > CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    switch ((int)attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+        *value = 1024;
+        break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+        *value = 16;
+        break;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+        *value = 90;
+        break;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+        *value = 49152;
+        break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+        *value = -1;
+        break;
+    default:
+        *value = 0;
+    }
+    return CUDA_SUCCESS;
+}
+
+FORWARD(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction function),
+        ENTRY_CONTEXT, attribute_of(value, attribute, function))
+
+GETTER(cuFuncGetName, (const char **name, CUfunction function), ENTRY_INIT, name,
+       function_from(function) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
+       function_from(function)->kernel->name)
+
+API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t *size)
+{
+    ENTER(ENTRY_INIT);
+    const struct function *function = function_from(handle);
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (offset == NULL || index >= (size_t)function->kernel->parameters)
+        return CUDA_ERROR_INVALID_VALUE;
+    *offset = index * 8;
+    if (size != NULL)
+        *size = 8;
+    return CUDA_SUCCESS;
+}
+
+/* Launches: from the arguments of any entry point to one kind of work. */
+
+/* `extra` is a list of names and values up to the end mark: a buffer and its size. */
+static CUresult from_extra(void *const *extra, const struct kernel *kernel, uint64_t *arguments)
+{
+    const void *buffer = NULL;
+    size_t size = 0;
+    for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            buffer = extra[1];
+        else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+            size = *(const size_t *)extra[1];
+        else
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (buffer == NULL || size < (size_t)kernel->parameters * 8)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(arguments, buffer, (size_t)kernel->parameters * 8);
+    return CUDA_SUCCESS;
+}
+
+CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned block[3],
+                     void *const *parameters, void *const *extra, struct context *context,
+                     struct work *work)
+{
+    const struct function *function = function_from(handle);
+    if (function == NULL
+        || (function->context != NULL && context != NULL && function->context != context->owner))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if ((uint64_t)block[0] * block[1] * block[2] > 1024 || grid[1] > 65535 || grid[2] > 65535
+        || block[2] > 64)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < 3; i++)
+        if (grid[i] == 0 || block[i] == 0)
+            return CUDA_ERROR_INVALID_VALUE;
+    *work = (struct work){
+        .kind = WORK_KERNEL,
+        .launch = {.kernel = function->kernel, .function = handle,
+                   .grid = {grid[0], grid[1], grid[2]}, .block = {block[0], block[1], block[2]}}};
+    if (extra != NULL && parameters != NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (extra != NULL)
+        return from_extra(extra, function->kernel, work->launch.arguments);
+    if (parameters == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (int i = 0; i < function->kernel->parameters; i++)
+        memcpy(&work->launch.arguments[i], parameters[i], sizeof(uint64_t));
+    return CUDA_SUCCESS;
+}
+
+/* Libraries: programs of no context, with an instance in each that uses them. */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;     /* protects the instances */
+
+static struct module *library_from(CUlibrary handle)
+{
+    return object_is(handle, OBJECT_LIBRARY) ? (struct module *)handle : NULL;
+}
+
+API(cuLibraryLoadData, CUlibrary *library, const void *code, CUjit_option *options, void **values,
+    unsigned int count, CUlibraryOption *library_options, void **library_values,
+    unsigned int library_count)
+{
+    ENTER(ENTRY_INIT);
+    (void)options, (void)values, (void)count;
+    (void)library_options, (void)library_values, (void)library_count;
+    return module_load(code, NULL, (struct module **)library);
+}
+
+API(cuLibraryUnload, CUlibrary handle)
+{
+    ENTER(ENTRY_INIT);
+    struct module *library = library_from(handle);
+    if (library == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    module_unload(library);
+    return CUDA_SUCCESS;
+}
+
+API(cuLibraryGetKernel, CUkernel *kernel, CUlibrary handle, const char *name)
+{
+    ENTER(ENTRY_INIT);
+    struct module *library = library_from(handle);
+    if (kernel == NULL || name == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (library == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *kernel = (CUkernel)module_find(library, name);
+    return *kernel != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+GETTER(cuLibraryGetKernelCount, (unsigned int *count, CUlibrary handle), ENTRY_INIT, count,
+       library_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
+       (unsigned)library_from(handle)->count)
+
+/* The library's functions for one context, made when first asked for. */
+static struct module *instance_in(struct module *library, struct context *context)
+{
+    context = context->owner;
+    LOCKED(lock);
+    struct module *instance = library->instances;
+    while (instance != NULL
+           && (instance->context != context || instance->context_id != context->id))
+        instance = instance->next;
+    if (instance == NULL) {
+        instance = calloc(1, sizeof *instance);
+        struct function *functions = calloc(library->count + 1, sizeof *functions);
+        if (instance == NULL || functions == NULL)
+            abort();
+        *instance = (struct module){.context = context, .context_id = context->id,
+                                    .functions = functions, .count = library->count,
+                                    .next = library->instances};
+        for (size_t i = 0; i < library->count; i++) {
+            functions[i] = (struct function){library->functions[i].kernel, context, instance};
+            object_add(&functions[i], OBJECT_FUNCTION);
+        }
+        object_add(instance, OBJECT_MODULE);
+        library->instances = instance;
+    }
+    return instance;
+}
+
+GETTER(cuLibraryGetModule, (CUmodule *module, CUlibrary handle), ENTRY_CONTEXT, module,
+       library_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
+       (CUmodule)instance_in(library_from(handle), context_current()))
+
+API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    const struct function *own = function_from((CUfunction)kernel);
+    if (own == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (own->context == NULL)        /* a library's kernel */
+        own = &instance_in(own->module, context_current())
+                   ->functions[own - own->module->functions];
+    *function = (CUfunction)own;
+    return CUDA_SUCCESS;
 }

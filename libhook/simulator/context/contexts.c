@@ -1,0 +1,609 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How contexts begin, end and become current; primary and green ones; what a context remembers. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/context.h"
+#include "driver/entry.h"
+#include "driver/object.h"
+#include "engine/queue.h"
+#include "space/pool.h"
+#include "stream/capture.h"
+#include "stream/submit.h"
+
+static uint64_t context_cost(void)
+{
+    return size_setting("NVSHARE_SIM_CONTEXT", 8ull << 20);
+}
+
+/* A new or a dead one. With context_lock held, as all below. */
+static CUresult context_enliven(struct context *context, unsigned flags)
+{
+    static _Atomic unsigned long long made;
+    if (context_error() != CUDA_SUCCESS)
+        return context_error();
+    if (context->owner == context && !shared_take(context->device->gpu, context_cost()))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (context->owner == context)
+        shared_count_context(context->device->gpu, 1);
+    context->flags = flags | CU_CTX_MAP_HOST;    /* always on, as the driver says */
+    context->id = atomic_fetch_add(&made, 1) + 1;
+    context->attached = 0;
+    context->cache = CU_FUNC_CACHE_PREFER_NONE;
+    memset(context->limits, 0, sizeof context->limits);
+    context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 8650752;
+    context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+    context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+    context->limits[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 11796480;
+    context->limits[CU_LIMIT_SHMEM_SIZE] = 232448;
+    context->legacy = stream_make(context, CU_STREAM_DEFAULT, 0);
+    context->recorder = stream_make(context, CU_STREAM_NON_BLOCKING, 0);
+    atomic_store(&context->alive, true);
+    if (!context->primary || !object_is(context, OBJECT_CONTEXT))
+        object_add(context, OBJECT_CONTEXT);
+    return CUDA_SUCCESS;
+}
+
+/* Not alive yet; NULL: no memory. */
+static struct context *context_make(struct device *device, bool primary)
+{
+    struct context *context = calloc(1, sizeof *context);
+    if (context == NULL)
+        return NULL;
+    context->device = device;
+    context->primary = primary;
+    context->owner = context;
+    LOCKED(engine_lock);
+    context->next = all_contexts;
+    all_contexts = context;
+    return context;
+}
+
+/* With the allocations' lock held. */
+static void free_allocation(struct allocation *allocation)
+{
+    if (allocation->kind == ALLOCATED_POOL)
+        pool_loses(allocation);
+    else if (allocation->kind == ALLOCATED || allocation->kind == ALLOCATED_IMPORT
+             || allocation->kind == ALLOCATED_VARIABLE)
+        device_free(allocation);
+    else
+        host_free(allocation);
+}
+
+/* Waits for its work, then frees all that it holds. */
+static void context_end(struct context *context)
+{
+    pthread_mutex_lock(&engine_lock);
+    for (struct context *green = all_contexts; green != NULL; green = green->next)
+        if (green != context && green->owner == context && atomic_load(&green->alive)) {
+            pthread_mutex_unlock(&engine_lock);
+            context_end(green);
+            pthread_mutex_lock(&engine_lock);
+        }
+    for (struct stream *stream = context->streams; stream != NULL; stream = stream->next)
+        if (stream->capture != NULL)
+            capture_leave(stream);
+    context_wait(context);
+    atomic_store(&context->alive, false);
+    if (context->gate.stream != NULL)
+        stream_drop(context->gate.stream);
+    context->gate.stream = NULL;
+    for (struct stream *stream = context->streams, *next; stream != NULL; stream = next) {
+        next = stream->next;
+        if (!stream->destroyed)
+            stream_close(stream);
+    }
+    pthread_mutex_unlock(&engine_lock);
+    if (!context->primary)           /* a primary one may become current even so */
+        object_remove(context);
+    if (context->owner != context)
+        return;
+    pthread_mutex_lock(&allocations_lock);
+    allocations_each(context, free_allocation);
+    pthread_mutex_unlock(&allocations_lock);
+    shared_count_context(context->device->gpu, -1);
+    shared_give_back(context->device->gpu, context_cost());
+}
+
+static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal)
+{
+    struct device *device = device_at(ordinal);
+    if (handle == NULL || (flags & ~0xffu) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    pthread_mutex_lock(&context_lock);
+    struct context *context = context_make(device, false);
+    CUresult result = context != NULL ? context_enliven(context, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_unlock(&context_lock);
+    if (result != CUDA_SUCCESS)
+        return result;
+    context_push(context);
+    *handle = (CUcontext)context;
+    return CUDA_SUCCESS;
+}
+
+FORWARD_BOTH(cuCtxCreate, _v2, (CUcontext *context, unsigned int flags, CUdevice device),
+             ENTRY_INIT, create(context, flags, device))
+API(cuCtxCreate_v3, CUcontext *context, CUexecAffinityParam *affinities, int count,
+    unsigned int flags, CUdevice device)
+{
+    ENTER(ENTRY_INIT);
+    if (affinities != NULL || count != 0)
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    return create(context, flags, device);
+}
+
+API(cuCtxCreate_v4, CUcontext *context, CUctxCreateParams *parameters, unsigned int flags,
+    CUdevice device)
+{
+    ENTER(ENTRY_INIT);
+    if (parameters != NULL && parameters->numExecAffinityParams != 0)
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    if (parameters != NULL && parameters->cigParams != NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return create(context, flags, device);
+}
+
+/* As if OpenGL or VDPAU were there and used this device. */
+#define GRAPHICS_API(name, ...)                                                          \
+    API(name, CUcontext *context, unsigned int flags, CUdevice device __VA_ARGS__)       \
+    {                                                                                    \
+        ENTER(ENTRY_INIT);                                                               \
+        return create(context, flags, device);                                           \
+    }
+
+GRAPHICS_API(cuGLCtxCreate)
+GRAPHICS_API(cuGLCtxCreate_v2)
+GRAPHICS_API(cuVDPAUCtxCreate, , unsigned int vdpau __attribute__((unused)),
+             void *lookup __attribute__((unused)))
+GRAPHICS_API(cuVDPAUCtxCreate_v2, , unsigned int vdpau __attribute__((unused)),
+             void *lookup __attribute__((unused)))
+
+static CUresult destroy(CUcontext handle)
+{
+    if (!object_is(handle, OBJECT_CONTEXT))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct context *context = (struct context *)handle;
+    if (context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&context_lock);
+    if (atomic_load(&context->alive)) {
+        /* The work of all contexts there (driver 580 on an H100). */
+        pthread_mutex_lock(&engine_lock);
+        for (struct context *one = all_contexts; one != NULL; one = one->next)
+            if (one->device == context->device && atomic_load(&one->alive))
+                context_wait(one);
+        pthread_mutex_unlock(&engine_lock);
+        context_end(context);
+    }
+    pthread_mutex_unlock(&context_lock);
+    if (context_current() == context)
+        context_pop();
+    return CUDA_SUCCESS;
+}
+
+FORWARD_BOTH(cuCtxDestroy, _v2, (CUcontext context), ENTRY_INIT, destroy(context))
+/* The reference that made it goes last, and the context with it. */
+API(cuCtxDetach, CUcontext handle)
+{
+    ENTER(ENTRY_INIT);
+    if (!object_is(handle, OBJECT_CONTEXT))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct context *context = (struct context *)handle;
+    pthread_mutex_lock(&context_lock);
+    bool attached = context->attached > 0;
+    context->attached -= attached;
+    pthread_mutex_unlock(&context_lock);
+    return attached ? CUDA_SUCCESS : destroy(handle);
+}
+
+API(cuCtxAttach, CUcontext *context, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (context == NULL || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&context_lock);
+    context_current()->attached++;
+    pthread_mutex_unlock(&context_lock);
+    *context = (CUcontext)context_current();
+    return CUDA_SUCCESS;
+}
+
+/* Primary contexts: one for each device, which those who retain it share. */
+
+static CUresult primary_retain(struct device *device)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (device->primary == NULL)
+        device->primary = context_make(device, true);
+    if (device->primary == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    else if (!atomic_load(&device->primary->alive))
+        result = context_enliven(device->primary, device->primary_flags);
+    device->retains += result == CUDA_SUCCESS;
+    return result;
+}
+
+API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
+{
+    ENTER(ENTRY_INIT);
+    struct device *device = device_at(ordinal);
+    if (handle == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    LOCKED(context_lock);
+    CUresult result = primary_retain(device);
+    if (result == CUDA_SUCCESS)
+        *handle = (CUcontext)device->primary;
+    return result;
+}
+
+/* With context_lock held. */
+static void end_primary(struct device *device)
+{
+    if (device->primary != NULL && atomic_load(&device->primary->alive))
+        context_end(device->primary);
+}
+
+/* False: it was not retained. */
+static bool primary_release(struct device *device)
+{
+    bool retained = device->retains > 0;
+    device->retains -= retained;
+    if (device->retains == 0)
+        end_primary(device);
+    return retained;
+}
+
+/* One retain too few is what the first version says nothing of. */
+static CUresult release(CUdevice ordinal, CUresult too_often)
+{
+    struct device *device = device_at(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    LOCKED(context_lock);
+    bool retained = primary_release(device);
+    return retained ? CUDA_SUCCESS : too_often;
+}
+
+FORWARD(cuDevicePrimaryCtxRelease, (CUdevice device), ENTRY_INIT, release(device, CUDA_SUCCESS))
+FORWARD(cuDevicePrimaryCtxRelease_v2, (CUdevice device), ENTRY_INIT,
+        release(device, CUDA_ERROR_INVALID_CONTEXT))
+
+/* Whoever retained it holds it still, empty; only the first version forgets them. */
+static CUresult reset(CUdevice ordinal, bool forget)
+{
+    struct device *device = device_at(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    LOCKED(context_lock);
+    if (forget)
+        device->retains = 0;
+    end_primary(device);
+    return CUDA_SUCCESS;
+}
+
+FORWARD(cuDevicePrimaryCtxReset, (CUdevice device), ENTRY_INIT, reset(device, true))
+FORWARD(cuDevicePrimaryCtxReset_v2, (CUdevice device), ENTRY_INIT, reset(device, false))
+
+static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
+{
+    struct device *device = device_at(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if ((flags & ~0xffu) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCKED(context_lock);
+    device->primary_flags = flags;
+    if (device->primary != NULL)
+        device->primary->flags = flags | CU_CTX_MAP_HOST;
+    return CUDA_SUCCESS;
+}
+
+FORWARD_BOTH(cuDevicePrimaryCtxSetFlags, _v2, (CUdevice device, unsigned int flags), ENTRY_INIT,
+             set_primary_flags(device, flags))
+API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *active)
+{
+    ENTER(ENTRY_INIT);
+    struct device *device = device_at(ordinal);
+    if (flags == NULL || active == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    LOCKED(context_lock);
+    *flags = device->primary_flags;
+    *active = device->primary != NULL && atomic_load(&device->primary->alive);
+    return CUDA_SUCCESS;
+}
+
+/* The calling thread's stack of contexts, from the outside. */
+
+static CUresult push(CUcontext handle)
+{
+    if (handle == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!object_is(handle, OBJECT_CONTEXT))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return context_push((struct context *)handle) ? CUDA_SUCCESS
+                                                  : CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
+}
+
+FORWARD_BOTH(cuCtxPushCurrent, _v2, (CUcontext context), ENTRY_INIT, push(context))
+static CUresult pop(CUcontext *handle)
+{
+    if (context_current() == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (handle != NULL)
+        *handle = (CUcontext)context_current();
+    context_pop();
+    return CUDA_SUCCESS;
+}
+
+FORWARD_BOTH(cuCtxPopCurrent, _v2, (CUcontext *context), ENTRY_INIT, pop(context))
+/* Takes the place of the top of the stack; NULL removes it. */
+API(cuCtxSetCurrent, CUcontext handle)
+{
+    ENTER(ENTRY_INIT);
+    if (handle != NULL && !object_is(handle, OBJECT_CONTEXT))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    context_pop();
+    return handle == NULL || context_push((struct context *)handle)
+        ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
+}
+
+GETTER(cuCtxGetCurrent, (CUcontext *handle), ENTRY_INIT, handle, CUDA_SUCCESS,
+       (CUcontext)context_current())
+
+GETTER(cuCtxGetDevice, (CUdevice *device), ENTRY_INIT, device,
+       context_current() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
+       context_current()->device->ordinal)
+
+GETTER(cuCtxGetDevice_v2, (CUdevice *device, CUcontext handle), ENTRY_INIT, device,
+       context_from(handle) == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
+       context_from(handle)->device->ordinal)
+
+/* Waits for everything in the context; a capture in it is broken by that. */
+static CUresult synchronize(struct context *context)
+{
+    LOCKED(engine_lock);
+    CUresult result = capture_forbids_context(context);
+    if (result == CUDA_SUCCESS)
+        result = context_wait(context);
+    return result;
+}
+
+FORWARD(cuCtxSynchronize, (void), ENTRY_CONTEXT, synchronize(context_current()))
+
+API(cuCtxSynchronize_v2, CUcontext handle)
+{
+    ENTER(ENTRY_INIT);
+    struct context *context = context_from(handle);
+    CUresult result = context_check(context);
+    return result == CUDA_SUCCESS ? synchronize(context) : result;
+}
+
+/* What a context remembers and answers, but does not act upon. */
+
+/* A broken context still answers. */
+GETTER(cuCtxGetFlags, (unsigned int *flags), ENTRY_INIT, flags,
+       context_current() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
+       context_current()->flags)
+
+#define LIMITS (sizeof ((struct context *)0)->limits / sizeof(size_t))
+
+/* What cards of this generation have no limit for. */
+static bool is_unsupported(CUlimit limit)
+{
+    return limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH
+        || limit == CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED;
+}
+
+static CUresult limit_check(CUlimit limit)
+{
+    return (size_t)limit >= LIMITS ? CUDA_ERROR_INVALID_VALUE
+        : is_unsupported(limit) ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_SUCCESS;
+}
+
+API(cuCtxSetLimit, CUlimit limit, size_t value)
+{
+    ENTER(ENTRY_CONTEXT);
+    CUresult result = limit_check(limit);
+    if (result == CUDA_SUCCESS)
+        context_current()->limits[limit] = value;
+    return result;
+}
+
+GETTER(cuCtxGetLimit, (size_t *value, CUlimit limit), ENTRY_CONTEXT, value, limit_check(limit),
+       context_current()->limits[limit])
+
+GETTER(cuCtxGetCacheConfig, (CUfunc_cache *config), ENTRY_CONTEXT, config, CUDA_SUCCESS,
+       context_current()->cache)
+
+API(cuCtxSetCacheConfig, CUfunc_cache config)
+{
+    ENTER(ENTRY_CONTEXT);
+    context_current()->cache = config;
+    return CUDA_SUCCESS;
+}
+
+GETTER(cuCtxGetApiVersion, (CUcontext handle, unsigned int *version), ENTRY_INIT, version,
+       context_from(handle) == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS, 3020)
+
+API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
+{
+    ENTER(ENTRY_CONTEXT);
+    if (least != NULL)
+        *least = 0;
+    if (greatest != NULL)
+        *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+/* Profilers may be told where to begin and to end; there is none. */
+FORWARD(cuProfilerStart, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
+FORWARD(cuProfilerStop, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
+
+API(cuCtxEnablePeerAccess, CUcontext handle, unsigned int flags)
+{
+    ENTER(ENTRY_CONTEXT);
+    struct context *peer = handle != NULL ? context_from(handle) : NULL;
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (peer == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (peer->device == context_current()->device)
+        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    uint32_t bit = 1u << peer->device->ordinal;
+    uint32_t before = atomic_fetch_or(&context_current()->device->peers, bit);
+    return (before & bit) == 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
+API(cuCtxDisablePeerAccess, CUcontext handle)
+{
+    ENTER(ENTRY_CONTEXT);
+    struct context *peer = handle != NULL ? context_from(handle) : NULL;
+    if (peer == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    uint32_t bit = 1u << peer->device->ordinal;
+    uint32_t before = atomic_fetch_and(&context_current()->device->peers, ~bit);
+    return (before & bit) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}
+
+/*
+ * Green contexts: streams of their own on a part of the card's processors. Memory, events and
+ * modules are the primary context's. The part is not simulated.
+ */
+
+#define SMS 132
+#define SMS_LEAST 8                  /* in a part */
+
+struct CUgreenCtx_st {
+    struct context *context;
+};
+
+struct CUdevResourceDesc_st {
+    unsigned sms;
+};
+
+API(cuDeviceGetDevResource, CUdevice ordinal, CUdevResource *resource, CUdevResourceType type)
+{
+    ENTER(ENTRY_INIT);
+    if (resource == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device_at(ordinal) == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (type != CU_DEV_RESOURCE_TYPE_SM)
+        return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    *resource = (CUdevResource){.type = type, .sm = {SMS, SMS_LEAST, SMS_LEAST}};
+    return CUDA_SUCCESS;
+}
+
+/* As many groups as are wanted and fit; NULL `groups`: how many would fit. */
+API(cuDevSmResourceSplitByCount, CUdevResource *groups, unsigned int *count,
+    const CUdevResource *input, CUdevResource *remaining, unsigned int flags, unsigned int least)
+{
+    ENTER(ENTRY_INIT);
+    if (count == NULL || input == NULL || flags > 3)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (input->type != CU_DEV_RESOURCE_TYPE_SM)
+        return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    unsigned size = least <= SMS_LEAST ? SMS_LEAST : (least + SMS_LEAST - 1) / SMS_LEAST * SMS_LEAST;
+    unsigned fitting = input->sm.smCount / size;
+    if (groups == NULL || *count > fitting)
+        *count = fitting;
+    for (unsigned i = 0; groups != NULL && i < *count; i++) {
+        groups[i] = *input;
+        groups[i].sm.smCount = size;
+    }
+    if (remaining != NULL) {
+        *remaining = *input;
+        remaining->sm.smCount -= *count * size;
+    }
+    return CUDA_SUCCESS;
+}
+
+API(cuDevResourceGenerateDesc, CUdevResourceDesc *handle, CUdevResource *resources,
+    unsigned int count)
+{
+    ENTER(ENTRY_INIT);
+    if (handle == NULL || resources == NULL || count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct CUdevResourceDesc_st *description = calloc(1, sizeof *description);
+    if (description == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned i = 0; i < count; i++)
+        description->sms += resources[i].sm.smCount;
+    object_add(description, OBJECT_RESOURCES);
+    *handle = description;
+    return CUDA_SUCCESS;
+}
+
+static CUresult make(struct device *device, CUgreenCtx *green)
+{
+    CUresult result = primary_retain(device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUgreenCtx made = calloc(1, sizeof *made);
+    struct context *context = context_make(device, false);
+    if (made == NULL || context == NULL)
+        abort();
+    context->owner = device->primary;
+    context->green = made;
+    made->context = context;
+    result = context_enliven(context, 0);
+    if (result == CUDA_SUCCESS) {
+        object_add(made, OBJECT_GREEN);
+        *green = made;
+    } else {
+        primary_release(device);
+    }
+    return result;
+}
+
+API(cuGreenCtxCreate, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice ordinal,
+    unsigned int flags)
+{
+    ENTER(ENTRY_INIT);
+    struct device *device = device_at(ordinal);
+    if (green == NULL || flags != CU_GREEN_CTX_DEFAULT_STREAM
+        || !object_is(resources, OBJECT_RESOURCES))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    LOCKED(context_lock);
+    return make(device, green);
+}
+
+API(cuGreenCtxDestroy, CUgreenCtx green)
+{
+    ENTER(ENTRY_INIT);
+    if (!object_is(green, OBJECT_GREEN))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct context *context = green->context;
+    if (context_current() == context)
+        context_pop();
+    LOCKED(context_lock);
+    object_remove(green);
+    if (atomic_load(&context->alive))
+        context_end(context);
+    primary_release(context->device);
+    return CUDA_SUCCESS;
+}
+
+GETTER(cuCtxFromGreenCtx, (CUcontext *context, CUgreenCtx green), ENTRY_INIT, context,
+       object_is(green, OBJECT_GREEN) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT,
+       (CUcontext)green->context)
+
+API(cuGreenCtxStreamCreate, CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
+{
+    ENTER(ENTRY_INIT);
+    if (!object_is(green, OBJECT_GREEN))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return flags != CU_STREAM_NON_BLOCKING ? CUDA_ERROR_INVALID_VALUE
+                                           : stream_new(green->context, flags, priority, stream);
+}
