@@ -258,6 +258,10 @@ class Bus(BaseMessageBus):
             self._dirty.pop(one, None)
         super().unexport(path, interface)
 
+    def announced(self, interface: Interface, name: str) -> Any:
+        """The value of a property that was announced last."""
+        return self._announced[interface][name]
+
     def changed(self, interface: Interface) -> None:
         """Schedules a comparison of the interface's properties, which announces changes."""
         if interface not in self._announced:

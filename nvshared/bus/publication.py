@@ -25,8 +25,8 @@ from nvshared.history import History
 from nvshared.lanes import Run, here
 from nvshared.names import BUS_NAME, LOG_CONTROL_PATH, MANAGER_PATH, client_path, gpu_path
 from nvshared.scheduler import actions
+from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.events import ClientEvent, Event, Ganged, Tick
-from nvshared.scheduler.settings import UNLIMITED
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import take_samples
@@ -68,7 +68,6 @@ class Publication:
         self._connection: BusConnection | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._clients: dict[int, ClientInterface] = {}
-        self._limited: set[int] = set()         # ids of clients with a compute limit
         self._manager = manager
         self._manager_interface = ManagerInterface(manager, history)
         self._bus.export(MANAGER_PATH, self._manager_interface)
@@ -144,16 +143,15 @@ class Publication:
 
         def happened(_now: int, event: Event) -> None:
             if isinstance(event, Tick):         # a Tick with an effect also emits an action
-                for limited in self._limited & gpu.clients.keys():
-                    self._client_changed(limited)       # a compute window's end emits none
+                for id in gpu.clients.keys() & self._clients.keys():
+                    # The end of a compute window emits no action.
+                    if self._bus.announced(self._clients[id], "State") == ClientState.LIMITED:
+                        self._client_changed(id)
             elif isinstance(event, Ganged):
                 for member in event.clients:
                     self._client_changed(member)
             elif isinstance(event, ClientEvent):
                 self._client_changed(event.client)
-
-        def terms_changed(client: Client) -> None:
-            (self._limited.add if _is_limited(client) else self._limited.discard)(client.id)
 
         def reported(client: Client, report: actions.Action) -> None:
             path = client_path(client.id)
@@ -166,7 +164,6 @@ class Publication:
                     self._manager_interface.client_stuck(path, str(report.state), report.waited)
 
         gpu.happened.connect(happened)
-        gpu.terms_changed.connect(terms_changed)
         gpu.decided.connect(lambda _now, action: self._client_changed(action.client))
         gpu.reported.connect(reported)
         gpu.client_new.connect(self._client_new)
@@ -177,14 +174,11 @@ class Publication:
         interface = self._clients[client.id] = ClientInterface(self._manager, client)
         path = client_path(client.id)
         self._bus.export(path, interface)
-        if _is_limited(client):
-            self._limited.add(client.id)
         self._manager_interface.client_new(client.id, path)
 
     def _client_removed(self, client: Client) -> None:
         path = client_path(client.id)
         del self._clients[client.id]
-        self._limited.discard(client.id)
         self._bus.unexport(path)
         self._manager_interface.client_removed(client.id, path)
 
@@ -192,10 +186,6 @@ class Publication:
         interface = self._clients.get(number)
         if interface is not None:
             self._bus.changed(interface)
-
-
-def _is_limited(client: Client) -> bool:
-    return client.terms.in_force.compute_limit < UNLIMITED
 
 
 async def _own(connection: BusConnection, name: str) -> None:

@@ -5,6 +5,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from dbus_next.message import Message
 
 from nvshared.bus import Publication
@@ -166,8 +167,9 @@ async def test_gpu_found_later_is_announced(
     assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]
 
 
-async def test_end_of_a_compute_limit_is_announced_without_an_event(
-    manager: Manager, publication: Publication, other: Peeper
+@pytest.mark.parametrize("limited", ["the client", "its tenant"])
+async def test_end_of_a_compute_window_is_announced_without_an_event(
+    manager: Manager, publication: Publication, other: Peeper, limited: str
 ) -> None:
     client = a_client(manager, manager.gpus[0])
     scheduler = manager.gpus[0].scheduler
@@ -179,7 +181,10 @@ async def test_end_of_a_compute_limit_is_announced_without_an_event(
 
     await other.watch()
     becomes(ClientState.LIMITED)
-    manager.set_terms(client.id, "compute_limit", 50)
+    if limited == "the client":
+        manager.set_terms(client.id, "compute_limit", 50)
+    else:
+        decide(client)
     await announced(publication, other)
     other.signals.clear()
     becomes(ClientState.WAITING)
@@ -187,8 +192,6 @@ async def test_end_of_a_compute_limit_is_announced_without_an_event(
     assert await announced(publication, other) == [
         (client_path(client.id), CLIENT_INTERFACE, {"State": "waiting"})
     ]
-    manager.set_terms(client.id, "compute_limit", 100)
-    await announced(publication, other)
     other.signals.clear()
     manager.gpus[0].decides()
     assert publication._bus._dirty == {}       # for others a tick costs nothing
