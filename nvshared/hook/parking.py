@@ -34,8 +34,8 @@ class ParkedHook:
 
     def __init__(self, send: Callable[[bytes, int | None], None]) -> None:
         """`send`: Wire.send."""
-        self.away = False               # the process is checkpointed
-        self.wanted = False             # a thread of it wants the driver
+        self.checkpointed = False       # the process is checkpointed
+        self.driver_wanted = False      # a thread of it wants the driver
         self.memory = events.Memory()   # the hook's last figures
         self._send = send
         self._held: list[tuple[actions.Order | None, bytes, int | None]] | None = None
@@ -58,7 +58,7 @@ class ParkedHook:
         Raises NvshareError with the hook's reason to refuse. Orders are held back in any case,
         until unpark().
         """
-        self._held, self.wanted = [], False
+        self._held, self.driver_wanted = [], False
         self._answer = asyncio.get_running_loop().create_future()
         self._number += 1
         self._send(protocol.encode_order(OrderRecord(
@@ -75,14 +75,14 @@ class ParkedHook:
 
     def take_over(self) -> None:
         """Marks the client as parked by an earlier daemon."""
-        self._held, self.away = [], True
+        self._held, self.checkpointed = [], True
 
     def unpark(self, gpu: bytes, *, moved: bool = False) -> None:
         """Sends UNPARK, as the process runs on the card with this UUID, then the held orders.
 
         `moved`: the process has moved to another card, so the held orders are dropped.
         """
-        self.away = self.wanted = False
+        self.checkpointed = self.driver_wanted = False
         self._send(protocol.encode_unpark(gpu), None)
         if moved:
             self._drop_held()
@@ -115,7 +115,7 @@ class ParkedHook:
 
     def leave(self) -> list[actions.MoveOrder]:
         """Notes that the process is checkpointed. Returns held orders that need no hook."""
-        self.away = True
+        self.checkpointed = True
         held, self._held = self._held or [], []
         self._held = [one for one in held if not answerable(one[0])]
         return [one for one, _, _ in held if isinstance(one, actions.MoveOrder) and answerable(one)]
@@ -126,15 +126,15 @@ class ParkedHook:
             raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
         # A late reply belongs to an earlier PARK, whose threads have been released since.
         if record.number == self._number and self._answer is not None and not self._answer.done():
-            self.wanted = bool(record.flags & Flag.WANTS)
+            self.driver_wanted = bool(record.flags & Flag.WANTS)
             self._answer.set_result(Park(record.moved))
 
     def adjusted(self, memory: events.Memory) -> events.Memory:
         """Stores the hook's figures. Returns them adjusted for a process that is checkpointed."""
         self.memory = memory
-        if not self.away:
+        if not self.checkpointed:
             return memory
-        pending = memory.pinned + memory.pending if self.wanted else 0
+        pending = memory.pinned + memory.pending if self.driver_wanted else 0
         return replace(memory, resident=0, pinned=0, pending=pending, room=0)
 
 

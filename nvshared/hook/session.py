@@ -246,8 +246,8 @@ class Session:
             self._parked.handle_parked(record)
             return
         wants = record.type is Type.WAKE or bool(record.flags & Flag.WANTS)
-        wakes = self._parked.away and not self._parked.wanted and wants
-        self._parked.wanted |= wants
+        wakes = self._parked.checkpointed and not self._parked.driver_wanted and wants
+        self._parked.driver_wanted |= wants
         if wakes:
             self.client.gpu.expect_context(self.client)
         self.client.gpu.tell(self._event(self.client, record, wants))
@@ -290,19 +290,19 @@ class Session:
         if client is not None:
             client.gpu.leave(client)
 
-    def leave_card(self) -> None:
+    def confirm_checkpoint(self) -> None:
         """Parkable: the process is checkpointed."""
         assert self.client is not None
         orders = self._parked.leave()
         memory = self._parked.adjusted(self._parked.memory)
         self.client.gpu.tell(events.Parked(self.client.id, memory))
-        if self._parked.wanted:
+        if self._parked.driver_wanted:
             self.client.gpu.expect_context(self.client)
             self.client.gpu.tell(events.MemoryChanged(self.client.id, memory, wants=True))
         for order in orders:
             self._answer(order)
 
-    def return_to(self, gpu: GPU) -> None:
+    def resume_on(self, gpu: GPU) -> None:
         """Parkable: the process runs again, on this card."""
         client = self.client
         assert client is not None
@@ -314,7 +314,7 @@ class Session:
             client.gpu.leave(client)
             self.take_over((int.from_bytes(os.urandom(8)) >> 1) + 1)
 
-    def stay(self) -> None:
+    def resume_unparked(self) -> None:
         """Parkable: the process was not checkpointed, and goes on."""
         assert self.client is not None
         self._parked.unpark(self.client.gpu.facts.uuid_bytes)
@@ -335,7 +335,8 @@ class Session:
         if isinstance(order, actions.Limits):
             for packet in protocol.encode_reason(order.reason):
                 self._parked.send(packet)
-        if self._parked.away and isinstance(order, actions.MoveOrder) and parking.answerable(order):
+        if (self._parked.checkpointed and isinstance(order, actions.MoveOrder)
+                and parking.answerable(order)):
             self._answer(order)
             return
         if isinstance(order, actions.Store):
@@ -350,7 +351,7 @@ class Session:
             if page is None:
                 return
         self._parked.send(protocol.encode_order(_record(order)), page, order)
-        if self._parked.away and isinstance(order, actions.Load | actions.Run):
+        if self._parked.checkpointed and isinstance(order, actions.Load | actions.Run):
             assert self.client is not None
             self._manager.moving.wake(self.client)
 
@@ -386,7 +387,7 @@ class Session:
             self.client.parkable = self
             if record.flags & Flag.IS_PARKED:
                 self._parked.take_over()
-                self._parked.wanted = wants
+                self._parked.driver_wanted = wants
             gpu.join(
                 self.client, self._parked.adjusted(memory),
                 running=bool(record.flags & Flag.RUNNING),
@@ -395,7 +396,7 @@ class Session:
                 before=self._moved,
             )
             self._moved = None
-            if self._parked.away:
+            if self._parked.checkpointed:
                 self._manager.moving.take_over(self.client)
         except (NoSuchGPU, GPULost):
             self.client = None

@@ -65,13 +65,13 @@ class Parkable(Protocol):
 
         Raises NvshareError with the reason if it does not."""
 
-    def leave_card(self) -> None:
+    def confirm_checkpoint(self) -> None:
         """Notes that the process has been checkpointed."""
 
-    def stay(self) -> None:
+    def resume_unparked(self) -> None:
         """Lets the program go on, as its process was not checkpointed."""
 
-    def return_to(self, gpu: "GPU") -> None:
+    def resume_on(self, gpu: "GPU") -> None:
         """Lets the program go on, as its process was restored on this card."""
 
 
@@ -159,7 +159,7 @@ class Client:
         self.parkable: Parkable | None = None
         self.parking = ""               # parking, parked or restoring, see moving.py; "": neither
         self.context = 0                # host bytes of its context while it is parked
-        self.leaving = False            # it is suspended, so that it can be parked
+        self.suspended_to_park = False  # it is suspended, so that it can be parked
         self.unparkable = ""            # why the driver can never checkpoint it; "": it may
         self.park_after = 0             # us: earliest time to park it for its idleness
         self.checkpoint_errors: set[str] = set()    # logged since its last success
@@ -205,15 +205,15 @@ class Client:
         self.unparkable, self.moved, self.tries = before.unparkable, before.moved, before.tries
         self.terms = before.terms
 
-    def set_leaving(self, leaving: bool) -> None:
+    def suspend_to_park(self, suspended: bool) -> None:
         """Suspends the client regardless of its terms, until it is parked; False ends that."""
-        self.leaving = leaving
+        self.suspended_to_park = suspended
         self._apply_terms()
 
     def _apply_terms(self) -> None:
         terms = self.terms.in_force
         self.gpu.tell(events.TermsChanged(
-            self.id, replace(terms, suspended=terms.suspended or self.leaving)))
+            self.id, replace(terms, suspended=terms.suspended or self.suspended_to_park)))
 
     @property
     def state(self) -> str:

@@ -41,16 +41,16 @@ PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
 CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a process
 
 CHECK_EVERY = 0.01                      # seconds between checks whether memory has been evicted
-LEAVES_WITHIN = 60.0                    # seconds for the eviction, else the program is not parked
-AGAIN = 2.0                             # seconds between attempts to restore, and the first pause
-AGAIN_MOST = 60.0                       # between failing helpers of an account, which grows to this
-AT_ONCE = 4                             # helpers that run at the same time for an account
+EVICTED_WITHIN = 60.0                   # seconds for the eviction, else the program is not parked
+RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
+RETRY_AFTER_MOST = 60.0                 # seconds: the longest pause between failing helpers
+HELPERS_AT_ONCE = 4                     # helpers that run at the same time for an account
 PARKS_AT_ONCE = 3                       # of idle clients; so a client that wakes finds a helper
 NOT_ASKED = "not asked"                 # in place of a process's state: no helper got the command
 # CUresults after which a later attempt may succeed: CUDA_ERROR_OUT_OF_MEMORY, and NOT_READY, for
 # example because a thread of the process is stopped.
-PASSING = frozenset({2, 600})
-PASSES_IN = 60 * SECOND                 # from a failure to the next attempt to park it as idle
+TEMPORARY_ERRORS = frozenset({2, 600})
+PARK_RETRY_AFTER = 60 * SECOND          # us from a failure to the next attempt under deep-idle
 PACE_LEAST = 256 * MIB                  # smaller evictions are not used to estimate the pace
 IDLE_CHECK_EVERY = 1.0                  # seconds between searches for clients to park
 
@@ -114,7 +114,7 @@ class Moving:
         self._ask, self._run = ask, run
         self._claimed = 0               # bytes of host memory for checkpoints in progress
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
-        self._pace, self._rest = PACE, Average(2 * SECOND, SECOND // 10)
+        self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
         self._pacing: dict[str, _Pacing] = {}   # by account
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -137,7 +137,7 @@ class Moving:
 
     def price(self, client: Client) -> float:
         """Returns the estimated microseconds of a move of the client, by past moves."""
-        return self._rest.value + self._pace.value * client.memory.resident
+        return self._rest_time.value + self._pace.value * client.memory.resident
 
     async def drain(self, gpu: GPU) -> list[tuple[Client, str]]:
         """Moves all clients of a card to others, or parks them.
@@ -154,7 +154,7 @@ class Moving:
     async def _move_anywhere(self, client: Client) -> str:
         """Moves or parks a client. Returns why that failed; "": it did not."""
         why = ""
-        targets = [gpu for gpu in self._homes(client) if gpu is not client.gpu]
+        targets = [gpu for gpu in self._possible_cards(client) if gpu is not client.gpu]
         for target in sorted(targets, key=lambda gpu: -gpu.snapshot().free):
             try:
                 await self.move(client, target)
@@ -204,7 +204,7 @@ class Moving:
         await self._checkpoint(client, ahead=ahead)
         client.parking = PARKED
         self.parked.emit(client)
-        client.set_leaving(False)
+        client.suspend_to_park(False)
 
     async def _move(self, client: Client, target: GPU, why: str) -> None:
         began, resident = client.gpu.now, client.memory.resident
@@ -214,14 +214,14 @@ class Moving:
                 await self._checkpoint(client, ahead=False)
             client.parking = RESTORING
             await _make_room(client, target)
-            others = [gpu for gpu in self._homes(client) if gpu is not target]
+            others = [gpu for gpu in self._possible_cards(client) if gpu is not target]
             words = await self._restore(client, [target, *others])
         finally:
             self.moves -= 1
         if not words:
             client.moved = why
             rest = client.gpu.now - began - self._pace.value * resident
-            self._rest = self._rest.after(max(0.0, rest))
+            self._rest_time = self._rest_time.after(max(0.0, rest))
         if client.parking == PARKED and _parkable(client).has_turn:
             self.wake(client)           # an earlier wake() was a no-op during the move
         if words:
@@ -244,7 +244,7 @@ class Moving:
                 raise NvshareError(answer.reason)
             size = await _context_bytes(client)
             began, resident = client.gpu.now, client.memory.resident
-            client.set_leaving(True)
+            client.suspend_to_park(True)
             await _wait_until_evicted(client, ahead=ahead)
             if resident >= PACE_LEAST:
                 self._pace = self._pace.after((client.gpu.now - began) / resident)
@@ -254,20 +254,20 @@ class Moving:
                 answer = await self._ask_until_clear(client)
             if answer.state != "checkpointed":
                 why = answer.reason
-                if not PASSING.intersection(one.code for one in answer.steps):
+                if not TEMPORARY_ERRORS.intersection(one.code for one in answer.steps):
                     client.unparkable = why
                 raise NvshareError(why)
         except NvshareError as error:
             client.parking = ""
-            client.park_after = client.gpu.now + PASSES_IN
+            client.park_after = client.gpu.now + PARK_RETRY_AFTER
             if _is_there(client):
                 if asked:
-                    _parkable(client).stay()
-                client.set_leaving(False)
+                    _parkable(client).resume_unparked()
+                client.suspend_to_park(False)
             raise NvshareError(f"{client} cannot be parked: {error.message}") from error
         client.context = size
         client.gpu.capacity.forget(client.id)
-        _parkable(client).leave_card()
+        _parkable(client).confirm_checkpoint()
 
     @contextlib.asynccontextmanager
     async def _host_memory(self, client: Client, size: int) -> AsyncIterator[None]:
@@ -307,7 +307,7 @@ class Moving:
             answer = await self._try(client, "wake")
             if answer.state == "running":
                 raise NvshareError("nvshare-checkpoint was ended before it was done")
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_AFTER)
         _require(client)
         return answer
 
@@ -321,11 +321,11 @@ class Moving:
 
     async def _wake(self, client: Client) -> None:
         while _is_there(client):
-            words = await self._restore(client, self._homes(client))
+            words = await self._restore(client, self._possible_cards(client))
             if client.parking != PARKED or not _is_there(client):
                 return
             logger.debug("%s cannot be restored yet: %s", client, words)
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_AFTER)
             client.parking = RESTORING
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
@@ -344,7 +344,7 @@ class Moving:
                 return words
             words = words or answer.reason
         client.parking = PARKED
-        client.set_leaving(False)
+        client.suspend_to_park(False)
         return words
 
     async def _resume(self, client: Client, gpu: GPU | None) -> None:
@@ -359,9 +359,9 @@ class Moving:
         moved = gpu is not client.gpu
         client.parking, client.context = "", 0
         self.woken.emit(client, gpu)
-        _parkable(client).return_to(gpu)
+        _parkable(client).resume_on(gpu)
         if not moved:
-            client.set_leaving(False)
+            client.suspend_to_park(False)
 
     async def _find(self, client: Client) -> None:
         answer = await self._try(client, "state")
@@ -377,7 +377,7 @@ class Moving:
         if _parkable(client).has_turn:
             self.wake(client)
 
-    def _homes(self, client: Client) -> list[GPU]:
+    def _possible_cards(self, client: Client) -> list[GPU]:
         """Returns the cards on which the client may be restored, its own first unless lost."""
         others = [gpu for gpu in self._gpus if gpu is not client.gpu and not gpu.lost
                   and _same_kind(client.gpu, gpu)]
@@ -392,21 +392,22 @@ class Moving:
 
 
 class _Pacing:
-    """Bounds the helpers of one account: AT_ONCE at a time, and one per minute if they fail.
+    """Bounds the helpers of one account: so many at a time, and one per minute if they fail.
 
     Otherwise clients that falsely claim to be parked could keep many helpers running.
     """
 
     def __init__(self) -> None:
         self.failures = 0               # helpers in a row that returned no state of a process
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(HELPERS_AT_ONCE)
 
     @contextlib.asynccontextmanager
     async def next(self) -> AsyncIterator["_Pacing"]:
         """Returns when the next helper may be used. Pauses start after two failures in a row."""
-        async with self._places:
+        async with self._slots:
             if self.failures > 1:
-                await asyncio.sleep(min(AGAIN * 2 ** min(self.failures - 2, 10), AGAIN_MOST))
+                pause = RETRY_AFTER * 2 ** min(self.failures - 2, 10)
+                await asyncio.sleep(min(pause, RETRY_AFTER_MOST))
             yield self
 
 
@@ -471,10 +472,10 @@ def _same_kind(one: GPU, other: GPU) -> bool:
 async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
     """Returns when all but pinned memory has been evicted, and no order is unanswered.
 
-    Raises NvshareError after LEAVES_WITHIN, or, if `ahead`, once the client wants the card.
+    Raises NvshareError after EVICTED_WITHIN, or, if `ahead`, once the client wants the card.
     """
     try:
-        async with asyncio.timeout(LEAVES_WITHIN):
+        async with asyncio.timeout(EVICTED_WITHIN):
             while True:
                 _require(client)
                 if client.gpu.lost:
@@ -507,11 +508,11 @@ def free_host_memory(pid: int) -> int:
 async def _make_room(client: Client, target: GPU) -> None:
     """Waits until the target has evicted enough memory for the client's context.
 
-    After LEAVES_WITHIN the restore is tried nevertheless.
+    After EVICTED_WITHIN the restore is tried nevertheless.
     """
     target.expect_context(client)
     try:
-        async with asyncio.timeout(LEAVES_WITHIN):
+        async with asyncio.timeout(EVICTED_WITHIN):
             while (not target.lost                  # noqa: ASYNC110
                    and sum(target.occupied.values()) > target.capacity.bytes):
                 await asyncio.sleep(CHECK_EVERY)

@@ -45,7 +45,7 @@ TERM = "unshared"
 SETTLED = 3                             # samples with a process; the library sends HELLO before
 LATER = 20                              # samples until a process is considered again
 EVERY = 1.0                             # seconds between samples of cards without clients
-AGAIN = 2.0                             # seconds between attempts of a step of unknown result
+RETRY_AFTER = 2.0                       # seconds between attempts of a step of unknown result
 OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801   # CUresult
 WORDS = "it has no libnvshare.so: the driver checkpoints it between its turns"
 MPS = "nvidia-cuda-mps"                 # first 15 characters of nvidia-cuda-mps-server, -control
@@ -280,7 +280,7 @@ class StandIn:
                 self._leave("" if answer.state == "none" else "the driver could not restore it")
             if answer.state in states:
                 return answer
-            await asyncio.sleep(AGAIN)
+            await asyncio.sleep(RETRY_AFTER)
 
     async def _stop(self) -> None:
         answer = await self._try("hold", "running", "locked", "checkpointed")

@@ -38,14 +38,14 @@ class QuietHook:
     async def park(self, *, ahead: bool) -> None:
         """As Parkable.park."""
 
-    def leave_card(self) -> None:
-        """As Parkable.leave_card."""
+    def confirm_checkpoint(self) -> None:
+        """As Parkable.confirm_checkpoint."""
 
-    def stay(self) -> None:
-        """As Parkable.stay."""
+    def resume_unparked(self) -> None:
+        """As Parkable.resume_unparked."""
 
-    def return_to(self, gpu: GPU) -> None:
-        """As Parkable.return_to."""
+    def resume_on(self, gpu: GPU) -> None:
+        """As Parkable.resume_on."""
 
 
 def test_pacing_pauses_for_longer_with_each_failure_up_to_a_minute(
@@ -87,7 +87,7 @@ def test_pacing_bounds_simultaneous_calls_of_helpers() -> None:
         await asyncio.gather(*[ask() for _ in range(100)])
 
     asyncio.run(ask_many())
-    assert max(most) == moving.AT_ONCE
+    assert max(most) == moving.HELPERS_AT_ONCE
 
 
 def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal() -> None:
@@ -110,7 +110,7 @@ def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal() -> Non
             await one.park(client, ahead=True)
         assert not client.unparkable
         assert not one._is_idle_for_long(client)
-        time.pass_by(moving.PASSES_IN)
+        time.pass_by(moving.PARK_RETRY_AFTER)
         assert one._is_idle_for_long(client)
 
     asyncio.run(park_and_idle())
@@ -151,19 +151,19 @@ async def test_idle_client_whose_hook_refuses_is_not_parked_again_soon(
         with pytest.raises(NvshareError, match="do not rest"):
             await one.park(client, ahead=True)
         assert not one._is_idle_for_long(client)
-        time.pass_by(moving.PASSES_IN)
+        time.pass_by(moving.PARK_RETRY_AFTER)
         assert one._is_idle_for_long(client)
 
 
 async def test_park_fails_once_the_card_is_lost_during_the_eviction() -> None:
     async with parking(memory=Memory(allocated=GIB, resident=GIB, room=GIB)) as (_, client, one):
         park = asyncio.create_task(one.park(client))
-        while not client.leaving:           # noqa: ASYNC110
+        while not client.suspended_to_park:  # noqa: ASYNC110
             await asyncio.sleep(0)
         client.gpu.lose("it fell off the bus")
         with pytest.raises(NvshareError, match="gpu0 is lost"):
             await park
-        assert (client.parking, client.leaving) == ("", False)
+        assert (client.parking, client.suspended_to_park) == ("", False)
 
 
 async def test_park_of_a_client_that_ends_meanwhile_fails_as_it_has_ended() -> None:
@@ -200,7 +200,7 @@ async def test_client_is_parked_only_if_the_host_has_memory_for_its_context(
 async def test_failing_helper_is_one_error_with_its_words_until_it_succeeds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(moving, "AGAIN", 0)
+    monkeypatch.setattr(moving, "RETRY_AFTER", 0)
 
     def errors() -> list[str]:
         return [one.getMessage() for one in caplog.records if one.levelno == logging.ERROR]

@@ -42,7 +42,7 @@ async def play(
     """Reports to the scheduler about a process of 10 GiB after orders, by scripted answers."""
     time = Time()
     script(monkeypatch)
-    monkeypatch.setattr(unshared, "AGAIN", 0.0)
+    monkeypatch.setattr(unshared, "RETRY_AFTER", 0.0)
     monkeypatch.setattr(unshared, "free_host_memory", lambda _pid: room)
     gpu = GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
     heard: list[Event] = []
