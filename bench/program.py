@@ -52,7 +52,7 @@ class Program:
         return last
 
     def receive(self) -> dict[str, Any]:
-        """The next line. Raises NvshareError if there comes none within PATIENCE."""
+        """The next line. Raises NvshareError if none comes within PATIENCE."""
         assert self._process.stdout is not None
         limit, file = time.monotonic() + PATIENCE, self._process.stdout.fileno()
         while b"\n" not in self._buffer:

@@ -22,7 +22,7 @@ PAGES = ("README.md", "packaging/README.md", *sorted(
 
 CALL = "pages.block"
 OUTPUT = "output of a command"
-# Page and beginning of each block that no test runs, and the reason.
+# Page and first words of each block that no test runs, and the reason.
 NOT_RUN: dict[tuple[str, str], str] = {
     ("docs/lab-server.md", "apt-get install ./nvshared"):
         "each test of the system level does so, with options of apt that ask nobody",

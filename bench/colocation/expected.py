@@ -37,8 +37,8 @@ class _Model:
     room: float                         # that is free, in notebooks
     now: float = 0.0
     waiting: list[int] = field(default_factory=list)
-    coming: dict[int, float] = field(default_factory=dict)      # seconds of the bus that are left
-    computing: dict[int, float] = field(default_factory=dict)   # and of the card
+    coming: dict[int, float] = field(default_factory=dict)      # seconds left on the bus,
+    computing: dict[int, float] = field(default_factory=dict)   # and of the card, by notebook
 
     def run(self) -> list[list[float]]:
         """Simulate until all cells have ended."""

@@ -16,7 +16,7 @@ from nvshared.control.connection import ControlConnection
 from nvshared.dbus import START, size
 from nvshared.names import BUS_NAME, MANAGER_PATH
 
-AHEAD = 4                               # questions without an answer
+AHEAD = 4                               # requests sent before their replies are read
 EVERYTHING = Call(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects")
 
 

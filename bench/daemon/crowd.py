@@ -54,7 +54,7 @@ class Client:
         self.say(Type.MEMORY, flags=Flag.WANTS)
 
     def hear(self) -> int:
-        """Takes one record, obeys it, and returns its type."""
+        """Receive one record, obey it, and return its type."""
         packet = self.socket.recv(SIZE + 1)
         if not packet:
             raise ConnectionError("the daemon ended a connection")

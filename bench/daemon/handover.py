@@ -84,7 +84,7 @@ def _hand_over(crowd: Crowd, holder: Client) -> tuple[Client, float, float]:
     crowd.until(heard)
     ended = time.perf_counter_ns()
     holder.want()
-    crowd.ask(holder)                   # the daemon is done with that, too
+    crowd.ask(holder)                   # the daemon has handled the request, too
     return following[0], (ended - began) / 1e3, (ended - stop_received) / 1e3
 
 

@@ -24,7 +24,7 @@ from bench.handover.undisturbed import ALONE, LOADS, Load
 from bench.trace import Line
 from nvshared.units import GIB
 
-NEARLY_ALL = 0.85                       # of the second card
+NEARLY_ALL = 0.85                       # part of the second card in use
 PER_32_GIB = 100                        # ms
 MODES = ("auto", "off")
 LOSS = {"memory-bound": 2.0, "compute-bound": 0.5}      # percent, at most

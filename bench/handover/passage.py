@@ -91,7 +91,7 @@ def common(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Microseconds in all, of spans that do not overlap."""
+    """Total of spans that do not overlap; microseconds."""
     return sum(end - begin for begin, end in spans)
 
 

@@ -61,8 +61,8 @@ class Outcome:
     pid: int
     started: int                        # microseconds of CLOCK_MONOTONIC, as the next
     steps: tuple[int, ...]              # when each of its steps ended
-    right: bool                         # every word is what the CPU computes
-    message: str                        # its last words if it ended otherwise
+    right: bool                         # every word equals the CPU's result
+    message: str                        # end of its output if it failed
 
 
 @dataclass(frozen=True, slots=True)

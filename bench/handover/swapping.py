@@ -25,7 +25,7 @@ QUANTUM = 1.0                           # seconds
 
 
 def two_large(card: Card, examined: bool) -> Result:
-    """`examined`: whether the library looks what need not be copied."""
+    """`examined`: whether the library searches for memory that need not be copied."""
     programs = tasks(card, 2, LARGE)
     trace, outcomes = run(card, programs, "100%", QUANTUM, examined=examined)
     found = figures(handovers(trace))

@@ -22,7 +22,7 @@ from nvshared.errors import NvshareError
 
 EACH = 0.6                              # of the card
 CHUNK = 256 << 20
-STEP = 0.4                              # seconds
+STEP = 0.4                              # seconds of computing
 TRIED = 32                              # rounds of computing in a step, to find how many that are
 PATIENCE = 2.5                          # times as long as one after the other takes
 QUANTA = (10, 2)                        # seconds

@@ -17,7 +17,7 @@ from nvshared.errors import NvshareError
 PROGRAM = ROOT / "build" / "bench-shares" / "load"
 FIRST_USER = 64001                      # a number that no account should have
 BINS = 10                               # in a second
-SOON = 0.3                              # seconds until all have read when to begin
+SOON = 0.3                              # seconds until all programs have read the time of the start
 WORDS, SIMULATED_WORDS = 1 << 19, 1 << 6
 PASSED, WORD, CHUNK = 64, 8, 8          # words passed over for each; bytes of one; blocks
 

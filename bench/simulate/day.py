@@ -41,7 +41,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of some tenants, or of all; seconds, GiB and parts of the time that all cards have."""
+    """Figures of some or all tenants; seconds, GiB and parts of the cards' whole time."""
 
     tenants: int
     asked: float

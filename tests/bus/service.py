@@ -105,7 +105,7 @@ def a_timer() -> Timer:
 
 
 def a_manager(store: StateFile | None = None, tenancy: Tenancy | None = None) -> Manager:
-    """With two GPUs whose schedulers do as they are told."""
+    """A manager with two GPUs and scripted schedulers."""
     manager = Manager(
         lambda: DEFAULTS, monotonic, a_timer(), store=store, tenancy=tenancy)
     for facts in (FACTS, OTHER):
@@ -137,7 +137,7 @@ def decide(client: Client, *actions: Action, holders: Sequence[Client] | None = 
 
 
 class Peeper:
-    """A caller that uses dbus-next."""
+    """A D-Bus caller based on dbus-next."""
 
     def __init__(self, bus: MessageBus) -> None:
         self.bus = bus
@@ -161,7 +161,7 @@ class Peeper:
         return reply
 
     async def result(self, member: str, *rest: Any, **more: Any) -> Any:
-        """The only value of an answer that is no error."""
+        """The only value of a successful reply."""
         reply = await self.call(member, *rest, **more)
         assert reply.message_type is MessageType.METHOD_RETURN, reply.body
         (value,) = reply.body

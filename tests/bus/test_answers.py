@@ -36,7 +36,7 @@ class Library(Interface):
 
 
 class SlowBus:
-    """Takes an answer when it is told to."""
+    """A bus that takes each reply on request."""
 
     take: Callable[[Received], None]
 
@@ -66,7 +66,7 @@ def a_call(sender: str) -> Received:
 
 def a_library(slow: SlowBus) -> Bus:
     async def refresh() -> None:
-        """There is nothing to refresh."""
+        """Refresh nothing."""
 
     bus = Bus(refresh, here, polkit=False)
     bus.export(MANAGER_PATH, Library(NAME))

@@ -53,7 +53,7 @@ class Polkit(Peeper):
         self.silent = self.hangs = False
         self.agent: Path | None = None  # an agent asks for passwords while this file exists
         self.was_asked, self.was_cancelled = asyncio.Event(), asyncio.Event()
-        self.pending: dict[str, Message] = {}       # by the names that they may be cancelled by
+        self.pending: dict[str, Message] = {}       # by their cancellation ids
         self.asked: list[tuple[str | None, str, int]] = []      # caller, action, flags
         bus.add_message_handler(self._answer)
 
@@ -218,7 +218,7 @@ async def all_asked(polkit: Polkit) -> None:
 
 
 async def refused(calls: list[asyncio.Task[Message]], number: int) -> None:
-    """So many of the calls are refused, as too many wait."""
+    """Wait until this number of calls are refused, as too many wait."""
     while sum(call.done() for call in calls) < number:
         await asyncio.wait(
             [call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
@@ -228,7 +228,7 @@ async def refused(calls: list[asyncio.Task[Message]], number: int) -> None:
 
 
 def change(caller: Peeper, number: int) -> list[asyncio.Task[Message]]:
-    """So many calls that ask for a password."""
+    """Send this number of calls that need a password."""
     return [
         asyncio.ensure_future(caller.call("SetTQ", "u", [5], flags=PASSWORD))
         for _ in range(number)
@@ -338,7 +338,7 @@ async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
         for message in polkit.pending.values():
             await polkit.bus.send(Message.new_method_return(
                 message, "(bba{ss})", [[False, False, {}]]))
-        await caller.result("ListGPUs")     # by then the answers have come
+        await caller.result("ListGPUs")     # answered after the earlier replies
         assert (await caller.call("SetTQ", "u", [5])).message_type is MessageType.METHOD_RETURN
 
 

@@ -428,7 +428,7 @@ async def test_command_without_a_daemon_says_how_to_start_nvshared(private: Priv
 
 @pytest.mark.parametrize("verb", ["status", "doctor", "clients", "set-tq"])
 async def test_nvsharectl_never_starts_a_daemon_by_bus_activation(verb: str) -> None:
-    """A service that has failed would be started again by each look at it."""
+    """Otherwise each command would start a failed service again."""
     with private_bus() as bus:
         bus.stop()
         (bus.folder / "com.nvshare.service").write_text(

@@ -42,7 +42,7 @@ def usage(seconds: int) -> Usage:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With the history of an hour ago."""
+    """A folder with a history of an hour ago."""
     store = Store(tmp_path / "history.db", 0)
     first = {ALICE: usage(20), JOB: usage(10)}
     store.add([(THEN, {FACTS.uuid: first, OTHER.uuid: {BOB: usage(5)}})])

@@ -32,7 +32,7 @@ OPEN = {
 
 
 def plain(element: ElementTree.Element) -> object:
-    """An element without comments, blanks and the order of what is in it."""
+    """An element without comments, blanks and the order of its children."""
     return (
         element.tag,
         tuple(sorted(element.attrib.items())),

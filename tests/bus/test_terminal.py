@@ -51,7 +51,7 @@ async def on_a_terminal(
     def more() -> bytes:
         try:
             return os.read(ours, 4096)
-        except OSError:                 # Linux' way of saying that the other end is closed
+        except OSError:                 # EIO on Linux: the other end is closed
             return b""
 
     waiting = [*steps, *([(until, keys)] if keys else [])]

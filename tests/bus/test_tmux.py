@@ -47,7 +47,7 @@ class Tmux:
         return said.decode()
 
     async def lines(self) -> list[str]:
-        """What is seen."""
+        """The visible lines."""
         return (await self("capture-pane", "-p")).splitlines()
 
     async def until(self, *words: str, first: str = "", last: str = "") -> list[str]:
@@ -65,12 +65,12 @@ class Tmux:
         raise AssertionError(f"{words} are not all seen:\n" + "\n".join(seen))
 
     async def strike(self, *keys: str) -> None:
-        """By tmux' names: Down, Enter, Escape, C-l, or characters."""
+        """Send keys by the names of tmux: Down, Enter, Escape, C-l, or characters."""
         for key in keys:
             await self("send-keys", key)
 
     async def size(self, width: int, height: int) -> None:
-        """Of the window, from now on."""
+        """Set the size of the window."""
         await self("resize-window", "-x", str(width), "-y", str(height))
 
 

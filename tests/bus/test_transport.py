@@ -40,11 +40,11 @@ class Bus:
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
 
     async def receive(self, length: int) -> bytes:
-        """So many bytes, or fewer at a time."""
+        """Receive at most this number of bytes."""
         return await asyncio.get_running_loop().sock_recv(self.socket, length)
 
     async def called(self, times: int = 1) -> list[Received]:
-        """So many calls."""
+        """Wait for this number of calls."""
         async with asyncio.timeout(600):
             while len(self.calls) < times:
                 self._came.clear()
@@ -54,7 +54,7 @@ class Bus:
 
 @pytest.fixture
 async def bus() -> AsyncIterator[Bus]:
-    """Our buffer is much smaller than what is to go out."""
+    """A bus connection with a send buffer much smaller than the messages."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     theirs.setblocking(False)
@@ -171,7 +171,7 @@ async def test_invalid_message_ends_the_connection(bus: Bus, nonsense: bytes) ->
 
 
 def a_signal(number: int) -> Message:
-    """One message of many."""
+    """A signal with this number."""
     return Message.new_signal(MANAGER_PATH, MANAGER_INTERFACE, "News", "s", [str(number)])
 
 

@@ -183,7 +183,7 @@ class ApiServer:
         return one
 
     def remove_slice(self, name: str) -> None:
-        """As kubelet does with all when it starts."""
+        """Delete a slice, as kubelet does with all slices when it starts."""
         with self.news:
             self._tell("DELETED", self.slices.pop(name), SLICES)
 
@@ -196,7 +196,7 @@ class ApiServer:
             self.news.notify_all()
 
     def listed(self, path: str) -> list[dict[str, Any]]:
-        """All objects there."""
+        """All objects at a path."""
         return [*map(_shown, self.pods.values())] if path == PODS else [*self.slices.values()]
 
 
@@ -206,7 +206,7 @@ def _shown(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One conversation."""
+    """Handler of one HTTP connection."""
 
     api: ClassVar[ApiServer]
 
@@ -348,4 +348,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing on stderr."""
+        """Log nothing."""

@@ -61,7 +61,7 @@ class Attack:
         return made
 
     def crowd(self) -> list[socket.socket]:
-        """As many connections as it may have."""
+        """Open as many connections as the attacker may have."""
         return [one for _ in range(self.width) if (one := self.connect()) is not None]
 
     def registered(self) -> list[socket.socket]:
@@ -266,7 +266,7 @@ ATTACKS: dict[str, Callable[[Attack], Iterator[None]]] = {
 
 
 def main() -> None:
-    """The program."""
+    """Run the attack named on the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("attack", choices=[*ATTACKS, *BUS_ATTACKS])
     parser.add_argument("address")

@@ -20,7 +20,7 @@ AT_ONCE = 100                           # messages of one round
 
 
 class Caller:
-    """One connection to the bus, as far as an attacker needs it."""
+    """A connection to the bus with the operations of an attacker."""
 
     def __init__(self, address: str) -> None:
         """`address` is that of the bus. Raises OSError if the bus will not have us."""
@@ -60,7 +60,7 @@ Messages = Callable[[Caller, random.Random], bytes]
 
 
 def flood(address: str, width: int, messages: Messages, *, hear: bool) -> Iterator[None]:
-    """Repeats a message on so many connections; connects again where the bus ends one."""
+    """Repeat a message on `number` connections, and reconnect when the bus ends one."""
     dice = random.Random(width)
     callers: list[Caller | None] = [None] * width
     while True:
@@ -129,7 +129,7 @@ def oddities(caller: Caller, dice: random.Random) -> bytes:
     return made()
 
 
-# By name: the messages, and whether the answers are read.
+# By name of the attack: the messages, and whether replies are read.
 BUS_ATTACKS: dict[str, tuple[Messages, bool]] = {
     "change_settings": (change, True),
     "change_settings_deaf": (change, False),

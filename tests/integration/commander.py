@@ -33,7 +33,7 @@ from tests.integration.fakehook import PATIENCE
 
 @dataclass(slots=True)
 class Hook:
-    """One connection, as this side knows it."""
+    """State of one connection in the commander."""
 
     connection: socket.socket
     memory: Memory = Memory()
@@ -66,7 +66,7 @@ class Hook:
 
     @property
     def lacks_memory(self) -> bool:
-        """It may run and cannot."""
+        """True if the program has the turn and lacks memory on the card."""
         return self.running and not self.whole
 
 
@@ -111,7 +111,7 @@ class Commander:
         return listener
 
     def restart(self) -> None:
-        """As if killed: everything this side knew is gone, the programs go on."""
+        """Restart the daemon's side without any state; the programs continue."""
         before = len(self.hooks)
         for hook in self.hooks:
             hook.connection.close()
@@ -178,7 +178,7 @@ class Commander:
         if hook.lacks_memory and not hook.moves:
             if hook.room + free >= hook.need:
                 slack = min(hook.room + free - hook.need, 8 * MIB)
-                # Never less than it has: it runs, and may take that before it hears of this.
+                # Never less than the client has: it runs, and may use that before it receives this.
                 room = hook.need + self.random.choice((0, 0, slack))
                 self._load(hook, max(room, hook.room), free)
             else:
@@ -234,7 +234,7 @@ class Commander:
         self.send(hook, OrderRecord(Type.STOP))
 
     def _yield(self, hook: Hook) -> None:
-        """Also to clients without an open move."""
+        """Send YIELD, also to clients without an open move."""
         hook.cut.update(order.number for order in hook.moves)
         self.send(hook, OrderRecord(Type.YIELD, number=self.number))
 
@@ -268,7 +268,7 @@ class Commander:
         self.store(hook, OrderRecord(Type.STORE, number=self.number, writeback=size))
 
     def store(self, hook: Hook, order: OrderRecord) -> None:
-        """With a file, if it has none."""
+        """Send STORE, with a file if the client has none."""
         if hook.has_file or order.writeback == 0:
             self.send(hook, order)
             return
@@ -296,7 +296,7 @@ class Commander:
             self.move(hook, OrderRecord(Type.LOAD, self._ahead(), room=step, host=host))
 
     def receive(self, timeout: float) -> bool:
-        """Handles all records that arrive within so many seconds. False: none did."""
+        """Handle all records that arrive within this time. False: none arrived."""
         readable, _, _ = select.select(
             [self._listener, *(hook.connection for hook in self.hooks)], [], [], timeout)
         for ready in readable:

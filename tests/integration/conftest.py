@@ -128,7 +128,7 @@ class Site:
         return hook
 
     def wanting(self, size: int, card: int = 0) -> Hook:
-        """The same, and it has allocated so many bytes and wants the card."""
+        """A client that has also allocated these bytes and wants the card."""
         hook = self.hook(card)
         answer = hook.hello()
         assert answer is not None
@@ -322,7 +322,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], None]:
-    """wait_until."""
+    """The function wait_until."""
     return wait_until
 
 

@@ -33,7 +33,7 @@ LONGER_THAN_A_WRONG_DRAIN = 0.5         # seconds
 
 
 class FakeDaemon:
-    """Keeps all reports in `said`, and grants all commit requests."""
+    """A played daemon that keeps reports in `said` and grants all commit requests."""
 
     def __init__(
         self, site: Site, room: int = 512 * MIB, *, host: int = PLENTY, total: int = 0,
@@ -85,14 +85,14 @@ class FakeDaemon:
         return int.from_bytes(unread, sys.byteorder) == 0
 
     def send_at_once(self, program: Program, *orders: OrderRecord) -> None:
-        """All orders are in the socket before the program reads the first."""
+        """Send all orders in one write, before the program reads the first."""
         program.popen.send_signal(signal.SIGSTOP)
         os.waitpid(program.popen.pid, os.WUNTRACED)
         self.send(*orders)
         program.popen.send_signal(signal.SIGCONT)
 
     def receive(self) -> ReportRecord:
-        """The next record. Answers a question about a commit."""
+        """The next record; a COMMIT request is granted on the way."""
         packet = self.connection.recv(4096)
         assert packet, f"the connection ended after {self.said[-1:]}"
         record = decode_report(packet)
@@ -137,7 +137,7 @@ class FakeDaemon:
         self.move(Type.LOAD, self.room)     # of nothing: answered after RUN had its effect
 
     def stop(self) -> None:
-        """Until the client has drained."""
+        """Send STOP and wait until the client has drained."""
         self.send(OrderRecord(Type.STOP))
         self.until(Type.STOPPED)
 
@@ -169,7 +169,7 @@ class FakeDaemon:
         program.ends_well()
 
     def rest(self) -> list[ReportRecord]:
-        """All that comes until the program has ended."""
+        """All records until the program has ended."""
         while packet := self.connection.recv(4096):
             self.said.append(decode_report(packet))
         return self.said
@@ -178,7 +178,7 @@ class FakeDaemon:
 def begin(
     site: Site, body: str, *, allocated: int = 0, within: Sequence[str] = (), **options: int
 ) -> tuple[FakeDaemon, Program]:
-    """A program that has the card for itself and pauses for the first time, with so many bytes."""
+    """Start a program with `memory` bytes that has the card alone, until its first pause."""
     daemon = FakeDaemon(site, **options)
     program = Program(site, body, within)
     daemon.accept()

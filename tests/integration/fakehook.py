@@ -51,7 +51,7 @@ class Hook:
         self.connect()
 
     def connect(self) -> None:
-        """To a daemon that listens already."""
+        """Connect to a daemon that is listening."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # A connect that may wait: where the daemon's queue is full, others find EAGAIN.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_PATIENCE)
@@ -59,19 +59,19 @@ class Hook:
         self.socket.settimeout(PATIENCE)
 
     def close(self) -> None:
-        """As a process's death would."""
+        """Close the connection, as the end of a process would."""
         self.socket.close()
 
     @property
     def whole(self) -> bool:
-        """All it needs is on the card, and it has room for that."""
+        """True if all memory is on the card, within the client's room."""
         memory = self.memory
         need = memory.allocated + memory.pinned + memory.pending
         return memory.resident + memory.pinned + memory.pending == need <= memory.room
 
     @property
     def running(self) -> bool:
-        """Its gate is open."""
+        """True if the gate is open."""
         return self.granted and self.whole
 
     def say(
@@ -87,7 +87,7 @@ class Hook:
         return True
 
     def send(self, packet: bytes) -> None:
-        """One record."""
+        """Send one record."""
         self.socket.send(packet)
 
     def want(self) -> None:
@@ -143,7 +143,7 @@ class Hook:
                 return
 
     def fill(self) -> None:
-        """A holder maps memory up to its room, and reports at once if it lacks room."""
+        """Map memory up to the room of a client with the turn; report a lack of room at once."""
         memory = self.memory
         resident = max(memory.resident, min(memory.allocated, memory.room - memory.pinned))
         self.memory = replace(memory, resident=resident)
@@ -152,7 +152,7 @@ class Hook:
             self.say(Type.MEMORY)
 
     def obey(self, record: OrderRecord) -> None:
-        """Carries one order out and answers it."""
+        """Carry out one order and answer it."""
         match record.type:
             case Type.RUN:
                 self.granted = True
@@ -254,7 +254,7 @@ def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
 
 
 def main() -> None:
-    """The program."""
+    """Run the played hooks."""
     parser = argparse.ArgumentParser()
     parser.add_argument("socket")
     parser.add_argument("uuid")

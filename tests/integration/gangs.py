@@ -30,7 +30,7 @@ cuda = ctypes.CDLL("libcuda.so.1")
 
 
 def call(name: str, *arguments: object) -> None:
-    """Of the driver; must succeed."""
+    """Call a function of the driver, which must succeed."""
     wide = [c_uint64(a) if isinstance(a, int) else a for a in arguments]
     result = cuda[name](*wide)
     assert result == 0, f"{name}: {result}"
@@ -60,11 +60,11 @@ class Card:
         call("cuCtxSynchronize")
 
     def enter(self) -> None:
-        """It is the current one."""
+        """Make the context current."""
         call("cuCtxSetCurrent", self.context)
 
     def launch(self, name: str, *arguments: int) -> None:
-        """A kernel."""
+        """Launch a kernel."""
         values = [c_uint64(one) for one in arguments]
         passed = (c_void_p * len(values))(
             *(ctypes.cast(byref(one), c_void_p) for one in values))
@@ -72,7 +72,7 @@ class Card:
              None)
 
     def check(self, steps: int) -> None:
-        """All is there."""
+        """Check the content of all memory."""
         self.enter()
         call("cuStreamSynchronize", self.stream)
         found = ctypes.create_string_buffer(len(self.noise))
@@ -87,7 +87,7 @@ class Card:
 
 
 def main() -> None:
-    """Runs it."""
+    """Run a rank with the arguments of the command line."""
     path, numbers, ranks, steps, size, *more = sys.argv[1:]
     ahead = int(more[0]) if more else 1
     with Path(path).open("r+b") as file:

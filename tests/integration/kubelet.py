@@ -22,7 +22,7 @@ from tests.integration.fakehook import PATIENCE
 
 DRIVER = "k8s.io.kubelet.pkg.apis.dra.v1"
 WORDS = {1: "Healthy", 2: "Unhealthy"}
-LOOK = 0.02                             # seconds between two looks into the folder
+LOOK = 0.02                             # seconds between two searches of the folder
 
 
 class Plugin:
@@ -60,11 +60,11 @@ class Plugin:
         self._thread.start()
 
     def call(self, method: str, request: Any, answer: str) -> Any:
-        """One of the device plugin's methods. Raises grpc.RpcError."""
+        """Call a method of the device plugin. Raises grpc.RpcError."""
         return self._call(f"v1beta1.DevicePlugin/{method}", request, DP[answer])
 
     def claim(self, method: str, uid: str, name: str) -> Any:
-        """One of the driver's methods, for a claim. Raises grpc.RpcError."""
+        """Call a method of the DRA driver for a claim. Raises grpc.RpcError."""
         request = DRA[f"{method}Request"]()
         request.claims.add(namespace="lab", uid=uid, name=name)
         answer = self._call(f"{DRIVER}.DRAPlugin/{method}", request, DRA[f"{method}Response"])
@@ -72,7 +72,7 @@ class Plugin:
         return answer.claims[uid]
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the channel."""
         self._stream.cancel()
         self._thread.join()
         self._channel.close()
@@ -140,7 +140,7 @@ class Kubelet:
         return list(self.devices().values()).count("Healthy")
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Until it is so."""
+        """Wait until the condition holds."""
         with self._news:
             assert self._news.wait_for(condition, PATIENCE), self.devices()
 

@@ -64,12 +64,12 @@ class Node:
         return plugin
 
     def kill_daemon(self) -> None:
-        """It is gone when this returns."""
+        """Kill the process and wait for its end."""
         self.site.started[-1].kill()
         self.site.started[-1].wait()
 
     def kill_plugin(self) -> None:
-        """It is gone when this returns."""
+        """Kill the process and wait for its end."""
         self.plugins[-1].kill()
         self.plugins[-1].wait()
 
@@ -82,7 +82,7 @@ class Node:
         return done.returncode, done.stderr
 
     def allocatable(self, number: int) -> None:
-        """Waits until kubelet counts so many."""
+        """Wait until kubelet counts this number of devices."""
         self.kubelet.wait(lambda: self.kubelet.allocatable() == number)
 
     def refused(self, *shares: str) -> str:

@@ -58,7 +58,7 @@ def ask_in_child() -> int:
 
 
 def grow(mib: int) -> int:
-    """Allocates more, and fills it."""
+    """Allocate more memory and fill it."""
     more = ctypes.c_uint64()
     call("cuMemAlloc_v2", ctypes.byref(more), ctypes.c_size_t(mib << 20))
     call("cuMemsetD8_v2", more, ctypes.c_ubyte(5), ctypes.c_size_t(mib << 20))

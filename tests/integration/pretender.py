@@ -25,7 +25,7 @@ MUCH = 40 * MIB
 
 
 def become(uid: int, group: Path) -> None:
-    """As a session of that user begins."""
+    """Become that user, as at the start of a session."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
     os.chdir("/")                       # the checkout may lie where the user may not enter
     os.setgroups([])

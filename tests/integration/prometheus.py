@@ -14,7 +14,7 @@ PROGRAMS = ("promtool", "prometheus")
 
 
 class NoPrometheus(Exception):
-    """It is not there and could not be fetched; the message says why."""
+    """Prometheus is neither installed nor could be fetched; the message has the reason."""
 
 
 def there() -> Path | None:

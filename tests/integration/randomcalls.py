@@ -78,7 +78,7 @@ class Runner:
         )
 
     def alone(self, seed: int, sequences: int) -> Run:
-        """Without the library."""
+        """Run the calls without the library."""
         program = self._start("alone", seed, sequences, {})
         try:
             return self._read("alone", program.wait(PATIENCE))

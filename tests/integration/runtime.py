@@ -28,7 +28,7 @@ class Runtime:
         self._server.start()
 
     def stop(self) -> None:
-        """It answers no more."""
+        """Stop answering."""
         self._server.stop(None).wait()
 
     def _version(self, _request: Any, _context: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from tests.integration.conftest import ROOT, Site
 from tests.integration.fakehook import PATIENCE
 
-# Puts the given descriptors where a service finds them, and becomes the service.
+# Move the descriptors to the numbers that a service expects, and execute the service.
 SPAWN = """
 import fcntl, os, sys
 names, *rest = sys.argv[1:]
@@ -29,7 +29,7 @@ os.execv(rest[count], rest[count:])
 
 
 class ServiceManager:
-    """One unit with a socket. `notifications` has all but those about descriptors."""
+    """A unit with a socket. `notifications` has all messages except those about descriptors."""
 
     def __init__(self, site: Site) -> None:
         self.site = site

@@ -49,7 +49,7 @@ def emulated(site: Site, build: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def test_two_programs_that_do_not_fit_take_turns_on_aarch64(site: Site, build: Path) -> None:
-    """With that, the gate and moving memory out and in are shown for aarch64."""
+    """The turns include the gate, eviction and loading."""
     trace = str(site.folder / "trace")
     site.start("--tq", "200ms", "--capacity", "48MiB", "--trace", trace)
     options = ("--memory", "32MiB", "--chunk", "4MiB", "--steps", "6", "--kernel-us", "20000")

@@ -83,7 +83,7 @@ class Daemon:
         return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def is_well(self) -> None:
-        """It runs, is not large, and has said no more than it must."""
+        """True if the daemon runs, its memory is small, and its log has few lines."""
         log = self.site.log.read_text()
         assert self.process.poll() is None, log[-2000:]
         assert self.memory <= MOST_MEMORY

@@ -86,7 +86,7 @@ class Pair:
         self.other.hears()
 
     def rank(self, priority: str) -> None:
-        """Of our program."""
+        """Rank of the test's program."""
         subprocess.run(
             [sys.executable, "-c", PROGRAM, "priority", "user:root", priority, "--bus",
              self.bus], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)

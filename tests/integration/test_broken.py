@@ -96,7 +96,7 @@ print(json.dumps("right"))
 
 
 def test_card_wrongly_reported_as_lost_keeps_its_programs_running(site: Site) -> None:
-    """As far as there is memory for them: one waits until another has left."""
+    """A program that finds no memory waits until another program has ended."""
     lost = site.folder / "lost"
     site.module = "tests.integration.changed"
     site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))
@@ -150,7 +150,7 @@ cuda.cuDevicePrimaryCtxRelease_v2(0)
 
 
 def test_memory_of_a_failed_context_is_freed_for_other_clients(site: Site) -> None:
-    """It lives on, as a notebook does whose last cell has failed."""
+    """The process continues, as a notebook whose last cell has failed."""
     site.start("--tq", "1")
     program = Program(site, FAILED.removeprefix(PRELUDE))
     assert program.hears() == "away"

@@ -22,7 +22,7 @@ def test_allocation_beside_idle_cards_uses_their_host_budget(large_site: Site) -
 
 
 def small(site: Site, free: int) -> None:
-    """The host of daemons from now on has so many bytes free."""
+    """Set the free bytes of the host of daemons started from now on."""
     meminfo = site.folder / "meminfo"
     meminfo.write_text(
         f"MemTotal: {4 << 20} kB\nMemAvailable: {free >> 10} kB\nAnonPages: {2 << 20} kB\n")
@@ -31,7 +31,7 @@ def small(site: Site, free: int) -> None:
 
 
 def filler(site: Site, seed: int) -> subprocess.Popen[str]:
-    """A program that uses a bit more than half of a card until it is told to end."""
+    """A program that uses slightly more than half of a card until finish()."""
     return site.workload(
         "--memory", "560MiB", "--chunk", "32MiB", "--kernel-us", "20000", "--until-told",
         "--no-check", "--seed", str(seed))

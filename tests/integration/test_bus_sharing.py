@@ -193,7 +193,7 @@ def test_hand_over_between_copying_programs_keeps_every_byte(site: Site) -> None
         return any(line.get("yielded") for line in site.trace())
 
     def came() -> bool:
-        """All memory is loaded, or a part of it and the rest yielded."""
+        """True if all memory is loaded, or a part of it and the rest yielded."""
         last = [line["memory"] for line in site.trace()
                 if "memory" in line and line.get("pid") == returns.popen.pid][-1]
         return gave_way() or last["resident"] == last["allocated"]

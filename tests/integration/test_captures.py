@@ -192,7 +192,7 @@ for _ in range(3):
 def test_memory_freed_during_a_capture_is_reused_when_the_card_is_full(
     site: Site, way: str
 ) -> None:
-    """Of 1024 MiB. As long as one captures nothing can be waited for."""
+    """The card has 1024 MiB. No thread can wait for work during a capture."""
     ends_well(site, f"{MODES}WAY = {way!r}\n" + FREED_AND_NEEDED)
 
 
@@ -254,6 +254,6 @@ print(json.dumps("went"))
 
 
 def test_context_is_destroyed_while_memory_freed_in_it_has_work_in_flight(site: Site) -> None:
-    """By one that needs the memory, in another context. In whatever order they come to it."""
+    """The other context's thread needs the memory; both orders are tested."""
     site.start()
     assert under(site, MODES + GOES_MEANWHILE) == "went"

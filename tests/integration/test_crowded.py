@@ -18,7 +18,7 @@ class Workload:
                  "--until-told", "--json"], stdout=output)
 
     def finish(self) -> int:
-        """Its exit status, which its output confirms."""
+        """Exit status of the program, which its output confirms."""
         self.popen.communicate("")
         said = self.output.read_text()
         assert ('"right": true' in said) == (self.popen.returncode == 0)

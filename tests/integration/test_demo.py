@@ -34,7 +34,7 @@ class Demo:
         )
 
     def until(self, words: str) -> None:
-        """Reads its output until a line contains these words."""
+        """Read the output until a line contains these words."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if words in line:
@@ -62,7 +62,7 @@ class Demo:
 
 @pytest.fixture
 def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
-    """One on a simulated GPU. Whatever a test leaves of it is killed."""
+    """A demonstration on a simulated GPU; its processes are killed after the test."""
     folder = Path("/tmp", f"nvshare-test-{uuid.uuid4().hex[:8]}")     # sockets want short names
     folder.mkdir()
     demo = Demo(folder, getattr(request, "param", COMMAND))

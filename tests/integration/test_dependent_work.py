@@ -197,7 +197,7 @@ def test_export_does_not_wait_at_the_gate_when_stop_arrives_before_the_reply(
 
 
 def test_allocation_fails_in_time_while_a_deferred_free_waits_for_its_thread(site: Site) -> None:
-    """What was freed during a capture is kept until its work is done."""
+    """Memory freed during a capture is kept until its work is done."""
     _, answering, program = dependent(
         site, "call('cuMemAlloc_v2', byref(other), 8 * MIB)\nspins()\ncapture()\n"
         "call('cuMemFree_v2', other)\ncapture_ends()\nsay(allocates(1 << 40)())\n")

@@ -27,7 +27,7 @@ CALLS = ["cuCtxRecordEvent:1:2", "cuCtxRecordEvent:1:900", "cuStreamQuery:1:2"]
 
 
 def fail(site: Site, failing: str) -> None:
-    """With the driver that a drain asks so."""
+    """Make the driver that a drain asks fail."""
     driver = "535" if failing.startswith("cuStreamQuery") else "580"
     site.environment |= {"NVSHARE_SIM_FAIL": failing, "NVSHARE_SIM_DRIVER": driver}
 

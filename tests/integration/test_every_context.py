@@ -71,7 +71,7 @@ def test_drain_waits_for_work_in_every_context(how: str, site: Site) -> None:
 
 
 def test_drain_waits_for_work_on_an_unshared_card(site: Site) -> None:
-    """It was first used while there was no daemon."""
+    """The card was first used while no daemon ran."""
     daemon = site.start("--tq", "1")
     program = Program(site, MINE.removeprefix(PRELUDE) + '''
 away()

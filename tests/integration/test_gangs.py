@@ -70,7 +70,7 @@ def test_killed_gang_does_not_delay_other_clients(tiny_site: Site) -> None:
     assert doomed.ranks[0].poll() is None
     doomed.ranks[0].kill()
     with pytest.raises(subprocess.TimeoutExpired):
-        doomed.ranks[1].wait(2)         # its kernel waits for the other's
+        doomed.ranks[1].wait(2)         # its kernel waits for the other rank's kernel
     doomed.ranks[1].kill()
     other.ends_well()
 

@@ -73,7 +73,7 @@ def remove(name: str, folder: int | None = None) -> None:
 
 @pytest.fixture(autouse=True)
 def end_all(site: Site, groups: Path) -> Iterator[None]:
-    """No group that a program is in can be removed."""
+    """End all programs, as a cgroup with programs cannot be removed."""
     yield
     site.close()
 
@@ -150,7 +150,7 @@ def says(to: Process, line: str, answer: str) -> None:
 
 
 def tenants(site: Site, pid: int) -> list[set[str]]:
-    """Of each time that this process came."""
+    """Tenants of each connection of this process."""
     return [set(line["tenants"]) for line in joined(site) if line.get("pid") == pid]
 
 
@@ -296,7 +296,7 @@ def test_job_id_is_read_from_slurmstepd_and_not_from_programs_of_the_job(
              made(groups / "slurmd.service")]
     inside(site, made(job / "step_0" / "slurm"), 0, [
         "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
-    # The user's own may call itself so, too.
+    # A process of the user may use the name, too.
     inside(site, tasks[1], ALICE, [
         "bash", "-c", "exec -a 'slurmstepd: [4711.0]' sleep 1000"], LD_PRELOAD="")
     wait_until(lambda: b"slurmstepd" in b"".join(

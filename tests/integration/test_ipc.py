@@ -118,7 +118,7 @@ assert get(memory, 8 * MIB) == b"M" * 8 * MIB
 
 
 def test_ipc_works_between_containers_without_a_common_network(site: Site) -> None:
-    """They share /dev/shm; no file stays there, not even of a killed process."""
+    """The containers share /dev/shm; no file stays there, even of a killed process."""
     site.start()
     killed, owner = Program(site, QUIET), Program(site, QUIET)
     killed_handle, handle = killed.hears(), owner.hears()

@@ -37,7 +37,7 @@ STATES_TO_TRY = [
 def program(
     site: Site, seed: int, steps: int | None = 24, **environment: str
 ) -> subprocess.Popen[str]:
-    """A program with so many steps; None: until finish()."""
+    """A program with this number of steps; None: until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
     # Slow enough that a load or an eviction is long under way when it is seen.
     slow = {
@@ -73,7 +73,7 @@ def await_state(trace: Path, state: str, pid: int | None = None, after: int = 2)
 
 
 def finish(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:           # all at first: the holder may be the last of them
+    for process in processes:           # all first, as the holder may be the last process
         if process.stdin is not None:
             process.stdin.close()
             process.stdin = None

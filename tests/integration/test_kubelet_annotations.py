@@ -59,7 +59,7 @@ class Lab:
             return {one.name: one.value for one in daemon.tenant(tenant).terms}
 
     def sources(self, tenant: str) -> dict[str, str]:
-        """Which interface set each term."""
+        """The interface that set each term."""
         with Daemon(self.node.bus.address) as daemon:
             return {one.name: one.place for one in daemon.tenant(tenant).terms}
 

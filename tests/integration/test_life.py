@@ -60,14 +60,14 @@ class Life:
         self.popen.stdin.flush()
 
     def ends(self, code: int = 0) -> str:
-        """Its whole output."""
+        """The whole output of the program."""
         rest, _ = self.popen.communicate(timeout=PATIENCE)
         assert self.popen.returncode == code, (self.lines, rest)
         return "\n".join([*self.lines, rest])
 
 
 def taken(program: Life) -> Hook:
-    """Its memory has left the card when this returns, and it goes on."""
+    """Let another client hold the card, which evicts the program, and continue the program."""
     program.says("away")
     hook = program.site.holding()
     program.go_on()
@@ -85,7 +85,7 @@ def until_it_waits(hook: Hook) -> None:
 
 
 def comes_back(program: Life) -> str:
-    """It is evicted, waits at the gate, is loaded, and ends. Returns its output."""
+    """Evict the program, load it when it waits at the gate, and return its output at the end."""
     hook = taken(program)
     until_it_waits(hook)
     hook.close()
@@ -93,7 +93,7 @@ def comes_back(program: Life) -> str:
 
 
 def until_wanted(hook: Hook) -> None:
-    """The daemon reports that another program waits at the gate. The holder goes on."""
+    """Obey orders until the daemon reports another program that waits at the gate."""
     while not hook.paced:
         record = hook.hear()
         assert record is not None
@@ -152,7 +152,7 @@ def test_evicted_memory_is_loaded_when_the_program_launches(
 
 
 def test_libcuda_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> None:
-    """By a program that finds it as CUDA's runtime does."""
+    """The program opens the library as CUDA's runtime does."""
     comes_back(Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "driver"))
 
 
@@ -200,7 +200,7 @@ def test_signal_handler_may_longjmp_out_of_a_waiting_call(
 
 
 def test_signal_handler_may_longjmp_out_of_a_waiting_allocation(site: Site, life: Path) -> None:
-    """That waits for a daemon which does not answer."""
+    """The allocation waits for a daemon that does not answer."""
     program = Life(site, life, "jump-unallocated")
     program.says("asking")
     program.daemon.send_signal(signal.SIGSTOP)

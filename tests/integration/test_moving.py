@@ -86,7 +86,7 @@ def only(control: Control) -> ClientSnapshot:
 
 
 def park(site: Site, control: Control) -> None:
-    """The only program, which then has no memory on a card."""
+    """Park the only program, which then has no memory on a card."""
     control.park(only(control).id)
     assert used(site) == [0, 0]
     assert only(control).state == "parked"
@@ -109,7 +109,7 @@ def is_state(control: Control, state: str) -> bool:
 
 @pytest.fixture
 def site(own_site: Site) -> Site:
-    """With cards that no other test uses."""
+    """A site with cards of its own."""
     return own_site
 
 
@@ -158,7 +158,7 @@ def test_commands_of_moving_md_park_move_and_drain_a_program(
 
 
 def entries() -> list[str]:
-    """All functions of the driver but those that end contexts or work on processes."""
+    """All functions of the driver except those that end contexts or work on processes."""
     names = re.findall(r"^(?:ENTRY|UNSUPPORTED)\((\w+),", ENTRIES.read_text(), re.MULTILINE)
     return [name for name in names if not re.match(
         r"cuCtxDestroy|cuCtxDetach|cuDevicePrimaryCtxRe|cuCtxReset|cuCheckpoint|cuGL|cuVDPAU|"
@@ -291,7 +291,7 @@ def test_idle_programs_are_parked_after_deep_idle_though_no_program_waits(
 
 
 def start_two_busy(site: Site) -> list[Program]:
-    """Both use their GPU without pause, and do not fit together."""
+    """Start two programs that compute without pause and do not fit on a card together."""
     programs = [Program(site), Program(site)]
     for program in programs:
         assert program.ask("grow(600)") == "600"

@@ -47,7 +47,7 @@ def borrowed(line: dict[str, Any]) -> int:
 
 
 def await_loan(trace: Path) -> int:
-    """Gives the process that has memory on another card."""
+    """Wait for a loan; the process with memory on another card."""
     return next(int(line["pid"]) for line in follow(trace) if "pid" in line and borrowed(line))
 
 
@@ -190,7 +190,7 @@ def test_restarted_daemon_counts_loans_made_before_the_restart(site: Site) -> No
 
 
 def follow_until(trace: Path, event: str, number: int) -> list[dict[str, Any]]:
-    """The first lines of so many such events."""
+    """The first `number` lines of the trace with such events."""
     found = []
     for line in follow(trace):
         if line.get("event") == event:

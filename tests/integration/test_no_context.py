@@ -16,7 +16,7 @@ allow(there, size)
 
 
 def test_memory_can_be_exported_without_a_context(site: Site) -> None:
-    """As cuda-samples' memMapIPCDrv does, which only passes it on."""
+    """As memMapIPCDrv of cuda-samples does, which only passes the handle on."""
     ends_well(site, f'''
 call("cuDevicePrimaryCtxRelease_v2", 0)
 size = 96 * MIB

@@ -272,7 +272,7 @@ say([free.value, total.value])
 
 
 def test_address_reservation_shrinks_when_the_driver_refuses_it(site: Site) -> None:
-    """As under a limit of address space, or with 39 bits of it."""
+    """Such as under a limit of address space, or with 39 bits of addresses."""
     refused = ",".join(f"cuMemAddressReserve:{number}" for number in range(1, 12))
     site.environment |= {"NVSHARE_SIM_FAIL": refused}
     ends_well(site, '''

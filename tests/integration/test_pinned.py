@@ -72,7 +72,7 @@ def physical(size):                      # for sparse arrays: cannot leave
 
 
 def test_pinned_memory_is_freed_with_its_context(site: Site) -> None:
-    """And what is not, or in another one, stays. In all more is made than the card has."""
+    """Other memory stays. In all, more is allocated than the card has."""
     site.environment = {**site.environment, "NVSHARE_SIM_CONCURRENT": "0"}
     ends_well(site, CONTEXTS + '''
 kept = new_array(64 * MIB)

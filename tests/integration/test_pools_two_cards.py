@@ -106,7 +106,7 @@ assert (used_on(context), used_on(other)) == (before, first)
 
 
 def test_pool_of_an_unused_card_counts_on_that_card(site: Site) -> None:
-    """It counts as soon as it is taken from after the card is used."""
+    """The pool counts from its first allocation after the card's first use."""
     ends_well(site, NOT_USED_YET)
 
 

@@ -45,7 +45,7 @@ own_mounts = pytest.mark.skipif(
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A folder that looks like a system from its top."""
+    """A folder with the layout of a root file system."""
 
     top: Path
 
@@ -76,7 +76,7 @@ class System:
 
 @pytest.fixture
 def system(tmp_path: Path) -> System:
-    """With the library in it, and the programs that this machine has too."""
+    """A root file system with the library and this machine's programs."""
     top = tmp_path / "top"
     for folder in ("etc", "usr/lib", "bin", "usr/bin", "tmp"):
         (top / folder).mkdir(parents=True)

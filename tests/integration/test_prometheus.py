@@ -46,7 +46,7 @@ def promtool() -> str:
 
 
 def silent(command: list[str], said: str = "") -> str:
-    """Its output; it must succeed."""
+    """Output of a command, which must succeed."""
     done = subprocess.run(command, input=said, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -116,7 +116,7 @@ class Prometheus:
         return said["data"]
 
     def values(self, query: str) -> list[dict[str, Any]]:
-        """Of an expression, now."""
+        """Present values of an expression."""
         found: list[dict[str, Any]] = self.ask("query", query=query)["result"]
         return found
 
@@ -131,7 +131,7 @@ class Prometheus:
 
 @pytest.fixture
 def server(public_site: Site, tmp_path: Path) -> Iterator[Prometheus]:
-    """One with a daemon that it scrapes, on a card too small for its programs."""
+    """A Prometheus server that scrapes a daemon with an oversubscribed card."""
     try:
         folder = prometheus.fetched()
     except NoPrometheus as why:
@@ -164,7 +164,7 @@ VARIABLES = DASHBOARD["templating"]["list"]
 
 
 def filled(query: str) -> str:
-    """As Grafana asks it where nothing is chosen."""
+    """The query that Grafana sends when no variable is chosen."""
     given = {variable["name"]: ".*" for variable in VARIABLES}
     given |= {"__rate_interval": "5s", "__range": "1m"}
     return re.sub(r"\$(\w+)", lambda name: given[name[1]], query)

@@ -80,7 +80,7 @@ def finish(commander: Commander, programs: list[subprocess.Popen[str]]) -> list[
 
 
 def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int) -> None:
-    """Until so many more turns have been given."""
+    """Run until this number of further turns have been given."""
     goal, last, moved = commander.turns + turns, commander.turns, time.monotonic()
     while commander.turns < goal:
         commander.step()

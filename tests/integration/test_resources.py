@@ -29,7 +29,7 @@ def resources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def moves(program: Life) -> None:
-    """It loses the card and has it again, with every byte."""
+    """Evict and load the program, and check every byte."""
     hook = taken(program)
     until_it_waits(hook)
     hook.close()
@@ -64,7 +64,7 @@ def test_program_that_can_start_no_thread_runs_unshared(site: Site, resources: P
 
 
 def fields(task: Path) -> dict[str, str]:
-    """Of a thread's status, by name."""
+    """Fields of a thread's status, by name."""
     return dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
 
 
@@ -127,7 +127,7 @@ def ended(site: Site, program: Path, stderr: int, prepare: Callable[[], None] | 
 
 
 def ends(kind: str) -> tuple[int, int]:
-    """To read from and to write to."""
+    """The ends of a pipe to read from and to write to."""
     if kind == "socket":
         one, other = socket.socketpair()
         return one.detach(), other.detach()
@@ -165,7 +165,7 @@ def test_stderr_without_a_reader_does_not_end_the_program(
 def test_stderr_pipe_of_another_user_gets_lines(
     site: Site, resources: Path, tmp_path: Path
 ) -> None:
-    """Its file cannot be opened anew."""
+    """The pipe's file cannot be opened anew."""
     if os.geteuid() != 0:
         pytest.skip("another user's program is started by root only")
     read_end, write_end = os.pipe()

@@ -44,7 +44,7 @@ def end(daemon: subprocess.Popen[str]) -> None:
 
 
 def has_mail(hook: Hook, patience: float) -> bool:
-    """Whether something comes within so many seconds; it is left unread."""
+    """True if a record arrives within this time; it is left unread."""
     return bool(select.select([hook.socket], [], [], patience)[0])
 
 

@@ -38,7 +38,7 @@ class Program:
         return lambda: any(one.startswith(line) for one in self.said)
 
     def ends_well(self) -> None:
-        """Its numbers are right."""
+        """Check that the program ends with right numbers."""
         assert self.popen.stdin is not None
         self.popen.stdin.close()
         assert self.popen.wait(PATIENCE) == 0, self.said

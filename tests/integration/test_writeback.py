@@ -89,7 +89,7 @@ for value, address in enumerate(made):
 
 
 def test_writeback_ends_when_the_host_allowance_is_used_up(site: Site) -> None:
-    """It does not save one block in the place of another for ever."""
+    """Blocks do not replace each other in host memory for ever."""
     daemon, program = fakedaemon.begin(site, MANY, host_slab=8 * MIB)
     daemon.stop()
     saved = daemon.move(Type.EVICT, flags=Flag.KEEP, writeback=1 << 50, host=20 * MIB)

@@ -22,7 +22,7 @@ RETRY = 5.0                             # seconds, the first time
 
 
 class Browser:
-    """Of one person, with one notebook open."""
+    """Browser session of a user with one open notebook."""
 
     def __init__(self, user: str) -> None:
         self._user = user
@@ -57,7 +57,7 @@ class Browser:
         await self.connect()
 
     async def connect(self) -> None:
-        """To the notebook's kernel, and again when the way there was shut."""
+        """Connect to the notebook's kernel, also after the connection was closed."""
         if self._channel is not None:
             self._channel.close()
         # Jupyter answers when the kernel has started, which may take longer than the usual 20 s.
@@ -137,7 +137,7 @@ class Browser:
 
 
 async def main() -> None:
-    """Until standard input ends."""
+    """Run browser sessions until standard input ends."""
     browsers: dict[str, Browser] = {}
     at_work = set()
 

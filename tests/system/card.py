@@ -92,7 +92,7 @@ class Program:
 
     @property
     def said(self) -> str:
-        """All it has printed, on stdout and stderr."""
+        """All output on stdout and stderr."""
         return "".join(self._said)
 
     def await_memory(self) -> None:
@@ -130,7 +130,7 @@ Launch = Callable[..., Program]
 
 
 def finish(programs: Sequence[Program]) -> None:
-    """Has all of them end, none of them waiting for turns of those that were not told yet."""
+    """End all programs together, so that none waits for the turn of another."""
     for program in programs:
         program.tell()
     for program in programs:

@@ -59,7 +59,7 @@ def bare(tree: Path) -> Iterator[Container]:
 
 @pytest.fixture(scope="module")
 def installed(bare: Container, built: Packages) -> Container:
-    """A machine with a GPU and nvshared on it, neither enabled nor started."""
+    """A machine with a GPU, with nvshared installed but neither enabled nor started."""
     install(bare, built)
     card.plug_in(bare)
     return bare

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE = 600.0                        # seconds; only a test that fails waits so long
+PATIENCE = 600.0                        # seconds; only a failing test waits this long
 POLL = 0.05
 POWER_OFF = signal.SIGRTMIN + 4         # to systemd as PID 1
 
@@ -133,7 +133,7 @@ class Container:
         self.run("chmod", f"{mode:o}", path)
 
     def copy(self, source: Path, target: str) -> None:
-        """Copies a file of this machine into it; readable, and executable if it was."""
+        """Copy a file into the container; readable, and executable if it was."""
         self.run("mkdir", "-p", str(Path(target).parent))
         with source.open("rb") as file:
             subprocess.run(
@@ -171,7 +171,7 @@ class Container:
         return "\n".join(lines)
 
     def stop(self) -> None:
-        """Powers it off, by force if it takes long."""
+        """Power the container off, by force after some time."""
         first = self._first_process()
         if first:
             with suppress(ProcessLookupError):

@@ -111,7 +111,7 @@ class Lab:
             check=False).returncode == 0
 
     def close(self) -> None:
-        """All browsers."""
+        """Close all browsers."""
         self._browsers.kill()
         self._browsers.communicate()
 

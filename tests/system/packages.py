@@ -20,7 +20,7 @@ class NotBuilt(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """The files."""
+    """Paths of the built packages."""
 
     nvshared: Path
     libnvshare: Path

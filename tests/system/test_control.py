@@ -15,7 +15,7 @@ polkit.addRule(function (action, subject) {
 
 
 def set_tq(container: Container, seconds: int, user: str = "") -> subprocess.CompletedProcess[str]:
-    """As any program on the bus does it."""
+    """Set the quantum by a call on the bus."""
     return container.run(
         "busctl", "call", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "SetTQ", "u",
         str(seconds), user=user, check=False,

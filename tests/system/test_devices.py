@@ -72,7 +72,7 @@ def test_unit_without_a_driver_may_open_no_device(machine: Container) -> None:
 
 @pytest.fixture
 def driver(machine: Container) -> Iterator[None]:
-    """There is a driver, with numbers for its nodes and two cards."""
+    """Simulate a driver with device numbers and two cards."""
     devices = machine.output("cat", "/proc/devices")
     machine.write("/etc/devices", devices.replace("devices:\n", f"devices:\n{DRIVER}", 1) + "\n")
     machine.run("mount", "--bind", "/etc/devices", "/proc/devices")

@@ -28,18 +28,18 @@ def machine(running: Container) -> Iterator[Container]:
 
 
 def pids(container: Container) -> set[int]:
-    """Of the programs that the daemon knows."""
+    """Process ids of the programs that the daemon knows."""
     return {one["pid"] for one in card.clients(container)}
 
 
 def turns(container: Container) -> int:
-    """That were begun since the daemon started."""
+    """Number of turns since the daemon started."""
     found: int = card.status(container)["gpus"][0]["turns"]
     return found
 
 
 def main_pid(container: Container) -> str:
-    """Of the daemon; "0" if it does not run."""
+    """Process id of the daemon; "0" if it does not run."""
     return container.output("systemctl", "show", "nvshared", "-P", "MainPID")
 
 

@@ -65,7 +65,7 @@ ANEW = f"{FIRST}\nfill({MEMORY}, 1)"
 
 
 def check(lab: Lab) -> None:
-    """All notebooks compute, with right results."""
+    """Check that all notebooks compute right results."""
     assert lab.run(dict.fromkeys(PEOPLE, WORK)) == dict.fromkeys(PEOPLE, "True")
 
 

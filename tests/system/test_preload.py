@@ -71,7 +71,7 @@ def test_preloaded_system_runs_programs_of_root_without_messages(
 
 
 def test_preloaded_system_installs_and_purges_by_apt(machine: Container) -> None:
-    """A package of those that are in apt's cache comes, and goes again."""
+    """The package is one from apt's cache."""
     for verb in ("install", "purge"):
         done = machine.run(
             "apt-get", verb, "-y", "python3-prometheus-client",

@@ -79,7 +79,7 @@ def asked(question: str, package: Path) -> list[str]:
 
 
 def files_of_deb(package: Path) -> set[str]:
-    """Without folders, at the places of RPM systems."""
+    """Files of the Debian package, at the paths of RPM systems."""
     listed = subprocess.run(
         f"dpkg-deb --fsys-tarfile '{package}' | tar --list", shell=True,
         capture_output=True, text=True, check=True,

@@ -71,7 +71,7 @@ def test_history_shows_users_their_own_usage_and_root_all(
         lambda: not running.run("nvsharectl", "status", check=False).returncode, "there is another")
     assert used(running) == all_clients
     running.run("cp", file, "/root/history.db")
-    running.run("mv", "/root/history.db", file)     # it is root's now
+    running.run("mv", "/root/history.db", file)     # the file belongs to root now
     assert used(running) == {}
     running.run("test", "-f", f"{file}.aside-1")
     journal = running.output("journalctl", "--unit=nvshared", "--output=cat")

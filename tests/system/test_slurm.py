@@ -122,7 +122,7 @@ class Job:
         self, container: Container, user: str, *options: str, memory: int, shards: int = 2,
         seed: int = 1, environment: dict[str, str] | None = None,
     ) -> None:
-        """It computes until finish(), with `memory` MiB."""
+        """Start a job that computes with `memory` MiB until finish()."""
         self.container = container
         self.user = user
         self.output = f"/home/{user}/{seed}.out"
@@ -145,7 +145,7 @@ class Job:
 
     @property
     def said(self) -> str:
-        """All that it printed."""
+        """All output of the job."""
         return self.container.run("cat", self.output, check=False).stdout
 
     @property
@@ -161,7 +161,7 @@ class Job:
 
     @property
     def client(self) -> dict[str, Any]:
-        """Its program as nvshared sees it; empty if there is none."""
+        """The job's program as nvshared lists it; empty if there is none."""
         found = [one for one in card.clients(self.container) if one["tenant"] == self.tenant]
         return found[0] if found else {}
 
@@ -454,7 +454,7 @@ def test_step_with_options_that_bypassed_the_submit_check_fails_without_a_drain(
 
 @pytest.fixture
 def disk_full(cluster: Container) -> Iterator[None]:
-    """Nothing can be written to nvshared's state directory."""
+    """Make nvshared's state directory unwritable, as with a full disk."""
     cluster.run("mount", "-t", "tmpfs", "-o", "size=4k,mode=777", "full", "/var/lib/nvshare")
     cluster.run("systemctl", "restart", "nvshared")
     cluster.run("sh", "-c", "dd if=/dev/zero of=/var/lib/nvshare/full bs=1k; true")

@@ -30,7 +30,7 @@ until [ -e /run/enough ]; do /bin/true || echo failed; done
 
 @pytest.fixture(scope="module")
 def before(bare: Container) -> list[str]:
-    """All files, before there was anything of ours."""
+    """All files before the first installation."""
     return bare.output("sh", "-c", EVERYTHING).splitlines()
 
 
@@ -85,7 +85,7 @@ def test_an_upgrade_keeps_settings_and_programs(
 
 
 def states(container: Container) -> list[str]:
-    """Of all programs."""
+    """States of all programs."""
     return sorted(one["state"] for one in card.clients(container))
 
 

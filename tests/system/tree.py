@@ -65,7 +65,7 @@ def _make(tree: Path, besides: Sequence[str]) -> None:
         "debootstrap", "--variant=minbase", f"--include={','.join(INSTALLED)}",
         SUITE, str(tree), MIRROR,
     )
-    # Its own, not those of the machine that made it.
+    # Its own name and id, not those of the machine that built the tree.
     (tree / "etc" / "hostname").write_text("gpuhost\n")
     (tree / "etc" / "hosts").write_text("127.0.0.1 localhost gpuhost\n")
     (tree / "etc" / "machine-id").write_text("")

@@ -29,7 +29,7 @@ PATIENCE = 60 * SECOND                  # maximum wait for an answer
 
 
 class Program:
-    """One client; it carries out its orders when the site is settled."""
+    """A client's program, which carries out its orders when the site is settled."""
 
     def __init__(self, site: "Site", gpu: GPU, memory: Memory, commit: int) -> None:
         self.gpu = gpu
@@ -43,7 +43,7 @@ class Program:
 
     @property
     def memory(self) -> Memory:
-        """Its figures, as it said them last."""
+        """The figures that the program reported last."""
         return self.client.memory
 
     @property
@@ -52,7 +52,7 @@ class Program:
         return max([self.memory.host, *(o.host for o in self.orders if isinstance(o, Evict))])
 
     def order(self, order: Order) -> None:
-        """Link.order."""
+        """As Link.order."""
         self.orders.append(order)
 
     def ask(self, size: int) -> None:
@@ -62,7 +62,7 @@ class Program:
         self.gpu.tell(CommitAsked(self.client.id, self.memory, number, size))
 
     def free(self, size: int) -> None:
-        """Has so much from now on, or less."""
+        """Shrink the program's memory to this size."""
         resident = min(self.memory.resident, size)
         allocated = min(self.memory.allocated, size)
         self._swapped = allocated - resident
@@ -150,7 +150,7 @@ class Site:
     def program(
         self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0
     ) -> Program:
-        """One more; it asks for `size` at once."""
+        """Start another program, which requests `size` at once."""
         made = Program(self, self.gpus[card], memory or Memory(), commit)
         self.programs.append(made)
         if size:
@@ -158,13 +158,13 @@ class Site:
         return made
 
     def end(self, program: Program) -> None:
-        """Its process does."""
+        """End the program's process."""
         program.gpu.leave(program.client)
         self.programs.remove(program)
         self.settle()
 
     def grows(self, program: Program, size: int) -> bool:
-        """Whether it may have so much."""
+        """True if the program's commit request is granted."""
         number, end = len(program.answers) + 1, self.time.now + PATIENCE
         program.ask(size)
         self.settle()

@@ -49,11 +49,11 @@ class Seat:
         raise AssertionError("it is the machine's")
 
     def at(self, when: int, callback: Callable[[], None]) -> None:
-        """As long as the hook lives."""
+        """Call at that time, if the hook is still alive."""
         self.machine.time.timer(when, lambda: None if self.hook and self.hook.dead else callback())
 
     def say(self, hook: Hook, record: Record | Joined) -> None:
-        """To the daemon, a while later."""
+        """Deliver a message to the daemon after a delay."""
         self._travel("up", lambda: self._hear(hook, record))
 
     def _hear(self, hook: Hook, record: Event) -> None:
@@ -66,7 +66,7 @@ class Seat:
             self.gpu.tell(record)
 
     def order(self, order: Order) -> None:
-        """To the hook, a while later."""
+        """Deliver an order to the hook after a delay."""
         hook = self.hook
         assert hook is not None
         self.machine.steps += isinstance(order, Run) and order.step
@@ -83,7 +83,7 @@ class Seat:
 
 
 class Rank(Hook):
-    """One of a team. `work` counts kernels that are yet to be submitted."""
+    """A rank of a team. `work` counts kernels not yet submitted."""
 
     def __init__(self, id: int, world: Seat, team: "Team") -> None:
         super().__init__(id, world)
@@ -111,7 +111,7 @@ class Rank(Hook):
             super()._proceed()
 
     def landed(self, done: int | None = None) -> None:
-        """One kernel of all is done."""
+        """Complete a kernel of all ranks."""
         self.ended += 1
         self.computed += 1
         self.flying = self.submitted > self.ended
@@ -138,7 +138,7 @@ class Rank(Hook):
 
 @dataclass(eq=False)
 class Team:
-    """Ranks whose kernels meet."""
+    """Ranks whose kernels wait for each other."""
 
     machine: "Machine"
     kernel: int = 5 * MILLISECOND
@@ -159,7 +159,7 @@ class Team:
         self.meet()
 
     def compute(self, kernels: int) -> None:
-        """So many more on each."""
+        """Submit this many more kernels on each rank."""
         for rank in self.ranks:
             rank.compute(kernels)
 
@@ -228,14 +228,14 @@ class Machine:
             self.frozen.append(hook)
 
     def thaw(self) -> None:
-        """All that were stopped go on."""
+        """Continue all stopped processes."""
         for hook in self.frozen:
             hook.busy = False
             hook._carry_on()
         self.frozen.clear()
 
     def occupy(self, card: int, size: int) -> None:
-        """Unshared processes use so many bytes of a card from now on."""
+        """Set the bytes of a card that unshared processes use."""
         gpu = self.gpus[card]
         gpu.capacity.outside = size
         gpu.apply_capacity()
@@ -262,7 +262,7 @@ class Machine:
         return team
 
     def rank(self, team: Team, card: int, process: Peer, size: int) -> Rank:
-        """One more."""
+        """Start another rank."""
         seat = self._seat(card, process)
         assert seat.client is not None
         rank = Rank(seat.client.id, seat, team)
@@ -279,12 +279,12 @@ class Machine:
         assert not hook.refused
 
     def client(self, hook: Hook) -> Client:
-        """Of a hook."""
+        """The scheduler's client of a hook."""
         return next(
             s.client for s in self.seats if s.hook is hook and s.client is not None)
 
     def kill(self, hook: Hook) -> None:
-        """Its process ends."""
+        """End the process of a rank."""
         hook.dead = True
         client = self.client(hook)
         self.time.timer(self.time.now + 1, lambda: client.gpu.leave(client))

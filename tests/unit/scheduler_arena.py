@@ -12,7 +12,7 @@ from enum import Enum
 class Location(Enum):
     """Where a block's bytes are."""
 
-    EMPTY = "empty"                     # nowhere: it was never brought in
+    EMPTY = "empty"                     # never loaded, so stored nowhere
     RESIDENT = "resident"
     SWAPPED = "swapped"
     STORED = "stored"                   # on the disk

@@ -46,10 +46,10 @@ from nvshared.units import MILLISECOND, SECOND
 from tests.unit import scheduler_moves as moves
 from tests.unit.scheduler_arena import Arena, Block, Location
 
-REPORT = 5 * MILLISECOND                # figures are sent at most so often
+REPORT = 5 * MILLISECOND                # least time between two reports of figures
 IDLE_WINDOW = 50 * MILLISECOND          # if the daemon says nothing else
 DRAIN_PATIENCE = 2 * SECOND
-BUSY = SECOND // 10                     # without a gap for so long: BUSY is reported
+BUSY = SECOND // 10                     # time without a gap until BUSY is reported
 GAP = 10 * MILLISECOND                  # without work for so long: a gap is reported
 
 
@@ -86,7 +86,7 @@ class CommitWait:
 
 @dataclass(eq=False)
 class Hook:
-    """One client and its program."""
+    """A model of a client's hook and program."""
 
     id: int
     world: Surroundings
@@ -128,7 +128,7 @@ class Hook:
     borrowed: int = 0                   # of its host memory lies on another card
     dirty: int = 0                      # and not on the host
     disk: int = 0                       # bytes in its file,
-    disk_limit: int = 0                 # which it may hold,
+    disk_limit: int = 0                 # greatest permitted size of stored memory,
     store: int = 0                      # by the STORE of this number
     storing: bool = False               # a block is being written
     resume: Callable[[], None] | None = None        # of a LOAD that waits for a write's end
@@ -198,7 +198,7 @@ class Hook:
     # The program.
 
     def compute(self, microseconds: int) -> None:
-        """Wants to run kernels for so long in all."""
+        """Submit kernels of this duration in all."""
         self.work += microseconds
         self._proceed()
 
@@ -217,7 +217,7 @@ class Hook:
         self._commit(CommitWait(size, size, pause, lambda: self._wish(size)))
 
     def stay(self, reason: PinReason) -> None:
-        """From now on nothing leaves."""
+        """Make all memory stay on the card from now on."""
         self.pin_reason = self.pin_reason or reason
         self.changed()
 
@@ -238,7 +238,7 @@ class Hook:
         self.changed()
 
     def _commit(self, asking: CommitWait) -> None:
-        """One open question at a time; an answered one does not delay the next."""
+        """Send COMMIT, with at most one request open at a time."""
         self.commit_waits.append(asking)
         if len(self.commit_waits) == 1:
             self._ask()
@@ -371,7 +371,7 @@ class Hook:
         self.world.say(self, record)
 
     def hello(self) -> None:
-        """To a daemon, for the first time or again."""
+        """Send HELLO to a daemon, at the start or after its restart."""
         self.want_sent = not self.granted and self.standing
         self.room_asked = False
         self.reports_idle = self.reports_copies = self.reports_busy = False
@@ -391,7 +391,7 @@ class Hook:
         self._carry_on()
 
     def changed(self) -> None:
-        """After any change of the figures."""
+        """Report the figures after a change."""
         if self.dead:
             return
         if not self.starved:
@@ -416,7 +416,7 @@ class Hook:
     # Orders.
 
     def obey(self, order: Order) -> None:
-        """An order has arrived. YIELD does not wait for those before it."""
+        """Receive an order. YIELD does not wait for earlier orders."""
         if isinstance(order, Yield):
             self.cut.add(order.number)
             return

@@ -66,7 +66,7 @@ def file(hook: "Hook", block: Block, *, there: bool) -> None:
 
 
 def give_up_copies(hook: "Hook") -> None:
-    """Of resident blocks, until the file is as small as it may be."""
+    """Free stored copies of resident blocks until the file has its permitted size."""
     for block in hook.blocks:
         if hook.disk > hook.disk_limit and block.location is Location.RESIDENT and not block.moving:
             file(hook, block, there=False)
@@ -110,7 +110,7 @@ def _stored(hook: "Hook", block: Block) -> None:
 
 
 def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bool = False) -> None:
-    """One block after the other, as they would leave."""
+    """Save blocks one by one, in the order of eviction."""
     resident = [b for b in reversed(hook.blocks) if b.location is Location.RESIDENT]
     ready = sum(b.size for b in resident if b.saved)
     block = next((b for b in resident if not b.saved), None)

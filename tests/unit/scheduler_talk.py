@@ -118,7 +118,7 @@ class Talk:
         return self.memory[client]
 
     def changed(self, client: int, **figures: float) -> list[Action]:
-        """MEMORY."""
+        """Send MEMORY."""
         return self.tell(MemoryChanged(client, self.set(client, **figures)))
 
     def want(self, client: int, **figures: float) -> list[Action]:
@@ -126,7 +126,7 @@ class Talk:
         return self.tell(MemoryChanged(client, self.set(client, **figures), wants=True))
 
     def idle(self, client: int) -> list[Action]:
-        """IDLE."""
+        """Send IDLE."""
         return self.tell(WentIdle(client, self.memory[client]))
 
     def need_room(self, client: int, **figures: float) -> list[Action]:
@@ -135,7 +135,7 @@ class Talk:
         return self.tell(MemoryChanged(client, memory))
 
     def ask(self, client: int, number: int, size: float, pins: float = 0) -> list[Action]:
-        """COMMIT."""
+        """Send COMMIT."""
         return self.tell(CommitAsked(
             client, self.memory[client], number, int(size * GIB), int(pins * GIB)))
 
@@ -146,7 +146,7 @@ class Talk:
     def copying(
         self, client: int, *, inward: bool = False, outward: bool = False
     ) -> list[Action]:
-        """COPIES."""
+        """Send COPIES."""
         return self.tell(Copies(client, self.memory[client], inward, outward))
 
     def stopped(self, client: int, wants: bool = True) -> list[Action]:
@@ -156,7 +156,7 @@ class Talk:
         return self.tell(Stopped(client, self.memory[client], wants, drained))
 
     def reopened(self, client: int) -> list[Action]:
-        """REOPENED."""
+        """Send REOPENED."""
         return self.tell(Reopened(client, self.memory[client]))
 
     def evicted(self, order: Evict, **flags: Any) -> list[Action]:
@@ -190,7 +190,7 @@ class Talk:
     def written_back(
         self, order: Writeback, ready: float | None = None, **flags: Any
     ) -> list[Action]:
-        """MOVED: kept, with all the host allows for, or so many GiB."""
+        """Send MOVED: saved all that the host memory allows, or these GiB."""
         client, memory = order.client, self.memory[order.client]
         swapped = self.swapped.get(client, 0)
         can = max(memory.host, order.host) - swapped
@@ -202,7 +202,7 @@ class Talk:
         return self.tell(WrittenBack(client, self.memory[client], order.number, has, **flags))
 
     def obey(self, actions: list[Action], rounds: int = 1000) -> list[Action]:
-        """Answers EVICT and LOAD, also those that follow. Returns all actions."""
+        """Answer EVICT and LOAD, and those that follow from answers. Returns all actions."""
         everything = list(actions)
         waiting = list(actions)
         for _ in range(rounds):
@@ -222,7 +222,7 @@ class Talk:
         return everything
 
     def run(self, client: int, size: float, domains: tuple[str, ...] = ()) -> list[Action]:
-        """A client joins, allocates so much and gets the card, or waits for it."""
+        """Join, allocate this much, and get the card or wait for it."""
         self.join(client, size, domains=domains)
         return self.obey(self.want(client))
 
@@ -246,7 +246,7 @@ class Talk:
 
 
 def two_programs(size: float) -> Talk:
-    """Two programs of so many GiB, which want a card of 100 GiB."""
+    """Two programs of these GiB that want a card of 100 GiB."""
     talk = Talk()
     talk.run(1, size)
     talk.run(2, size)

@@ -69,7 +69,7 @@ def _is_active(hook: Hook) -> bool:
 
 
 def tenants_of(client: int) -> tuple[str, ...]:
-    """Its user, and of some a job."""
+    """Tenants of a client: its user, and for some clients a job."""
     return (f"user:{client % 2}", *([f"job:{client % 3}"] if client % 3 else []))
 
 
@@ -137,7 +137,7 @@ class World:
         heapq.heappush(self._agenda, (when, next(self._ties), what))
 
     def at(self, when: int, what: Callable[[], None]) -> None:
-        """For hooks; see Surroundings. Their guards know of death."""
+        """As Surroundings.at; callbacks of hooks check whether the hook is dead."""
         self.schedule(when, what)
 
     def step(self) -> bool:
@@ -151,7 +151,7 @@ class World:
         return True
 
     def advance(self, microseconds: int) -> None:
-        """Lets so much time pass."""
+        """Let this time pass."""
         end = self.now + microseconds
         while self._agenda and self._agenda[0][0] <= end:
             self.step()
@@ -173,14 +173,14 @@ class World:
         return self.welcome(Hook(next(self._ids), self))
 
     def welcome(self, hook: HookKind) -> HookKind:
-        """It connects."""
+        """Connect a hook."""
         self.hooks[hook.id] = hook
         self._sent[hook.id] = deque()
         hook.hello()
         return hook
 
     def kill(self, hook: Hook) -> None:
-        """Its memory is free at once; the daemon learns of it later."""
+        """Kill a hook: its memory is free at once, and the daemon notices later."""
         hook.dead = True
         self.hooks.pop(hook.id, None)
         self._sent.pop(hook.id, None)
@@ -248,7 +248,7 @@ class World:
         self.check()
 
     def resize(self, box: int | None) -> None:
-        """The clients with an odd number may take so much of the host's memory; None: any."""
+        """Limit the host memory of clients with odd numbers; None: no limit."""
         self.check()
         self.shrunk = True
         self.box = box
@@ -257,7 +257,7 @@ class World:
         self.check()
 
     def put_tenant(self, tenant: str, terms: TenantTerms) -> None:
-        """This holds for all programs of a tenant from now on."""
+        """Set the terms of all programs of a tenant."""
         self.tenant_terms[tenant] = terms
         self.tell(TenantChanged(tenant, terms))
         self.check()
@@ -356,7 +356,7 @@ class World:
     # Invariants.
 
     def _promised(self) -> Counter[str]:
-        """To all programs of each tenant; bytes."""
+        """Bytes promised to all programs of each tenant."""
         promised: Counter[str] = Counter()
         for client in self.scheduler._card.clients.values():
             for tenant in client.tenants:
@@ -397,7 +397,7 @@ class World:
             more = action.size - client.memory.disk
             assert more <= 0 or not client.open, "it stores, and runs"
         if isinstance(action, Yield) and action.number not in self._saves | self._early():
-            # A client whose turn starts is loaded: its hand-over has ended.
+            # The turn of a loaded client has started, so its hand-over has ended.
             states = {view.state for view in views.values()}
             under_way = states & {ClientState.LOADING, ClientState.DRAINING}
             assert not under_way, "it gives way in a hand-over"

@@ -160,7 +160,7 @@ class Scripted:
         return self._moves.get((client, number))
 
     def member(self, client: int) -> None:
-        """As Scheduler.member: it is in no gang."""
+        """As Scheduler.member: the client is in no gang."""
 
     def orders_unanswered(self) -> int:
         """As Scheduler.orders_unanswered."""
@@ -196,7 +196,7 @@ class Noted:
         self.orders: list[Order] = []
 
     def order(self, order: Order) -> None:
-        """Link.order."""
+        """As Link.order."""
         self.orders.append(order)
 
 

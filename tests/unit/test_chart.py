@@ -36,13 +36,13 @@ def rendered(*values: str, namespace: str = "nvshare") -> dict[tuple[str, str], 
 
 
 def helm(*command: str) -> "subprocess.CompletedProcess[str]":
-    """The real one."""
+    """The path of the helm program."""
     assert HELM
     return subprocess.run([HELM, *command], capture_output=True, text=True, check=False)
 
 
 def sets(values: tuple[str, ...]) -> list[str]:
-    """As options."""
+    """Values as --set options of helm."""
     return [part for one in values if one for part in ("--set", one)]
 
 

@@ -97,7 +97,7 @@ class Typist:
         return {word.strip() for word in self._until_end().split("\n")} - {""}
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the terminal."""
         self._process.kill()
         self._process.wait()
         os.close(self._ours)
@@ -140,13 +140,13 @@ def test_zsh_loads_the_completion_from_a_folder_in_fpath(tmp_path: Path) -> None
     setup = tmp_path / "setup"
     setup.write_text(f"fpath=({tmp_path} $fpath)\nautoload -Uz compinit && compinit -D -u\n{ZSH}")
     typist = Typist("zsh", "-f", "-i", setup=setup)
-    for _ in range(2):                  # it is read with the first Tab
+    for _ in range(2):                  # the first Tab loads the completion script
         assert typist.tab("anti-thrash o") == {"on", "off"}
     typist.close()
 
 
 def in_fish(line: str) -> set[str]:
-    """As by Tab in a terminal; `line` has no quotes."""
+    """Completions of fish for `line`, which has no quotes."""
     ended = subprocess.run(
         ["fish", "--no-config"], cwd=ROOT, text=True, check=True, capture_output=True,
         input=f"{script('fish')}\ncomplete --do-complete 'nvsharectl {line}'\n",

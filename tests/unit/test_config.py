@@ -137,7 +137,7 @@ def test_config_file_given_by_option_must_exist_and_be_text(tmp_path: Path) -> N
 def test_config_path_that_cannot_be_examined_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a folder that may not be searched or listed, which root always may."""
+    """The paths fail for root too, which may search and list every folder."""
     path = tmp_path / "a.conf"
     path.write_text("[gpu]")
     drop_ins = tmp_path / "a.conf.d"
@@ -212,7 +212,7 @@ def test_help_and_readme_show_the_same_first_steps() -> None:
     ):
         assert line in words
         assert line in readme
-    assert "LD_PRELOAD" not in words    # the library has no place that every loader knows
+    assert "LD_PRELOAD" not in words    # the library is in no folder that every loader searches
 
 
 def test_command_line_gives_only_named_options_and_absolute_paths() -> None:

@@ -16,7 +16,7 @@ A, B = tasks(CARD)
 
 
 def memory(resident: int, allocated: int) -> dict[str, int]:
-    """As in a trace."""
+    """Memory figures as in a trace."""
     return {"resident": resident, "allocated": allocated, "pinned": 1, "host": 1 << 40}
 
 

@@ -64,7 +64,7 @@ def named(path: Path) -> str:
 
 @pytest.fixture(params=DOCUMENTS, ids=named)
 def document(request: pytest.FixtureRequest) -> Path:
-    """Each of them."""
+    """Each document."""
     assert isinstance(request.param, Path)
     return request.param
 

@@ -498,7 +498,7 @@ def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int
 def test_process_with_many_clients_on_a_card_forms_no_gang(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It forms no gang, however many connections it makes."""
+    """The number of connections makes no difference."""
     for number in range(40):
         machine.program(number % 2, 10, 16 * MIB).compute(SECOND)
     asked = asked_members(machine, monkeypatch)

@@ -29,7 +29,7 @@ FORGETFUL = replace(
 
 
 class Program:
-    """Its side of a connection that an earlier daemon has left."""
+    """A program with a connection from an earlier daemon."""
 
     def __init__(self, manager: Manager) -> None:
         self.wire = Wire()
@@ -37,7 +37,7 @@ class Program:
         self.session.take_over(7)
 
     def introduces_itself(self, memory: Memory, flags: Flag) -> None:
-        """HELLO, as INTRODUCE asked for."""
+        """Send the HELLO that INTRODUCE requested."""
         self.session.received(encode_report(ReportRecord(
             Type.HELLO, flags, 7, memory, FACTS.uuid_bytes, LARGE
         )))

@@ -71,7 +71,7 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
 
 
 def seconds(path: Path, length: int = 60) -> int:
-    """All that is kept."""
+    """Seconds of usage in the whole history."""
     with sqlite3.connect(path) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         (found,) = file.execute(
@@ -194,7 +194,7 @@ def test_history_files_put_aside_are_bounded(
 def test_unwritable_history_file_is_put_aside(
     path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As root's is to the daemon's user. Root may, so the test plays the kernel."""
+    """The write error is simulated, as root may write to any file."""
     keeper.keep(NOON, MINUTE)
     keeper._store.close()
     allowed, roots = os.open, path.stat().st_ino
@@ -406,7 +406,7 @@ def killed(path: Path, rounds: int) -> None:
         writer.stdout.close()
         there = [seconds(path, length) for length in STEPS]
         assert there == [there[0]] * 3
-        # Printed minutes are kept; one more may be, as the writer was killed before it printed it.
+        # Printed minutes are kept, and perhaps one more that was stored and not yet printed.
         assert there[0] in (said[-1] + 1, said[-1] + 2)
         written = there[0]
 

@@ -11,7 +11,7 @@ from nvshared.units import KIB
 
 
 class Host:
-    """Its files in /proc and /sys; sizes in KiB."""
+    """A host's files in /proc and /sys; sizes in KiB."""
 
     def __init__(self, folder: Path) -> None:
         self.meminfo, self.cgroup = folder / "meminfo", folder / "cgroup"

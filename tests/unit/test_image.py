@@ -39,7 +39,7 @@ class Image:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Image:
-    """Of two architectures."""
+    """An image of two architectures."""
     roots = []
     for name in ("amd64", "arm64"):
         root = tmp_path / name

@@ -110,7 +110,7 @@ async def test_report_wakes_up_at_events_only(
     stopped, systemd = asyncio.Event(), Systemd()
     report = asyncio.create_task(journal.report(systemd, manager, stopped))
     await systemd.heard.wait()
-    await asyncio.sleep(0.05)           # fifty times as long as a status takes at least
+    await asyncio.sleep(0.05)           # fifty times the least interval of a status
     assert systemd.pings == 1
     gpu = manager.gpus[0]             # that of the scripted scheduler made last
     for happen in (

@@ -25,7 +25,7 @@ POD, OTHER = (Pod("lab", "train", uid, f"pod:{uid}") for uid in ("p1", "p2"))
 
 
 def result(device: str = "gpu-0a", request: str = "gpu", **capacity: str) -> dict[str, Any]:
-    """Of an allocation."""
+    """A result of a claim's allocation."""
     return {
         "driver": DRIVER, "pool": "node", "device": device, "request": request, "shareID": "s",
         "consumedCapacity": {"clients": "1", **capacity},
@@ -33,7 +33,7 @@ def result(device: str = "gpu-0a", request: str = "gpu", **capacity: str) -> dic
 
 
 def config(requests: tuple[str, ...] = (), driver: str = DRIVER, **said: object) -> dict[str, Any]:
-    """Of a claim or a class."""
+    """Configuration of a claim or a device class."""
     return {"requests": [*requests], "opaque": {"driver": driver, "parameters": said}}
 
 
@@ -41,7 +41,7 @@ def claim(
     *results: dict[str, Any], configs: tuple[dict[str, Any], ...] = (), uid: str = "c1",
     pods: tuple[str, ...] = ("p1",), owner: str = "Pod",
 ) -> dict[str, Any]:
-    """As the API server has it."""
+    """A ResourceClaim as the API server sends it."""
     return {
         "metadata": {
             "namespace": "lab", "name": uid, "uid": uid, "managedFields": [],

@@ -25,7 +25,7 @@ class Loop:
         self.answers: list[object] = []
 
     def until(self, number: int) -> list[object]:
-        """The answers, once there are so many."""
+        """Wait for this number of answers and return them."""
         end = now() + LONG
         while len(self.answers) < number:
             self.posted.get(timeout=max(0.0, end - now()))()

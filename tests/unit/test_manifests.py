@@ -36,7 +36,7 @@ KUSTOMIZE = [[path, verb] for program, verb in (("kustomize", "build"), ("kubect
 
 
 def documents(path: Path) -> list[Any]:
-    """All of a file."""
+    """All YAML documents of a file."""
     return list(yaml.safe_load_all(path.read_text()))
 
 
@@ -108,7 +108,7 @@ def test_examples_request_only_offered_resources(path: Path) -> None:
 
 
 def test_claims_overlay_adds_only_needed_mounts_and_permissions() -> None:
-    """In addition to the base."""
+    """The mounts and permissions are compared with those of the base."""
     folder = MANIFESTS / "claims"
     (device_class,) = documents(folder / "deviceclass.yaml")
     assert device_class["metadata"]["name"] == DRIVER
@@ -184,7 +184,7 @@ with_kustomize = pytest.mark.skipif(
 def test_daemon_set_runs_nvshare_kubelet_with_the_account_of_the_roles(
     folder: str, roles: set[str]
 ) -> None:
-    """No more and no fewer; tests/integration/apiserver.py checks which are used."""
+    """The roles have no other rules; tests/integration/apiserver.py checks their use."""
     objects = built(MANIFESTS / folder)
     spec = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]["spec"]
     assert spec["serviceAccountName"] == "nvshare-kubelet"

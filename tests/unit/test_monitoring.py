@@ -34,14 +34,14 @@ def rules() -> list[dict[str, Any]]:
 
 
 def known() -> set[str]:
-    """All names of series."""
+    """Names of all series."""
     names = set(families())
     (histogram,) = (name for name, one in families().items() if one.type == "histogram")
     return names | {f"{histogram}_bucket", f"{histogram}_sum", f"{histogram}_count"}
 
 
 def queries() -> Iterator[str]:
-    """Of the dashboard's panels and variables."""
+    """Queries of the dashboard's panels and variables."""
     for panel in PANELS:
         yield from (target["expr"] for target in panel.get("targets", ()))
     yield from (str(variable["query"]) for variable in DASHBOARD["templating"]["list"])

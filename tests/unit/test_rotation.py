@@ -10,7 +10,7 @@ from nvshared.hook.connection import MOMENT, Rotation
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Its clock moves by the duration of work alone."""
+    """A loop whose clock moves only by the duration of work."""
 
     now = 1000.0
 

@@ -60,7 +60,7 @@ class Site:
 
     @property
     def whole(self) -> int:
-        """Host memory that all cards may take, in bytes."""
+        """Host memory that all cards together may use, in bytes."""
         return sum(gpu.snapshot().host_budget for gpu in self.manager.gpus)
 
 

@@ -41,7 +41,7 @@ TQ = 30
 def talking(
     step: float = 1000, host: float = 1000, capacity: float = 100, domains: Domains | None = None
 ) -> Talk:
-    """With writeback, which other stories have off."""
+    """A conversation with writeback on."""
     talk = Talk(capacity=capacity, host=host, step=step)
     talk.settings = replace(talk.settings, writeback=True)
     talk.scheduler = Scheduler(talk.settings, 0, domains)
@@ -49,7 +49,7 @@ def talking(
 
 
 def programs(sizes: tuple[int, ...]) -> Talk:
-    """Of so many GiB, on a card of 100."""
+    """Programs of these GiB on a card of 100 GiB."""
     talk = Talk(host=1000)
     for client, size in enumerate(sizes, A):
         talk.join(client, size)
@@ -57,7 +57,7 @@ def programs(sizes: tuple[int, ...]) -> Talk:
 
 
 def regular(step: float = 1000) -> Talk:
-    """With prefetch, and three programs of 45 of 100 GiB."""
+    """Three programs of 45 GiB on a card of 100 GiB, with prefetch."""
     talk = Talk(step=step, host=1000)
     talk.settings = replace(talk.settings, prefetch=True)
     talk.scheduler = Scheduler(talk.settings, 0)
@@ -274,7 +274,7 @@ def test_writeback_yields_to_a_program_that_copies_to_the_host(outward: bool) ->
 
 
 def made(actions: list[Action]) -> list[tuple[int, int]]:
-    """Which clients are to have how many GiB of host memory, about."""
+    """GiB of host memory to allocate for each client, rounded."""
     return [(order.client, order.host // GIB) for order in preallocations(actions)]
 
 
@@ -550,7 +550,7 @@ def three(*, capacity: float = 75, size: float = 30, bus_sharing: bool = True) -
 
 
 def answered(talk: Talk, actions: list[Action], rounds: int) -> list[Action]:
-    """Answers so many moves; returns the open ones."""
+    """Answer this number of moves; return the moves still open."""
     waiting = [action for action in actions if isinstance(action, Evict | Load)]
     for _ in range(rounds):
         order = waiting.pop(0)

@@ -40,11 +40,11 @@ class Pair(Talk):
         return actions
 
     def busy(self, client: int, *, gaps: bool = False) -> list[Action]:
-        """BUSY."""
+        """Send BUSY."""
         return self.tell(Busy(client, self.memory[client], gaps))
 
     def take_turns(self) -> list[Action]:
-        """All are found to be busy, and stay so."""
+        """Give each client a turn in which it is found busy."""
         for client in self.memory:
             self.busy(client)
         self.now += turns.PROOF
@@ -73,7 +73,7 @@ class Pair(Talk):
         return self.scheduler.snapshot().holders
 
     def takes_turns(self) -> bool:
-        """As all are busy."""
+        """True if clients take turns, as when all are busy."""
         return self.scheduler.snapshot().state is CardState.BUSY
 
 

@@ -144,7 +144,7 @@ def test_client_that_ignores_an_evict_is_reported_and_others_run() -> None:
 
 
 def test_evict_takes_another_client_when_the_victim_does_not_reply() -> None:
-    """Both idle, as after their turns; one is stopped, with Ctrl-Z."""
+    """Both clients are idle, and one process is stopped with Ctrl-Z."""
     talk = Talk()
     talk.join(1, 40, 40)
     talk.wait(1)
@@ -298,7 +298,7 @@ def test_crowded_client_is_reported_once_per_wait() -> None:
 
 @pytest.fixture
 def talk() -> Talk:
-    """One runs, one waits, one has nothing to do; and then the card is gone."""
+    """A running, a waiting and an idle client of a card that is lost."""
     talk = two_programs(70)
     talk.join(3, 10)
     return talk
@@ -359,7 +359,7 @@ def test_lost_card_grants_a_commit_request_that_waits_for_gathering() -> None:
 
 
 def test_lost_card_loads_all_memory_of_a_client() -> None:
-    """For its hook keeps it shut, until it sees that nothing can come in."""
+    """The hook keeps the gate closed until it finds that nothing can be loaded."""
     talk = Talk()
     talk.run(1, 70)
     talk.join(2, allocated=60, resident=20)

@@ -21,7 +21,7 @@ LONG = 1000
 
 
 def stay(talk: Talk, client: int, reason: PinReason = PinReason.UNDRAINED) -> list[Action]:
-    """Its hook reports its resident memory as pinned from now on."""
+    """Report the client's resident memory as pinned."""
     memory = talk.memory[client]
     talk.memory[client] = replace(
         memory, allocated=memory.allocated - memory.resident, resident=0,
@@ -64,7 +64,7 @@ def test_undrainable_client_is_not_paced_and_not_watched_for_idleness() -> None:
 
 
 def test_undrainable_client_ends_no_turn_of_a_client_beside_it() -> None:
-    """Its turn began long ago, which says nothing of the others'."""
+    """The client's turn began long before the turns of the other clients."""
     talk = Talk()
     talk.run(1, 40)
     stay(talk, 1)

@@ -435,7 +435,7 @@ def test_domain_calls_back_commit_of_freed_pinned_memory() -> None:
 
 
 class Court:
-    """A scheduler, clients that have no memory and report false figures, and an honest one."""
+    """A scheduler, clients without memory that report false figures, and an honest client."""
 
     def __init__(self, seed: int, settings: Settings = SETTINGS) -> None:
         self.now = 0
@@ -463,7 +463,7 @@ class Court:
         self.now = end
 
     def look(self, card: int | None = None) -> None:
-        """The driver and the kernel see nothing of the liars, and so much of the honest one."""
+        """Let driver and kernel report only this memory, of the honest client."""
         evidence = dict.fromkeys(self.owed, NOTHING)
         filled = {id: self.scheduler.memory(id).filled for id in self.owed}
         if card is not None:
@@ -471,7 +471,7 @@ class Court:
             filled[ONE] = card
         self.tell(Seen(evidence, filled))
 
-    # The liars.
+    # Clients with false figures.
 
     def figure(self) -> int:
         dice = self.random
@@ -518,7 +518,7 @@ class Court:
         self.tell(dice.choice(said))
 
     def rage(self, steps: int, most: int) -> None:
-        """They come, lie and go."""
+        """Let clients with false figures join, report and leave at random."""
         for step in range(steps):
             ids = list(self.owed)
             roll = self.random.random()
@@ -538,7 +538,7 @@ class Court:
     # The honest one.
 
     def gets(self, size: int, account: str = HONEST) -> bool:
-        """Whether a client that comes now is promised so much at once."""
+        """True if a client that joins now is promised this much at once."""
         self.honest.clear()
         self.tell(Joined(ONE, account=account, evidence=NOTHING))
         self.tell(CommitAsked(ONE, Memory(), 1, size))
@@ -641,7 +641,7 @@ def test_used_commit_of_another_account_is_not_held_back_from_an_account() -> No
 
 
 def test_client_that_drains_or_evicts_is_not_counted_as_overclaiming() -> None:
-    """Its hook says so when it is done. The room is its own until then."""
+    """The room belongs to the client until its hook reports the end."""
     talk = Talk(100, step=10)
     for id in (1, 2):
         talk.join(id, 80, account=HONEST)
@@ -700,7 +700,7 @@ def steps(court: Court) -> dict[str, int]:
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_false_claims_of_500_clients_at_most_double_the_calls_of_a_decision(claim: str) -> None:
-    """In steps, as times say little on a busy machine."""
+    """Counts function calls, as durations vary on a busy machine."""
     alone, court = steps(Court(0)), Court(0)
     for id in range(1, 501):
         make_claim(court, id, claim)

@@ -45,14 +45,14 @@ class Watched(World):
         return went_on
 
     def learn(self) -> None:
-        """Until programs have come in a few times each."""
+        """Run until each program has been loaded a few times."""
         while len(self.turns) < LEARNT * len(self.programs):
             self.step()
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Of a stretch of time."""
+    """Figures of a period of time."""
 
     lost: float                         # part of it without computing
     quanta: list[int]                   # us; of turns that lasted as long as they might
@@ -60,7 +60,7 @@ class Seen:
 
 
 def watch(world: Watched, rounds: int) -> Seen:
-    """Lets each have so many turns."""
+    """Run until each program has had this number of turns."""
     began, idle, ends = world.now, world.idle, len(world.ends)
     computed = [hook.computed for hook in world.programs]
     turns = len(world.turns)
@@ -75,7 +75,7 @@ def watch(world: Watched, rounds: int) -> Seen:
 
 
 @pytest.mark.parametrize(("sizes", "mode"), [
-    ([80, 80], AntiThrash.AUTO),        # 60 GiB change places
+    ([80, 80], AntiThrash.AUTO),        # 60 GiB are swapped at each hand-over
     ([80, 80], AntiThrash.ON),
     ([90, 30], AntiThrash.AUTO),
     ([60, 60, 60], AntiThrash.ON),
@@ -139,7 +139,7 @@ def hand_over(talk: Talk, takes: float, drains: float = 0) -> float:
 
 
 def two(talk: Talk) -> None:
-    """Programs of 70 GiB each."""
+    """Two programs of 70 GiB each."""
     talk.tell(SettingsChanged(replace(talk.settings, tq=None)))
     talk.run(1, 70)
     talk.run(2, 70)

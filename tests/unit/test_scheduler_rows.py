@@ -121,16 +121,16 @@ class Row:
         return any(pinned > self.capacity // PINNING_PART for pinned in of_all.values())
 
     def hook(self, client: int) -> Hook:
-        """One of them."""
+        """The hook for a drawn number."""
         hooks = list(self.world.hooks.values())
         return hooks[client % len(hooks)]
 
     def join(self) -> None:
-        """One comes."""
+        """A client joins."""
         self.world.join()
 
     def die(self, client: int) -> None:
-        """One goes, in whatever state."""
+        """A client dies, in any state."""
         self.world.kill(self.hook(client))
 
     def allocate(self, client: int, part: int, few: bool) -> None:
@@ -151,12 +151,12 @@ class Row:
         self.hook(client).unpin(self.capacity)
 
     def compute(self, client: int, time: int, kernel: int) -> None:
-        """In kernels of some milliseconds."""
+        """A client submits kernels of some milliseconds."""
         self.hook(client).kernel = kernel * MILLISECOND
         self.hook(client).compute(time * MILLISECOND)
 
     def copy(self, client: int, inward: bool, outward: bool) -> None:
-        """From now on, between host and card."""
+        """A program copies between host and card from now on."""
         self.hook(client).copy(inward, outward)
 
     def hold_up(self, client: int, drains: int) -> None:
@@ -164,7 +164,7 @@ class Row:
         self.hook(client).undrainable = drains
 
     def stay(self, client: int, reason: PinReason) -> None:
-        """Nothing of it leaves from now on; few programs are like that."""
+        """A client's memory stays on the card from now on; rare."""
         if client < len(self.world.hooks):
             self.hook(client).stay(reason)
 
@@ -197,7 +197,7 @@ class Row:
     def limit_tenant(
         self, tenant: str, part: int, host: int, weight: int, priority: Priority
     ) -> None:
-        """All its programs may have so much together, or anything."""
+        """Set or remove the memory limit of a tenant."""
         limits = [tenths * self.capacity // 10 for tenths in (part, host)]
         terms = TenantTerms(limits[0], weight, priority=priority, host_memory_limit=limits[1])
         self.world.put_tenant(tenant, terms)
@@ -209,11 +209,11 @@ class Row:
         self.world.configure(settings)
 
     def wait(self, time: int) -> None:
-        """Time passes."""
+        """Let some time pass."""
         self.world.advance(time)
 
     def teardown(self) -> None:
-        """From here on without faults: all programs that can run do."""
+        """Without further faults all programs that can run do run."""
         world = self.world
         world.outside = 0
         world.bus = 50_000

@@ -27,7 +27,7 @@ TERMS: dict[str, list[TenantTerms]] = {
 
 
 class Counting(Talk):
-    """In which the steps of each decision are counted."""
+    """A world that counts the steps of each decision."""
 
     counting = False
     most = 0
@@ -59,7 +59,7 @@ def steps(call: Callable[[], list[Action]]) -> tuple[int, list[Action]]:
 
 
 def handing_over(tenants: int, terms: list[TenantTerms]) -> int:
-    """The most steps of a decision while three of so many tenants have the card in turn."""
+    """The most steps of a decision while three of these tenants alternate on the card."""
     talk = Counting(100, 100 * tenants)
     for client in range(1, tenants + 1):
         name = f"user:{client}"

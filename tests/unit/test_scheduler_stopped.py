@@ -51,7 +51,7 @@ class Stoppable(Hook):
             super()._carry_on()
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Continue the process, as by SIGCONT."""
         self.is_stopped = False
         missed, self.missed = self.missed, []
         for callback in missed:

@@ -31,7 +31,7 @@ SHORT = (3, 9, 24, 40, 41, 66, 70, 98, 312)
 def with_disk(
     disk: float, card: float = 80, host: float = 64, park_after: int = 600 * SECOND
 ) -> Talk:
-    """A conversation with a scheduler that has so many GiB of a disk."""
+    """A conversation with a scheduler that has these GiB of a disk."""
     talk = Talk(card, host, step=1)
     talk.settings = replace(talk.settings, disk_budget=int(disk * GIB), park_after=park_after)
     talk.scheduler = Scheduler(talk.settings, 0)
@@ -40,7 +40,7 @@ def with_disk(
 
 
 def stores(actions: Iterable[Action]) -> list[tuple[int, float]]:
-    """Which clients may have how many GiB on the disk."""
+    """GiB that each client may store on the disk."""
     return [(a.client, round(a.size / GIB, 1)) for a in actions if isinstance(a, Store)]
 
 
@@ -50,7 +50,7 @@ def last(talk: Talk, client: int) -> Store:
 
 
 def idle(talk: Talk, client: int, swapped: float, resident: float = 0) -> list[Action]:
-    """A client joins with so much in host memory."""
+    """Join a client with this much in host memory."""
     talk.memory[client] = Memory(
         int((swapped + resident) * GIB), int(resident * GIB), room=int(resident * GIB),
         host=int(swapped * GIB))
@@ -59,7 +59,7 @@ def idle(talk: Talk, client: int, swapped: float, resident: float = 0) -> list[A
 
 
 def store(talk: Talk, client: int, size: float = 1000) -> list[Action]:
-    """A hook hears its last STORE, and carries it out, up to so many GiB."""
+    """Carry out a client's last STORE, up to these GiB."""
     order, memory = last(talk, client), talk.memory[client]
     more = max(0, min(order.size - memory.disk, memory.host, int(size * GIB)))
     talk.swapped[client] = talk.swapped.get(client, 0) - more
@@ -264,7 +264,7 @@ def test_client_stores_again_before_a_chosen_client_that_waits_for_that_gives_wa
     talk.join(2, 79, 79)
     talk.memory[1] = Memory(52 * GIB, GIB, room=GIB, host=15 * GIB, disk=36 * GIB)
     talk.swapped[1] = 15 * GIB
-    # Little of the disk is free: it gives up copies.
+    # Little of the disk is free, so copies are freed.
     assert stores(talk.tell(Joined(1, talk.memory[1], commit=52 * GIB))) == [(1, 0)]
     talk.obey(talk.join(3, 5))
     talk.obey(talk.want(3))
@@ -331,7 +331,7 @@ class DiskRow(Row):
         self.hook(self.any_client()).store_fails = True
 
     def weights(self) -> dict[Callable[[], None], float]:
-        """Also events of the disk."""
+        """Weights of random events, with those of the disk."""
         return super().weights() | {
             self.fail_to_store: 0.7,
             lambda: self.set_disk(self.dice.choice([0, self.disk])): 0.3,

@@ -960,7 +960,7 @@ def answer(talk: Talk, client: int, size: float, number: int = 1) -> Limits:
 
 
 def last_limits(talk: Talk, client: int) -> Limits:
-    """Its last LIMITS."""
+    """The last LIMITS of a client."""
     return limits(talk.said, client)[-1]
 
 
@@ -1050,7 +1050,7 @@ def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
 
 
 def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
-    """It bounds promised memory that can be evicted, not pinned memory."""
+    """The limit bounds promised memory that can be evicted, not pinned memory."""
     talk = Talk(100)
     put(talk, "user:alice", host=10)
     for client in (1, 2):

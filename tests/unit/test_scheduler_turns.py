@@ -461,7 +461,7 @@ def test_head_gets_room_that_a_holder_freed() -> None:
     talk.obey(talk.changed(1, allocated=20, resident=20))
     assert talk.memory[2].resident == 70 * GIB
     assert stops(talk.said) == []
-    # It may grow a little before it has to ask.
+    # A client may grow slightly before it must request a commit.
     assert talk.view(1).room >= 21 * GIB
 
 

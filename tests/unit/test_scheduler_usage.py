@@ -40,7 +40,7 @@ class Watched(World):
         super().tell(event)
 
     def sum_up(self) -> None:
-        """Until now."""
+        """Add up usage until now."""
         passed, self.seen = self.now - self.seen, self.now
         now = self.scheduler.snapshot()
         for holder in now.holders:

@@ -87,7 +87,7 @@ class Site:
 
     @property
     def count(self) -> int:
-        """Of connections that it serves now."""
+        """Number of connections that are being served."""
         return self.scrapes.count
 
     def leave(self) -> None:
@@ -241,7 +241,7 @@ ODD = [
 async def test_simultaneous_scrapes_format_the_metrics_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plain or OpenMetrics, compressed or not: so much work a second at the most."""
+    """The scrapes are plain or OpenMetrics, compressed or not."""
     written = 0
     collect = Figures.collect
 

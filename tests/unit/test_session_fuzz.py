@@ -88,12 +88,12 @@ class Liar:
     """A client, as the daemon has it."""
 
     def __init__(self, manager: Manager, pid: int) -> None:
-        self.wire = Wire(100)           # it reads nothing
+        self.wire = Wire(100)           # the client reads nothing
         self.session = Session(manager, peer(pid), self.wire)
         self.ended = False
 
     def say(self, packet: bytes) -> None:
-        """As the server does it."""
+        """Pass bytes to the session as the server does."""
         if self.ended:
             return
         try:
@@ -102,7 +102,7 @@ class Liar:
             self.end()
 
     def end(self) -> None:
-        """Its connection is over."""
+        """End the connection."""
         self.ended = True
         self.session.ended()
 
@@ -152,7 +152,7 @@ class Honest(Hook):
 
 
 class Liars(RuleBasedStateMachine):
-    """They come, say anything at all, and go."""
+    """Clients that connect, send arbitrary records and disconnect."""
 
     liars: "Bundle[Liar]" = Bundle("liars")
 
@@ -184,7 +184,7 @@ class Liars(RuleBasedStateMachine):
 
     @rule(target=liars)
     def connect(self) -> Liar:
-        """One more."""
+        """Connect another client."""
         self.all.append(Liar(self.manager, 100 + len(self.all)))
         return self.all[-1]
 
@@ -218,7 +218,7 @@ class Liars(RuleBasedStateMachine):
 
     @rule(liar=liars, packet=st.binary(max_size=2 * protocol.SIZE))
     def noise(self, liar: Liar, packet: bytes) -> None:
-        """No record at all."""
+        """Send bytes that form no record."""
         liar.say(packet)
 
     @rule(liar=liars)

@@ -22,7 +22,7 @@ PARSED: dict[str, tuple[str, Callable[[str], int]]] = {
 
 
 class Terms(ctypes.Structure):
-    """struct terms."""
+    """The C plugin's struct terms."""
 
     _fields_ = [("given", ctypes.c_bool * COUNT), ("value", ctypes.c_uint64 * COUNT)]
 

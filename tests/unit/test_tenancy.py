@@ -33,7 +33,7 @@ RULES = (
 
 
 class Daemon:
-    """One with two cards, whose configuration has these rules."""
+    """A daemon with two cards and these rules in its configuration."""
 
     def __init__(self, folder: Path, rules: tuple[Rule, ...] = ()) -> None:
         self.rules = rules
@@ -49,7 +49,7 @@ class Daemon:
             self.heard.append(Scripted.latest.events)
 
     def joins(self, *tenants: Tenant, gpu: int = 0, pid: int = 11) -> Client:
-        """With 3 GiB, of which 2 are on the card, and 1 GiB pinned."""
+        """Join a client with 3 GiB: 2 GiB on the card, 1 GiB pinned."""
         on = self.manager.gpus[gpu]
         process = replace(peer(pid), tenants=tenants)
         client = Client(self.manager.next_id(), on, process, Noted())
@@ -396,7 +396,7 @@ def test_pod_is_shown_by_uid_until_the_name_is_known(daemon: Daemon) -> None:
     assert renamed == [client]
     assert (str(client), client.tenant, client.container) == (
         "lab/train[11]", "pod:lab/train", "main")
-    # A rule may be for the name. Terms of the UID stay.
+    # Rules may be for the pod's name; terms set for its UID stay.
     assert daemon.sent_terms() == [
         TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, weight=7, shown=SHOWN))]
     daemon.manager.tenancy.name({str(POD): TRAIN})

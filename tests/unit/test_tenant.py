@@ -28,12 +28,12 @@ V1 = ("pids", "hugetlb", "net_prio", "perf_event", "net_cls", "freezer", "device
 
 
 def unseen(_controllers: str, _path: str) -> int | None:
-    """No directory is visible."""
+    """Make no directory visible."""
     return None
 
 
 def unnamed(_controllers: str, _path: str) -> str:
-    """No job's number is found."""
+    """Make no job number found."""
     return ""
 
 

@@ -27,7 +27,7 @@ from tests.unit.top_scene import IDLE, SCENE, WAITS, scene, seen, strike, text, 
 
 
 def selected(state: State) -> int:
-    """The process."""
+    """Process id of the selected row."""
     assert state.selected is not None
     return state.selected[1]
 

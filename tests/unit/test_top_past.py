@@ -85,7 +85,7 @@ def test_graph_of_any_values_has_the_requested_size(
 
 @pytest.mark.parametrize("moment", [0.0, 0.3, 7.7, 1e6])
 def test_series_parts_before_the_latest_do_not_change_as_time_passes(moment: float) -> None:
-    """Parts before the latest look the same a moment later."""
+    """Only the latest part may differ a moment later."""
     looks = [(moment + n, at(n, n % 7)) for n in range(100)]
     before, after = (
         past(*some).series(0, "bytes_in", 30) for some in (looks, looks[:-1]))

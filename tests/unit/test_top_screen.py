@@ -64,7 +64,7 @@ STATES = {
 def test_every_screen_fits_every_terminal(name: str, all_of_them: bool) -> None:
     found = list(product(screens(STATES[name]), WIDTHS, HEIGHTS))
     for one, width, height in found if all_of_them else found[::61]:
-        lines(one, width, height)       # which looks at each line's length
+        lines(one, width, height)       # lines() checks each line's length
 
 
 @pytest.mark.parametrize(("width", "height"), [(20, 24), (39, 80), (200, 7), (1, 1), (12, 3)])
@@ -172,7 +172,7 @@ def test_top_details_show_tenants_terms_and_turns() -> None:
         "quantum", "not yet", "40s",
     ):
         assert words in shown
-    assert "50 set by hand" not in shown        # as it does not hold
+    assert "50 set by hand" not in shown        # as the set value does not apply
     beside = text(state, 200, 40)
     assert re.search("Memory +Last turns", beside)
 

@@ -17,7 +17,7 @@ def put(file: Path, text: str) -> None:
 
 
 def drop(file: Path) -> None:
-    """Deletes it."""
+    """Delete the file."""
     file.unlink()
 
 

@@ -21,7 +21,7 @@ SCENE = SHARED._replace(
 
 
 def seen(scene: Snapshot = SCENE, looks: int = 1) -> State:
-    """The dashboard after it has looked so often, once a second."""
+    """The dashboard after this number of updates, one a second."""
     state = State()
     for moment in range(looks):
         state = with_snapshot(state, scene, 1000.0 + moment)
@@ -70,7 +70,7 @@ def programs(count: int, gpu: int = 0) -> tuple[ClientSnapshot, ...]:
 
 
 def scene(cards: int, programs_each: Sequence[int], busy: Sequence[int] = ()) -> Snapshot:
-    """So many GPUs with programs; on busy GPUs a program waits."""
+    """This number of GPUs with programs; on busy GPUs a program waits."""
     return Snapshot(
         "1.0", 30, 30_000_000, False, "auto",
         tuple(CARD._replace(index=at, holders=(), state="shared") for at in range(cards)),
