@@ -27,7 +27,7 @@ from nvshared.scheduler.actions import (
 )
 from nvshared.scheduler.client import PACE, Average, Direction, Goal, Move, Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
-from nvshared.scheduler.domains import Domain, Domains, HostPart, Loan, Neighbour, Stake
+from nvshared.scheduler.domains import BudgetPart, Domain, Domains, Loan, Neighbour, Stake
 from nvshared.scheduler.events import PinReason, Standing
 from nvshared.scheduler.settings import AntiThrash, Priority, Settings
 from nvshared.scheduler.tenants import Counters, Division, History, Node, Tenants
@@ -275,9 +275,8 @@ class Card:
     settings: Settings
     now: int                            # time of the current event
     gathering_until: int
-    host: HostPart
-    disk: HostPart
-    disk_limits: Domains
+    host: BudgetPart
+    disk: BudgetPart
     neighbour: Neighbour = field(default_factory=Neighbour)     # this card, as other cards see it
     # Limits of host memory (domains.py), one object for all cards.
     domains: Domains = field(default_factory=Domains)

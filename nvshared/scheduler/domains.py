@@ -18,8 +18,8 @@ nothing else: memory that a client holds already can be evicted as before.
 A tenant with a limit of the disk is a domain of all cards, too. It bounds the bytes that its
 clients store on the disk (moves.py).
 
-The schedulers of all cards share one `Domains`, one `HostBudget` and one `DiskBudget`. The figures
-of a card's clients there are those at the end of the card's last event (card.py).
+The schedulers of all cards share one `Domains`, and one `SharedBudget` each of host memory and of
+the disk. The figures of a card's clients there are those at the end of its last event (card.py).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -161,8 +161,8 @@ def least_host(beyond: int, clients: int) -> int:
 
 
 @dataclass(eq=False, slots=True)
-class HostBudget:
-    """The host memory for swapped blocks, which the schedulers of all cards share; bytes.
+class SharedBudget:
+    """Host memory, or the disk, for swapped blocks of all cards; bytes.
 
     The sum of the cards' needs may exceed the size: after the size has shrunk, and when clients
     join, because each client needs a margin that cannot be refused.
@@ -170,11 +170,12 @@ class HostBudget:
 
     size: int
     gathering: bool = False             # the needs of some cards are not known yet
-    cards: "list[HostPart]" = field(default_factory=list)
+    cards: "list[BudgetPart]" = field(default_factory=list)
+    limits: Domains = field(default_factory=Domains)    # of tenants, of the disk
 
-    def join(self) -> "HostPart":
+    def join(self) -> "BudgetPart":
         """Adds a card. Returns its view of the budget."""
-        self.cards.append(HostPart(self))
+        self.cards.append(BudgetPart(self))
         return self.cards[-1]
 
     @property
@@ -184,17 +185,10 @@ class HostBudget:
 
 
 @dataclass(eq=False, slots=True)
-class DiskBudget(HostBudget):
-    """The disk for swapped blocks: with it, more can be promised than the host holds."""
+class BudgetPart:
+    """One card's view of a budget; bytes, as of the last event of each card."""
 
-    limits: Domains = field(default_factory=Domains)    # of tenants
-
-
-@dataclass(eq=False, slots=True)
-class HostPart:
-    """One card's view of the host budget; bytes, as of the last event of each card."""
-
-    budget: HostBudget
+    budget: SharedBudget
     needs: int = 0                      # promised beyond the card, or taken
     lost: bool = False                  # the card is lost
 

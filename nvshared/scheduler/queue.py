@@ -194,6 +194,13 @@ def bill_holders(card: Card) -> None:
             card.expecting.append(node)
 
 
+def cancel_turn(card: Card, client: ScheduledClient, phase: Phase = Phase.WAITING) -> None:
+    """Cancels a turn that never began. The client keeps its place in the queue."""
+    client.turn = None
+    client.enter(phase, card.now)
+    bill_holders(card)
+
+
 def choose(card: Card, client: ScheduledClient) -> None:
     """Adds the usual length of a turn to the nodes of a client that was just chosen."""
     for node in client.path[1:3]:
@@ -260,12 +267,12 @@ def set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
     for domains, limit, old, of_memory in (
         (card.tenancies, terms.memory_limit, before.memory_limit, ""),
         (card.domains, terms.host_memory_limit, before.host_memory_limit, " of host memory"),
-        (card.disk_limits, terms.disk_limit, before.disk_limit, " of the disk"),
+        (card.disk.budget.limits, terms.disk_limit, before.disk_limit, " of the disk"),
     ):
         if limit != old or (limit and terms.shown != before.shown):
             shown = terms.shown or tenant
             reason = f"all programs of {shown} together are limited to {sized(limit)}{of_memory}"
-            term = bool(limit) and domains is not card.disk_limits
+            term = bool(limit) and domains is not card.disk.budget.limits
             domains.set_limit(tenant, limit or None, reason, term=term)
             for client in card.clients.values():
                 if tenant in client.tenants:
@@ -319,7 +326,8 @@ def bind_limits(card: Card, client: ScheduledClient, groups: Iterable[str] | Non
     client.tenancies = card.tenancies.named([name for name, one in terms if one.memory_limit])
     limited = (name for name, one in terms if one.host_memory_limit)
     client.domains = card.domains.named([*groups, *limited])
-    client.disk_limits = card.disk_limits.named([name for name, one in terms if one.disk_limit])
+    limited = (name for name, one in terms if one.disk_limit)
+    client.disk_limits = card.disk.budget.limits.named(limited)
 
 
 def set_compute_limit(card: Card, tenant: str) -> None:
@@ -392,9 +400,7 @@ def enforce_compute_limits(card: Card) -> None:
             case Phase.WAITING if not enough:
                 client.enter(Phase.LIMITED, card.now)
             case Phase.LOADING if left <= 0:
-                client.turn = None
-                client.enter(Phase.LIMITED, card.now)
-                bill_holders(card)
+                cancel_turn(card, client, Phase.LIMITED)
         if client.phase is Phase.LIMITED:
             card.due(ends)
 

@@ -61,7 +61,7 @@ from nvshared.scheduler import ahead, events, gang, moves, promises, queue, snap
 from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.domains import UNBOUNDED, DiskBudget, Domains, HostBudget, Neighbour
+from nvshared.scheduler.domains import UNBOUNDED, Domains, Neighbour, SharedBudget
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import Usage
@@ -79,15 +79,15 @@ class Scheduler:
 
     def __init__(
         self, settings: Settings, now: int, domains: Domains | None = None,
-        budget: HostBudget | None = None, neighbour: Neighbour | None = None,
-        disk: DiskBudget | None = None,
+        budget: SharedBudget | None = None, neighbour: Neighbour | None = None,
+        disk: SharedBudget | None = None,
     ) -> None:
         """`domains`, `budget`, `disk`: shared by all cards. `neighbour`: this card's loans."""
-        host = (budget or HostBudget(settings.host_budget)).join()
-        disk = disk or DiskBudget(settings.disk_budget)
+        host = (budget or SharedBudget(settings.host_budget)).join()
         self._card = Card(
-            settings, now, now + settings.gather, host, disk.join(), disk.limits,
-            neighbour or Neighbour(), domains or Domains())
+            settings, now, now + settings.gather, host,
+            (disk or SharedBudget(settings.disk_budget)).join(), neighbour or Neighbour(),
+            domains or Domains())
         if settings.gather:
             self._card.deadline = now + settings.gather
 

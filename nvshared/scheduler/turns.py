@@ -207,7 +207,7 @@ def ganged(card: Card, event: Ganged) -> None:
             elif turn.parked is not None and standing is not Standing.ENDS:
                 stopped(card, client, turn.parked)
             elif client.phase is Phase.LOADING and standing in NOT_CHOSEN:
-                _put_back(card, client)
+                queue.cancel_turn(card, client)
         elif client.phase is Phase.IDLE and standing in (Standing.CLAIMS, Standing.GRANTED):
             queue.arrive(card, client)
             client.invited = True
@@ -316,13 +316,6 @@ def _choose(card: Card, client: ScheduledClient, beside: frozenset[int] = frozen
     queue.choose(card, client)
 
 
-def _put_back(card: Card, client: ScheduledClient) -> None:
-    """Cancels a turn that never began. The client keeps its place in the queue."""
-    client.turn = None
-    client.enter(Phase.WAITING, card.now)
-    queue.bill_holders(card)
-
-
 def _queue_idle_clients(card: Card) -> None:
     """Queues all idle clients before the daemon ends, because turns do not change without it. The
     smallest clients come first, so that as many as possible fit."""
@@ -336,7 +329,7 @@ def _suspend(card: Card) -> None:
     """Ends the turns of suspended clients."""
     for client in [c for c in card.holders if c.terms.suspended]:
         if client.phase is Phase.LOADING:
-            _put_back(card, client)
+            queue.cancel_turn(card, client)
         elif client.phase is Phase.RUNNING and card.due(client.its_turn.stop_after):
             card.stop(client, TurnEnd.SUSPENDED)
 
@@ -345,7 +338,7 @@ def _put_back_stalled(card: Card) -> None:
     """Cancels turns of chosen clients that are unresponsive, or for which no room is found."""
     # Others can use the room that is reserved for an unresponsive client.
     for client in [c for c in card.groups[Phase.LOADING] if c.unresponsive]:
-        _put_back(card, client)
+        queue.cancel_turn(card, client)
     stalled = [client for client in card.groups[Phase.LOADING] if not client.whole]
     if not stalled or not any(c.not_before <= card.now for c in card.groups.queue()):
         return
@@ -353,9 +346,8 @@ def _put_back_stalled(card: Card) -> None:
         under_way = client.moves or card.groups.size("evicting")
         patience = card.settings.stuck_after if under_way else STALLED
         if card.due(max(client.its_turn.chosen, client.progress, card.last_evicted) + patience):
-            client.turn = None
-            queue.join(card, client)
-            queue.bill_holders(card)
+            client.queue_number = next(card.queue_numbers)
+            queue.cancel_turn(card, client)
             client.not_before = card.now + NOT_CHOSEN_FOR
             card.count(client, gave_way=1)
 
@@ -368,7 +360,7 @@ def _repair(card: Card) -> None:
         if (not card.one_at_a_time or crowd(members) <= 1) and card.fits(members):
             return
         staying.remove(client)
-        _put_back(card, client)
+        queue.cancel_turn(card, client)
     # First stop clients that lack memory, the youngest turn first; then the oldest turns.
     lacking = [c for c in reversed(staying) if not c.whole]
     whole = [c for c in staying if c.whole and not c.is_permanent]
@@ -537,7 +529,7 @@ def _stop_enough(
         if client.phase is Phase.RUNNING:
             card.stop(client, ended[client.id])
         else:
-            _put_back(card, client)
+            queue.cancel_turn(card, client)
     return any(client.turn is None for client in leaving)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notifies each card when a shared budget of host memory or of the disk has changed.
 
-The schedulers of all cards share one HostBudget (scheduler/domains.py), so each decides without a
+The schedulers of all cards share one SharedBudget (scheduler/domains.py), so each decides without a
 round trip how much it may promise and use. An event of one card may change how much the others can
 promise. The others are notified within REPORT_WITHIN, but only of changes above 1/WORTH_REPORTING
 of the budget, because each notified card sends new limits to its clients.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from nvshared.clock import Clock, Timer
 from nvshared.scheduler import events
-from nvshared.scheduler.domains import HostBudget
+from nvshared.scheduler.domains import SharedBudget
 from nvshared.sharing.gpu import GPU
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND
@@ -28,7 +28,7 @@ class Budget:
     """One budget, and the cards that share it."""
 
     def __init__(
-        self, shared: HostBudget, clock: Clock, timer: Timer,
+        self, shared: SharedBudget, clock: Clock, timer: Timer,
         promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
     ) -> None:
         """`promisable`: bytes of the budget that a card can promise."""

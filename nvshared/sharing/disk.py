@@ -23,7 +23,7 @@ from nvshared.clock import Clock, Timer
 from nvshared.lanes import Run
 from nvshared.machine import disk, host
 from nvshared.machine.peer import Peer
-from nvshared.scheduler.domains import DiskBudget
+from nvshared.scheduler.domains import SharedBudget
 from nvshared.sharing.budget import Budget
 from nvshared.signal import Signal
 from nvshared.units import GIB, SECOND
@@ -61,7 +61,7 @@ class Disk:
         """`run`: Lanes.run, because system calls on the disk may hang."""
         self.fault = ""                 # why the configured directory is unusable; "": no fault
         self.client_failed: Signal[Peer, str] = Signal("client_failed")
-        self.shared = DiskBudget(0)     # used by the schedulers of all cards
+        self.shared = SharedBudget(0)     # used by the schedulers of all cards
         self.budget = Budget(
             self.shared, clock, timer, lambda gpu: gpu.scheduler.disk_promisable)
         # The directory and its budget in bytes; None: the disk is not used.

@@ -29,7 +29,7 @@ from nvshared.machine.nvml import Facts, Process, Sample, uuid_bytes
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
-from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget, Neighbour
+from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
@@ -302,8 +302,8 @@ class GPU:
 
     def __init__(
         self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock,
-        timer: Timer, domains: Domains | None = None, budget: HostBudget | None = None,
-        disk: DiskBudget | None = None,
+        timer: Timer, domains: Domains | None = None, budget: SharedBudget | None = None,
+        disk: SharedBudget | None = None,
     ) -> None:
         """`domains`, `budget` and `disk` are shared by all cards."""
         self.neighbour = Neighbour(facts.uuid)      # the memory it has lent; see lending.py

@@ -18,7 +18,7 @@ from nvshared.lanes import Run, here
 from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.quantity import LONGEST_TQ
-from nvshared.scheduler.domains import Domains, HostBudget
+from nvshared.scheduler.domains import Domains, SharedBudget
 from nvshared.scheduler.events import Awaited
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.defaults import Defaults
@@ -65,7 +65,7 @@ class Manager:
         self.gangs = Gangs(clock, timer)
         self.moving = Moving(self.gpus, run=run)
         self.balancing = Balancing(self.gpus, self.moving)
-        self.budget = Budget(HostBudget(self._defaults.settings.host_budget), clock, timer)
+        self.budget = Budget(SharedBudget(self._defaults.settings.host_budget), clock, timer)
         self.disk = Disk(clock, timer, run)
         self._lending = Lending(timer)
         self._apply()

@@ -12,7 +12,7 @@ from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant, user
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
-from nvshared.scheduler.domains import DiskBudget, Domains, HostBudget, Neighbour
+from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.events import (
     CapacityChanged,
     Event,
@@ -84,8 +84,8 @@ class Scripted:
 
     def __init__(
         self, settings: Settings, now: int, domains: Domains | None = None,
-        budget: HostBudget | None = None, neighbour: Neighbour | None = None,
-        disk: DiskBudget | None = None,
+        budget: SharedBudget | None = None, neighbour: Neighbour | None = None,
+        disk: SharedBudget | None = None,
     ) -> None:
         self.neighbour = neighbour
         self.settings = settings

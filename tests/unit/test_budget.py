@@ -6,7 +6,7 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvshared.scheduler.domains import HostBudget, least_host, margin
+from nvshared.scheduler.domains import SharedBudget, least_host, margin
 from nvshared.scheduler.events import Memory
 from nvshared.units import GIB, SECOND
 from tests.unit.budget_site import Site
@@ -20,7 +20,7 @@ BYTES = st.integers(0, 1 << 42)
 def test_host_budget_covers_each_cards_needs_and_promises_no_byte_twice(
     whole: int, cards: list[tuple[int, bool]]
 ) -> None:
-    budget = HostBudget(whole)
+    budget = SharedBudget(whole)
     parts = [budget.join() for _ in cards]
     for part, (needs, lost) in zip(parts, cards, strict=True):
         part.needs, part.lost = needs, lost

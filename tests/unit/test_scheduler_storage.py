@@ -8,7 +8,7 @@ import pytest
 
 from nvshared.scheduler import Scheduler
 from nvshared.scheduler.actions import Action, Store
-from nvshared.scheduler.domains import DiskBudget, HostBudget
+from nvshared.scheduler.domains import SharedBudget
 from nvshared.scheduler.events import (
     BudgetChanged,
     Joined,
@@ -274,7 +274,7 @@ def test_client_stores_again_before_a_chosen_client_that_waits_for_that_gives_wa
 
 
 def test_two_cards_share_the_disk_and_keep_host_memory_each() -> None:
-    host, disk = HostBudget(64 * GIB), DiskBudget(100 * GIB)
+    host, disk = SharedBudget(64 * GIB), SharedBudget(100 * GIB)
     talks = [with_disk(100), with_disk(100)]
     for talk in talks:
         talk.scheduler = Scheduler(talk.settings, 0, budget=host, disk=disk)
