@@ -5,7 +5,7 @@ tenants, also while they run.
     nvshare.com/gpu-memory-limit: "4096"        MiB, or with a unit: 4Gi
     nvshare.com/gpu-core-limit: "60"            percent of the time
     nvshare.com/gpu-core-request: "30"
-    nvshare.com/host-memory-limit: 32Gi         for what leaves the GPUs
+    nvshare.com/host-memory-limit: 32Gi         for evicted memory
     nvshare.com/priority: background
     nvshare.com/weight: "200"
 
@@ -212,9 +212,9 @@ class Terms:
         self._claim_error: NvshareError | None = None       # its error for one of them
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
-    def handle(self, event: str, what: Any = None) -> None:
+    def handle(self, event: str, payload: Any = None) -> None:
         """Queues news of pods from the API server, or RESTARTED: nvshared has restarted."""
-        self._events.put((event, what))
+        self._events.put((event, payload))
 
     def claim(self, claimed: Claimed) -> "Future[None]":
         """Sets the terms that pods have by claims. The future is done when nvshared has them."""
@@ -255,17 +255,17 @@ class Terms:
                 known.set_exception(error)
         self._waiting, self._claim_error = [], None
 
-    def _apply(self, event: str, what: Any) -> None:
+    def _apply(self, event: str, payload: Any) -> None:
         if event == "LISTED":
-            there = {pod.uid for pod in what}
+            there = {pod.uid for pod in payload}
             for pod in [pod for uid, pod in self._pods.items() if uid not in there]:
                 self._remove_pod(pod)
-            for pod in sorted(what, key=lambda pod: pod.created):
+            for pod in sorted(payload, key=lambda pod: pod.created):
                 self._update_pod(pod)
             self._unlisted.clear()
             self._listed = self._renamed = True
         elif event == "CLAIMED":
-            claimed, known = what
+            claimed, known = payload
             for pod, terms in claimed.items():
                 self._claim(pod, terms)
             self._unlisted -= claimed.keys()
@@ -278,10 +278,10 @@ class Terms:
             for pod in self._pods.values():     # some may need the sizes of GPUs
                 self._read(pod, pod.annotations)
         elif event == "DELETED":
-            if what.uid in self._pods:
-                self._remove_pod(what)
+            if payload.uid in self._pods:
+                self._remove_pod(payload)
         else:
-            self._update_pod(what)
+            self._update_pod(payload)
 
     def _update_pod(self, pod: Pod) -> None:
         """Takes a new or changed pod, unless another pod has its tenant.
@@ -439,10 +439,10 @@ class Terms:
                     tenant.name not in claimed):
                 daemon.set_tenant_terms(tenant.name, by_hand)
 
-    def _refuse(self, pod: Pod, what: str, why: str) -> None:
+    def _refuse(self, pod: Pod, key: str, reason: str) -> None:
         """Records a refusal by the annotation's term or key, or by "class TERM"."""
-        self._reasons.setdefault(pod, {})[what] = why
-        self._refusals.setdefault(pod, []).append(why)
+        self._reasons.setdefault(pod, {})[key] = reason
+        self._refusals.setdefault(pod, []).append(reason)
 
     def _write_conditions(self) -> None:
         """Writes the current refusals to the status of pods where it differs.

@@ -166,11 +166,11 @@ def watch(
     problem = ""
     while True:
         try:
-            for event, what in server(kubeconfig).follow(path, node, read):
+            for event, payload in server(kubeconfig).follow(path, node, read):
                 if event == "LISTED":
                     logger.info("%s of %s are read", words, node)
                     problem = ""
-                handle(event, what)
+                handle(event, payload)
         except FAILURES as error:
             if problem != (problem := str(error)):
                 logger.warning("%s are not read: %s", words, error)

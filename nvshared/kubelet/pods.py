@@ -45,14 +45,14 @@ class StaticPods:
         self._kubelet = kubelet
         self._without: dict[Pod, str] = {}      # problems that were reported, by pod
 
-    def handle(self, event: str, what: Any) -> list[tuple[Pod, str]]:
+    def handle(self, event: str, payload: Any) -> list[tuple[Pod, str]]:
         """Takes news of pods from the API server. Returns pods newly without a share, and why.
 
         While kubelet's checkpoint file cannot be read, none are found: nvshare-kubelet then offers
         no shares, and reports why.
         """
-        there: list[Pod] = what if event == "LISTED" else [] if event == "DELETED" else [what]
-        gone = self._without.keys() - there if event == "LISTED" else {what}.difference(there)
+        there: list[Pod] = payload if event == "LISTED" else [] if event == "DELETED" else [payload]
+        gone = self._without.keys() - there if event == "LISTED" else {payload}.difference(there)
         for one in gone:
             self._without.pop(one, None)
         found = []
@@ -131,11 +131,11 @@ class Pods:
         """
         self._terms.claim(self.prepared.terms(self.prepared.change(uid, claim)))
 
-    def _handle(self, event: str, what: Any) -> None:
-        self._terms.handle(event, what)
-        for one, why in self._static.handle(event, what):
+    def _handle(self, event: str, payload: Any) -> None:
+        self._terms.handle(event, payload)
+        for one, why in self._static.handle(event, payload):
             self._write_pod_event(one, f"{why}; {ADVICE}", WITHOUT_SHARE)
-        there = {one.uid for one in what} if event == "LISTED" else {what.uid}
+        there = {one.uid for one in payload} if event == "LISTED" else {payload.uid}
         for claim in self.prepared.claims():
             pods = set(claim.uids)
             gone = pods & there if event == "DELETED" and claim.is_shareable else set()
@@ -189,11 +189,11 @@ class Pods:
             }]},
         })
 
-    def _write(self, what: str, method: str, path: str, body: Any) -> None:
+    def _write(self, written: str, method: str, path: str, body: Any) -> None:
         try:
             server(self._kubeconfig).ask(method, path, body).close()
         except FAILURES as error:
-            logger.warning("%s is not written: %s", what, error)
+            logger.warning("%s is not written: %s", written, error)
 
 
 def _now() -> str:

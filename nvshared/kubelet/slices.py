@@ -142,13 +142,13 @@ class Published:
                 for card, clients in offered.items()
             ])
 
-    def _update(self, event: str, what: Any) -> None:
+    def _update(self, event: str, payload: Any) -> None:
         if event == "LISTED":
-            self._known = {one["metadata"]["name"]: one for one in what}
+            self._known = {one["metadata"]["name"]: one for one in payload}
         elif event == "DELETED":
-            self._known.pop(what["metadata"]["name"], None)
+            self._known.pop(payload["metadata"]["name"], None)
         else:
-            self._known[what["metadata"]["name"]] = what
+            self._known[payload["metadata"]["name"]] = payload
         if self._name not in self._known and self._slice is not None:
             self._slice.write_again()
         self._on_other_drivers(devices_of_other_drivers(self._known))

@@ -21,9 +21,9 @@ FULL = len(LEVELS) - 1                  # levels of one character
 PART_OF_LINE = 6                        # a bar takes at least 1/6 of a wide line
 
 
-def fit(what: Text | str, width: int, *, right: bool = False) -> Text:
-    """Truncates `what` at its end, or pads it with blanks, to exactly `width` columns."""
-    line = Text(what) if isinstance(what, str) else what.copy()
+def fit(text: Text | str, width: int, *, right: bool = False) -> Text:
+    """Truncates `text` at its end, or pads it with blanks, to exactly `width` columns."""
+    line = Text(text) if isinstance(text, str) else text.copy()
     if "\n" in line.plain:
         line = Text(" ", style=line.style).join(line.split("\n"))
     if line.cell_len > width:
@@ -32,13 +32,13 @@ def fit(what: Text | str, width: int, *, right: bool = False) -> Text:
     return Text.assemble(blanks, line) if right else line.append(blanks)
 
 
-def bar(what: Bar, width: int) -> Text:
-    """Draws the bar `what` as `width` characters."""
+def bar(drawn: Bar, width: int) -> Text:
+    """Draws the bar as `width` characters."""
     line = Text()
-    counts = what.characters(width)
-    for part, count in zip(what.parts, counts, strict=True):
+    counts = drawn.characters(width)
+    for part, count in zip(drawn.parts, counts, strict=True):
         line.append(part.character * count, part.style)
-    return line.append(what.rest * (width - sum(counts)), "dim")
+    return line.append(drawn.rest * (width - sum(counts)), "dim")
 
 
 def frame(

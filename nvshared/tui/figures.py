@@ -129,54 +129,54 @@ def _priority(value: int) -> str:
 TERM_FORMATS: dict[str, TermFormat] = {
     "memory-limit": TermFormat(
         limit, _limit, size, _memory,
-        "The programs of {name} together may allocate {what} on each GPU",
-        "{name} may allocate {what}{on}",
+        "The programs of {name} together may allocate {value} on each GPU",
+        "{name} may allocate {value}{on}",
     ),
     "host-memory-limit": TermFormat(
         limit, _limit, lambda limit: f"h{size(limit)}", _memory,
-        "The programs of {name} together may need {what} of host memory for eviction",
+        "The programs of {name} together may need {value} of host memory for eviction",
     ),
     "disk-limit": TermFormat(
         limit, _limit, lambda limit: f"d{size(limit)}", _memory,
-        "The programs of {name} together may have {what} of swapped memory on the disk",
+        "The programs of {name} together may have {value} of swapped memory on the disk",
     ),
     "neighbour-limit": TermFormat(
         limit_or_off, lambda limit: "off" if limit == OFF else _limit(limit),
         lambda limit: "n off" if limit == OFF else f"n{size(limit)}",
         lambda limit: "nothing" if limit == OFF else _memory(limit),
-        "The programs of {name} together may borrow {what} of other GPUs' memory for each GPU",
+        "The programs of {name} together may borrow {value} of other GPUs' memory for each GPU",
     ),
     "compute-limit": TermFormat(
         share, lambda percent: f"{percent} %" if percent < UNLIMITED else "no limit",
         lambda percent: f"{percent}%",
         lambda percent: f"at most {percent} % of the time" if percent < UNLIMITED else
         "all of the time that other programs leave",
-        "The programs of {name} together may use each GPU {what}", "{name} may use {gpu} {what}",
+        "The programs of {name} together may use each GPU {value}", "{name} may use {gpu} {value}",
     ),
     "compute-request": TermFormat(
         share, lambda percent: f"{percent} %" if percent else "none",
         lambda percent: f"r{percent}%",
         lambda percent: f"{percent} % of the time of each GPU, whenever they want it" if percent
         else "the share of the time that their weight gives them",
-        "The programs of {name} together get {what}",
+        "The programs of {name} together get {value}",
     ),
     "weight": TermFormat(
         weight, str, lambda weight: f"w{weight}", str,
-        "The weight of {name} is {what}", "The weight of {name}{on} is {what}",
+        "The weight of {name} is {value}", "The weight of {name}{on} is {value}",
     ),
     "priority": TermFormat(
         PRIORITIES.__getitem__, _priority, _priority, _priority,
-        "The priority of {name} is {what}",
+        "The priority of {name} is {value}",
     ),
     "suspended": TermFormat(
         int, lambda on: "yes" if on else "no", lambda _on: "suspended",
         lambda on: "suspended" if on else "no longer suspended",
-        "The programs of {name} are {what}", "{name} is {what}{on}",
+        "The programs of {name} are {value}", "{name} is {value}{on}",
     ),
     "unshared": TermFormat(
         int, lambda on: "checkpoint" if on else "no", lambda _on: "checkpoint",
         lambda on: "take turns by checkpoints" if on else "are left alone",
-        "Programs of {name} without libnvshare.so {what}",
+        "Programs of {name} without libnvshare.so {value}",
     ),
 }
 
@@ -230,7 +230,7 @@ def program_sentence(name: str, term: str, value: int, gpu: str | int | None) ->
     meaning = TERM_FORMATS[term]
     place = "" if gpu is None else f" on GPU {gpu}"
     return meaning.of_program.format(
-        name=name, what=meaning.words(value), on=place, gpu="the GPU" if gpu is None
+        name=name, value=meaning.words(value), on=place, gpu="the GPU" if gpu is None
         else f"GPU {gpu}") + "."
 
 
@@ -238,5 +238,5 @@ def term_sentence(tenant: Tenant, term: str) -> str:
     """A sentence: a term's value in force for a tenant, and the rule that set it."""
     holds, meaning = tenant.holding(term), TERM_FORMATS[term]
     because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""
-    what = meaning.words(tenant.value(term))
-    return meaning.of_tenant.format(name=tenant.name, what=what) + because + "."
+    text = meaning.words(tenant.value(term))
+    return meaning.of_tenant.format(name=tenant.name, value=text) + because + "."

@@ -89,9 +89,9 @@ class Watch:
         """Carries out a command while polkit may prompt for a password on the terminal."""
         try:
             with self._terminal.left(), Daemon(self._bus) as daemon:
-                return replace(state, words=carry_out(daemon, command))
+                return replace(state, message=carry_out(daemon, command))
         except NvshareError as error:
-            return replace(state, words=f"{error}.")
+            return replace(state, message=f"{error}.")
 
     def _ask(self) -> None:
         """The thread: fetches snapshots and carries out commands."""
@@ -145,7 +145,7 @@ class Watch:
             if not error.answered:
                 self._drop()
             words = f"{error}."
-        self._tell(lambda state: replace(state, words=words))
+        self._tell(lambda state: replace(state, message=words))
 
     def _drop(self) -> None:
         if self._daemon is not None:

@@ -225,10 +225,10 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
         ]
     if not rows:
         return [*found, Text("No terms are set for the program or its tenants.", style="dim")]
-    wide = max(len(what) for _, what, _ in rows)
+    wide = max(len(value) for _, value, _ in rows)
     return found + [
-        line for name, what, where in rows
-        for line in _hung(Text(f"{name:<16}{what:>{wide}}  "), where, width)
+        line for name, value, source in rows
+        for line in _hung(Text(f"{name:<16}{value:>{wide}}  "), source, width)
     ]
 
 

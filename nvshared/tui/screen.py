@@ -178,17 +178,17 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
         asked = f"{question(state.question)} y/n"
         if not KINDS[state.question.verb].prompt:
             asked += _tab(state, state.question)
-        return _words(asked, width, "bold yellow"), []
+        return _message_lines(asked, width, "bold yellow"), []
     typed: list[Text] = []
     if state.prompt is not None:
         label = "Filter"
         if state.prompt.client is not None:
             target = tenant_named(state.prompt.tenant) or process(state.prompt.client)
             label = f"{target}{_tab(state, state.prompt)}: {KINDS[state.prompt.verb].prompt}"
-        typed = _words(f"{label}: {state.prompt.text}▏", width, "bold")
-    found = _words(state.words, width, "yellow") if state.words else []
+        typed = _message_lines(f"{label}: {state.prompt.text}▏", width, "bold")
+    found = _message_lines(state.message, width, "yellow") if state.message else []
     if state.daemon_error:
-        found += _words(f"{state.daemon_error}. Trying again.", width, "bold red")
+        found += _message_lines(f"{state.daemon_error}. Trying again.", width, "bold red")
     if typed:
         return [*found, *typed], []
     lead = Text()
@@ -207,7 +207,7 @@ def _tab(state: State, asked: Prompt | Command) -> str:
     return f" (Tab: {process(asked.client)})" if asked.tenant and asked.client else ""
 
 
-def _words(text: str, width: int, style: str) -> list[Text]:
+def _message_lines(text: str, width: int, style: str) -> list[Text]:
     return [fit(line, width) for line in wrapped(text, width, style)[:MOST_WORDS]]
 
 

@@ -197,7 +197,7 @@ class State:
     filter: str = ""
     prompt: Prompt | None = None
     question: Command | None = None
-    words: str = ""                     # a message, until the next key
+    message: str = ""                   # shown until the next key
     opened: Opened | None = None
 
 
@@ -279,7 +279,7 @@ def _outsider(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
 
 
 class Kind(NamedTuple):
-    """A kind of command. Its questions are format strings with {name}, {gpu} and {what}."""
+    """A kind of command. Its questions are format strings with {name}, {gpu} and {value}."""
 
     key: str
     label: str                          # in the help, beside the key
@@ -292,19 +292,19 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "memory": Kind(
         "m", "memory limit", "memory-limit",
-        "Limit {name} on GPU {gpu} to {what} of memory?",
-        "Limit all programs of {name} together to {what} of memory on each GPU?",
+        "Limit {name} on GPU {gpu} to {value} of memory?",
+        "Limit all programs of {name} together to {value} of memory on each GPU?",
         "Memory limit (such as 20GiB, or none)",
     ),
     "compute": Kind(
         "c", "time limit", "compute-limit",
-        "Limit the time of {name} on GPU {gpu}: {what}?",
-        "Limit the time of all programs of {name} together on each GPU: {what}?",
+        "Limit the time of {name} on GPU {gpu}: {value}?",
+        "Limit the time of all programs of {name} together on each GPU: {value}?",
         "Share of the GPU's time at most (1 to 100 percent, or none)",
     ),
     "weight": Kind(
-        "w", "weight", "weight", "Give {name} the weight {what} on GPU {gpu}?",
-        "Give {name} the weight {what} on each GPU?",
+        "w", "weight", "weight", "Give {name} the weight {value} on GPU {gpu}?",
+        "Give {name} the weight {value} on each GPU?",
         f"Weight (1 to 1000, usual is {USUAL_TERMS['weight']})",
     ),
     "suspend": Kind(
@@ -330,7 +330,7 @@ def question(command: Command) -> str:
         return f"Remove the {kind.label} of {command.name}?"
     return (kind.together if command.tenant else kind.question).format(
         name=command.name, gpu=command.client.gpu,
-        what=TERM_FORMATS[kind.term].words(command.value) if kind.prompt else "")
+        value=TERM_FORMATS[kind.term].words(command.value) if kind.prompt else "")
 
 
 def carry_out(daemon: Daemon, command: Command) -> str:
@@ -412,13 +412,13 @@ def act(state: State, event: Event, frame: Frame) -> Answer:
                     return _clicked(state, hit.target, frame)
             return state, None
         case Key(name):
-            return _key_pressed(replace(state, words=""), name, frame)
+            return _key_pressed(replace(state, message=""), name, frame)
 
 
 def _clicked(state: State, target: Key | Sort | Row, frame: Frame) -> Answer:
     match target:
         case Key(name):
-            return _key_pressed(replace(state, words=""), name, frame)
+            return _key_pressed(replace(state, message=""), name, frame)
         case Sort(column):          # a second click reverses the order
             reverse = column == state.sort and not state.reverse
             return reselected(replace(state, sort=column, reverse=reverse, first=0)), None
@@ -456,7 +456,7 @@ def _key_pressed(state: State, key: str, frame: Frame) -> Answer:
 
 
 def _unknown(state: State, key: str) -> Answer:
-    return replace(state, words=f"{key} does nothing here. ? lists all keys."), None
+    return replace(state, message=f"{key} does nothing here. ? lists all keys."), None
 
 
 def _in_list(state: State, key: str) -> Answer:
@@ -501,7 +501,7 @@ def _opened(state: State) -> Answer:
     if client is None:
         return state, None
     opened = Opened(program_key(client), client)
-    state = replace(state, screen=Screen.DETAILS, opened=opened, scroll=0, words="")
+    state = replace(state, screen=Screen.DETAILS, opened=opened, scroll=0, message="")
     return state, Request.SNAPSHOT
 
 
@@ -521,9 +521,9 @@ def _asked(state: State, verb: str) -> State:
     """Starts a command: prompts for its value if it needs one, else asks for confirmation."""
     client = _chosen_program(state)
     if client is None:
-        return replace(state, words="No program is selected.")
+        return replace(state, message="No program is selected.")
     if obstacle := _obstacle(state, verb, client):
-        return replace(state, words=obstacle)
+        return replace(state, message=obstacle)
     if KINDS[verb].prompt:
         return replace(state, prompt=Prompt(verb, client))
     if verb == "resume" and not client.suspended:       # a tenant of the program is suspended
@@ -576,16 +576,16 @@ def _answered(state: State, command: Command, key: str) -> Answer:
         case "y" | "Y":
             state = replace(state, question=None)
             if state.daemon_error:
-                return replace(state, words=f"Nothing was changed: {state.daemon_error}."), None
+                return replace(state, message=f"Nothing was changed: {state.daemon_error}."), None
             client = _now(state, command.client)
             if client is None and not command.tenant:
-                return replace(state, words=f"{command.name} has ended."), None
-            return replace(state, words="…"), command._replace(client=client or command.client)
+                return replace(state, message=f"{command.name} has ended."), None
+            return replace(state, message="…"), command._replace(client=client or command.client)
         case "tab" | "backtab" if not KINDS[command.verb].prompt:
             tenant = next_target(state, command)
             return replace(state, question=command._replace(tenant=tenant)), None
         case "n" | "N" | "q" | "escape" | "enter" | "left" | "backspace":
-            return replace(state, question=None, words="Nothing was changed."), None
+            return replace(state, question=None, message="Nothing was changed."), None
     return state, None
 
 
@@ -615,12 +615,12 @@ def _entered(state: State, prompt: Prompt) -> State:
     if prompt.client is None:           # the filter
         return replace(state, prompt=None)
     if not prompt.text.strip():
-        return replace(state, prompt=None, words="Nothing was changed.")
+        return replace(state, prompt=None, message="Nothing was changed.")
     try:
         value = parsed(prompt)
     except ValueError as wrong:
-        return replace(state, words=f"{wrong}.")
+        return replace(state, message=f"{wrong}.")
     state = replace(state, prompt=None)
     if not prompt.tenant and (obstacle := _obstacle(state, prompt.verb, prompt.client)):
-        return replace(state, words=obstacle)
+        return replace(state, message=obstacle)
     return replace(state, question=Command(prompt.verb, prompt.client, value, prompt.tenant))

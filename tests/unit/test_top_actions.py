@@ -59,7 +59,7 @@ def test_top_selection_follows_the_program_and_moves_up_at_the_end() -> None:
     none = with_snapshot(gone, SCENE._replace(clients=(), gpus=()), 1003.0)
     assert none.selected is None
     struck, _ = strike(none, "down", "up", "end", "enter", "m", "s")
-    assert struck.words == "No program is selected."
+    assert struck.message == "No program is selected."
 
 
 def test_top_keeps_selection_sorting_and_filter_over_a_restart() -> None:
@@ -179,7 +179,7 @@ def test_top_asks_for_confirmation_before_a_change(
     assert "y/n" in text(state)
     for no in ("n", "escape", "enter", "q"):
         refused, requests = strike(state, no)
-        assert (requests, refused.question, refused.words) == ([], None, "Nothing was changed.")
+        assert (requests, refused.question, refused.message) == ([], None, "Nothing was changed.")
     assert strike(state, "x", "down")[0].question is not None   # no answer
     state, requests = strike(state, "y")
     assert requests == [Command(verb, HOLDER, value)]
@@ -236,22 +236,22 @@ def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
 ])
 def test_top_refuses_invalid_input_and_keeps_the_text(key: str, typing: str, words: str) -> None:
     state, requests = typed(strike(seen(), key)[0], typing)
-    assert state.words.startswith(words)
+    assert state.message.startswith(words)
     assert requests == []
     assert state.prompt is not None
     assert state.prompt.text == typing
     assert words[:30] in text(state, 80)
-    assert typed(strike(seen(), key)[0], "")[0].words == "Nothing was changed."
+    assert typed(strike(seen(), key)[0], "")[0].message == "Nothing was changed."
 
 
 def test_top_says_why_a_command_does_not_apply() -> None:
-    assert strike(seen(), "r")[0].words == "python3[4711] is not suspended."
+    assert strike(seen(), "r")[0].message == "python3[4711] is not suspended."
     suspended = seen(SCENE._replace(clients=(HOLDER._replace(suspended=True),)))
-    assert strike(suspended, "s")[0].words == "python3[4711] is suspended already: r resumes it."
+    assert strike(suspended, "s")[0].message == "python3[4711] is suspended already: r resumes it."
     assert strike(suspended, "r")[0].question is not None
     outsider, _ = strike(seen(), "end")
     for key in "mcwsr":
-        assert "blender[99] does not share the GPU" in strike(outsider, key)[0].words
+        assert "blender[99] does not share the GPU" in strike(outsider, key)[0].message
 
 
 def test_top_shows_an_ended_program_and_refuses_commands() -> None:
@@ -260,14 +260,14 @@ def test_top_shows_an_ended_program_and_refuses_commands() -> None:
     gone = with_snapshot(opened, without, 1001.0)
     assert "The program has ended. These are its last known figures." in text(gone)
     assert "train.py" in text(gone)
-    assert strike(gone, "s")[0].words == "python3[4711] has ended."
+    assert strike(gone, "s")[0].message == "python3[4711] has ended."
     assert strike(gone, "escape")[0].screen is Screen.MAIN
     typing, _ = strike(seen(), "m", *"1GiB")
     state, requests = strike(with_snapshot(typing, without, 1001.0), "enter")
-    assert (state.words, state.question, requests) == ("python3[4711] has ended.", None, [])
+    assert (state.message, state.question, requests) == ("python3[4711] has ended.", None, [])
     asked, _ = strike(seen(), "s")
     state, requests = strike(with_snapshot(asked, without, 1001.0), "y")
-    assert (state.words, requests) == ("python3[4711] has ended.", [])
+    assert (state.message, requests) == ("python3[4711] has ended.", [])
 
 
 def test_top_command_follows_the_program_over_a_daemon_restart() -> None:
@@ -277,4 +277,4 @@ def test_top_command_follows_the_program_over_a_daemon_restart() -> None:
     assert isinstance(request, Command)
     assert (request.client.id, request.name) == (2, "python3[4711]")
     lost, requests = strike(replace(asked, daemon_error="nvshared is not running"), "y")
-    assert (lost.words, requests) == ("Nothing was changed: nvshared is not running.", [])
+    assert (lost.message, requests) == ("Nothing was changed: nvshared is not running.", [])
