@@ -244,7 +244,7 @@ def test_preload_enable_of_a_library_writable_by_others_is_refused(
             path.rename(changed / path.name)
             path.symlink_to(f"/home/{path.name}")
     changed.chmod(changed.stat().st_mode | 0o002)
-    system.refused(ExitCode.FAILURE, f"others than root can change {changed}: everybody may")
+    system.refused(ExitCode.FAILURE, f"others than root can change {changed}: all users may")
     changed.chmod(0o755)
     assert system.enable().returncode == 0
     changed.chmod(0o757)
