@@ -138,8 +138,8 @@ class TurnSettings(Interface):
     def __init__(self, name: str, manager: Manager, gpu: GPU | None = None) -> None:
         super().__init__(name)
         self.manager = manager
+        self._gpu = gpu
         self.of = manager if gpu is None else gpu
-        self._index = "" if gpu is None else str(gpu.facts.index)
 
     TQ = announced("u", lambda self: -(-self.of.tq // SECOND))      # rounded up
     TQUSec = announced("t", "of.tq")
@@ -148,19 +148,19 @@ class TurnSettings(Interface):
 
     @method("SetTQ", action=names.ACTION_SET_TQ)
     async def set_tq(self, seconds: "u") -> None:
-        await _kept(self.manager.set_tq(seconds * SECOND, self._index))
+        await _kept(self.manager.set_tq(seconds * SECOND, self._gpu))
 
     @method("SetTQUSec", action=names.ACTION_SET_TQ)
     async def set_tq_usec(self, usec: "t") -> None:
-        await _kept(self.manager.set_tq(usec, self._index))
+        await _kept(self.manager.set_tq(usec, self._gpu))
 
     @method("SetTQAuto", action=names.ACTION_SET_TQ)
     async def set_tq_auto(self) -> None:
-        await _kept(self.manager.set_tq(None, self._index))
+        await _kept(self.manager.set_tq(None, self._gpu))
 
     @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     async def set_anti_thrash(self, mode: "s") -> None:
-        await _kept(self.manager.set_anti_thrash(mode, self._index))
+        await _kept(self.manager.set_anti_thrash(mode, self._gpu))
 
 
 class GPUInterface(TurnSettings):
@@ -325,19 +325,19 @@ class ManagerInterface(TurnSettings):
 
     @method("SetGPUTQ", action=names.ACTION_SET_TQ)
     async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
-        await _kept(self.manager.set_tq(seconds * SECOND, self._named(gpu)))
+        await _kept(self.manager.set_tq(seconds * SECOND, self.manager.gpu(gpu)))
 
     @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
     async def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
-        await _kept(self.manager.set_tq(usec, self._named(gpu)))
+        await _kept(self.manager.set_tq(usec, self.manager.gpu(gpu)))
 
     @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
     async def set_gpu_tq_auto(self, gpu: "s") -> None:
-        await _kept(self.manager.set_tq(None, self._named(gpu)))
+        await _kept(self.manager.set_tq(None, self.manager.gpu(gpu)))
 
     @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
     async def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
-        await _kept(self.manager.set_anti_thrash(mode, self._named(gpu)))
+        await _kept(self.manager.set_anti_thrash(mode, self.manager.gpu(gpu)))
 
     @method("GetGPU", "path", action=ANYONE)
     def get_gpu(self, gpu: "s") -> "o":
@@ -479,10 +479,6 @@ class ManagerInterface(TurnSettings):
         await asyncio.sleep(DRAINER_LINGER)
         del self._drainers[sender.name]
         self.manager.drain(bool(self._drainers))
-
-    def _named(self, gpu: str) -> str:
-        """The GPU's index as text. Rejects "", which would mean all GPUs to Manager."""
-        return str(self.manager.gpu(gpu).facts.index)
 
     def _uuid(self, gpu: str) -> str:
         """The UUID of a GPU, "" for "". A removed GPU, still in the history, goes by UUID only."""

@@ -163,13 +163,13 @@ class Manager:
         """Returns the clients of a process, one per GPU that it uses; may be empty."""
         return tuple(client for client in self.clients if client.peer.pid == pid)
 
-    def set_tq(self, tq: int | None, gpu: str = "") -> Future[None]:
+    def set_tq(self, tq: int | None, gpu: GPU | None = None) -> Future[None]:
         """Sets the quantum of one GPU, or of all; the latter removes the values of single GPUs.
 
         `tq`: microseconds; None: computed from the cost of hand-overs. Raises InvalidArgs below a
-        millisecond and above LONGEST_TQ, and NoSuchGPU. The change applies at once. The future is
-        done when the change is on the disk, and raises NotKept if it was not written. The futures
-        of set_anti_thrash and reset_settings do the same.
+        millisecond and above LONGEST_TQ. The change applies at once. The future is done when the
+        change is on the disk, and raises NotKept if it was not written. The futures of
+        set_anti_thrash and reset_settings do the same.
         """
         if tq is not None and not MILLISECOND <= tq <= LONGEST_TQ * SECOND:
             raise InvalidArgs(
@@ -178,8 +178,8 @@ class Manager:
             )
         return self._override(gpu, tq=AUTO if tq is None else tq)
 
-    def set_anti_thrash(self, mode: str, gpu: str = "") -> Future[None]:
-        """Like set_tq. Raises InvalidArgs unless `mode` is auto, on or off; NoSuchGPU."""
+    def set_anti_thrash(self, mode: str, gpu: GPU | None = None) -> Future[None]:
+        """Like set_tq. Raises InvalidArgs unless `mode` is auto, on or off."""
         try:
             value = AntiThrash(mode)
         except ValueError:
@@ -225,11 +225,11 @@ class Manager:
         """Removes all changes made at run time, so that the configuration applies again."""
         return self._set_overrides(Overrides())
 
-    def _override(self, gpu: str, **changed: Any) -> Future[None]:
+    def _override(self, gpu: GPU | None, **changed: Any) -> Future[None]:
         """Sets fields of the override of one GPU, or of all."""
         old = self._overrides
-        if gpu:
-            uuid = self.gpu(gpu).facts.uuid
+        if gpu is not None:
+            uuid = gpu.facts.uuid
             override = replace(old.by_gpu.get(uuid, Override()), **changed)
             return self._set_overrides(replace(old, by_gpu={**old.by_gpu, uuid: override}))
         # A setting for all cards removes the same setting of single cards.

@@ -92,7 +92,7 @@ async def test_changes_carry_the_new_values(
 ) -> None:
     await other.watch()
     manager.set_tq(9 * SECOND)
-    manager.set_anti_thrash("on", "1")
+    manager.set_anti_thrash("on", manager.gpus[1])
     found = await announced(publication, other)
     assert sorted(found, key=repr) == sorted([
         (MANAGER_PATH, MANAGER_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000}),
@@ -138,10 +138,10 @@ async def test_hundred_changes_are_announced_by_two_signals(
 
     other.bus.add_message_handler(note_change)
     # The first goes out at once; those that follow closely wait for each other.
-    manager.set_tq(first * SECOND, "0")
+    manager.set_tq(first * SECOND, manager.gpus[0])
     await arrived[first].wait()
     for seconds in range(first + 1, last + 1):
-        manager.set_tq(seconds * SECOND, "0")
+        manager.set_tq(seconds * SECOND, manager.gpus[0])
     await arrived[last].wait()
     await other.settled()
     values = [body[1]["TQ"].value for path, body in named(other, "PropertiesChanged")
