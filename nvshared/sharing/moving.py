@@ -331,7 +331,8 @@ class Moving:
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
         """Restores a client on the first of the cards on which the driver succeeds.
 
-        Returns why the first card failed; "": it did not. If all fail, the client stays parked.
+        Returns why the first card failed; "": it did not. If all fail, the client stays parked,
+        unless the driver has given it up.
         """
         words = ""
         for gpu in targets:
@@ -343,6 +344,9 @@ class Moving:
                 await self._resume(client, gpu if restored else None)
                 return words
             words = words or answer.reason
+            if answer.state == "failed":    # for good; its threads get the driver's error
+                await self._resume(client, None)
+                return words
         client.parking = PARKED
         client.suspend_to_park(False)
         return words
@@ -369,7 +373,7 @@ class Moving:
             answer = await self._try(client, "wake")
         if not _is_there(client):
             return
-        if answer.state == "running":
+        if answer.state in ("running", "failed"):
             await self._resume(client, None)
             return
         client.parking = PARKED

@@ -277,3 +277,29 @@ async def test_process_whose_state_the_driver_does_not_save_is_not_evicted(
         with pytest.raises(NvshareError, match=reason):
             await one.park(client)
         assert not any(isinstance(one, TermsChanged) and one.terms.suspended for one in events)
+
+
+FAILED = Answer("failed", (Step("restore", 719, 0, "launch failure"),))
+
+
+async def test_program_whose_restore_failed_for_good_goes_on_and_gets_the_drivers_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resumed: list[GPU] = []
+    monkeypatch.setattr(QuietHook, "resume_on", lambda _, gpu: resumed.append(gpu))
+    async with parking(Answer("running"), Answer("checkpointed"), FAILED) as (_, client, one):
+        await one.park(client)
+        one.wake(client)
+        await asyncio.wait(one._tasks)
+        assert (resumed, client.parking) == ([client.gpu], "")
+
+
+async def test_program_that_the_driver_failed_under_an_earlier_daemon_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resumed: list[GPU] = []
+    monkeypatch.setattr(QuietHook, "resume_on", lambda _, gpu: resumed.append(gpu))
+    async with parking(FAILED) as (_, client, one):
+        one.take_over(client)
+        await asyncio.wait(one._tasks)
+        assert (resumed, client.parking) == ([client.gpu], "")
