@@ -4,7 +4,7 @@
 The program of libhook/tests/random writes down every answer; the transcripts
 of a run without the library and of one under it, ordered about at random, must
 be the same to the byte. What may differ stands, with its reason, in
-exceptions.c there.
+calls.c there.
 
 NVSHARE_TEST_SEQUENCES=5000 runs more of them.
 """

@@ -11,8 +11,11 @@
  */
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "nvshare/cuda_types.h"
-#include "dice.h"
 
 struct driver {
 #define HOOK(name, parameters) CUresult (*name) parameters;
@@ -44,7 +47,7 @@ CUresult call_ends(CUresult result);
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void tell_bytes(const void *data, size_t size);      /* a checksum of them */
 
-/* Where equality cannot be demanded; exceptions.c says why. */
+/* Where equality cannot be demanded; calls.c says why. */
 enum exception {
     MAY_BE_READY, FREE_MEMORY, POOL_RESERVES, HIGH_WATER, MAPPING_OF_THE_DRIVERS,
     REACH_OF_A_NIC, HANDLE_FOR_A_RANGE, HARDWARE_DECOMPRESSION, EXCEPTIONS
@@ -54,3 +57,14 @@ extern const char *const exceptions[EXCEPTIONS];
 void tell_exception(enum exception exception);
 /* Of the last call the result, too. */
 void excuse_result(enum exception exception);
+
+/* Dice. What a sequence does depends on its seed alone, never on what the driver answers. */
+void dice_seed(uint64_t seed);
+uint64_t roll(uint64_t sides);       /* 0 to sides - 1 */
+
+static inline bool one_in(uint64_t n)
+{
+    return roll(n) == 0;
+}
+
+#define PICK(list) ((list)[roll(sizeof(list) / sizeof *(list))])

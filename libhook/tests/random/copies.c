@@ -45,6 +45,11 @@ static void from_card(struct block *block)
     tell_bytes(scratch, size);
 }
 
+/* One or the other, as `waits` says; ABOUT is its text. */
+#define COPY(sync, async, ...) \
+    (waits ? SYNC(sync, lane, (__VA_ARGS__), ABOUT) \
+           : IN_LANE(async, lane, (__VA_ARGS__, lane.handle), ABOUT))
+
 static void on_card(struct block *to, struct block *from)
 {
     struct place target = place_in(to, 1), source = place_in(from, 1);
@@ -58,22 +63,13 @@ static void on_card(struct block *to, struct block *from)
 #define ABOUT "%s, %s, %zu, %s", target.text, source.text, size, lane.text
     switch (unified ? roll(2) : roll(6)) {
     case 0: case 1:
-        if (waits)
-            SYNC(cuMemcpy, lane, (a, b, size), ABOUT);
-        else
-            IN_LANE(cuMemcpyAsync, lane, (a, b, size, lane.handle), ABOUT);
+        COPY(cuMemcpy, cuMemcpyAsync, a, b, size);
         break;
     case 2:
-        if (waits)
-            SYNC(cuMemcpyPeer, lane, (a, context, b, context, size), ABOUT);
-        else
-            IN_LANE(cuMemcpyPeerAsync, lane, (a, context, b, context, size, lane.handle), ABOUT);
+        COPY(cuMemcpyPeer, cuMemcpyPeerAsync, a, context, b, context, size);
         break;
     default:
-        if (waits)
-            SYNC(cuMemcpyDtoD_v2, lane, (a, b, size), ABOUT);
-        else
-            IN_LANE(cuMemcpyDtoDAsync_v2, lane, (a, b, size, lane.handle), ABOUT);
+        COPY(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, a, b, size);
     }
 #undef ABOUT
 }

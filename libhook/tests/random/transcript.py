@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 BEGINS = re.compile(r"cuDevicePrimaryCtxRetain\(sequence (\d+)\) = ")
 # Success, and nothing told besides but how the transcript calls the memory from then on.
 PLAIN = re.compile(r"\) = 0( b\d+( aligned)?)?$")
-# The reason why an answer is not compared (exceptions.c) stands in its place, in parentheses.
+# The reason why an answer is not compared (calls.c) stands in its place, in parentheses.
 EXCUSED = re.compile(r"\) = .*\(")
 
 
