@@ -363,10 +363,6 @@ GETTER(cuCtxGetDevice, (CUdevice *device), ENTRY_INIT, device,
        context_current() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
        context_current()->device->ordinal)
 
-GETTER(cuCtxGetDevice_v2, (CUdevice *device, CUcontext handle), ENTRY_INIT, device,
-       context_from(handle) == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
-       context_from(handle)->device->ordinal)
-
 /* Waits for everything in the context; a capture in it is broken by that. */
 static CUresult synchronize(struct context *context)
 {
@@ -378,14 +374,6 @@ static CUresult synchronize(struct context *context)
 }
 
 FORWARD(cuCtxSynchronize, (void), ENTRY_CONTEXT, synchronize(context_current()))
-
-API(cuCtxSynchronize_v2, CUcontext handle)
-{
-    ENTER(ENTRY_INIT);
-    struct context *context = context_from(handle);
-    CUresult result = context_check(context);
-    return result == CUDA_SUCCESS ? synchronize(context) : result;
-}
 
 /* What a context remembers and answers, but does not act upon. */
 

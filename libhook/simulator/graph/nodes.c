@@ -9,7 +9,7 @@
 #include "memory/copy.h"
 #include "module/module.h"
 
-static CUresult node_work_kernel(const CUDA_KERNEL_NODE_PARAMS_v1 *p, struct work *work)
+static CUresult node_work_kernel(const CUDA_KERNEL_NODE_PARAMS *p, struct work *work)
 {
     if (p == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -50,7 +50,7 @@ static CUresult node_work_event(CUevent event, enum work_kind kind, struct work 
  * may be given instead of a function. */
 static CUresult node_work(const CUgraphNodeParams *p, struct work *work)
 {
-    CUDA_KERNEL_NODE_PARAMS_v1 kernel;
+    CUDA_KERNEL_NODE_PARAMS kernel;
     CUDA_HOST_NODE_PARAMS host;
     if (p == NULL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -103,14 +103,9 @@ static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode
     CUresult result = conversion;                                                        \
     return add(node, graph, after, count, result, &work);
 
-API(cuGraphAddKernelNode, AFTER, const CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
-{
-    ADD(node_work_kernel(parameters, &work))
-}
-
 API(cuGraphAddKernelNode_v2, AFTER, const CUDA_KERNEL_NODE_PARAMS *parameters)
 {
-    ADD(node_work_kernel((const CUDA_KERNEL_NODE_PARAMS_v1 *)parameters, &work))
+    ADD(node_work_kernel(parameters, &work))
 }
 
 API(cuGraphAddMemcpyNode, AFTER, const CUDA_MEMCPY3D *copy, CUcontext context)
@@ -193,7 +188,7 @@ static struct node *node_of_kind(CUgraphNode handle, enum work_kind kind)
     return node != NULL && node->work.kind == kind ? node : NULL;
 }
 
-static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1 *p)
+static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *p)
 {
     struct node *node = node_of_kind(handle, WORK_KERNEL);
     if (node == NULL || p == NULL)
@@ -201,7 +196,7 @@ static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1 *p)
     for (int i = 0; i < KERNEL_ARGUMENTS; i++)
         node->parameters[i] = &node->work.launch.arguments[i];
     const unsigned *grid = node->work.launch.grid, *block = node->work.launch.block;
-    *p = (CUDA_KERNEL_NODE_PARAMS_v1){.func = node->work.launch.function,
+    *p = (CUDA_KERNEL_NODE_PARAMS){.func = node->work.launch.function,
                                       .gridDimX = grid[0], .gridDimY = grid[1],
                                       .gridDimZ = grid[2], .blockDimX = block[0],
                                       .blockDimY = block[1], .blockDimZ = block[2],
@@ -209,16 +204,9 @@ static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS_v1 *p)
     return CUDA_SUCCESS;
 }
 
-FORWARD(cuGraphKernelNodeGetParams, (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *parameters),
-        ENTRY_INIT, get_kernel(node, parameters))
 
-API(cuGraphKernelNodeGetParams_v2, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters)
-{
-    ENTER(ENTRY_INIT);
-    if (parameters != NULL)
-        *parameters = (CUDA_KERNEL_NODE_PARAMS){.func = NULL};
-    return get_kernel(node, (CUDA_KERNEL_NODE_PARAMS_v1 *)parameters);
-}
+FORWARD(cuGraphKernelNodeGetParams_v2, (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters),
+        ENTRY_INIT, get_kernel(node, parameters))
 
 API(cuGraphMemsetNodeGetParams, CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS *p)
 {
@@ -276,14 +264,9 @@ static CUresult set_node(CUgraphNode handle, CUresult result, const struct work 
     CUresult result = conversion;                                                        \
     return set_node(node, result, &work);
 
-API(cuGraphKernelNodeSetParams, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
-{
-    SET(node_work_kernel(parameters, &work))
-}
-
 API(cuGraphKernelNodeSetParams_v2, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters)
 {
-    SET(node_work_kernel((const CUDA_KERNEL_NODE_PARAMS_v1 *)parameters, &work))
+    SET(node_work_kernel(parameters, &work))
 }
 
 API(cuGraphMemcpyNodeSetParams, CUgraphNode node, const CUDA_MEMCPY3D *copy)
@@ -335,16 +318,10 @@ static CUresult set_step(CUgraphExec handle, CUgraphNode node, CUresult result,
     CUresult result = conversion;                                                        \
     return set_step(exec, node, result, &work);
 
-API(cuGraphExecKernelNodeSetParams, CUgraphExec exec, CUgraphNode node,
-    const CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
-{
-    SET_STEP(node_work_kernel(parameters, &work))
-}
-
 API(cuGraphExecKernelNodeSetParams_v2, CUgraphExec exec, CUgraphNode node,
     const CUDA_KERNEL_NODE_PARAMS *parameters)
 {
-    SET_STEP(node_work_kernel((const CUDA_KERNEL_NODE_PARAMS_v1 *)parameters, &work))
+    SET_STEP(node_work_kernel(parameters, &work))
 }
 
 API(cuGraphExecMemcpyNodeSetParams, CUgraphExec exec, CUgraphNode node,
@@ -397,9 +374,11 @@ API(cuGraphNodeGetEnabled, CUgraphExec exec, CUgraphNode node, unsigned int *ena
 
 /* Dependencies (edges) between the nodes of a graph. */
 
-static CUresult add_edges(CUgraph graph_handle, const CUgraphNode *from, const CUgraphNode *to,
-                    size_t count)
+API(cuGraphAddDependencies_v2, CUgraph graph_handle, const CUgraphNode *from, const CUgraphNode *to,
+    const CUgraphEdgeData *edges, size_t count)
 {
+    ENTER(ENTRY_INIT);
+    (void)edges;
     struct graph *graph = graph_from(graph_handle);
     if (graph == NULL || (count != 0 && (from == NULL || to == NULL)))
         return CUDA_ERROR_INVALID_VALUE;
@@ -411,15 +390,4 @@ static CUresult add_edges(CUgraph graph_handle, const CUgraphNode *from, const C
     for (size_t i = 0; i < count; i++)
         node_depend(node_from(to[i]), node_from(from[i]));
     return CUDA_SUCCESS;
-}
-
-FORWARD(cuGraphAddDependencies, (CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-        size_t count), ENTRY_INIT, add_edges(graph, from, to, count))
-
-API(cuGraphAddDependencies_v2, CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-    const CUgraphEdgeData *edges, size_t count)
-{
-    ENTER(ENTRY_INIT);
-    (void)edges;
-    return add_edges(graph, from, to, count);
 }

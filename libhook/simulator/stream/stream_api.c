@@ -201,8 +201,6 @@ API_PTSZ(cuStreamSetAttribute,
          return set_attribute(on, attribute, value);)
 
 FORWARD(cuStreamCopyAttributes, (CUstream to, CUstream from), ENTRY_CONTEXT, copy_attributes(to, from))
-FORWARD(cuStreamCopyAttributes_ptsz, (CUstream to, CUstream from), ENTRY_CONTEXT,
-        copy_attributes(DEFAULT(to), DEFAULT(from)))
 
 CUresult context_record(struct context *context, CUevent event_handle)
 {

@@ -590,6 +590,7 @@ static void fault_kernel(void)
     ASK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     ASK(cuEventCreate(&event, 0));
     ASK(cuMemAlloc(&p, 4096));
+    launch_spin(200000, stream);     /* the fault comes behind cuEventRecord() */
     ASK(launch_fill(reserve(BLOCK), 8, stream));
     ASK(cuEventRecord(event, stream));
     ASK(cuEventSynchronize(event));
