@@ -442,7 +442,16 @@ def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
     """Findings about the swap budget, huge pages, and the limit of locked memory."""
     yield _budget(sum(card.facts.memory_total for card in inspection.cards))
     yield _huge_pages()
-    yield _locked()
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    words = f"{soft >> 10} KiB for programs started from here"
+    if soft == resource.RLIM_INFINITY or soft >= PLENTY:
+        yield ok("locked memory", "no limit" if soft == resource.RLIM_INFINITY else words)
+    else:
+        yield note(
+            "locked memory", words,
+            "if a program fails to pin host memory, raise the limit: ulimit -l unlimited, or "
+            "LimitMEMLOCK=infinity in its unit",
+        )
 
 
 def neighbour_mode() -> str:
@@ -500,21 +509,6 @@ def _huge_pages() -> Finding:
     return warning(
         topic, f"transparent huge pages: {word}, so host memory is allocated several times slower",
         f"echo madvise > {HUGE_PAGES}; permanently: the kernel option transparent_hugepage=madvise",
-    )
-
-
-def _locked() -> Finding:
-    topic = "locked memory"
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if soft == resource.RLIM_INFINITY:
-        return ok(topic, "no limit")
-    words = f"{soft >> 10} KiB for programs started from here"
-    if soft >= PLENTY:
-        return ok(topic, words)
-    return note(
-        topic, words,
-        "if a program fails to pin host memory, raise the limit: ulimit -l unlimited, or "
-        "LimitMEMLOCK=infinity in its unit",
     )
 
 

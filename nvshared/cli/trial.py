@@ -79,7 +79,7 @@ def _start(options: Options) -> None:
     number, memory = options.gpus, options.memory
     if DROP_IN.exists():
         raise NvshareError("a trial is on already", "end it with: nvsharectl trial stop")
-    _nobody_shares(options)
+    _refuse_while_clients_run(options)
     ran = unit.state(SERVICE).get("ActiveState") == "active"
     environment = {"LD_LIBRARY_PATH": str(library.simulator()), "NVSHARE_SIM_DIR": str(FOLDER)}
     lines = [f"Environment={name}={value}" for name, value in environment.items()]
@@ -129,11 +129,12 @@ def _remove_folder() -> None:
 def _stop(options: Options) -> None:
     if not DROP_IN.exists():
         raise NvshareError("no trial is on", "start one with: nvsharectl trial start")
-    _nobody_shares(options)
-    again = _undo()
-    show(options, {"running": again}, lambda: print(
-        "The simulated GPUs are gone. The service "
-        + ("runs on the machine's own again." if again else "does not run, as before the trial.")
+    _refuse_while_clients_run(options)
+    ran_before = _undo()
+    show(options, {"running": ran_before}, lambda: print(
+        "The simulated GPUs are gone. The service " + (
+            "runs on the machine's own GPUs again." if ran_before else
+            "does not run, as before the trial.")
     ))
 
 
@@ -149,7 +150,7 @@ def _undo() -> bool:
     return ran
 
 
-def _nobody_shares(options: Options) -> None:
+def _refuse_while_clients_run(options: Options) -> None:
     """Raises NvshareError if clients would lose their GPU when the service restarts."""
     if unit.state(SERVICE).get("ActiveState") != "active":
         return
