@@ -35,7 +35,7 @@ def may_mount() -> bool:
 
 
 @pytest.mark.skipif(not may_mount(), reason="only root can mount, outside of most containers")
-def test_programs_of_other_users_run_where_they_may_not_enter_the_checkout(tmp_path: Path) -> None:
+def test_programs_of_users_without_access_to_the_checkout_run(tmp_path: Path) -> None:
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", PRIVATE, "sh", str(ROOT), str(tmp_path),
          sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "other_user",

@@ -73,7 +73,7 @@ def test_run_with_name_sets_the_name_and_refuses_invalid_ones() -> None:
         assert f"the program cannot be called {wrong!r}; give letters, digits" in ended.stderr
 
 
-def test_run_with_trim_caches_adds_our_modules_to_pythonpath() -> None:
+def test_run_with_trim_caches_adds_the_trim_modules_to_pythonpath() -> None:
     def modules(**environment: str) -> str:
         return run("sh", "-c", 'echo "$PYTHONPATH"', **environment).stdout.strip()
 

@@ -197,7 +197,7 @@ async def test_client_is_parked_only_if_the_host_has_memory_for_its_context(
         assert client.context == (0 if reason else 3 * GIB)
 
 
-async def test_failing_helper_is_one_error_with_its_words_until_it_succeeds(
+async def test_repeated_helper_failure_is_logged_once_until_a_success(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(moving, "RETRY_AFTER", 0)

@@ -44,7 +44,7 @@ def test_program_modules_start_nothing_without_the_library(tmp_path: Path, wante
     assert states(tmp_path, wanted=wanted)[0] == "True 1 False"
 
 
-def test_other_sitecustomize_is_loaded_after_ours(tmp_path: Path) -> None:
+def test_other_sitecustomize_is_loaded_after_that_of_nvshare(tmp_path: Path) -> None:
     theirs = tmp_path / "sitecustomize.py"
     theirs.write_text("print('theirs')")
     assert states(tmp_path) == ["theirs", "True 1 False", str(theirs)]

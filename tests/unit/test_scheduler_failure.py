@@ -329,7 +329,7 @@ def test_lost_card_keeps_clients_until_they_leave(talk: Talk) -> None:
     assert not talk.scheduler.snapshot().clients
 
 
-def test_lost_card_opens_the_gate_of_a_client_that_comes_later(talk: Talk) -> None:
+def test_lost_card_opens_the_gate_of_a_client_that_joins_later(talk: Talk) -> None:
     talk.tell(GPULost())
     memory = Memory(allocated=GIB)
     assert runs(talk.tell(MemoryChanged(3, memory, wants=True))) == [3]

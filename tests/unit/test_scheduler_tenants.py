@@ -198,7 +198,7 @@ def test_time_is_shared_by_the_weights_of_all_levels(case: str) -> None:
     assert [share / sum(shares) for share in shares] == pytest.approx(expected, abs=0.025)
 
 
-def test_tenant_that_would_be_chosen_again_keeps_its_turn() -> None:
+def test_tenant_with_the_least_time_by_weight_keeps_its_turn() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", weight=300)
     alice, bob = world.program("user:alice"), world.program("user:bob")
@@ -517,7 +517,7 @@ def flight_orders(orders: list[Action]) -> list[tuple[int, ...]]:
         for order in orders if isinstance(order, Publish | Watch)]
 
 
-def test_background_client_watches_all_others_that_hold_the_card() -> None:
+def test_background_client_watches_the_work_in_flight_of_all_holders() -> None:
     talk = Ranked(200)
     talk.rank("user:alice", Priority.BACKGROUND)
     assert flight_orders(talk.come(1, "user:bob")) == []

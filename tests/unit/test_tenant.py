@@ -321,7 +321,7 @@ def test_tenants_of_other_pods_are_known_from_inside_a_pod(path: str) -> None:
 @pytest.mark.parametrize("path", [
     "/../../alice/{}", "/../../../alice/besteffort/{}", "/../../../lab.slice/alice/kubepods/{}",
     "/../../user.slice/user-1000.slice/user@1000.service/{}", "/{}", "/besteffort/{}"])
-def test_tenants_are_no_pods_from_inside_a_pod_where_others_may_have_named_them(path: str) -> None:
+def test_pod_names_in_cgroups_inside_a_pod_are_not_trusted(path: str) -> None:
     found = tenants(f"0::{path.format(f'pod{UID}')}\n", ALICE, "0::/\n")
     assert not str(found[-1]).startswith("pod:")
 
@@ -446,7 +446,7 @@ def test_tenants_below_a_users_manager_are_that_users_where_no_folder_is_seen(
         one.startswith((f"user:{mine}", f"unit:{mine}/", f"container:{mine}/")) for one in found)
 
 
-def test_tenants_in_a_folder_that_several_may_write_in_are_the_processes_own_users() -> None:
+def test_cgroup_below_a_folder_of_several_users_has_the_tenant_of_the_process_user() -> None:
     shared = "/scratch"
     path = f"0::{shared}/kubepods/pod{UID}/x.service\n"
     for uid in (ALICE, 1001):

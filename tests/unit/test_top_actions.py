@@ -138,7 +138,7 @@ def test_top_click_does_the_same_as_the_key() -> None:
     assert act(down, Wheel(-1), draw(down, 80, 24))[0].at == 3
 
 
-def test_help_and_details_scroll_and_go_back_to_where_they_came_from() -> None:
+def test_help_and_details_scroll_and_return_to_the_previous_screen() -> None:
     state, requests = strike(seen(), "enter", width=80, height=12)
     assert requests == [Request.SNAPSHOT]
     state, _ = strike(state, "down", "down", width=80, height=12)

@@ -116,7 +116,7 @@ def test_top_shows_an_automatic_quantum_with_the_present_length(
     assert "TQ auto " in text(seen(SHARED._replace(gpus=(shared,))))
 
 
-def test_top_says_when_no_gpu_program_or_match_exists() -> None:
+def test_top_says_that_no_gpu_program_or_match_exists() -> None:
     assert "nvshared manages no GPU." in text(seen(SHARED._replace(gpus=(), clients=())))
     without_programs = SHARED._replace(clients=())
     assert "No program uses a GPU through nvshare." in text(seen(without_programs))
