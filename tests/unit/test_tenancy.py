@@ -260,7 +260,7 @@ def test_invalid_tenant_terms_are_refused_as_a_whole(
     assert not (tmp_path / TENANTS_FILE).exists()
 
 
-def test_compute_requests_over_100_percent_are_refused_naming_earlier_requests(daemon: Daemon) -> None:
+def test_compute_requests_over_100_percent_are_refused_naming_all_requests(daemon: Daemon) -> None:
     daemon.rules = (
         Rule("user:*", "compute-request", 20, "a:1"), Rule("job:7", "compute-request", 20, "a:2"))
     daemon.manager.reload()
