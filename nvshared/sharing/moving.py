@@ -10,7 +10,8 @@ If a step fails, the program goes on as before. A driver's reason that cannot ch
 `Client.unparkable`. A program that cannot be restored on its card is restored on another card of
 the same kind. Until one has enough free memory, the program stays parked and is tried again.
 nvshare-checkpoint may be killed at any step. Then the driver is asked for the state of the process,
-and NVML for its card. The hook gets UNPARK only if the driver reports that the process runs.
+and NVML for its card. The hook gets UNPARK only if the driver reports that the process runs, or
+that it has failed: then the program's calls get the driver's error.
 
 A parked program wakes when one of its threads calls the driver; the thread waits for the turn, as
 at the gate. After a move the hook gets the new card with UNPARK, before any thread goes on, and the
@@ -278,6 +279,7 @@ class Moving:
         """
         pid, needed = client.peer.pid, size + self._claimed
         free = await call(self._run, pid, partial(free_host_memory, pid))
+        _require(client)
         used = sum(one.memory.host + one.memory.beyond + one.context
                    for gpu in self._gpus for one in gpu.clients.values())
         for lacking, where in (

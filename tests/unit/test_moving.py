@@ -166,13 +166,27 @@ async def test_park_fails_once_the_card_is_lost_during_the_eviction() -> None:
         assert (client.parking, client.suspended_to_park) == ("", False)
 
 
-async def test_park_of_a_client_that_ends_meanwhile_fails_as_it_has_ended() -> None:
+@pytest.mark.parametrize("step", ["sample", "host memory"])
+async def test_park_of_a_client_that_ends_meanwhile_fails_as_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     async with parking() as (_, client, one):
-        def end(done: Callable[[], None]) -> None:
+        def end_before_sample(done: Callable[[], None]) -> None:
             client.gpu.leave(client)
             done()
 
-        client.gpu.request_sample = end
+        def end_before_result(_pid: int) -> int:
+            client.gpu.leave(client)
+            return GIB
+
+        async def fail(*_: object, **__: object) -> None:
+            pytest.fail("the hook of an ended client is asked")
+
+        monkeypatch.setattr(QuietHook, "park", fail)
+        if step == "sample":
+            client.gpu.request_sample = end_before_sample
+        else:
+            monkeypatch.setattr(moving, "free_host_memory", end_before_result)
         with pytest.raises(NvshareError, match="has ended"):
             await one.park(client)
 
