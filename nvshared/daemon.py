@@ -144,7 +144,7 @@ async def _serve(
         queries = Lanes("nvml", len(cards), post, monotonic, timer)
         sampler = Sampler(nvml.sample, queries.run, monotonic, timer, config.sample_interval)
         manager.disk.client_failed.connect(
-            lambda who, words: journal.log_fault(limited, who, "disk", words))
+            lambda peer, words: journal.log_fault(limited, peer, "disk", words))
         trace = None if config.trace is None else Trace(config.trace)
         if trace is not None:
             stack.callback(trace.close)

@@ -81,7 +81,7 @@ def memberships(text: str) -> list[Membership]:
 
 
 def owner(controllers: str, path: str) -> int | None:
-    """The user id that owns a group's directory: its creator, or whom root delegated it to.
+    """The user id that owns a group's directory: its creator, or the delegate of root.
 
     OTHERS: users other than the owner may create groups in it, too. None: not visible.
     """

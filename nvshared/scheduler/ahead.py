@@ -169,18 +169,18 @@ def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
     copying = _copying(card)
     early = head is not None and bool(copying) and _is_early(card, head, tq)
     for direction in Direction:
-        asked = early and direction in copying
-        if not asked and not card.patience[direction].waits:
+        must_wait = early and direction in copying
+        if not must_wait and not card.patience[direction].waits:
             continue                    # while no move waits, `left` fills up
         bus, now = card.patience[direction], card.now
         left = bus.left + (bus.at - now if bus.waits else now - bus.at)
         bus.left, bus.at = min(max(left, 0), BURST), now
-        if bus.waits and (not asked or card.due(now + bus.left)):
+        if bus.waits and (not must_wait or card.due(now + bus.left)):
             bus.waits, bus.since = False, now
         # A wait that ended just now does not begin again at the same time.
         begins = now + max(0, WORTH - bus.left)
         begins = begins if bus.since is None else max(begins, bus.since + REST)
-        if not bus.waits and asked and card.due(begins):
+        if not bus.waits and must_wait and card.due(begins):
             bus.waits, bus.since = True, now
             card.due(now + bus.left)
 

@@ -57,7 +57,7 @@ class Domain:
     noted: "Callable[[Domain], None]"   # called at each change of the domain
     term: bool = False                  # a tenant's limit: it bounds promises and nothing else
     limit: int | None = None            # bytes that all its clients may take; None: unlimited
-    reason: str = ""                    # what clients are told whose requests the limit refuses
+    reason: str = ""                    # why the limit refuses requests, for people
     whole: bool = False                 # the whole host's: promises keep to the host budget instead
     stakes: dict[int, Stake] = field(default_factory=dict)      # by client
     sums: Stake = NOTHING

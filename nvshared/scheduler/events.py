@@ -260,7 +260,7 @@ class Preempted:
 class Awaited:
     """Whether clients of an earlier daemon have yet to say HELLO, on any card."""
 
-    anybody: bool
+    expected: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ class Member(NamedTuple):
 def member(card: Card, client: ScheduledClient) -> Member:
     """The state of a member, for sharing/gangs.py."""
     alone, turn = card.alone, client.turn
-    asked = client.phase is Phase.WAITING and not client.invited
-    wants = turn is not None or asked or client.phase is Phase.LIMITED
+    waits = client.phase is Phase.WAITING and not client.invited
+    wants = turn is not None or waits or client.phase is Phase.LIMITED
     return Member(
         client.standing, client.phase, client.since,
         wants if turn is None or turn.parked is None else turn.parked.wants,

@@ -219,7 +219,7 @@ def _note(card: Card, event: events.Event) -> None:
         case events.TenantChanged():
             queue.set_tenant_terms(card, event.tenant, event.terms)
         case events.Awaited():
-            card.awaiting = event.anybody
+            card.awaiting = event.expected
         case events.Preempted():
             for client in card.holders if card.contended else ():
                 client.its_turn.preempted = True

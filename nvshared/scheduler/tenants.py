@@ -260,24 +260,24 @@ class Tenants:
 
     def meet(self, now: int, active: Iterable[Node]) -> None:
         """Sets the rates of tenants with compute requests. `active`: nodes that want the card."""
-        asked: dict[Node, float] = {}
+        requested: dict[Node, float] = {}
         inside: dict[Node, dict[Node, float]] = {}
         for node in self.requesting:
             assert node.parent is not None
             outer = node if node.parent in self.roots.values() else node.parent
-            asked.setdefault(outer, 0)
+            requested.setdefault(outer, 0)
             if node not in active:
                 continue
             if node is outer:
-                asked[outer] = max(asked[outer], node.request)
+                requested[outer] = max(requested[outer], node.request)
             else:
                 inside.setdefault(outer, {})[node] = node.request
-                asked[outer] = max(asked[outer], sum(inside[outer].values()))
+                requested[outer] = max(requested[outer], sum(inside[outer].values()))
         weights: dict[Node | None, float] = {}
         for node in active:
             weights[node.parent] = weights.get(node.parent, 0) + node.weight
         for root in self.roots.values():
-            of_root = {outer: one for outer, one in asked.items() if outer.parent is root}
+            of_root = {outer: one for outer, one in requested.items() if outer.parent is root}
             whole = _set_rates(now, of_root, weights.get(root, 0))
             for outer in of_root:
                 if outer in inside:
@@ -286,23 +286,23 @@ class Tenants:
                     _set_rates(now, requests, weights.get(outer, 0))
 
 
-def _set_rates(now: int, asked: Mapping[Node, float], weight: float) -> float:
+def _set_rates(now: int, requested: Mapping[Node, float], weight: float) -> float:
     """Sets the rates of siblings with requests. Returns the new sum of rates and weights.
 
-    `asked`: percent by node. `weight`: sum of the weights of all siblings that want the card.
+    `requested`: percent by node. `weight`: sum of the weights of all siblings that want the card.
     """
-    needing = [node for node in asked if asked[node]]
-    needing.sort(key=lambda node: node.weight / asked[node])
+    needing = [node for node in requested if requested[node]]
+    needing.sort(key=lambda node: node.weight / requested[node])
     others = weight - sum(node.weight for node in needing)
     percent: dict[Node, float] = {}
     while needing:
-        part = min(1, MOST_REQUESTED / sum(asked[node] for node in needing))
-        percent = {node: asked[node] * part for node in needing}
+        part = min(1, MOST_REQUESTED / sum(requested[node] for node in needing))
+        percent = {node: requested[node] * part for node in needing}
         if needing[-1].weight * (100 - sum(percent.values())) < percent[needing[-1]] * others:
             break
         others += needing.pop().weight  # its weight gives it enough
     left = 100 - sum(percent[node] for node in needing)
-    for node in asked:
+    for node in requested:
         node.bill(now)
         node.rate = percent[node] * others / left if node in needing else node.weight
     return others + sum(node.rate for node in needing)

@@ -127,7 +127,7 @@ class Manager:
         (self._awaited.add if awaited else self._awaited.discard)(session)
         if bool(self._awaited) is not before:
             for gpu in self.gpus:
-                gpu.tell(Awaited(anybody=not before))
+                gpu.tell(Awaited(expected=not before))
 
     def next_id(self) -> int:
         """Returns an id for a client, never used before."""

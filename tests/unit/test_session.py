@@ -482,11 +482,11 @@ def test_takeover_ignores_records_before_the_introduced_hello(
         ReportRecord(Type.COMMIT, number=4, commit=GIB),
     ):
         hook.says(old)
-    assert Scripted.latest.events == [events.Awaited(anybody=True)]
+    assert Scripted.latest.events == [events.Awaited(expected=True)]
     hook.says(replace(HELLO, number=7, flags=Flag.RUNNING, commit=5, memory=FIGURES))
     assert Scripted.latest.events[1:] == [
         events.Joined(1, FIRST, True, False, 5, tenants=TENANTS),
-        events.Awaited(anybody=False),
+        events.Awaited(expected=False),
     ]
     assert hook.wire.sent[1].type is Type.LIMITS
     with pytest.raises(ProtocolError, match="a second HELLO came"):
