@@ -19,7 +19,7 @@ class Goal:
     value: float | None                 # None: nothing of that kind happened
     unit: str
     least: float | None = None          # it should be at least this,
-    most: float | None = None           # or at most this; neither: it is there for scale
+    most: float | None = None           # or at most this; neither: a figure for comparison
 
     @property
     def met(self) -> bool | None:

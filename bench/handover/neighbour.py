@@ -45,7 +45,7 @@ def beside(card: Card) -> Iterator[Result]:
 
 
 def two_cards(card: Card) -> Card:
-    """The card with a second one beside it, where it is simulated."""
+    """The card, with a second simulated card if it is simulated."""
     more = {"NVSHARE_SIM_GPUS": "2", "NVSHARE_SIM_NVLINK": "1"} if card.simulated else {}
     return replace(card, environment={**card.environment, **more})
 

@@ -28,7 +28,7 @@ from nvshared.units import GIB
 ENGINE = ROOT / "build" / "bench-rl" / "engine"
 EACH = 0.62                             # of the card: 49 of 79 GiB
 CHUNK = 256 << 20
-PHASE = 1.0                             # seconds that an engine computes for,
+PHASE = 1.0                             # seconds of computing of an engine,
 WARM = 4                                # and phases in which host memory is made
 SPARE = 0.04                            # of the card, for contexts of engines that do not share
 OVER_LIMIT = 1.1                        # times what the bus takes for what is missing

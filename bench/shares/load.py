@@ -33,7 +33,7 @@ class Shape:
     part: float = 0.0                   # or over this part of the card
     period: int = 0                     # a unit begins so often; 0: at once
     graph: bool = False
-    host: int = 0                       # the program itself computes so long before each kernel
+    host: int = 0                       # CPU time of the program before each kernel
 
 
 @dataclass(frozen=True, slots=True)

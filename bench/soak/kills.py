@@ -59,7 +59,7 @@ class Soak:
     build: Path
     dice: random.Random
     seeds: int = 0
-    running: list[Program] = field(default_factory=list)        # the first lives throughout
+    running: list[Program] = field(default_factory=list)        # the first is never killed
     ending: list[Program] = field(default_factory=list)
     killed_programs: int = 0
     killed_daemons: int = 0

@@ -37,7 +37,7 @@ class Tmux:
         self._tmux = ("tmux", "-S", str(socket), "-f", "/dev/null")
 
     async def __call__(self, *words: str) -> str:
-        """A command of tmux, and what it prints."""
+        """Run a command of tmux and return its output."""
         environment = {name: text for name, text in os.environ.items() if name != "TMUX"}
         process = await asyncio.create_subprocess_exec(
             *self._tmux, *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE,

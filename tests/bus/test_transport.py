@@ -186,7 +186,7 @@ async def test_transport_sends_all_to_a_slow_bus_in_order(bus: Bus) -> None:
         read += await bus.receive(1000)
     assert read == whole
     await last
-    await bus.connection.deliver(a_signal(0))       # it has not gone to sleep for good
+    await bus.connection.deliver(a_signal(0))       # the sender still wakes up
     assert await bus.receive(1000) == pack(a_signal(0), MANY + 1)
 
 

@@ -259,7 +259,7 @@ def site_of_three(site_folder: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def small_site(site_folder: Path) -> Iterator[Site]:
-    """A site with small cards, whose memory is soon moved."""
+    """A site with small cards, so that moving all memory is quick."""
     yield from _made(site_folder, simulate(site_folder / "cards", memory=160 * MIB))
 
 

@@ -126,7 +126,7 @@ class FakeDaemon:
         self.until_memory(lambda memory: memory.allocated >= size)
 
     def until_copying(self, flags: Flag) -> None:
-        """It may have said before that it paused, on a machine that is busy with other things."""
+        """Wait for COPIES; on a busy machine the program may have reported a pause before."""
         while self.until(Type.COPIES).flags != flags:
             continue
 

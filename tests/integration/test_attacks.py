@@ -201,7 +201,7 @@ def test_program_beyond_the_users_connections_runs_unshared_and_logs_the_reason(
         done.stderr
     )
     assert done.returncode == 0, done.stderr
-    finish([program(site, 1, 4)])       # another user's
+    finish([program(site, 1, 4)])       # a program of another user
     rest(crowd)
     wait_until(lambda: daemon.sockets < crowded)
     assert as_somebody(site).stderr == ""

@@ -113,7 +113,7 @@ class Pair:
         seen = [-3, -2, -1]
 
         def unchanged() -> bool:
-            self.tell("more")           # it is not stuck
+            self.tell("more")           # the program is not stuck
             seen.append(self.count)
             return len(set(seen[-4:])) == 1
 

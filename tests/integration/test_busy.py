@@ -43,7 +43,7 @@ def running(lines: list[dict[str, Any]]) -> set[int]:
 
 
 def waits_for_nothing(lines: list[dict[str, Any]], pid: int) -> bool:
-    """Both have a turn, or this one's was over in the moment in which it had nothing to do."""
+    """Both clients have a turn, or this client's turn ended while it had no work."""
     last = [line["wants"] for line in lines if line.get("pid") == pid and "wants" in line][-1]
     return len(running(lines)) == 2 or (len(running(lines)) == 1 and not last)
 

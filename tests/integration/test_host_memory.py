@@ -66,7 +66,7 @@ def kept():
 
 
 def may_choose_nodes() -> bool:
-    """Whether this kernel, or the container around us, lets a program say where memory lies."""
+    """True if kernel and container let a program choose NUMA nodes."""
     if not Path("/proc/self/numa_maps").exists() or platform.machine() not in MBIND:
         return False
     scratch = mmap.mmap(-1, mmap.PAGESIZE)

@@ -220,14 +220,14 @@ def test_user_cannot_change_its_tenant_by_cgroups_of_version_1(
     assert all(
         one == f"user:{mine}" or one.startswith((f"unit:{mine}/", f"container:{mine}/"))
         for found in tenants(site, pid) for one in found)
-    site.close()                        # no group that a program is in can be removed
+    site.close()                        # a cgroup with a program cannot be removed
 
 
 def test_user_in_a_cgroup_named_like_a_pod_receives_no_memory_of_the_pod(
     site: Site, groups: Path
 ) -> None:
     site.start(*SMALL, "--tq", "100ms", "--trace", str(site.folder / "trace"))
-    # Its user id is the same, as it is with many an image.
+    # The user id is the same, as in many images.
     victim = workload(site, pod(groups), ALICE, "--memory", "40MiB", "--until-told")
     wait_until(lambda: bool(tenants(site, victim.pid)))
     assert tenants(site, victim.pid) == [{f"pod:{UID}", f"user:{user(ALICE)}"}]

@@ -97,7 +97,7 @@ def test_shares_are_spread_over_cards(sharing: Node) -> None:
 
 
 def test_container_that_requests_two_shares_of_a_card_does_not_start(sharing: Node) -> None:
-    """The pod is kept: its controller would replace a refused pod many times in a second."""
+    """The container gets a missing device, as a refused pod would be replaced many times."""
     card = uuids(sharing)[0]
     refused, other = sharing.kubelet.allocate([f"{card}::0", f"{card}::1"], [f"{card}::2"])
     assert not refused.envs
@@ -128,7 +128,7 @@ def test_shares_are_withdrawn_while_the_daemon_is_down(sharing: Node) -> None:
     sharing.kill_daemon()
     assert "nvshared is not running" in sharing.refused(f"{uuids(sharing)[0]}::0")
     sharing.allocatable(0)
-    assert len(sharing.kubelet.devices()) == 20            # unhealthy, and known
+    assert len(sharing.kubelet.devices()) == 20            # unhealthy, but still listed
     sharing.daemon()
     sharing.allocatable(20)
     sharing.kubelet.allocate([f"{uuids(sharing)[0]}::0"])

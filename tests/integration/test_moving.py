@@ -128,7 +128,7 @@ def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_call(
     program.check()
     assert only(control).state == "running"
     assert used(site)[0] >= 64
-    # A question alone wakes it, too, and from another thread.
+    # A query wakes the program, too, also from another thread.
     for question in ("free() > 0", "in_thread('free()')", "in_thread('fill(9)') or True"):
         park(site, control)
         assert program.ask(question) == "True"

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 
 @dataclass
 class Machine:
-    """A user's folder with train.py, and what the commands of a page find on such a machine."""
+    """A user's folder with train.py, and the environment for the commands of a page."""
 
     folder: Path
     environment: dict[str, str]

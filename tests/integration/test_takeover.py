@@ -104,7 +104,7 @@ def test_restarted_daemon_takes_over_clients_whose_hello_or_reply_was_lost(
     silent.say(Type.HELLO)              # while no daemon runs
     while has_mail(unheard, 0):
         unheard.hear()
-    daemon = manager.start()            # this one asks, and is killed before it hears
+    daemon = manager.start()            # sends INTRODUCE, and is killed before a reply
     assert all(has_mail(hook, PATIENCE) for hook in (unheard, silent))
     kill(daemon)
     manager.start()

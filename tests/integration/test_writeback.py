@@ -97,7 +97,7 @@ def test_writeback_ends_when_the_host_allowance_is_used_up(site: Site) -> None:
     assert 0 < saved.moved <= 20 * MIB
     assert saved.memory.host <= 20 * MIB
     assert saved.memory.resident >= 48 * MIB
-    # All of it, and then it can all leave at once.
+    # All memory is saved, so that all of it can leave at once.
     saved = daemon.move(Type.EVICT, flags=Flag.KEEP, writeback=1 << 50)
     assert saved.moved == saved.memory.resident
     evicted = daemon.move(Type.EVICT)

@@ -474,7 +474,7 @@ def test_prolog_and_epilog_succeed_while_the_disk_is_full(cluster: Container) ->
 
 
 def stop_by_mask(cluster: Container) -> Callable[[], object]:
-    """nvshared is down, and nothing starts it."""
+    """Stop nvshared and mask its units, so that nothing starts it."""
     cluster.run("systemctl", "mask", "--runtime", "--now", "nvshared.service", "nvshared.socket")
     return lambda: cluster.run(
         "systemctl", "unmask", "--runtime", "nvshared.service", "nvshared.socket")

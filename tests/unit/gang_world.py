@@ -222,7 +222,7 @@ class Machine:
         return seat
 
     def freeze(self, hook: Hook) -> None:
-        """Ctrl-Z, as far as orders go."""
+        """Stop a process as by Ctrl-Z: orders are not obeyed."""
         if not hook.busy:
             hook.busy = True
             self.frozen.append(hook)

@@ -209,7 +209,7 @@ class Hook:
             self.say(Copies(self.id, self.memory, inward, outward))
 
     def allocate(self, size: int) -> None:
-        """cuMemAlloc."""
+        """Allocate memory, as cuMemAlloc."""
         self._commit(CommitWait(size, 0, 0, lambda: self._grow(size)))
 
     def pin(self, size: int, pause: int = 0) -> None:

@@ -78,7 +78,7 @@ class Talk:
         return actions
 
     def view(self, client: int) -> ClientView:
-        """How the scheduler sees a client."""
+        """The scheduler's view of a client."""
         return self.scheduler.snapshot().clients[client]
 
     # Hooks.
@@ -88,7 +88,7 @@ class Talk:
         pinned: float = 0, running: bool = False, wants: bool = False, commit: float = 0,
         domains: tuple[str, ...] = (), account: str = "", tenants: tuple[str, ...] = (),
     ) -> list[Action]:
-        """HELLO; its room is what it fills."""
+        """Send HELLO of a client whose room is its resident and pinned memory."""
         self.memory[client] = Memory(
             int(allocated * GIB), int(resident * GIB), int(pinned * GIB),
             room=int((resident + pinned) * GIB),

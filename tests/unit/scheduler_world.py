@@ -265,7 +265,7 @@ class World:
     # Messages.
 
     def say(self, hook: Hook, record: Record | Joined) -> None:
-        """A hook's record starts on its way; after a restart it is dropped before HELLO."""
+        """Send a hook's record; after a restart, records before HELLO are dropped."""
         if isinstance(record, Joined):
             self._greeted.add(hook.id)
             account = f"user:{hook.id % self.accounts}" if self.accounts else ""

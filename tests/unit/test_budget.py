@@ -101,7 +101,7 @@ def test_commit_limit_includes_host_memory_that_other_cards_do_not_need() -> Non
 def test_unused_commit_is_called_back_when_the_host_budget_is_used_up() -> None:
     site = Site(2, CARD, WHOLE)
     frees = site.program(size=100 * GIB)
-    frees.free(10 * GIB)                # and may have 100 again without asking
+    frees.free(10 * GIB)                # and keeps a commit of 100 without a request
     site.program(size=100 * GIB)
     site.settle()
     assert frees.limits.commit >= 100 * GIB

@@ -156,7 +156,7 @@ def test_disk_check_result_is_ignored_after_a_change_of_the_setting(tmp_path: Pa
 def test_swap_files_are_measured_in_a_lane_one_measurement_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel may free blocks of the disk for long, and a disk may hang."""
+    """A measurement may take long while the kernel frees blocks, or hang with the disk."""
     monkeypatch.setattr("nvshared.sharing.disk.SLACK", 0)
     jobs: list[Callable[[], None]] = []
     time, opened, dropped = Time(), list[File](), list[str]()

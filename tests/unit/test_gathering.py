@@ -44,7 +44,7 @@ class Program:
 
     @property
     def order_types(self) -> list[Type]:
-        """The types of its orders, without LIMITS."""
+        """Types of the orders that the program received, without LIMITS."""
         aside = (Type.INTRODUCE, Type.LIMITS)
         return [record.type for record in self.wire.sent if record.type not in aside]
 

@@ -63,8 +63,8 @@ def test_remembered_terms_are_restored_after_a_restart(tmp_path: Path, time: Tim
     again = second.joins()
     assert again.terms == before
     assert again.terms.in_force == Terms(1 << 30, 7, True, 20)
-    assert second.joins(gpu=1).terms == ClientTerms()     # it was for one card
-    assert second.joins(pid=1).terms == ClientTerms()     # and set for one program
+    assert second.joins(gpu=1).terms == ClientTerms()     # the terms were set on one card
+    assert second.joins(pid=1).terms == ClientTerms()     # and for one program
     second.manager.set_terms(again.id, "suspended", False, by_owner=True)
     time.pass_by(SECOND)
     assert not Daemon(tmp_path, time).joins().terms.in_force.suspended

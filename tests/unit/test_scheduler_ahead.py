@@ -87,7 +87,7 @@ def sizes(orders: list[Writeback]) -> list[tuple[int, float]]:
 
 
 def one_is_away(talk: Talk, size: float = 60) -> list[Run]:
-    """B has evicted A, and is idle. Returns its last RUN."""
+    """Let B evict A and be idle. Returns B's last RUN."""
     talk.run(A, 60)
     talk.run(B, size)
     talk.go_idle(A)
@@ -600,7 +600,7 @@ def test_evict_for_the_head_waits_while_a_program_copies_to_the_host() -> None:
     assert talk.memory[3].resident < moved
     assert evicts(actions) == []
     load = next(order for order in under_way if isinstance(order, Load))
-    assert loads(talk.loaded(load))     # the other direction goes on
+    assert loads(talk.loaded(load))     # the other direction continues
     assert evicts(talk.copying(1))
 
 

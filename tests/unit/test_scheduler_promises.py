@@ -629,7 +629,7 @@ def test_used_commit_of_another_account_is_not_held_back_from_an_account() -> No
     court.owed[1] = []
     court.tell(CommitAsked(1, Memory(), 1, CARD // 2))
     assert court.scheduler.snapshot().clients[1].commit >= CARD // 2
-    # More than a card's worth in all, and nothing of it is used.
+    # In all more than the card's memory, all of it unused.
     assert court.gets(CARD // 2)
     court.tell(CommitAsked(ONE, Memory(allocated=CARD // 2), 2, CARD // 2 + GIB))
     assert court.scheduler.snapshot().clients[ONE].commit < CARD // 2 + GIB

@@ -124,7 +124,7 @@ def test_quantum_auto_is_at_most_longest_tq() -> None:
 
 
 def hand_over(talk: Talk, takes: float, drains: float = 0) -> float:
-    """Until the present turn is over, and the next one has come in. Returns how long it was."""
+    """End the present turn and load the next program. Returns the length of the turn."""
     (holder,) = talk.scheduler.snapshot().holders
     began = talk.now
     while not (stopping := stops(talk.wait(0.01))):
@@ -149,7 +149,7 @@ def test_quantum_auto_is_not_shortened_by_a_cheap_client() -> None:
     talk = Talk()
     two(talk)
     for _ in range(10):
-        hand_over(talk, 0.4)            # the second comes in
+        hand_over(talk, 0.4)            # the second program is loaded
         hand_over(talk, 0)              # nothing of the first had to be copied
     lasted = [hand_over(talk, 0.4), hand_over(talk, 0)]
     assert lasted == [pytest.approx(19 * 0.4 / 2, rel=0.05)] * 2

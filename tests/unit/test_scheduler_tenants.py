@@ -94,7 +94,7 @@ class Tenancy(World):
             self.check()
 
     def set_terms(self, tenant: str, **terms: Any) -> None:
-        """Sets the terms of a tenant, for all its programs."""
+        """Set the terms of all programs of a tenant."""
         self.put_tenant(tenant, TenantTerms(**terms))
 
     def state(self, hook: Hook) -> ClientState:
@@ -419,7 +419,7 @@ def test_high_priority_client_is_chosen_before_all_other_waiting_clients(
         before = len(world.turns)
         while hook.work:
             assert world.step()
-        assert world.turns[before:].index(hook.id) <= 1     # one was chosen already, perhaps
+        assert world.turns[before:].index(hook.id) <= 1     # one client may have been chosen before
         world.kill(hook)
 
 
@@ -464,7 +464,7 @@ def test_background_holder_is_stopped_at_once_for_a_normal_client() -> None:
     assert stops(talk.idle(2)) == [2]
     assert runs(talk.obey(talk.stopped(2, wants=False))) == [1]
     assert stops(talk.obey(talk.want(2))) == []
-    assert stops(talk.wait(LEAST / SECOND)) == [1]  # its turn lasts as long as the shortest
+    assert stops(talk.wait(LEAST / SECOND)) == [1]  # a turn of the least length
 
 
 def test_background_client_that_loads_returns_to_the_queue_for_a_normal_client() -> None:

@@ -223,7 +223,7 @@ class Liars(RuleBasedStateMachine):
 
     @rule(liar=liars)
     def leave(self, liar: Liar) -> None:
-        """At any moment, and more than once."""
+        """Disconnect at any moment, and more than once."""
         liar.end()
 
     @rule(milliseconds=st.integers(1, 100_000))

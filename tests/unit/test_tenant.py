@@ -420,7 +420,7 @@ def test_tenant_of_a_cgroup_owned_by_a_user_is_that_user_for_any_name(
 ) -> None:
     path = "/".join([base, *names])
     depth = base.count("/")
-    # Of what is below, others may own some: who enters a user's programs may be anybody.
+    # Other users may own cgroups below, as any user's process may be moved into them.
     owned = dict(zip(range(depth + 1, depth + 9), owners, strict=True)) | {depth: ALICE}
 
     def owner_of(_controllers: str, folder: str) -> int:
