@@ -18,6 +18,7 @@ from random import Random
 
 import pytest
 
+from bench.moving.measure import Daemon as BenchDaemon
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.errors import NvshareError
@@ -624,6 +625,28 @@ def test_programs_that_are_parked_and_moved_at_the_same_time_keep_their_bytes(
         program.check()
         program.end()
     assert "ERROR" not in site.log.read_text()
+
+
+def test_daemon_of_the_bench_carries_out_orders_at_the_same_time_and_names_refusals(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in site.environment.items():
+        monkeypatch.setenv(name, value)
+    daemon = BenchDaemon(site.folder)
+    site.started.append(daemon.process.popen)
+    programs = [Program(site, environment={"NVSHARE_SOCKET": str(daemon.socket)})
+                for _ in range(3)]
+    pids = {program.popen.pid for program in programs}
+    for order in (["park"], ["move", 1], ["move", 0]):
+        for pid in pids:
+            daemon.process.send(order[0], pid, *order[1:])
+        assert {daemon.answer() for _ in pids} == {(pid, "done") for pid in pids}
+    for program in programs:
+        program.check()
+    assert "is on GPU 0 already" in daemon.order("move", min(pids), 0)
+    programs[0].end()
+    assert daemon.order("park", programs[0].popen.pid) == "has ended"
+    daemon.end()
 
 
 def test_child_that_a_parked_program_forks_is_refused_by_the_driver(
