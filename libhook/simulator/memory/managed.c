@@ -58,7 +58,7 @@ static CUresult attribute_of(void *data, size_t room, CUmem_range_attribute attr
     LOCKED(allocations_lock);
     const struct residency *residency = managed_at(address, size);
     bool told = residency != NULL
-        && residency_attribute(residency, address, size, attribute, data, room);
+        && residency_attribute(residency, address, size, attribute, data);
     return told ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

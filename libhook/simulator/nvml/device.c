@@ -36,13 +36,7 @@ struct process_v2 {                  /* and v3 */
     unsigned gpu_instance, compute_instance;
 };
 
-struct temperature_v1 {
-    unsigned version;
-    int sensor, temperature;
-};
-
 #define MEMORY_V2 (sizeof(struct memory_v2) | 2u << 24)
-#define TEMPERATURE_V1 (sizeof(struct temperature_v1) | 1u << 24)
 #define NO_INSTANCE 0xffffffffu
 
 /* What utilisation was computed from last. */
@@ -125,7 +119,6 @@ NVML_BOTH(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2,
     }
 
 NVML_FIGURE(nvmlDeviceGetIndex, unsigned, (unsigned)number(device))
-NVML_FIGURE(nvmlDeviceGetMinorNumber, unsigned, (unsigned)number(device))
 
 NVML(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned room)
 {
@@ -202,25 +195,7 @@ NVML(nvmlDeviceGetTemperature, nvmlDevice_t device, int sensor, unsigned *celsiu
     return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetTemperatureV, nvmlDevice_t device, struct temperature_v1 *temperature)
-{
-    REQUIRE(temperature != NULL && number(device) >= 0);
-    if (temperature->version != TEMPERATURE_V1)
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    temperature->temperature = (int)(30 + device->percent / 4);
-    return NVML_SUCCESS;
-}
-
 NVML_FIGURE(nvmlDeviceGetPowerUsage, unsigned, 75000 + 6000 * device->percent)
-NVML_FIGURE(nvmlDeviceGetEnforcedPowerLimit, unsigned, 700000)
-
-NVML(nvmlDeviceGetCudaComputeCapability, nvmlDevice_t device, int *major, int *minor)
-{
-    REQUIRE(major != NULL && minor != NULL && number(device) >= 0);
-    *major = 9;
-    *minor = 0;
-    return NVML_SUCCESS;
-}
 
 NVML_FIGURE(nvmlDeviceGetComputeMode, int, 0)
 
@@ -269,11 +244,3 @@ NVML_FORWARD(nvmlDeviceGetComputeRunningProcesses_v2, (nvmlDevice_t device, unsi
         void *list), processes(device, room, list, false))
 NVML_FORWARD(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *room,
         void *list), processes(device, room, list, false))
-
-NVML(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDevice_t device, unsigned *room, void *list)
-{
-    REQUIRE(room != NULL && number(device) >= 0);
-    (void)list;
-    *room = 0;
-    return NVML_SUCCESS;
-}

@@ -38,13 +38,6 @@ NVML(nvmlEventSetFree, nvmlEventSet_t set)
     return NVML_SUCCESS;
 }
 
-NVML(nvmlDeviceGetSupportedEventTypes, nvmlDevice_t device, unsigned long long *types)
-{
-    REQUIRE(device != NULL && types != NULL);
-    *types = XID_CRITICAL_ERROR;
-    return NVML_SUCCESS;
-}
-
 NVML(nvmlDeviceRegisterEvents, nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
 {
     REQUIRE(set != NULL);

@@ -87,14 +87,6 @@ NVML(nvmlSystemGetDriverVersion, char *version, unsigned room)
     return nvml_give_text(driver_version(), version, room);
 }
 
-NVML(nvmlSystemGetNVMLVersion, char *version, unsigned room)
-{
-    REQUIRE(version != NULL);
-    char text[80];
-    snprintf(text, sizeof text, "%d.%s", driver_cuda_version() / 1000, driver_version());
-    return nvml_give_text(text, version, room);
-}
-
 static nvmlReturn_t cuda_version(int *version)
 {
     REQUIRE(version != NULL);
@@ -104,17 +96,3 @@ static nvmlReturn_t cuda_version(int *version)
 
 NVML_BOTH(nvmlSystemGetCudaDriverVersion, nvmlSystemGetCudaDriverVersion_v2, (int *version),
           cuda_version(version))
-
-NVML(nvmlSystemGetProcessName, unsigned pid, char *name, unsigned room)
-{
-    REQUIRE(name != NULL && room > 0);
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return NVML_ERROR_NOT_FOUND;
-    size_t length = fread(name, 1, room - 1, file);
-    fclose(file);
-    name[length] = '\0';             /* the program's name ends with a zero of its own */
-    return NVML_SUCCESS;
-}

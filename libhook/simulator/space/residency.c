@@ -10,11 +10,8 @@
 struct page {
     uint8_t holder;                  /* a card's number and one more; 0: the host */
     bool mostly_read;
-    uint32_t accessed_by;            /* bit per device ordinal, and of BY_HOST */
     CUmemLocation preferred, prefetched;     /* of type INVALID: none */
 };
-
-#define BY_HOST 31
 
 struct residency {
     CUdeviceptr base;
@@ -134,11 +131,6 @@ size_t residency_move(struct residency *residency, int gpu, CUdeviceptr address,
     return moved * RESIDENCY_PAGE;
 }
 
-static uint32_t bit_of(CUmemLocation place)
-{
-    return 1u << (place.type == CU_MEM_LOCATION_TYPE_DEVICE ? place.id : BY_HOST);
-}
-
 void residency_advise(struct residency *residency, CUdeviceptr address, size_t size,
                       CUmem_advise advice, CUmemLocation place)
 {
@@ -153,10 +145,6 @@ void residency_advise(struct residency *residency, CUdeviceptr address, size_t s
             page->preferred = place;
         else if (advice == CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION)
             page->preferred = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_INVALID};
-        else if (advice == CU_MEM_ADVISE_SET_ACCESSED_BY)
-            page->accessed_by |= bit_of(place);
-        else
-            page->accessed_by &= ~bit_of(place);
     }
 }
 
@@ -177,7 +165,6 @@ static struct page agreed(const struct page *pages, size_t count)
     struct page all_say = pages[0];
     for (size_t i = 1; i < count; i++) {
         all_say.mostly_read &= pages[i].mostly_read;
-        all_say.accessed_by &= pages[i].accessed_by;
         if (pages[i].preferred.type != all_say.preferred.type
             || pages[i].preferred.id != all_say.preferred.id)
             all_say.preferred = nowhere;
@@ -195,20 +182,8 @@ static int ordinal_of(CUmemLocation place)
          : place.type == CU_MEM_LOCATION_TYPE_HOST ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
 }
 
-static void list_accessing(uint32_t accessed_by, int *list, size_t room)
-{
-    size_t count = 0;
-    if ((accessed_by >> BY_HOST & 1) != 0 && count < room)
-        list[count++] = CU_DEVICE_CPU;
-    for (int device = 0; device < BY_HOST && count < room; device++)
-        if ((accessed_by >> device & 1) != 0)
-            list[count++] = device;
-    while (count < room)
-        list[count++] = CU_DEVICE_INVALID;
-}
-
 bool residency_attribute(const struct residency *residency, CUdeviceptr address, size_t size,
-                         CUmem_range_attribute attribute, void *data, size_t room)
+                         CUmem_range_attribute attribute, void *data)
 {
     size_t count;
     const struct page *pages = pages_of(residency, address, size, &count);
@@ -225,9 +200,6 @@ bool residency_attribute(const struct residency *residency, CUdeviceptr address,
     TELL(LAST_PREFETCH_LOCATION_TYPE, page.prefetched.type)
     TELL(LAST_PREFETCH_LOCATION_ID, page.prefetched.id)
 #undef TELL
-    case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
-        list_accessing(page.accessed_by, data, room / sizeof(int));
-        return true;
     }
     return false;
 }

@@ -39,6 +39,6 @@ void residency_advise(struct residency *residency, CUdeviceptr address, size_t s
 void residency_prefetched(struct residency *residency, CUdeviceptr address, size_t size,
                           CUmemLocation place);
 
-/* What cuMemRangeGetAttribute stores in `room` bytes at `data`; false: there is no such attribute. */
+/* What cuMemRangeGetAttribute stores at `data`, an int; false: there is no such attribute here. */
 bool residency_attribute(const struct residency *residency, CUdeviceptr address, size_t size,
-                         CUmem_range_attribute attribute, void *data, size_t room);
+                         CUmem_range_attribute attribute, void *data);
