@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The list of preloaded libraries: adding, removing, and entries that stay unchanged."""
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,20 @@ def test_links_are_followed_as_the_system_would(tmp_path: Path) -> None:
     (tmp_path / "shared" / "list").symlink_to("../etc/ld.so.preload")
     with pytest.raises(InvalidArgs, match="circle"):
         listing.read(Tree(tmp_path))
+
+
+def test_preload_list_is_locked_against_other_processes_during_a_change(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    other = os.open(tmp_path / "etc", os.O_RDONLY)
+
+    def edit(before: bytes) -> bytes:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return before
+
+    listing.change(Tree(tmp_path), edit)
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
 
 
 @pytest.mark.parametrize(
