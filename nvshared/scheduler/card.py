@@ -75,6 +75,8 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
 # Orders to a client under way at a time, so that the hook begins the next without a round trip.
 DEPTH = 2
 MARGINS_MOST = 16                       # margins of host memory for one account, at most
+TRANSIT_PART = 8                        # of host memory, and TRANSIT_BLOCKS at least, is not
+TRANSIT_BLOCKS = 2                      # used for loans, where there is a disk
 BURST = 500 * MILLISECOND               # longest wait of moves for the head of the queue
 
 
@@ -409,15 +411,22 @@ class Card:
         ])
 
     def borrowable(self, client: ScheduledClient) -> int | None:
-        """Bytes that the client may still borrow under its tenants' limits.
+        """Bytes that the client may still borrow under its tenants' limits, and under that of the
+        card if there is a disk: blocks pass through host memory to the disk, but borrowed memory,
+        which counts as host memory, does not go there. So a part of host memory stays for transit.
 
-        Negative: the limit is exceeded. None: no tenant of the client has a limit.
+        Negative: a limit is exceeded. None: there is no limit.
         """
+        borrowing = self.groups["borrowing"]
         limits = {name: self.tenants.terms_for(name).neighbour_limit for name in client.tenants}
-        return min([
-            limit - sum(one.loan.ordered for one in self.groups["borrowing"]
-                        if name in one.tenants)
-            for name, limit in limits.items() if limit], default=None)
+        left = [
+            limit - sum(one.loan.ordered for one in borrowing if name in one.tenants)
+            for name, limit in limits.items() if limit]
+        if self.disk.budget.size:
+            transit = max(self.host.takeable // TRANSIT_PART, TRANSIT_BLOCKS * self.settings.block)
+            left.append(
+                self.host.takeable - transit - sum(one.loan.ordered for one in borrowing))
+        return min(left, default=None)
 
     def beside(self, group: Iterable[ScheduledClient]) -> int:
         """Bytes left if these clients are fully resident and others are evicted as far as possible.

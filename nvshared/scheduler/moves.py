@@ -46,7 +46,8 @@ process can use the eighth of the card that is never lent.
 
 The host can take all loans back. Borrowed memory counts in the client's host memory
 (`memory.host`), and every limit of host memory bounds it. So a loan makes hand-overs faster, but
-allows no larger promises.
+allows no larger promises. Where there is a disk, loans leave host memory for blocks on their way to
+the disk (Card.borrowable): otherwise nothing could be evicted once loans fill the host memory.
 
 A suspended client borrows nothing, and its borrowed memory is moved to the host: it is not loaded
 soon, and a process whose memory lies on two cards cannot be moved. A tenant's limit

@@ -14,6 +14,7 @@ from nvshared.hook.protocol import ReportRecord, Type
 from tests.integration.conftest import BUILD, Site, wait_until
 from tests.integration.programs import Program
 from tests.integration.test_kills import finish, follow
+from tests.integration.test_neighbour import LINKED
 from tests.records import encode_report
 
 PROGRAMS = 6
@@ -124,6 +125,34 @@ def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Pa
     daemon.wait()
     daemon, trace = start(site, folder, trace="second")
     assert any(line.get("event") == "joined" for line in stored(trace))
+    finish(programs)
+    await_no_files(daemon.pid, folder)
+
+
+@pytest.mark.parametrize("whom", ["program", "daemon"])
+def test_kill_while_host_neighbour_and_disk_hold_memory_leaves_no_wrong_bytes(
+    site: Site, folder: Path, whom: str
+) -> None:
+    options = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "256MiB",
+               "--park-after", "60s", "--disk", f"{folder},1GiB")
+    trace = site.folder / "trace"
+    daemon = site.start(*options, "--trace", str(trace), **LINKED)
+    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
+    memory: dict[int, dict[str, int]] = {}
+    for line in follow(trace):          # until each tier holds memory of some program
+        if "pid" in line and "memory" in line:
+            memory[line["pid"]] = line["memory"]
+            if all(any(one[tier] for one in memory.values())
+                   for tier in ("host", "borrowed", "disk")):
+                break
+    victim = daemon
+    if whom == "program":
+        victim = next(one for one in programs if memory.get(one.pid, {}).get("disk"))
+        programs.remove(victim)
+    victim.kill()
+    victim.wait()
+    if whom == "daemon":
+        daemon = site.start(*options, **LINKED)
     finish(programs)
     await_no_files(daemon.pid, folder)
 

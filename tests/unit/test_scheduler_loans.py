@@ -75,6 +75,15 @@ def test_evict_borrows_memory_the_neighbour_does_not_need() -> None:
     assert near.view(1).memory.borrowed == 30 * GIB
 
 
+def test_loans_leave_host_memory_for_blocks_on_their_way_to_the_disk() -> None:
+    near, _ = pair()
+    card = near.scheduler._card
+    card.host.budget.size, card.disk.budget.size = 32 * GIB, 100 * GIB
+    near.join(1, 60, 60)
+    near.join(2, 50)
+    assert loans(near.want(2)) == [(28, FAR)]
+
+
 def test_evict_borrows_no_memory_promised_to_the_neighbours_clients() -> None:
     near, far = pair()
     far.join(7, commit=65)
