@@ -16,7 +16,7 @@ from nvshared.cli.status import clients
 from nvshared.errors import ExitCode
 from nvshared.scheduler.settings import Terms
 from nvshared.sharing.manager import Manager
-from nvshared.units import SECOND
+from nvshared.units import GIB, SECOND
 from tests.bus.service import UNUSED_PID, PrivateBus, a_client, decide, private_bus
 from tests.unit.scripted import DEFAULTS, FACTS
 
@@ -65,6 +65,15 @@ def sentence(ended: Ended) -> str:
     assert ended.err.startswith("nvsharectl: ")
     assert ended.err.count("\n") == 1, ended.err
     return ended.err.removeprefix("nvsharectl: ").rstrip("\n")
+
+
+async def test_status_and_doctor_say_why_no_memory_goes_to_the_disk(
+    manager: Manager, ctl: Run, tmp_path: Path
+) -> None:
+    manager.disk.use((tmp_path / "none", GIB))
+    why = f"o memory goes to the disk: {tmp_path}/none: No such file or directory"
+    assert f"\nN{why}.\n" in (await ctl("status")).out
+    assert f"n{why}" in (await ctl("doctor")).out
 
 
 async def test_status_prints_a_line_per_gpu_and_client(manager: Manager, ctl: Run) -> None:

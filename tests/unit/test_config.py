@@ -232,7 +232,11 @@ def test_wrong_command_line_is_refused_with_a_hint_at_help(line: list[str]) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [("tq = 5", ""), ("tq = soon", "conf:2: tq cannot be 'soon'"), ("tick = 5", "conf:2"),
-     ("swap-budget = 1000000GiB", "conf:2: a swap-budget of")],
+     ("swap-budget = 1000000GiB", "conf:2: a swap-budget of"),
+     ("disk = /no/such/folder, 1GiB",
+      "conf:2: the disk cannot be used: /no/such/folder: No such file or directory"),
+     ("disk = /dev/shm, 1GiB", "conf:2: the disk cannot be used: /dev/shm is on tmpfs"),
+     ("disk = /var/tmp, 9000000GiB", "are more than the file system of /var/tmp has")],
 )
 def test_check_option_validates_the_config_without_a_card(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, words: str
