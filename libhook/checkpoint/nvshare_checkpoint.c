@@ -4,8 +4,8 @@
  *
  *     state PID                    in which state the driver has the process
  *     park PID                     locks it and checkpoints it; unlocks it where that fails
- *     wake PID [OLD=NEW ...]       restores it and unlocks it; each GPU that it was on (UUID OLD) is
- *                                  from then on NEW
+ *     wake PID [OLD=NEW ...]       restores it and unlocks it; each GPU with the UUID OLD is NEW from
+ *                                  then on, all other GPUs stay the same
  *
  * and for a process without libnvshare.so, which nothing keeps out of the driver:
  *
@@ -71,6 +71,8 @@ static const char *const STATES[] = { "running", "locked", "checkpointed", "fail
 static struct {
     int (*init)(unsigned);
     int (*error)(int, const char **);
+    int (*count)(int *);
+    int (*uuid)(unsigned char *, int);
     int (*state)(int, int *);
     int (*restorer)(int, int *);
     int (*lock)(int, void *);
@@ -104,11 +106,14 @@ static bool open_driver(void)
         return ready;
     opened = true;
     uint64_t began = now();
+    unsetenv("CUDA_VISIBLE_DEVICES");  /* for all_gpus() */
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL)
         return report("open", -1, began, dlerror());
     driver.init = (int (*)(unsigned))dlsym(library, "cuInit");
     driver.error = (int (*)(int, const char **))dlsym(library, "cuGetErrorString");
+    driver.count = (int (*)(int *))dlsym(library, "cuDeviceGetCount");
+    driver.uuid = (int (*)(unsigned char *, int))dlsym(library, "cuDeviceGetUuid");
     driver.state = (int (*)(int, int *))dlsym(library, "cuCheckpointProcessGetState");
     driver.restorer = (int (*)(int, int *))dlsym(library, "cuCheckpointProcessGetRestoreThreadId");
     driver.lock = (int (*)(int, void *))dlsym(library, "cuCheckpointProcessLock");
@@ -203,9 +208,35 @@ static void hold(int pid, const char *tag)
         unlock(pid);
 }
 
-static void restore(int pid, const struct pair *pairs, unsigned count)
+/* Adds the GPUs that are not among `count` pairs, each as itself: the driver refuses pairs that do
+ * not contain all GPUs of the machine (580), whichever of them the process uses. Returns the number
+ * of pairs. */
+static unsigned all_gpus(struct pair pairs[GPUS_MOST], unsigned count)
 {
-    struct restore_arguments arguments = { .pairs = count == 0 ? NULL : pairs, .count = count };
+    unsigned given = count;
+    int gpus = 0;
+    if (driver.count == NULL || driver.uuid == NULL || driver.count(&gpus) != 0)
+        return count;
+    for (int gpu = 0; gpu < gpus && count < GPUS_MOST; gpu++) {
+        struct pair *next = &pairs[count];
+        unsigned same = 0;
+        if (driver.uuid(next->old_uuid, gpu) != 0)
+            continue;
+        while (same < given && memcmp(pairs[same].old_uuid, next->old_uuid, 16) != 0)
+            same++;
+        memcpy(next->new_uuid, next->old_uuid, 16);
+        count += same == given;
+    }
+    return count;
+}
+
+static void restore(int pid, struct pair pairs[GPUS_MOST], unsigned count)
+{
+    struct restore_arguments arguments = { 0 };
+    if (count != 0) {
+        arguments.count = all_gpus(pairs, count);
+        arguments.pairs = pairs;
+    }
     if (state_of(pid) == CHECKPOINTED)
         step("restore", driver.restore, pid, &arguments);
 }

@@ -338,7 +338,7 @@ class Moving:
         """
         words = ""
         for gpu in targets:
-            answer = await self._try(client, "wake", self._pairs(client.gpu, gpu))
+            answer = await self._try(client, "wake", _swapped(client.gpu, gpu))
             if not _is_there(client):
                 return f"{client} has ended"
             if answer.state == "running":
@@ -389,13 +389,6 @@ class Moving:
                   and _same_kind(client.gpu, gpu)]
         return sorted([client.gpu, *others], key=lambda gpu: bool(gpu.lost))
 
-    def _pairs(self, old: GPU, new: GPU) -> list[tuple[str, str]]:
-        """Returns UUIDs (old, new) of all cards, as the driver requires; two cards are swapped."""
-        if old is new:
-            return []
-        swapped = {old: new, new: old}
-        return [(gpu.facts.uuid, swapped.get(gpu, gpu).facts.uuid) for gpu in self._gpus]
-
 
 class _Pacing:
     """Bounds the helpers of one account: so many at a time, and one per minute if they fail.
@@ -415,6 +408,12 @@ class _Pacing:
                 pause = RETRY_AFTER * 2 ** min(self.failures - 2, 10)
                 await asyncio.sleep(min(pause, RETRY_AFTER_MOST))
             yield self
+
+
+def _swapped(old: GPU, new: GPU) -> list[tuple[str, str]]:
+    """Returns pairs of UUIDs (old, new), as the driver wants each card once on either side."""
+    one, other = old.facts.uuid, new.facts.uuid
+    return [] if old is new else [(one, other), (other, one)]
 
 
 def _parkable(client: Client) -> Parkable:

@@ -114,6 +114,9 @@ API(cuCheckpointProcessRestore, int pid, CUcheckpointRestoreArgs *args)
             return CUDA_ERROR_INVALID_VALUE;
         to[from] = next;
     }
+    for (int gpu = 0; gpu < shared_gpus(); gpu++)
+        if (to[gpu] < 0)                /* as 580 does, whichever GPUs the process uses */
+            return CUDA_ERROR_INVALID_VALUE;
     uint64_t bytes[SHARED_GPUS] = {0};
     CUresult result = answer(shared_restore(pid, to, bytes));
     copy(bytes, TO_DEVICE);

@@ -142,6 +142,20 @@ def test_restore_with_pairs_moves_the_program_to_the_other_card(
         assert used(python) == [before[0] + 32, 0]
 
 
+def test_restore_with_pairs_of_two_of_four_gpus_keeps_the_other_gpus(
+    environment: dict[str, str], python: Python,
+) -> None:
+    four = environment | {"NVSHARE_SIM_GPUS": "4"}
+    visible = four | {"CUDA_VISIBLE_DEVICES": "0"}      # of the helper
+    with program(four) as (process, ask):
+        first, second = python(UUIDS).split()
+        helper(visible, "park", process.pid)
+        pairs = (f"{first}={second}", f"{second}={first}")
+        assert helper(visible, "wake", process.pid, *pairs)[-1] == ["state", "running"]
+        assert ask("read()") == "{7}"
+        assert ask("uuid()") == second
+
+
 def test_restore_to_a_full_card_fails_and_the_program_stays_checkpointed(
     environment: dict[str, str], python: Python,
 ) -> None:
