@@ -77,7 +77,7 @@ DEPTH = 2
 MARGINS_MOST = 16                       # margins of host memory for one account, at most
 TRANSIT_PART = 8                        # of host memory, and TRANSIT_BLOCKS at least, is not
 TRANSIT_BLOCKS = 2                      # used for loans, where there is a disk
-BURST = 500 * MILLISECOND               # longest wait of moves for the head of the queue
+BURST = 500 * MILLISECOND               # most that moves wait for a program's copies: BusPatience
 
 
 class Account(NamedTuple):

@@ -45,7 +45,7 @@ class Average:
 
 
 PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # of hand-overs, us per byte; see quantum.py
-PAUSE = Average(0, SECOND)              # us, see ahead.py
+PAUSE = Average(0, SECOND)              # us between a client's uses of the card; see ahead.py
 
 
 class Phase(StrEnum):

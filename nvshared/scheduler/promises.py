@@ -116,9 +116,9 @@ def plan(card: Card) -> None:
         pass
     for client in card.groups["undrainable_overcommitted"]:
         _call_back(card, client, client.need + client.to_pin)
-    # A domain has promised too much after it has shrunk, or when pinned memory was freed: a domain
-    # counts no pinned memory, but counts the commit again that becomes unused. This comes last, as
-    # answers may show that a grant is used.
+    # A domain has promised too much after it has shrunk, or after a client freed pinned memory: the
+    # client's commit of that size is unused from then on, and a domain counts unused commits, but
+    # no pinned memory. Requests are answered before, since a grant may take up unused commit.
     card.groups.settle()
     overdrawn: list[ScheduledClient] = []
     for domain in (*card.domains.full, *card.tenancies.full):

@@ -35,7 +35,8 @@ from nvshared.signal import Signal
 from nvshared.units import SECOND
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
-PATIENCE = SECOND                       # for a user's groups; then their rules do not apply
+PATIENCE = SECOND                       # for the lookup of a user's groups, whose rules do not
+                                        # apply to the user afterwards
 ENDED_KEPT = 1000                       # tenants without programs that schedulers keep
 
 

@@ -235,7 +235,7 @@ def test_gang_with_missing_ranks_waits_for_them(machine: Machine) -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_with_missing_ranks_runs_when_the_daemon_drains(machine: Machine) -> None:
+def test_gang_with_missing_ranks_runs_once_the_daemon_is_about_to_end(machine: Machine) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
     machine.advance(SECOND)

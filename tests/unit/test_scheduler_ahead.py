@@ -510,7 +510,7 @@ def test_evict_without_known_pauses_takes_the_client_idle_longest() -> None:
     assert missing(talk, B) == 0
 
 
-def test_evict_takes_the_client_in_a_pause_longer_than_all_before() -> None:
+def test_evict_ahead_takes_the_client_whose_pause_exceeds_its_earlier_ones() -> None:
     talk = programs((40, 40, 20, 60))
     for _ in range(6):                  # A every second, B every 20
         for _ in range(20):

@@ -252,7 +252,7 @@ def test_loan_ends_when_the_borrower_disconnects() -> None:
     assert far.scheduler.snapshot().free == 80 * GIB
 
 
-def test_loan_of_a_borrower_that_ignores_the_recall_is_not_counted() -> None:
+def test_loan_that_stays_after_its_recall_reduces_no_free_memory_of_the_lender() -> None:
     near, far = pair()
     lend(near)
     far.join(7, commit=70)

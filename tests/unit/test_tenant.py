@@ -366,7 +366,7 @@ def test_tenant_of_a_job_with_a_sluid_is_the_job_slurmstepd_names() -> None:
     "0::/system.slice/slurmd.service/s5K1KKYAYG5D00/step_0\n", "0::/s5K1KKYAYG5D00/step_0\n",
     "0::/user.slice/user-0.slice/user@0.service/slurmstepd.scope/s5K1KKYAYG5D00/step_0\n",
     "0::/system.slice/slurmstepd.scope/system\n", f"0::/docker/{CONTAINER}{SLUID[3:]}"])
-def test_tenants_are_no_job_for_an_environment_outside_of_a_jobs_group(cgroup: str) -> None:
+def test_slurm_job_id_in_the_environment_counts_only_in_a_cgroup_of_that_job(cgroup: str) -> None:
     with_it = tenants(cgroup, 0, environment="SLURM_JOB_ID=4711\0", job_of=lambda *_: "4711")
     assert with_it == tenants(cgroup, 0)
     assert not any(one.kind is Kind.JOB for one in with_it)

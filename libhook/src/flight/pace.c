@@ -118,7 +118,8 @@ static uint64_t least(void)
     return in_background() ? BACKGROUND_LEAST : LEAST;
 }
 
-/* Adapts the limit in the background. */
+/* Adapts the limit of passes in flight of a program with the rank background, so that those fit
+ * into the target at the highest recent cost of a pass. */
 static void adapt_to_cost(const struct marker *marker, uint64_t now)
 {
     bool few = marker->ahead < limit / 2 && latency < target / 2;
