@@ -28,7 +28,6 @@
 #include "block/block.h"
 #include "driver/log.h"
 #include "driver/ops.h"
-#include "driver/ring.h"
 #include "driver/setting.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
@@ -36,11 +35,11 @@
 #include "memory/ranges.h"
 
 /* Where the program itself last prefetched each page of an allocation; the driver would report the
- * library's own prefetches. Ranges that do not overlap, in no order, each prefetched to one
+ * library's own prefetches. Ranges of adjacent pages, sorted by address, each prefetched to one
  * location. Pages in no range were never prefetched. */
 struct prefetches {
     struct prefetch {
-        CUdeviceptr begin, end;      /* whole pages of the host */
+        CUdeviceptr begin, end;
         CUmemLocation location;
     } *runs;
     size_t count, room;
@@ -48,12 +47,76 @@ struct prefetches {
 
 #define PAGE_OF_HOST ((CUdeviceptr)4096)
 
-static struct prefetch run_of(CUdeviceptr address, size_t size, CUmemLocation location)
+static CUdeviceptr first_page(CUdeviceptr address)
 {
-    return (struct prefetch){
-        address / PAGE_OF_HOST * PAGE_OF_HOST,
-        (address + size + PAGE_OF_HOST - 1) / PAGE_OF_HOST * PAGE_OF_HOST, location,
-    };
+    return address / PAGE_OF_HOST * PAGE_OF_HOST;
+}
+
+static CUdeviceptr behind_last_page(CUdeviceptr address, size_t size)
+{
+    return first_page(address + size + PAGE_OF_HOST - 1);
+}
+
+/* The number of ranges that end at or before `address`. */
+static size_t runs_before(const struct prefetches *prefetches, CUdeviceptr address)
+{
+    size_t low = 0, high = prefetches->count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (prefetches->runs[middle].end <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Makes space for two more ranges: one range may be split in two by another. */
+static bool grow(struct prefetches *prefetches)
+{
+    if (prefetches->count + 2 <= prefetches->room)
+        return true;
+    size_t room = prefetches->room == 0 ? 4 : prefetches->room * 2;
+    struct prefetch *larger = realloc(prefetches->runs, room * sizeof *larger);
+    if (larger == NULL)
+        return false;
+    prefetches->runs = larger;
+    prefetches->room = room;
+    return true;
+}
+
+static void insert(struct prefetches *prefetches, size_t at, struct prefetch run)
+{
+    memmove(&prefetches->runs[at + 1], &prefetches->runs[at],
+            (prefetches->count - at) * sizeof run);
+    prefetches->runs[at] = run;
+    prefetches->count++;
+}
+
+static void erase(struct prefetches *prefetches, size_t at)
+{
+    prefetches->count--;
+    memmove(&prefetches->runs[at], &prefetches->runs[at + 1],
+            (prefetches->count - at) * sizeof prefetches->runs[0]);
+}
+
+/* Forgets all prefetches in [begin, end). */
+static void cut_out(struct prefetches *prefetches, CUdeviceptr begin, CUdeviceptr end)
+{
+    size_t at = runs_before(prefetches, begin);
+    if (at < prefetches->count && prefetches->runs[at].begin < begin) {
+        struct prefetch behind = prefetches->runs[at];
+        prefetches->runs[at++].end = begin;
+        if (behind.end > end) {
+            behind.begin = end;
+            insert(prefetches, at, behind);
+            return;
+        }
+    }
+    while (at < prefetches->count && prefetches->runs[at].end <= end)
+        erase(prefetches, at);
+    if (at < prefetches->count && prefetches->runs[at].begin < end)
+        prefetches->runs[at].begin = end;
 }
 
 static bool same(CUmemLocation one, CUmemLocation other)
@@ -62,48 +125,38 @@ static bool same(CUmemLocation one, CUmemLocation other)
 }
 
 /* Without memory to record it, the range counts as never prefetched. */
-static void prefetches_note(struct prefetches *prefetches, struct prefetch run)
+static void prefetches_note(struct prefetches *prefetches, CUdeviceptr address, size_t size,
+                            CUmemLocation location)
 {
-    if (prefetches->count + 2 > prefetches->room) {    /* one range may be split in two */
-        size_t room = prefetches->room == 0 ? 4 : prefetches->room * 2;
-        struct prefetch *larger = realloc(prefetches->runs, room * sizeof *larger);
-        if (larger == NULL) {
-            prefetches->count = 0;
-            return;
-        }
-        prefetches->runs = larger;
-        prefetches->room = room;
+    struct prefetch run = { first_page(address), behind_last_page(address, size), location };
+    if (!grow(prefetches)) {
+        prefetches->count = 0;
+        return;
     }
-    for (size_t i = 0; i < prefetches->count;) {
-        const struct prefetch old = prefetches->runs[i];
-        bool joins = same(old.location, run.location);
-        if (old.end < run.begin + !joins || old.begin + !joins > run.end) {
-            i++;
-            continue;
-        }
-        prefetches->runs[i] = prefetches->runs[--prefetches->count];
-        if (joins) {
-            run.begin = old.begin < run.begin ? old.begin : run.begin;
-            run.end = old.end > run.end ? old.end : run.end;
-            continue;
-        }
-        if (old.begin < run.begin)
-            prefetches->runs[prefetches->count++] =
-                (struct prefetch){ old.begin, run.begin, old.location };
-        if (old.end > run.end)
-            prefetches->runs[prefetches->count++] =
-                (struct prefetch){ run.end, old.end, old.location };
+    cut_out(prefetches, run.begin, run.end);
+    size_t at = runs_before(prefetches, run.begin);
+    if (at > 0 && prefetches->runs[at - 1].end == run.begin
+        && same(prefetches->runs[at - 1].location, location)) {
+        run.begin = prefetches->runs[--at].begin;
+        erase(prefetches, at);
     }
-    prefetches->runs[prefetches->count++] = run;
+    if (at < prefetches->count && prefetches->runs[at].begin == run.end
+        && same(prefetches->runs[at].location, location)) {
+        run.end = prefetches->runs[at].end;
+        erase(prefetches, at);
+    }
+    insert(prefetches, at, run);
 }
 
 /* The location of the whole range; one of type INVALID if there is no single one. */
-static CUmemLocation prefetches_last(const struct prefetches *prefetches, struct prefetch range)
+static CUmemLocation prefetches_last(const struct prefetches *prefetches, CUdeviceptr address,
+                                     size_t size)
 {
-    for (size_t i = 0; i < prefetches->count; i++)
-        if (prefetches->runs[i].begin <= range.begin && prefetches->runs[i].end >= range.end)
-            return prefetches->runs[i].location;
-    return range.location;
+    size_t at = runs_before(prefetches, first_page(address));
+    if (at < prefetches->count && prefetches->runs[at].begin <= first_page(address)
+        && prefetches->runs[at].end >= behind_last_page(address, size))
+        return prefetches->runs[at].location;
+    return (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_INVALID };
 }
 
 /* One allocation. */
@@ -111,7 +164,7 @@ struct managed {
     struct range range;              /* `size`: as requested */
     struct client *client;
     CUcontext context;               /* its end frees the memory; NULL: that context has ended */
-    struct managed *next;            /* in the list `freed` */
+    struct managed *next_freed;
     struct prefetches prefetches;    /* made by the program */
     size_t beyond;                   /* bytes counted beyond the card; 0: it has blocks */
     bool plain;                      /* the program got it from cuMemAlloc, with this id */
@@ -328,7 +381,7 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
     bool ours = managed != NULL && managed->range.address == address && (managed->plain || !plain);
     if (ours) {
         ranges_remove(&table, &managed->range);
-        managed->next = freed;
+        managed->next_freed = freed;
         freed = managed;
         hold(managed, true);
         while (moving(managed))
@@ -337,7 +390,10 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
         *result = REAL(cuMemFree_v2)(address);
         pthread_mutex_lock(&memory_lock);
         struct client *client = managed->client;
-        LIST_REMOVE(freed, managed);
+        struct managed **link = &freed;
+        while (*link != managed)
+            link = &(*link)->next_freed;
+        *link = managed->next_freed;
         hold(managed, false);
         if (*result == CUDA_SUCCESS || managed->context == NULL) {
             table.reserved--;
@@ -361,22 +417,22 @@ void managed_context_ends(CUcontext context)
             discard(managed);
         }
     }
-    for (struct managed *managed = freed; managed != NULL; managed = managed->next)
+    for (struct managed *managed = freed; managed != NULL; managed = managed->next_freed)
         if (managed->context == context)
             managed->context = NULL; /* so that the thread that frees it finds it */
 }
 
-void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location)
+void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)
 {
     if (client_none())
         return;
     LOCKED(memory_lock);
     struct managed *managed = managed_find(address);
     if (managed != NULL)
-        prefetches_note(&managed->prefetches, run_of(address, size, location));
+        prefetches_note(&managed->prefetches, address, size, place);
 }
 
-bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *location)
+bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place)
 {
     if (client_none())
         return false;
@@ -386,8 +442,6 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *loca
     for (size_t i = 0; managed != NULL && i < managed->block_count; i++)
         differs |= managed->blocks[i]->place.managed.sent;
     if (differs)
-        *location = prefetches_last(&managed->prefetches, run_of(address, size, (CUmemLocation){
-            .type = CU_MEM_LOCATION_TYPE_INVALID,
-        }));
+        *place = prefetches_last(&managed->prefetches, address, size);
     return differs;
 }

@@ -23,8 +23,8 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 
 /* Records that the program has prefetched a range; returns where all of the range was last
  * prefetched to (a location of type INVALID: to no single one). False: the driver knows as well. */
-void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location);
-bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *location);
+void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place);
+bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place);
 
 /* The following functions are called with memory_lock held. */
 
