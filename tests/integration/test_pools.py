@@ -4,7 +4,7 @@ it holds."""
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
-from tests.integration.programs import Program, ends_well, evict_and_load
+from tests.integration.programs import Program, ends_well, evict_and_load, under
 from tests.integration.test_peers import KERNEL, TWO
 
 POOLS = '''
@@ -405,6 +405,24 @@ assert copied(address) == data
 ''')
     running.evict()
     running.ends_well()
+
+
+def test_access_to_a_pool_that_fails_once_is_granted_by_the_next_call(site: Site) -> None:
+    site.environment["NVSHARE_SIM_FAIL"] = "cuMemSetAccess:13"
+    site.start()
+    first_result = under(site, POOLS + TWO + KERNEL + '''
+on(context)
+a, own = stream(), make_pool()
+address = take(size, a, own)
+put(address, data)
+reader = byref(Access(Location(1, 1), 3))
+first_result = cuda.cuMemPoolSetAccess(c_void_p(own), reader, c_size_t(1))
+call("cuMemPoolSetAccess", own, reader, 1)
+on(other)
+assert copied(address) == data
+say(first_result)
+''')
+    assert first_result != 0, "the simulated driver's error was returned to another call"
 
 
 def test_exportable_pool_stays_on_the_card(site: Site) -> None:

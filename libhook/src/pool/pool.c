@@ -645,12 +645,16 @@ static void end(struct pool *pool)
     pool_leave(pool);
 }
 
-/* Called without the lock. */
-static CUresult open_to(CUdevice device, uint32_t readers, bool open)
+/* Called without the lock. `readers` keeps the bits of the devices that were not granted access. */
+static CUresult open_to(CUdevice device, uint32_t *readers, bool open)
 {
     CUresult result = CUDA_SUCCESS;
-    for (; readers != 0 && (result == CUDA_SUCCESS || !open); readers &= readers - 1)
-        result = memory_open_to_peer(device, __builtin_ctz(readers), open);
+    for (; *readers != 0; *readers &= *readers - 1) {
+        CUresult next = memory_open_to_peer(device, __builtin_ctz(*readers), open);
+        result = result == CUDA_SUCCESS ? next : result;
+        if (open && result != CUDA_SUCCESS)
+            break;
+    }
     return result;
 }
 
@@ -672,7 +676,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
         end(pool);
     }
     pthread_mutex_unlock(&memory_lock);
-    open_to(device, readers, false);
+    open_to(device, &readers, false);
     return ours || first;
 }
 
@@ -701,8 +705,14 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
     }
     uint32_t after = pool == NULL ? 0 : pool->readers;
     pthread_mutex_unlock(&memory_lock);
-    result = open_to(device, after & ~before, true);
-    return result == CUDA_SUCCESS ? open_to(device, before & ~after, false) : result;
+    uint32_t opened = after & ~before, closed = before & ~after;
+    result = open_to(device, &opened, true);
+    CUresult closing = open_to(device, &closed, false);
+    pthread_mutex_lock(&memory_lock);
+    if ((pool = pool_named(handle)) != NULL)
+        pool->readers &= ~opened;
+    pthread_mutex_unlock(&memory_lock);
+    return result == CUDA_SUCCESS ? closing : result;
 }
 
 void pool_trim(CUmemoryPool handle, size_t keep)
