@@ -213,8 +213,8 @@ static void begin_turn(struct client *client)
 static void run(struct client *client, const struct nvshare_order *order)
 {
     /* Before the gate opens: afterwards the program might be far ahead of this thread. */
-    client->steps = (order->flags & NVSHARE_STEP) != 0;
     client->step_pause = order->step_pause;
+    client->steps = (order->flags & NVSHARE_STEP) != 0;
     if ((order->flags & NVSHARE_PACE) != 0 && (client->undrained == 0 || client->steps))
         pace_step(client);
     LOCKED(memory_lock);

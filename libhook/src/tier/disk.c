@@ -56,7 +56,7 @@
 
 #define CHUNK ((size_t)4 << 20)
 #define READERS 8
-#define WRITERS 8                    /* enough requests in flight while some compute a checksum */
+#define WRITERS 4
 #define NICER 10
 #define GROWTH ((uint64_t)1 << 30)   /* of the file per fallocate(): writes that extend a file
                                         run one at a time */
@@ -432,7 +432,9 @@ static CUresult queue_read(struct place *place, bool out, CUdeviceptr address, s
                            size_t size, CUstream stream)
 {
     struct disk_extent *extent = place->disk, **last = &extent->disk->reads;
-    (void)out, (void)offset, (void)size;
+    (void)offset, (void)size;
+    if (out)
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (!take_staging(extent->disk->client, extent->disk))
         return CUDA_ERROR_OUT_OF_MEMORY;
     extent->address = address;
