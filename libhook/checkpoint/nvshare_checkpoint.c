@@ -5,7 +5,8 @@
  *     state PID                    in which state the driver has the process
  *     park PID                     locks it and checkpoints it; unlocks it where that fails
  *     wake PID [OLD=NEW ...]       restores it and unlocks it; each GPU with the UUID OLD is NEW from
- *                                  then on, all other GPUs stay the same
+ *                                  then on, and a GPU that is not named stays the same. Each GPU
+ *                                  that is named stands once on either side
  *
  * and for a process without libnvshare.so, which nothing keeps out of the driver:
  *

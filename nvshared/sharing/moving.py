@@ -43,6 +43,7 @@ CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a 
 
 CHECK_EVERY = 0.01                      # seconds between checks whether memory has been evicted
 EVICTED_WITHIN = 60.0                   # seconds for the eviction, else the program is not parked
+FREE_READ_WITHIN = 5 * SECOND           # for the free memory of its cgroups, else likewise
 RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
 RETRY_AFTER_MOST = 60.0                 # seconds: the longest pause between failing helpers
 HELPERS_AT_ONCE = 4                     # helpers that run at the same time for an account
@@ -89,7 +90,7 @@ async def ask_driver(
     # With pid 0 the answer lists suspended processes. A failure is no error then: without
     # nvshare-checkpoint no earlier daemon can have suspended a process.
     if not (why := answer.trouble):
-        if isinstance(name, Client):
+        if isinstance(name, Client) and command != "state":
             name.checkpoint_errors.clear()
     elif pid and not (isinstance(name, Client) and why in name.checkpoint_errors):
         # A program that the driver refuses to checkpoint runs on. All else needs an administrator.
@@ -195,6 +196,8 @@ class Moving:
             await self.park(client, ahead=True)
         except NvshareError as error:
             logger.debug("%s", error)
+        except Exception:               # a fault of ours, which must not end the other parks
+            logger.exception("%s could not be parked", client)
 
     def _is_idle_for_long(self, client: Client) -> bool:
         return (self.deep_idle is not None and not client.parking and not client.unparkable
@@ -277,13 +280,16 @@ class Moving:
         The driver allocates it in the process, so the kernel would kill the process beyond the
         limits of its control groups.
         """
-        pid, needed = client.peer.pid, size + self._claimed
-        free = await call(self._run, pid, partial(free_host_memory, pid))
+        pid = client.peer.pid
+        free = await call(self._run, pid, partial(free_host_memory, pid), FREE_READ_WITHIN)
         _require(client)
+        if free is None:
+            raise NvshareError("the limits of its control groups cannot be read")
+        needed = size + self._claimed   # others may have claimed memory during the read
         used = sum(one.memory.host + one.memory.beyond + one.context
                    for gpu in self._gpus for one in gpu.clients.values())
         for lacking, where in (
-            (needed > (free or 0), "its control group or the host"),
+            (needed > free, "its control group or the host"),
             (used + needed > client.gpu.snapshot().host_budget, "the host budget"),
         ):
             if lacking:
@@ -338,7 +344,7 @@ class Moving:
         """
         words = ""
         for gpu in targets:
-            answer = await self._try(client, "wake", _swapped(client.gpu, gpu))
+            answer = await self._try(client, "wake", self._pairs(client.gpu, gpu))
             if not _is_there(client):
                 return f"{client} has ended"
             if answer.state == "running":
@@ -390,6 +396,18 @@ class Moving:
         return sorted([client.gpu, *others], key=lambda gpu: bool(gpu.lost))
 
 
+    def _pairs(self, old: GPU, new: GPU) -> list[tuple[str, str]]:
+        """Returns UUIDs (old, new) of all cards, of which two are swapped.
+
+        The driver requires all GPUs of the machine: nvshare-checkpoint adds those that the daemon
+        does not manage, as far as CUDA lists them.
+        """
+        if old is new:
+            return []
+        swapped = {old: new, new: old}
+        return [(gpu.facts.uuid, swapped.get(gpu, gpu).facts.uuid) for gpu in self._gpus]
+
+
 class _Pacing:
     """Bounds the helpers of one account: so many at a time, and one per minute if they fail.
 
@@ -408,12 +426,6 @@ class _Pacing:
                 pause = RETRY_AFTER * 2 ** min(self.failures - 2, 10)
                 await asyncio.sleep(min(pause, RETRY_AFTER_MOST))
             yield self
-
-
-def _swapped(old: GPU, new: GPU) -> list[tuple[str, str]]:
-    """Returns pairs of UUIDs (old, new), as the driver wants each card once on either side."""
-    one, other = old.facts.uuid, new.facts.uuid
-    return [] if old is new else [(one, other), (other, one)]
 
 
 def _parkable(client: Client) -> Parkable:

@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -211,6 +211,34 @@ async def test_client_is_parked_only_if_the_host_has_memory_for_its_context(
         assert client.context == (0 if reason else 3 * GIB)
 
 
+async def test_clients_parked_at_the_same_time_share_the_free_host_memory(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "free_host_memory", lambda _pid: 4 * GIB)
+    reads: list[Callable[[], None]] = []
+    both_read = asyncio.Event()
+
+    def run(_key: Hashable, function: Callable[[], Any], answer: Callable[[Any], None],
+            _patience: int | None = None) -> None:
+        reads.append(lambda: answer(function()))
+        if len(reads) > 1:
+            both_read.set()
+
+    async with parking() as (_, client, one):
+        one._run = run
+
+        async def checkpoint() -> None:
+            async with one._host_memory(client, 3 * GIB):
+                await asyncio.sleep(0.01)
+
+        both = [asyncio.create_task(checkpoint()) for _ in range(2)]
+        await both_read.wait()
+        for read in reads:
+            read()
+        results = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(result) for result in results] == [type(None), NvshareError]
+
+
 async def test_repeated_helper_failure_is_logged_once_until_a_success(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -226,7 +254,7 @@ async def test_repeated_helper_failure_is_logged_once_until_a_success(
                 await one.park(client)
         assert errors() == [
             "python[4001]: nvshare-checkpoint state failed: init: unknown error (999)"]
-        await one._try(client, "state")
+        await one._try(client, "wake")
         await one._try(client, "state")
         assert len(errors()) == 2
 
