@@ -142,10 +142,12 @@ class Publication:
         self._bus.export(gpu_path(gpu.facts.index), StatisticsInterface(gpu))
 
         def happened(_now: int, event: Event) -> None:
-            if isinstance(event, Tick):         # a Tick with an effect also emits an action
+            if isinstance(event, Tick):
                 for id in gpu.clients.keys() & self._clients.keys():
-                    # The end of a compute window emits no action.
-                    if self._bus.announced(self._clients[id], "State") == ClientState.LIMITED:
+                    # The beginning and the end of a wait for a compute window emit no action; any
+                    # other effect of a Tick does.
+                    if gpu.clients[id].view.rationed or self._bus.announced(
+                            self._clients[id], "State") == ClientState.LIMITED:
                         self._client_changed(id)
             elif isinstance(event, Ganged):
                 for member in event.clients:

@@ -413,7 +413,9 @@ def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
 
 
 def _disk_limit(client: ScheduledClient) -> Domain | None:
-    return min(client.disk_limits, key=attrgetter("limit"), default=None)
+    # Another card may have lifted a limit of a tenant of both, before this card has its event.
+    limited = [one for one in client.disk_limits if one.limit is not None]
+    return min(limited, key=attrgetter("limit"), default=None)
 
 
 def _most(card: Card, client: ScheduledClient) -> int:

@@ -60,6 +60,7 @@ class ClientView:
     counters: Counters                  # to be read before the next event
     terms: Terms = Terms()
     loading: int = 0                    # bytes that its hand-over loads in all; 0: it does not
+    rationed: bool = False              # a compute limit, its own or of a tenant, applies
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
         loading=client.its_turn.swapped if client.phase is Phase.LOADING else 0,
         counters=client.history,
         terms=client.terms,
+        rationed=client.rationed,
     )
 
 

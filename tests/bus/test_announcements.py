@@ -167,6 +167,25 @@ async def test_gpu_found_later_is_announced(
     assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]
 
 
+async def test_beginning_of_a_wait_for_a_compute_window_is_announced_without_an_event(
+    manager: Manager, publication: Publication, other: Peeper
+) -> None:
+    client = a_client(manager, manager.gpus[0])
+    scheduler = manager.gpus[0].scheduler
+    assert isinstance(scheduler, Scripted)
+    view = scheduler._clients[client.id]
+    scheduler._clients[client.id] = replace(view, state=ClientState.WAITING, rationed=True)
+    await other.watch()
+    decide(client)
+    await announced(publication, other)
+    other.signals.clear()
+    scheduler._clients[client.id] = replace(view, state=ClientState.LIMITED, rationed=True)
+    assert manager.gpus[0].decides()
+    assert await announced(publication, other) == [
+        (client_path(client.id), CLIENT_INTERFACE, {"State": "limited"})
+    ]
+
+
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])
 async def test_end_of_a_compute_window_is_announced_without_an_event(
     manager: Manager, publication: Publication, other: Peeper, limited: str

@@ -168,6 +168,16 @@ def test_promises_count_no_disk_that_limits_of_tenants_forbid(limit: int, tenant
     assert most - 40 < promised <= most
 
 
+def test_promise_ignores_a_disk_limit_that_another_card_has_lifted() -> None:
+    talk = with_disk(100)
+    for tenant in ("user:a", "unit:b"):
+        talk.tell(TenantChanged(tenant, TenantTerms(disk_limit=10 * GIB)))
+    talk.join(1, tenants=("user:a", "unit:b"))
+    first, _ = talk.scheduler._card.clients[1].disk_limits
+    first.limit = None                  # by the other card; this one has no event yet
+    assert limits(talk.ask(1, 1, 150), 1)[-1].commit < 150 * GIB
+
+
 def test_program_without_a_disk_limit_is_promised_no_room_that_limited_programs_need() -> None:
     talk = with_disk(100)
     talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=1)))
