@@ -16,7 +16,9 @@ from nvshared.tui.figures import duration, size
 from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, TERMS, gpu_columns, plain
 
 if TYPE_CHECKING:
-    from nvshared.control.snapshot import Tenant
+    from collections.abc import Callable
+
+    from nvshared.control.snapshot import Snapshot, Tenant
 
 
 @verb("status")
@@ -145,6 +147,25 @@ def _interval(text: str) -> float:
         f"the interval cannot be {text!r}", f"give seconds from {SHORTEST} to {LONGEST:.0f}")
 
 
+def _print_json(snapshot: "Snapshot") -> None:
+    print(json.dumps(snapshot.as_dict()), flush=True)
+
+
+def _pictures() -> "Callable[[Snapshot], None]":
+    """Returns a function that draws a snapshot below the last, for terminals without cursors."""
+    from nvshared.tui.programs import Dashboard
+    from nvshared.tui.state import Past
+
+    past = Past()
+
+    def picture(snapshot: "Snapshot") -> None:
+        nonlocal past
+        past = past.after(snapshot, time.monotonic())
+        draw(Dashboard(snapshot, past))
+
+    return picture
+
+
 @verb(
     "top",
     argument("-i --interval", "SECONDS", "time between two snapshots (default: 1)",
@@ -175,16 +196,8 @@ def top(options: Options) -> None:
 
         watch(options.bus, options.interval)
         return
-    from nvshared.tui.programs import Dashboard
-    from nvshared.tui.state import Past
-
-    past = Past()
+    show = _print_json if options.json else _pictures()
     with Daemon(options.bus) as daemon:
         while True:                     # until the reader closes the pipe, or Ctrl-C
-            now = daemon.snapshot()
-            if options.json:
-                print(json.dumps(now.as_dict()), flush=True)
-            else:
-                past = past.after(now, time.monotonic())
-                draw(Dashboard(now, past))
+            show(daemon.snapshot())
             time.sleep(options.interval)

@@ -28,12 +28,13 @@ NAMED = 2                               # holders named in a sentence, at most
 
 def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
     """The reason of the client's wait, to follow the word "waits"; "" if it does not wait."""
-    gpu = next(one for one in snapshot.gpus if one.index == client.gpu)
+    # None: of an earlier daemon; the program is shown until its details are closed.
+    gpu = next((one for one in snapshot.gpus if one.index == client.gpu), None)
     match client.state:
         case "waiting" if client.gang and not client.position:
             return "for its turn on several GPUs at once"
         case "waiting":
-            names = holders(snapshot, gpu)
+            names = holders(snapshot, gpu) if gpu is not None else []
             return f"for the turns of {len(names)} programs to end" if len(names) > NAMED else (
                 f"for {' and '.join(names) or 'its turn'}")
         case "loading":
@@ -49,7 +50,7 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
             return "for its context to be restored"
         case "crowded":
             held = [f"{one.name}[{one.pid}] has {size(one.memory)}"
-                    for one in gpu.unshared[:NAMED]]
+                    for one in (gpu.unshared if gpu is not None else ())[:NAMED]]
             return "for memory of programs that do not share the GPU" + (
                 f" ({', '.join(held)})" if held else "")
     return "for its turn" if client.waiting_usec else ""

@@ -57,7 +57,9 @@ def test_abbreviated_option_is_refused() -> None:
         build(VERBS).parse_args(["--js"])
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--bus", "unix:path=/no", "status"]])
+@pytest.mark.parametrize("arguments", [
+    ["--help"], ["--bus", "unix:path=/no", "status"], ["--bus", "unix:path=/no", "top", "--json"],
+])
 def test_nvsharectl_imports_no_slow_module_unneeded(arguments: list[str]) -> None:
     heavy = [
         "asyncio", "dataclasses", "dbus_next", "importlib.metadata", "rich",

@@ -84,6 +84,13 @@ def test_client_that_loads_from_disk_shows_loaded_and_total_bytes() -> None:
     assert waiting_for(SHARED, loads._replace(on_disk=0)) == "for its memory to be loaded"
 
 
+def test_details_of_a_program_on_a_gpu_that_is_gone_name_no_other_programs() -> None:
+    client = SHARED.clients[0]._replace(gpu=77)
+    assert waiting_for(SHARED, client._replace(state="waiting")) == "for its turn"
+    assert "do not share the GPU" in waiting_for(SHARED, client._replace(state="crowded"))
+    assert waiting_for(SHARED, client._replace(state="running", waiting_usec=0)) == ""
+
+
 def test_plain_text_is_never_cut() -> None:
     long = HOLDER._replace(command="/usr/bin/python3 " + "x" * 500)
     lines = plain(CLIENTS, [long]).splitlines()
