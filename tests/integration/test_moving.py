@@ -842,7 +842,8 @@ def test_status_top_metrics_history_and_pod_name_follow_a_moved_program(
     wait_until(partial(is_on, control, 1))
     expected = [(1, "pod:lab/train")]
     assert shown(run("--json", "status")) == in_top() == expected
-    assert measured() == {("1", "lab", "train", "main")}
+    # The text of the metrics is made anew once a second at most.
+    wait_until(lambda: measured() == {("1", "lab", "train", "main")})
     assert used(site)[0] == 0
     wait_until(lambda: len(used_gpus()) == 2)
     program.end()
