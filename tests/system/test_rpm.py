@@ -87,8 +87,8 @@ def files_of_deb(package: Path) -> set[str]:
     found = set()
     for line in listed.splitlines():
         path = line.removeprefix(".").removesuffix(".gz")
-        for path, other in MOVED.items():
-            path = path.replace(path, other)
+        for debian, other in MOVED.items():
+            path = path.replace(debian, other)
         if not BOOKS.search(path):
             found.add(path)
     return found
