@@ -259,8 +259,14 @@ def site_of_three(site_folder: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def small_site(site_folder: Path) -> Iterator[Site]:
-    """A site with small cards, so that moving all memory is quick."""
-    yield from _made(site_folder, simulate(site_folder / "cards", memory=160 * MIB))
+    """A site with small cards, so that moving all memory is quick.
+
+    The daemon keeps a reserve for contexts: a program makes its second one when others fill the
+    card.
+    """
+    for made in _made(site_folder, simulate(site_folder / "cards", memory=224 * MIB)):
+        (site_folder / "nvshared.conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 10MiB\n")
+        yield made
 
 
 @pytest.fixture
