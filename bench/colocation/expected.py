@@ -89,7 +89,7 @@ class _Model:
         """False: others compute on too much of the card, and it goes on waiting."""
         notebook = self.notebooks[number]
         missing = 1 - notebook.held
-        # From idle notebooks first, then from those that wait.
+        # From idle notebooks first, then from waiting notebooks.
         others = sorted(
             (other for n, other in enumerate(self.notebooks)
              if n != number and n not in self.coming and n not in self.computing),

@@ -49,7 +49,7 @@ def shared(trace: Iterable[Line]) -> list[Line]:
 
 
 def handovers(trace: Sequence[Line]) -> list[Handover]:
-    """Hand-overs in the order of time, without those whose program could not stop at once."""
+    """Hand-overs in the order of time, without programs that did not stop at once."""
     # A hook may answer less than a whole order's worth, so the least move counts.
     found = list(moves(trace, least=1))
     out = [move for move in found if move["event"] == "evicted"]

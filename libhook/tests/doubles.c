@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Library functions that a file under test calls and that are not built with it. Each does nothing
- * and returns a neutral value. They are weak: a double (*_double.c) defines those that its test is
- * about.
+ * and returns a neutral value. They are weak: a double (*_double.c) defines the
+ * functions that its test is about.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 

@@ -100,7 +100,7 @@ def drain(options: Options) -> None:
                 _report(left, reported)
             if options.check:
                 raise _error(
-                    left, "admit those that fit, and wait for the rest: nvsharectl drain")
+                    left, "admit the programs that fit, and wait for the rest: nvsharectl drain")
             if before is None:
                 daemon.drain()
             now = [(one.id, one.state, one.swapped) for one in left]

@@ -9,7 +9,7 @@ tenants, also while they run.
     nvshare.com/priority: background
     nvshare.com/weight: "200"
 
-With --foreign-annotations those of KAI's scheduler and of NVIDIA's GPU sharing set the memory
+With --foreign-annotations, annotations of KAI's scheduler and NVIDIA's GPU sharing set the memory
 limit, too. Of several, the first one in this list counts, after nvshare.com/gpu-memory-limit:
 
     nvidia.com/container.NAME.gpu-memory.limit: 8Gi     the sum over the pod's containers

@@ -5,9 +5,9 @@ A GPU that another device plugin offers is not shared. The name of that plugin's
 GPU by a UUID, a PCI address, or the minor number of /dev/nvidiaN, with any text of the plugin
 around it.
 
-Offer has the shares of GPUs that kubelet may hand out, preferred() those that it should prefer. A
-share is called UUID::NUMBER. If a GPU cannot be shared now, the offer has a reason, which holds for
-all its shares: no container gets one, and kubelet counts the shares as unhealthy.
+Offer has the shares of GPUs that kubelet may hand out, preferred() the shares that kubelet should
+prefer. A share is called UUID::NUMBER. If a GPU cannot be shared now, the offer has a reason, which
+holds for all its shares: no container gets one, and kubelet counts the shares as unhealthy.
 """
 
 import asyncio

@@ -144,7 +144,7 @@ CLIENT_INFO: InfoTable[Client] = [
     ("state", "1 for each program; the label state has the program's state",
      lambda client: (client.state,), ("state",)),
     ("pin_reason",
-     "1 for each program whose memory cannot be evicted; the label reason has the reason",
+     "1 for each program with memory that cannot be evicted; the label reason has the reason",
      lambda client: (str(client.memory.pin_reason),) if client.memory.pin_reason else None,
      ("reason",)),
 ]
@@ -164,19 +164,19 @@ CLIENT_GAUGES: Table[Client] = [
 ]
 
 
-def _usage(whose: str) -> Table[Usage]:
+def _usage(subject: str) -> Table[Usage]:
     return [
-        ("gpu_seconds", f"GPU time of {whose}: divided among the programs that may use it",
+        ("gpu_seconds", f"GPU time of {subject}: divided among the programs that may use it",
          lambda used: used.gpu / SECOND),
-        ("held_seconds", f"Time in which {whose} was allowed to use the GPU",
+        ("held_seconds", f"Time in which {subject} was allowed to use the GPU",
          lambda used: used.held / SECOND),
-        ("waited_seconds", f"Time in which {whose} waited for the GPU",
+        ("waited_seconds", f"Time in which {subject} waited for the GPU",
          lambda used: used.waited / SECOND),
-        ("turns", f"Turns of {whose} that have begun", lambda used: used.turns),
-        ("handover_seconds", f"Time of hand-overs that loaded memory of {whose}",
+        ("turns", f"Turns of {subject} that have begun", lambda used: used.turns),
+        ("handover_seconds", f"Time of hand-overs that loaded memory of {subject}",
          lambda used: used.handover / SECOND),
-        ("loaded_bytes", f"Bytes of {whose} brought to the GPU", lambda used: used.bytes_in),
-        ("evicted_bytes", f"Bytes of {whose} moved to the host", lambda used: used.bytes_out),
+        ("loaded_bytes", f"Bytes of {subject} brought to the GPU", lambda used: used.bytes_in),
+        ("evicted_bytes", f"Bytes of {subject} moved to the host", lambda used: used.bytes_out),
     ]
 
 

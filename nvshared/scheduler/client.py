@@ -281,7 +281,7 @@ class ScheduledClient(Counting):
     writeback_exhausted: bool = False   # no more can be written back before its next turn
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
     preallocated: int = 0               # host memory that the last PREALLOCATE allows
-    lender: Neighbour | None = None     # the card whose memory it borrows or may; see moves.py
+    lender: Neighbour | None = None     # the card that lends it memory, or may; see moves.py
     return_after: int = 0               # after a failed return of borrowed memory: no other before
     copy_after: int = 0                 # after a failed writeback of it: no other before this time
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py

@@ -34,7 +34,7 @@ last, the oldest turns end. A holder that is alone and has all it needs keeps it
 **Undrainable clients** cannot be stopped: their work never ends, or their hook does not see it.
 Their hooks say so, evict nothing any more and count what is on the card as pinned. Once such a
 client is whole it is *permanent*: it runs beside whichever client has the turn, and only its own
-terms (queue.py) stop it. What it may grow to counts as pinned.
+terms (queue.py) stop it. Its commit counts as pinned.
 
 **Memory.** Everything allocated fits on card and host together (promises.py). What holders lack is
 evicted from others and loaded (moves.py). When they have all they need, memory is moved before

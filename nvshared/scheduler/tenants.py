@@ -332,7 +332,7 @@ class Division:
 
     holders: int = 0
     since: int = 0
-    each: float = 0                     # us of a client whose gate has always been open
+    each: float = 0                     # us of a client with an always open gate
 
     def at(self, now: int) -> float:
         """`each` at the time `now`."""

@@ -570,7 +570,7 @@ def _stop_idle_holders(card: Card) -> None:
 
 
 def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
-    """Sends RUN to running clients whose pacing or requested reports have changed."""
+    """Sends RUN to running clients with changed pacing or requested reports."""
     running = card.groups[Phase.RUNNING]
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF

@@ -31,7 +31,7 @@ Metadata = dict[Path, tuple[int, ...]]
 
 
 class Watch:
-    """Reports, from `start` on, files whose metadata have changed since the last `note`."""
+    """Reports, from `start` on, files with metadata changed since the last `note`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

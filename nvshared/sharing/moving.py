@@ -399,7 +399,7 @@ class Moving:
     def _pairs(self, old: GPU, new: GPU) -> list[tuple[str, str]]:
         """Returns UUIDs (old, new) of all cards, of which two are swapped.
 
-        The driver requires all GPUs of the machine: nvshare-checkpoint adds those that the daemon
+        The driver requires all GPUs of the machine: nvshare-checkpoint adds GPUs that the daemon
         does not manage, as far as CUDA lists them.
         """
         if old is new:

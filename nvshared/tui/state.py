@@ -378,7 +378,7 @@ def with_snapshot(
     state: State, snapshot: Snapshot, moment: float,
     tenants: Sequence[Tenant] = (), turns: Sequence[Turn] = (),
 ) -> State:
-    """Takes in a snapshot. `tenants` and `turns`: of the program whose details are shown."""
+    """Takes in a snapshot. `tenants` and `turns`: of the program in the details."""
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), daemon_error="")
     if state.opened is not None:
@@ -506,7 +506,7 @@ def _opened(state: State) -> Answer:
 
 
 def _chosen_program(state: State) -> ClientSnapshot | None:
-    """The program whose details are shown or, in the list, the selected program."""
+    """The program in the details or, in the list, the selected program."""
     if state.screen is Screen.DETAILS and state.opened is not None:
         return state.opened.client
     return next((one for one in rows(state) if program_key(one) == state.selected), None)

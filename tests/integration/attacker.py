@@ -85,7 +85,7 @@ class Attack:
 
 
 def say(one: socket.socket, packet: bytes) -> bool:
-    """False: the connection has ended. A connection whose buffer is full is skipped."""
+    """False: the connection has ended. A connection with a full buffer is skipped."""
     try:
         one.send(packet)
     except BlockingIOError:

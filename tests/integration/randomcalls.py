@@ -92,7 +92,7 @@ class Runner:
         program = self._start("ordered", seed, sequences, {
             "LD_PRELOAD": str(self.build / "libnvshare.so"), "NVSHARE_SOCKET": str(socket),
         })
-        # It resets its contexts and ends, whatever its calls returned.
+        # It resets its contexts and ends, for any results of its calls.
         commander.ending = True
         deadline = time.monotonic() + PATIENCE
         try:

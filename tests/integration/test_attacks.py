@@ -364,7 +364,7 @@ def test_daemon_restarted_during_an_attack_takes_over_its_clients(
 
 @pytest.fixture
 def bus() -> Iterator[PrivateBus]:
-    """A workload whose stderr is not read."""
+    """A workload with an unread stderr."""
     with private_bus() as made:
         yield made
 

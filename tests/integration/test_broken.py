@@ -150,7 +150,7 @@ cuda.cuDevicePrimaryCtxRelease_v2(0)
 
 
 def test_memory_of_a_failed_context_is_freed_for_other_clients(site: Site) -> None:
-    """The process continues, as a notebook whose last cell has failed."""
+    """The process continues, as a notebook after a failed cell."""
     site.start("--tq", "1")
     program = Program(site, FAILED.removeprefix(PRELUDE))
     assert program.hears() == "away"

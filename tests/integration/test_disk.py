@@ -282,7 +282,7 @@ def start_faulty(site: Site, body: str) -> tuple[FakeDaemon, Program]:
     return start(site, body, within)
 
 
-def test_write_that_hangs_delays_neither_load_nor_free(site: Site) -> None:
+def test_loads_and_frees_continue_while_a_disk_write_hangs(site: Site) -> None:
     daemon, program = start_faulty(site, '''
 assert get(address, size) == data
 changes()

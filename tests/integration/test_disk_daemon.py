@@ -129,9 +129,9 @@ def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Pa
     await_no_files(daemon.pid, folder)
 
 
-@pytest.mark.parametrize("whom", ["program", "daemon"])
+@pytest.mark.parametrize("killed", ["program", "daemon"])
 def test_kill_while_host_neighbour_and_disk_hold_memory_leaves_no_wrong_bytes(
-    site: Site, folder: Path, whom: str
+    site: Site, folder: Path, killed: str
 ) -> None:
     options = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "256MiB",
                "--park-after", "60s", "--disk", f"{folder},1GiB")
@@ -146,12 +146,12 @@ def test_kill_while_host_neighbour_and_disk_hold_memory_leaves_no_wrong_bytes(
                    for tier in ("host", "borrowed", "disk")):
                 break
     victim = daemon
-    if whom == "program":
+    if killed == "program":
         victim = next(one for one in programs if memory.get(one.pid, {}).get("disk"))
         programs.remove(victim)
     victim.kill()
     victim.wait()
-    if whom == "daemon":
+    if killed == "daemon":
         daemon = site.start(*options, **LINKED)
     finish(programs)
     await_no_files(daemon.pid, folder)

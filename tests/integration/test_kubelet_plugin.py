@@ -20,14 +20,14 @@ from tests.integration.kubelet_node import Node
 
 @pytest.fixture
 def sharing(node: Node) -> Node:
-    """A node whose daemon and plugin run, and which offers ten shares of each card."""
+    """A node with a running daemon and plugin, which offers ten shares of each card."""
     node.daemon()
     node.start()
     node.allocatable(20)
     return node
 
 
-def test_plugin_is_ready_once_a_running_kubelet_has_registered_it(node: Node) -> None:
+def test_device_plugin_reports_ready_after_kubelet_registered_it(node: Node) -> None:
     """Pods that are bound before, as after an update, are refused for good."""
     node.daemon()
     node.start()

@@ -159,7 +159,7 @@ def test_commands_of_moving_md_park_move_and_drain_a_program(
 
 
 def entries() -> list[str]:
-    """All functions of the driver except those that end contexts or work on processes."""
+    """All functions of the driver without functions that end contexts or work on processes."""
     names = re.findall(r"^(?:ENTRY|UNSUPPORTED)\((\w+),", ENTRIES.read_text(), re.MULTILINE)
     return [name for name in names if not re.match(
         r"cuCtxDestroy|cuCtxDetach|cuDevicePrimaryCtxRe|cuCtxReset|cuCheckpoint|cuGL|cuVDPAU|"
@@ -677,7 +677,7 @@ def refuse_all(control: Control, program: Program, reason: str) -> None:
         (one.id, one.gpu, 0) for one in before]
 
 
-def test_program_on_two_cards_is_neither_parked_nor_moved(site: Site, start: Start) -> None:
+def test_park_and_move_of_a_program_on_two_cards_are_refused(site: Site, start: Start) -> None:
     control = start()
     program = Program(site)
     assert program.ask("use_second_card()") == "2"
@@ -686,7 +686,7 @@ def test_program_on_two_cards_is_neither_parked_nor_moved(site: Site, start: Sta
     program.end()
 
 
-def test_gang_of_two_programs_is_neither_parked_nor_moved(site: Site, start: Start) -> None:
+def test_park_and_move_of_a_gang_of_two_programs_are_refused(site: Site, start: Start) -> None:
     control = start()
     programs = [Program(site, environment={"NVSHARE_GANG": "g:2"}) for _ in range(2)]
     refuse_all(control, programs[0], "it has its turns together with other programs")
@@ -695,7 +695,7 @@ def test_gang_of_two_programs_is_neither_parked_nor_moved(site: Site, start: Sta
         program.end()
 
 
-def test_suspended_parked_program_stays_parked_when_it_waits_during_a_restart(
+def test_daemon_restart_leaves_a_suspended_parked_program_parked(
     site: Site, start: Start
 ) -> None:
     state = site.folder / "state"
@@ -717,7 +717,7 @@ def test_suspended_parked_program_stays_parked_when_it_waits_during_a_restart(
     program.end()
 
 
-def test_suspended_program_that_waits_is_not_loaded_on_the_card_it_is_moved_to(
+def test_move_of_a_suspended_program_loads_no_memory_on_the_new_card(
     site: Site, start: Start
 ) -> None:
     control = start()
@@ -773,7 +773,7 @@ def test_program_is_not_moved_to_a_lost_card(site: Site, start: Start) -> None:
     program.end()
 
 
-def test_program_that_the_other_card_does_not_take_goes_on_where_it_was(
+def test_move_with_a_failing_restore_leaves_the_program_on_its_card(
     site: Site, start: Start
 ) -> None:
     """For example, it is in a container that does not see that card, or the card is just lost."""

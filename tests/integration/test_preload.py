@@ -162,7 +162,7 @@ def put_byte(path: Path, at: int, byte: int) -> None:
 
 
 def need_newer_c_library(path: Path) -> None:
-    """Patches the required glibc version to one that the system lacks."""
+    """Patches the required glibc version to a version that the system lacks."""
     data = path.read_bytes()
     newest = max(map(int, re.findall(rb"GLIBC_2\.(\d\d)\0", data)))
     path.write_bytes(data.replace(b"GLIBC_2.%d\0" % newest, b"GLIBC_2.99\0"))

@@ -41,7 +41,7 @@ def moves(program: Life) -> None:
     pytest.param("sandbox-without-ppoll", id="ppoll is refused", marks=pytest.mark.skipif(
         platform.machine() == "aarch64", reason="poll(3) is the system call ppoll(2) there")),
     pytest.param("environment", id="the environment changes after cuInit"),
-    # What it prints would go to the daemon.
+    # Its output would go to the daemon.
     pytest.param("closed-streams", id="no socket gets the number of a closed standard stream"),
     pytest.param("small-stacks", id="threads have small stacks"),
 ])

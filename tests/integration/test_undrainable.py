@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose work never ends stays on the card, and an endless capture pins none."""
+"""A program with work that never ends stays on the card, and an endless capture pins none."""
 
 import pytest
 

@@ -38,7 +38,7 @@ def other(site: Site) -> Hook:
 
 
 def begin(site: Site, body: str, *options: str) -> tuple[Hook, Program]:
-    """An idle program whose memory is written back as far as the other one needs room."""
+    """An idle program with memory written back as far as the other program needs room."""
     site.start("--tq", "1", "--trace", str(site.folder / "trace"), *options)
     hook = other(site)
     one = Program(site, body)

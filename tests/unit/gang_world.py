@@ -138,7 +138,7 @@ class Rank(Hook):
 
 @dataclass(eq=False)
 class Team:
-    """Ranks whose kernels wait for each other."""
+    """Ranks with kernels that wait for each other."""
 
     machine: "Machine"
     kernel: int = 5 * MILLISECOND

@@ -88,7 +88,7 @@ class Talk:
         pinned: float = 0, running: bool = False, wants: bool = False, commit: float = 0,
         domains: tuple[str, ...] = (), account: str = "", tenants: tuple[str, ...] = (),
     ) -> list[Action]:
-        """Send HELLO of a client whose room is its resident and pinned memory."""
+        """Send HELLO of a client with its resident and pinned memory as room."""
         self.memory[client] = Memory(
             int(allocated * GIB), int(resident * GIB), int(pinned * GIB),
             room=int((resident + pinned) * GIB),
@@ -202,7 +202,7 @@ class Talk:
         return self.tell(WrittenBack(client, self.memory[client], order.number, has, **flags))
 
     def obey(self, actions: list[Action], rounds: int = 1000) -> list[Action]:
-        """Answer EVICT and LOAD, and those that follow from answers. Returns all actions."""
+        """Answer EVICT and LOAD, and orders that follow from answers. Returns all actions."""
         everything = list(actions)
         waiting = list(actions)
         for _ in range(rounds):

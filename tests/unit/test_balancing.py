@@ -88,7 +88,7 @@ def test_balancing_chooses_no_client_when_all_clients_fit_together(
     {"tenants": (*peer().tenants, Tenant(Kind.POD, "00000001-0000-0000-0000-000000000000"))},
     {"tenants": (*peer().tenants, Tenant(Kind.JOB, "7"))},
 ])
-def test_balancing_chooses_no_clients_of_gangs_pods_jobs_containers_or_one_process(
+def test_balancing_skips_clients_of_gangs_pods_jobs_and_shared_processes(
     manager: Manager, time: Time, fields: dict[str, Any],
 ) -> None:
     join(manager, **fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commit of programs in control groups whose limits and usage change."""
+"""Commit of programs in control groups with changing limits and usage."""
 
 import asyncio
 import logging

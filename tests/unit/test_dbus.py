@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages as bytes: equal to those of dbus-next; WireError for invalid bytes."""
+"""Messages as bytes: equal to messages of dbus-next; WireError for invalid bytes."""
 
 from typing import Any
 

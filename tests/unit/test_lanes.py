@@ -18,7 +18,7 @@ LONG = 20.0                             # seconds that a busy machine may take
 
 
 class Loop:
-    """An event loop whose posted calls the test runs."""
+    """An event loop without a thread: the test runs posted calls."""
 
     def __init__(self) -> None:
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()

@@ -108,7 +108,7 @@ def test_examples_request_only_offered_resources(path: Path) -> None:
 
 
 def test_claims_overlay_adds_only_needed_mounts_and_permissions() -> None:
-    """The mounts and permissions are compared with those of the base."""
+    """Mounts and permissions are compared with the base's."""
     folder = MANIFESTS / "claims"
     (device_class,) = documents(folder / "deviceclass.yaml")
     assert device_class["metadata"]["name"] == DRIVER

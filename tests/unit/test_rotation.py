@@ -10,7 +10,7 @@ from nvshared.hook.connection import MOMENT, Rotation
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """A loop whose clock moves only by the duration of work."""
+    """A loop with a clock that moves only by the duration of work."""
 
     now = 1000.0
 

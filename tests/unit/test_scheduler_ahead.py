@@ -399,7 +399,7 @@ def unanswered(talk: Talk) -> list[Evict | Load]:
 
 
 def early(talk: Talk) -> list[Evict | Load]:
-    """Those of them for a client that does not want a turn yet."""
+    """Moves for a client that does not want a turn yet."""
     return [order for order in unanswered(talk) if order.ahead]
 
 

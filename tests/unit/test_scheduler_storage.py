@@ -341,7 +341,7 @@ class DiskRow(Row):
         self.hook(self.any_client()).store_fails = True
 
     def weights(self) -> dict[Callable[[], None], float]:
-        """Weights of random events, with those of the disk."""
+        """Weights of random events, with events of the disk."""
         return super().weights() | {
             self.fail_to_store: 0.7,
             lambda: self.set_disk(self.dice.choice([0, self.disk])): 0.3,

@@ -213,7 +213,7 @@ API(cuCtxAttach, CUcontext *context, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-/* Primary contexts: one for each device, which those who retain it share. */
+/* Primary contexts: one for each device, shared by all threads that retain it. */
 
 static CUresult primary_retain(struct device *device)
 {
@@ -275,7 +275,7 @@ FORWARD(cuDevicePrimaryCtxRelease, (CUdevice device), ENTRY_INIT, release(device
 FORWARD(cuDevicePrimaryCtxRelease_v2, (CUdevice device), ENTRY_INIT,
         release(device, CUDA_ERROR_INVALID_CONTEXT))
 
-/* Whoever retained it holds it still, empty; only the first version forgets them. */
+/* Threads that retained it still hold it, empty; only the first version forgets them. */
 static CUresult reset(CUdevice ordinal, bool forget)
 {
     struct device *device = device_at(ordinal);

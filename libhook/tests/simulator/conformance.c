@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * conformance [SECTION...]: questions to the driver, whose answers on a real card are recorded in
+ * conformance [SECTION...]: calls of the driver; the answers of a real card are recorded in
  * conformance.txt. Each section runs in a process of its own.
  */
 #define _GNU_SOURCE
@@ -202,7 +202,7 @@ static CUresult create_context(void)
     return result;
 }
 
-/* The calls whose right to be made in a capture is in question. Each stands
+/* Calls that the driver may refuse during a capture. Each stands
  * after what it needs; those that free stand last. */
 #define CALLS                                                                            \
     CALL(cuMemGetInfo(&it.a, &it.b))                                                     \
