@@ -16,9 +16,10 @@ Record = Callable[[str, dict[str, Any]], None]
 
 POINTS = 2
 SECONDS = 10
-# An event after each 20 kernels of 10 us. Between two of them lies the time that these take, or
-# with it that in which the gate was shut, which is far longer. The first seconds do not count: a
-# limit's account begins with a full window.
+# An event after each 20 kernels of 10 us. Between two events lies the time of these kernels, and
+# sometimes the far longer time in which the gate was closed. The share of the kernels is the median
+# over seconds: a busy machine may stop the program once for 0.3 s. The first two seconds do not
+# count, since a limit's account begins with a full window.
 SHORT_KERNELS = PRELUDE + f'''
 import time
 from statistics import median
@@ -46,8 +47,13 @@ for before, after in zip(events[counted:], events[counted + 1:]):
     call("cuEventElapsedTime", byref(milliseconds), before, after)
     took.append(milliseconds.value)
 usual = median(took)
-ran = sum(min(each, 1.5 * usual) for each in took)
-print(json.dumps({{"percent": 100 * ran / sum(took), "usual_ms": usual, "steps": len(took)}}))
+shares, ran, elapsed = [], 0.0, 0.0
+for each in took:
+    ran, elapsed = ran + min(each, 1.5 * usual), elapsed + each
+    if elapsed >= 1000:
+        shares.append(100 * ran / elapsed)
+        ran = elapsed = 0.0
+print(json.dumps({{"percent": median(shares), "shares": shares, "usual_ms": usual}}))
 '''
 
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * apart: copies memory of one card to another that does not reach it, in each way there is, and says
- *     what each call returned and whether all bytes are right.
+ * apart [stalled]: copies memory of one card to another that does not reach it, in each way there is,
+ *     and says what each call returned and whether all bytes are right; with `stalled` also while the
+ *     stream waits for the thread that calls.
  * apart owner CARD: gives memory of this card to another process, by its stdout, until stdin ends.
  * apart importer CARD: has contexts on the first card and this one, and copies that memory to the first
  *     and back.
@@ -141,7 +142,7 @@ static void copy_shapes(void)
     say("cuMemcpy3DBatchAsync", cuMemcpy3DBatchAsync(1, &operation, &failed, 0, stream));
 }
 
-static void copy_between_cards(void)
+static void copy_between_cards(int stalled)
 {
     for (size_t i = 0; i < USED; i++)
         source[i] = (unsigned char)(1 + i * 31 % 251);
@@ -156,7 +157,8 @@ static void copy_between_cards(void)
     OK(cuMemsetD8_v2(to, 0, SIZE));
     OK(cuStreamCreate(&stream, 1));
     copy_lines();
-    copy_lines_while_the_stream_waits();
+    if (stalled)
+        copy_lines_while_the_stream_waits();
     copy_wrong_lines();
     copy_shapes();
 }
@@ -215,6 +217,6 @@ int main(int count, char **arguments)
     else if (strcmp(what, "importer") == 0)
         import(atoi(arguments[2]));
     else
-        copy_between_cards();
+        copy_between_cards(strcmp(what, "stalled") == 0);
     return 0;
 }

@@ -148,7 +148,7 @@ def test_copies_of_all_shapes_between_cards_without_peer_access_are_right(
     site: Site, program: Path
 ) -> None:
     site.start("--tq", "1")
-    said, _ = apart(site, program).communicate(timeout=PATIENCE)
+    said, _ = apart(site, program, "stalled").communicate(timeout=PATIENCE)
     lines = said.decode().splitlines()
     assert len(lines) == 16
     assert [line for line in lines if not line.endswith(" 0 right")] == [
