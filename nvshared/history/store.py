@@ -268,13 +268,8 @@ class Store:
                 file.execute(f"PRAGMA user_version = {VERSION}")
         if number(file, "PRAGMA application_id") != APPLICATION:
             raise Foreign("another program made it")
-        if (version := number(file, "PRAGMA user_version")) not in (1, VERSION):
+        if (version := number(file, "PRAGMA user_version")) != VERSION:
             raise Foreign(f"it is of version {version}, and we know {VERSION}")
-        if version == 1:                # without memory on neighbours and on the disk
-            with transaction(file):
-                for name in FIELDS[-2:]:
-                    file.execute(f"ALTER TABLE usage ADD {name} INTEGER NOT NULL DEFAULT 0")
-                file.execute(f"PRAGMA user_version = {VERSION}")
         file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()     # only our tables answer
         ((answer,),) = file.execute("PRAGMA quick_check(1)").fetchall()
         if answer != "ok":

@@ -108,24 +108,11 @@ def newer(path: Path) -> None:
     file.close()
 
 
-def test_history_of_the_first_version_is_kept(path: Path) -> None:
+def older(path: Path) -> None:
     Store(path, 0).add([(NOON, MINUTE)])
     with sqlite3.connect(path) as file:
-        for name in ("neighbour_memory", "disk_memory"):
-            file.execute(f"ALTER TABLE usage DROP COLUMN {name}")
         file.execute("PRAGMA user_version = 1")
     file.close()
-    for _ in range(2):
-        store = Store(path, 0)
-        store.add([(NOON, {UUID: {ALICE: Usage(gpu=1, disk_memory=5)}})])
-        store.close()
-    with sqlite3.connect(path) as file:
-        ((gpu, disk),) = file.execute(
-            "SELECT usage.gpu, disk_memory FROM usage JOIN step ON step.id = step "
-            "WHERE length = 60").fetchall()
-    file.close()
-    assert (gpu, disk) == (MINUTE[UUID][ALICE].gpu + 2, 10)
-    assert not [*path.parent.glob("*.aside-*")]
 
 
 def other_tables(path: Path) -> None:
@@ -149,6 +136,7 @@ def pipe(path: Path) -> None:
     (cut_off, "it is broken: "),
     (another_programs, "another program made it"),
     (newer, "it is of version 3, and we know 2"),
+    (older, "it is of version 1, and we know 2"),
     (other_tables, "it is broken: no such column: turns"),
     (folder, "it is no file"),
     (pipe, "it is no file"),
