@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tenants and their terms: on the bus, and on the command line."""
 
+import asyncio
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from dbus_next.constants import MessageType
@@ -61,6 +63,25 @@ async def test_tenant_terms_are_set_listed_and_removed(ruled: Manager, other: Pe
     assert (await other.result("ListTenants"))[0][7] == rules
     assert await other.result("GetTenant", "s", ["user:nobody"]) == [
         "user:nobody", 0, 0, 0, 0, 0, [], rules, {}]
+
+
+async def test_gettenant_replies_with_rules_for_groups_that_are_read_meanwhile(
+    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = Rule("group:staff", "weight", 50, "/etc/a.conf:2")
+    monkeypatch.setattr(manager, "_read", lambda: replace(DEFAULTS, rules=(rule,)))
+    manager.reload()
+    loop, is_read = asyncio.get_running_loop(), asyncio.Event()
+
+    def read_later(_key: object, _read: object, answer: Any, _patience: object) -> None:
+        is_read.set()
+        # Runs after the call of GetTenant has come to its first `await`.
+        loop.call_soon(answer, frozenset({"staff"}))
+
+    monkeypatch.setattr(manager.tenancy, "_run", read_later)
+    terms = (await other.result("GetTenant", "s", ["user:alice"]))[7]
+    assert is_read.is_set()
+    assert terms == [["weight", 50, "group:staff", "/etc/a.conf:2"]]
 
 
 async def test_users_may_list_tenants_and_not_set_their_terms(

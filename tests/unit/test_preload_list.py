@@ -118,6 +118,27 @@ def test_preload_list_is_locked_against_other_processes_during_a_change(tmp_path
     os.close(other)
 
 
+@pytest.mark.parametrize(("has_list", "label"), [(True, b"of the list"), (False, b"of the cache")])
+def test_new_preload_list_has_the_selinux_label_of_the_old_list_or_else_of_the_loader_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_list: bool, label: bytes
+) -> None:
+    path = tmp_path / "etc" / "ld.so.preload"
+    path.parent.mkdir()
+    if has_list:
+        path.write_text("/a.so\n")
+    labels = {path: b"of the list", path.with_name("ld.so.cache"): b"of the cache"}
+    found = []
+
+    def set_label(descriptor: int, name: str, value: bytes) -> None:
+        found.append((os.fstat(descriptor).st_ino, name, value))
+
+    # Few test machines have SELinux, and without it the kernel refuses to set its label.
+    monkeypatch.setattr("os.getxattr", lambda path, name: labels[path])
+    monkeypatch.setattr("os.setxattr", set_label)
+    listing.change(Tree(tmp_path), lambda data: with_library(data, OURS))
+    assert found == [(path.stat().st_ino, "security.selinux", label)]
+
+
 @pytest.mark.parametrize(
     ("path", "resolved"),
     [

@@ -212,6 +212,7 @@ def test_tenant_term_keeps_the_named_source_over_a_restart(
     '{"version": 1, "tenants": {"user:*": {"weight": 3}}}',
     '{"version": 1, "tenants": {"user:a": {}}}', '{"version": 1, "tenants": {"user:a": 3}}',
     '{"version": 1, "tenants": {"user:a": {"colour": 3}}}',
+    '{"version": 1, "tenants": {"user:a": {"weight": 0}}}',
     '{"version": 1, "tenants": {"user:a": {"weight": 1001}}}',
     '{"version": 1, "tenants": {"user:a": {"weight": true}}}',
     '{"version": 1, "tenants": {"user:a": {"weight": [3, "whim"]}}}',
@@ -223,6 +224,15 @@ def test_broken_tenants_file_counts_as_empty_and_is_logged(
     (tmp_path / TENANTS_FILE).write_text(text)
     assert TenantsFile(tmp_path).load() == {}
     assert f"{tmp_path / TENANTS_FILE} is not used" in caplog.text
+
+
+@pytest.mark.parametrize("weight", [1, 1000])
+def test_tenants_file_with_the_least_or_largest_value_of_a_term_is_loaded(
+    tmp_path: Path, weight: int
+) -> None:
+    kept = {"user:a": {"weight": (weight, "")}}
+    TenantsFile(tmp_path).save(kept).result()
+    assert TenantsFile(tmp_path).load() == kept
 
 
 @pytest.mark.parametrize(("name", "terms", "sentence"), [
