@@ -139,7 +139,7 @@ async def _states(bus: str, seconds: float) -> dict[str, State]:
     return {
         "main": state,
         "details": replace(state, screen=Screen.DETAILS, opened=opened),
-        "change": replace(state, question=Command("weight", waiting, 200, waiting.tenant)),
+        "change": replace(state, unconfirmed=Command("weight", waiting, 200, waiting.tenant)),
         "help": replace(state, screen=Screen.HELP),
     }
 

@@ -31,9 +31,9 @@ from nvshared.tui.state import (
 )
 from nvshared.tui.terminal import Terminal
 
-LATE = 0.5                              # seconds that a reply may take
+REPLY_GRACE = 0.5                       # seconds that a reply may take, besides the interval
 
-News = Callable[[State], State]
+Change = Callable[[State], State]
 
 
 def watch(bus: str, interval: float) -> None:
@@ -50,12 +50,12 @@ class Watch:
         self._interval = interval
         self._terminal = terminal
         self._state = State()           # only the main thread assigns it
-        self._heard = time.monotonic()  # when the last fetch of a snapshot ended
+        self._fetched_at = time.monotonic()     # end of the last attempt to fetch a snapshot
         self._requests: SimpleQueue[Command | None] = SimpleQueue()
-        self._news: deque[News] = deque()
+        self._changes: deque[Change] = deque()
         self._daemon: Daemon | None = None      # only the thread uses it
         # A daemon thread, so that the program can end while the thread waits for a reply.
-        Thread(target=self._ask, name="looker", daemon=True).start()
+        Thread(target=self._serve, name="fetcher", daemon=True).start()
 
     def run(self) -> None:
         """Draws after each event until the user quits."""
@@ -64,63 +64,63 @@ class Watch:
             if self._state.screen is Screen.MAIN:
                 self._state = replace(self._state, first=frame.first)
             self._terminal.show(frame.lines)
-            patience = None if self._state.daemon_error else max(0.0, self._until_old())
-            for event in self._terminal.events(patience):
+            timeout = None if self._state.daemon_error else max(0.0, self._seconds_until_outdated())
+            for event in self._terminal.events(timeout):
                 self._state, request = act(self._state, event, frame)
                 match request:
                     case Request.QUIT:
                         return
                     case Request.REDRAW:
-                        self._terminal.forget()
+                        self._terminal.redraw()
                     case Request.SNAPSHOT:
                         self._requests.put(None)
                     case Command():
                         self._requests.put(request)
-            while self._news:
-                self._state = self._news.popleft()(self._state)
-            if not self._state.daemon_error and self._until_old() <= 0:
+            while self._changes:
+                self._state = self._changes.popleft()(self._state)
+            if not self._state.daemon_error and self._seconds_until_outdated() <= 0:
                 self._state = replace(self._state, daemon_error="nvshared does not answer")
 
-    def _until_old(self) -> float:
-        """Seconds until the last snapshot counts as outdated."""
-        return self._heard + self._interval + LATE - time.monotonic()
+    def _seconds_until_outdated(self) -> float:
+        """Seconds until nvshared counts as not answering."""
+        return self._fetched_at + self._interval + REPLY_GRACE - time.monotonic()
 
     def _with_password(self, command: Command, state: State) -> State:
         """Carries out a command while polkit may prompt for a password on the terminal."""
         try:
-            with self._terminal.left(), Daemon(self._bus) as daemon:
+            with self._terminal.suspended(), Daemon(self._bus) as daemon:
                 return replace(state, message=carry_out(daemon, command))
         except NvshareError as error:
             return replace(state, message=f"{error}.")
 
-    def _ask(self) -> None:
+    def _serve(self) -> None:
         """The thread: fetches snapshots and carries out commands."""
         try:
             while True:
                 end = time.monotonic() + self._interval
-                self._look()
+                self._fetch()
                 with suppress(Empty):
                     request = self._requests.get(timeout=max(0.0, end - time.monotonic()))
                     if request is not None:
                         self._carry_out(request)
         except Exception as fault:      # a bug must end the program, not only the thread
-            self._tell(partial(_raise, fault))
+            self._queue_change(partial(_raise, fault))
 
-    def _look(self) -> None:
+    def _fetch(self) -> None:
         try:
             # asks=False: a prompt of polkit would disturb the screen.
             self._daemon = self._daemon or Daemon(self._bus, asks=False)
             snapshot = self._daemon.snapshot()
             tenants, turns = self._details(self._daemon, snapshot)
         except NvshareError as error:
-            self._drop()
-            news = partial(replace, daemon_error=str(error))      # the last snapshot stays
+            self._disconnect()
+            change = partial(replace, daemon_error=str(error))      # the last snapshot stays
         else:
-            news = partial(
+            change = partial(
                 with_snapshot, snapshot=snapshot, moment=time.monotonic(), tenants=tenants,
                 turns=turns)
-        self._heard = time.monotonic()
-        self._tell(news)
+        self._fetched_at = time.monotonic()
+        self._queue_change(change)
 
     def _details(self, daemon: Daemon, snapshot: Snapshot) -> tuple[list[Tenant], list[Turn]]:
         """Tenants and last turns of the program whose details are shown."""
@@ -139,21 +139,21 @@ class Watch:
             self._daemon = self._daemon or Daemon(self._bus, asks=False)
             words = carry_out(self._daemon, command)
         except PasswordNeeded:
-            self._tell(partial(self._with_password, command))
+            self._queue_change(partial(self._with_password, command))
             return
         except NvshareError as error:
             if not error.answered:
-                self._drop()
+                self._disconnect()
             words = f"{error}."
-        self._tell(lambda state: replace(state, message=words))
+        self._queue_change(lambda state: replace(state, message=words))
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         if self._daemon is not None:
             self._daemon.close()
         self._daemon = None
 
-    def _tell(self, news: News) -> None:
-        self._news.append(news)
+    def _queue_change(self, change: Change) -> None:
+        self._changes.append(change)
         self._terminal.wake()
 
 

@@ -228,7 +228,7 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
     wide = max(len(value) for _, value, _ in rows)
     return found + [
         line for name, value, source in rows
-        for line in _hung(Text(f"{name:<16}{value:>{wide}}  "), source, width)
+        for line in _indented(Text(f"{name:<16}{value:>{wide}}  "), source, width)
     ]
 
 
@@ -251,10 +251,10 @@ def _turns(opened: Opened, width: int) -> list[Text]:
 
 
 def _field(label: str, words: str, width: int) -> list[Text]:
-    return _hung(Text(f"{label:<{LABEL}}", style="dim"), words, width)
+    return _indented(Text(f"{label:<{LABEL}}", style="dim"), words, width)
 
 
-def _hung(lead: Text, words: str, width: int) -> list[Text]:
+def _indented(lead: Text, words: str, width: int) -> list[Text]:
     first, *more = wrapped(words, max(8, width - lead.cell_len))
     blanks = " " * lead.cell_len
     return [Text.assemble(lead, first), *(Text.assemble(blanks, line) for line in more)]

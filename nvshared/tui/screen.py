@@ -10,16 +10,16 @@ from nvshared.tui.figures import process
 from nvshared.tui.panels import gpus
 from nvshared.tui.programs import details, listing
 from nvshared.tui.state import (
-    BY_KEY,
-    KINDS,
+    COMMANDS,
+    VERB_BY_KEY,
     Command,
     Frame,
     Hit,
     Prompt,
     Screen,
     State,
+    confirmation,
     next_target,
-    question,
     rows,
     tenant_named,
 )
@@ -28,7 +28,7 @@ from nvshared.tui.terminal import Key
 # For each screen: the key that a click stands for, its label, what it does. On a narrow line the
 # last ones are left out first.
 _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
-_CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in KINDS.items())
+_CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in COMMANDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
     Screen.MAIN: (
         *_BASIC, ("down", "↑↓", "select"), ("enter", "Enter", "open"), ("/", "/", "filter"),
@@ -38,7 +38,7 @@ KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
     Screen.HELP: (*_BASIC, ("escape", "Esc", "back"), ("down", "↑↓", "scroll")),
 }
 
-_PAGE: tuple[tuple[str, str], ...] = (
+_HELP: tuple[tuple[str, str], ...] = (
     ("The list", ""),
     ("↑ ↓ j k", "selects a program; PgUp, PgDn, Home and End go farther"),
     ("Enter d", "shows its details: tenants, memory, terms, last turns"),
@@ -50,7 +50,7 @@ _PAGE: tuple[tuple[str, str], ...] = (
     ("", ""),
     ("Commands, each of which asks for confirmation", ""),
     *((kind.key, f"{verb}: {kind.label}" if verb not in kind.label else kind.label)
-      for verb, kind in KINDS.items()),
+      for verb, kind in COMMANDS.items()),
     ("Tab", "in a question: applies the command to all programs of its tenant together, such as a "
             "job or user; in the details also to the tenants around that one"),
     ("", ""),
@@ -75,9 +75,9 @@ _PAGE: tuple[tuple[str, str], ...] = (
 
 def page(width: int) -> list[Text]:
     """All lines of the help page; more than the screen may have."""
-    label = max(len(key) for key, words in _PAGE if words) + 4
+    label = max(len(key) for key, words in _HELP if words) + 4
     found: list[Text] = []
-    for key, words in _PAGE:
+    for key, words in _HELP:
         if not words:
             found.append(fit(Text(key, style="bold"), width))
             continue
@@ -96,7 +96,7 @@ def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[
     whole = sum(len(written) + len(label) + 3 for _, written, label in KEYS[screen]) - 2
     narrow = found.cell_len + whole > width
     for key, written, label in KEYS[screen]:
-        words = " " if narrow and (key in (">", "i") or key in BY_KEY) else f" {label}  "
+        words = " " if narrow and (key in (">", "i") or key in VERB_BY_KEY) else f" {label}  "
         end = found.cell_len + len(written) + len(words.rstrip())
         if end > width:
             break
@@ -107,7 +107,7 @@ def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[
 
 
 NARROWEST, LOWEST = 40, 8               # columns and lines of the smallest usable terminal
-MOST_WORDS = 4                          # lines of a message
+MESSAGE_LINES = 4                          # lines of a message
 
 
 def draw(state: State, width: int, height: int) -> Frame:
@@ -115,7 +115,7 @@ def draw(state: State, width: int, height: int) -> Frame:
     if width < NARROWEST or height < LOWEST:
         words = f"top needs {NARROWEST} columns and {LOWEST} lines; here are {width} and {height}. "
         words += "q quits."
-        return Frame(_filled(wrapped(words, max(1, width)), width, height))
+        return Frame(_padded(wrapped(words, max(1, width)), width, height))
     below, hits = _bottom(state, width)
     room = height - len(below)
     found = _body(state, width, room)
@@ -126,7 +126,7 @@ def draw(state: State, width: int, height: int) -> Frame:
         for line in found.lines:
             line.stylize("dim")         # outdated
     hits = [hit._replace(line=hit.line + height) for hit in hits]
-    lines = (*_filled(found.lines, width, room), *below)
+    lines = (*_padded(found.lines, width, room), *below)
     return Frame(lines, (*found.hits, *hits), found.page, found.first, found.last)
 
 
@@ -174,18 +174,18 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
 
     Hits count lines from below. `note`: text at the end of the line of keys.
     """
-    if state.question is not None:
-        asked = f"{question(state.question)} y/n"
-        if not KINDS[state.question.verb].prompt:
-            asked += _tab(state, state.question)
-        return _message_lines(asked, width, "bold yellow"), []
+    if state.unconfirmed is not None:
+        pending = f"{confirmation(state.unconfirmed)} y/n"
+        if not COMMANDS[state.unconfirmed.verb].prompt:
+            pending += _tab_hint(state, state.unconfirmed)
+        return _message_lines(pending, width, "bold yellow"), []
     typed: list[Text] = []
     if state.prompt is not None:
-        label = "Filter"
-        if state.prompt.client is not None:
-            target = tenant_named(state.prompt.tenant) or process(state.prompt.client)
-            label = f"{target}{_tab(state, state.prompt)}: {KINDS[state.prompt.verb].prompt}"
-        typed = _message_lines(f"{label}: {state.prompt.text}▏", width, "bold")
+        prompt, label = state.prompt, "Filter"
+        if prompt.client is not None:
+            target = tenant_named(prompt.tenant) or process(prompt.client)
+            label = f"{target}{_tab_hint(state, prompt)}: {COMMANDS[prompt.verb].prompt}"
+        typed = _message_lines(f"{label}: {prompt.text}▏", width, "bold")
     found = _message_lines(state.message, width, "yellow") if state.message else []
     if state.daemon_error:
         found += _message_lines(f"{state.daemon_error}. Trying again.", width, "bold red")
@@ -199,18 +199,18 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
     return [*found, line.append(note)], hits
 
 
-def _tab(state: State, asked: Prompt | Command) -> str:
+def _tab_hint(state: State, pending: Prompt | Command) -> str:
     """A hint at the target that Tab selects next; "": none."""
-    tenant = next_target(state, asked)
+    tenant = next_target(state, pending)
     if tenant:
         return f" (Tab: {tenant_named(tenant)})"
-    return f" (Tab: {process(asked.client)})" if asked.tenant and asked.client else ""
+    return f" (Tab: {process(pending.client)})" if pending.tenant and pending.client else ""
 
 
 def _message_lines(text: str, width: int, style: str) -> list[Text]:
-    return [fit(line, width) for line in wrapped(text, width, style)[:MOST_WORDS]]
+    return [fit(line, width) for line in wrapped(text, width, style)[:MESSAGE_LINES]]
 
 
-def _filled(lines: tuple[Text, ...] | list[Text], width: int, height: int) -> tuple[Text, ...]:
+def _padded(lines: tuple[Text, ...] | list[Text], width: int, height: int) -> tuple[Text, ...]:
     shown = [fit(line, width) for line in lines[:height]]
     return (*shown, *(Text(" " * width) for _ in range(height - len(shown))))

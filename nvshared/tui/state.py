@@ -70,7 +70,7 @@ class Past:
     samples: tuple[Sample, ...] = ()
 
     def after(self, snapshot: Snapshot, moment: float) -> "Past":
-        """A Past with one more sample, and without samples older than SPAN."""
+        """Returns a Past with the sample of `snapshot`, and without samples older than SPAN."""
         kept = (sample for sample in self.samples if moment - sample.moment <= SPAN)
         return Past((*kept, Sample(moment, {
             gpu.index: Figures(
@@ -83,9 +83,10 @@ class Past:
         """Rates over the last WINDOW; None: only one sample since the daemon was started."""
         recent: list[tuple[float, Figures]] = []
         for sample in reversed(self.samples):
-            if gpu not in sample.gpus or (recent and _went_back(sample.gpus[gpu], recent[-1][1])):
+            figures = sample.gpus.get(gpu)
+            if figures is None or (recent and _has_restarted(figures, recent[-1][1])):
                 break
-            recent.append((sample.moment, sample.gpus[gpu]))
+            recent.append((sample.moment, figures))
             if len(recent) > 1 and recent[0][0] - sample.moment >= WINDOW:
                 break
         if len(recent) < 2:
@@ -116,12 +117,12 @@ class Past:
             value = getattr(new, figure)
             if figure in COUNTERS:
                 value = (value - getattr(old, figure)) / seconds
-            if value is not None and not _went_back(old, new):
+            if value is not None and not _has_restarted(old, new):
                 values[at].append(value)
         return [sum(some) / len(some) if some else None for some in values]
 
 
-def _went_back(before: Figures, now: Figures) -> bool:
+def _has_restarted(before: Figures, now: Figures) -> bool:
     """Whether a counter decreased: the daemon was restarted."""
     return any(b > n for b, n in zip(before[:3], now[:3], strict=True))
 
@@ -189,32 +190,32 @@ class State:
     screen: Screen = Screen.MAIN
     previous_screen: Screen = Screen.MAIN        # the screen before the help
     selected: ProgramKey | None = None
-    at: int = 0                         # row of the selected program, when last seen
+    at: int = 0                         # row of the selected program in the last list
     first: int = 0                      # the row at the top of the list
     scroll: int = 0                     # the line at the top of details or help
     sort: str = "GPU"
     reverse: bool = False
     filter: str = ""
     prompt: Prompt | None = None
-    question: Command | None = None
+    unconfirmed: Command | None = None      # the user has been asked whether to carry it out
     message: str = ""                   # shown until the next key
     opened: Opened | None = None
 
 
 class Sort(NamedTuple):
-    """TermFormat of a click on a heading."""
+    """The target of a click on a heading: the list is sorted by this column."""
 
     column: str
 
 
 class Row(NamedTuple):
-    """TermFormat of a click on a program."""
+    """The target of a click on a program: it is selected or, if it is selected, opened."""
 
     key: ProgramKey
 
 
 class Hit(NamedTuple):
-    """What a click on a part of a line means."""
+    """An area of the screen that can be clicked; columns from `start` to before `end`."""
 
     line: int
     start: int
@@ -242,7 +243,7 @@ def all_rows(snapshot: Snapshot) -> list[ClientSnapshot]:
     """All programs on all GPUs, including programs that use a GPU unshared."""
     return [
         *snapshot.clients,
-        *(_outsider(gpu, one) for gpu in snapshot.gpus for one in gpu.unshared),
+        *(_unshared_row(gpu, one) for gpu in snapshot.gpus for one in gpu.unshared),
     ]
 
 
@@ -266,7 +267,7 @@ def matches(client: ClientSnapshot, text: str) -> bool:
     return all(word in known for word in text.lower().split())
 
 
-def _outsider(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
+def _unshared_row(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
     """An unshared program as a row of the list; only its memory is known."""
     return ClientSnapshot(
         id=-one.pid, gpu=gpu.index, pid=one.pid, uid=one.uid, name=one.name, command=one.name,
@@ -278,64 +279,65 @@ def _outsider(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
     )
 
 
-class Kind(NamedTuple):
-    """A kind of command. Its questions are format strings with {name}, {gpu} and {value}."""
+class CommandKind(NamedTuple):
+    """A kind of command. `confirmation` and `together` are questions to the user: format strings
+    with {name}, {gpu} and {value}."""
 
     key: str
     label: str                          # in the help, beside the key
     term: str                           # the term that it sets; "": none
-    question: str                       # for one program
+    confirmation: str                     # for one program
     together: str = ""                  # for all programs of a tenant
     prompt: str = ""                    # label of the input line; "": it needs no value
 
 
-KINDS: dict[str, Kind] = {
-    "memory": Kind(
+COMMANDS: dict[str, CommandKind] = {
+    "memory": CommandKind(
         "m", "memory limit", "memory-limit",
         "Limit {name} on GPU {gpu} to {value} of memory?",
         "Limit all programs of {name} together to {value} of memory on each GPU?",
         "Memory limit (such as 20GiB, or none)",
     ),
-    "compute": Kind(
+    "compute": CommandKind(
         "c", "time limit", "compute-limit",
         "Limit the time of {name} on GPU {gpu}: {value}?",
         "Limit the time of all programs of {name} together on each GPU: {value}?",
         "Share of the GPU's time at most (1 to 100 percent, or none)",
     ),
-    "weight": Kind(
+    "weight": CommandKind(
         "w", "weight", "weight", "Give {name} the weight {value} on GPU {gpu}?",
         "Give {name} the weight {value} on each GPU?",
         f"Weight (1 to 1000, usual is {USUAL_TERMS['weight']})",
     ),
-    "suspend": Kind(
+    "suspend": CommandKind(
         "s", "suspend", "suspended",
         "Suspend {name}? It leaves GPU {gpu} and waits until it is resumed.",
         "Suspend all programs of {name}? They leave the GPUs until they are resumed.",
     ),
-    "resume": Kind(
+    "resume": CommandKind(
         "r", "resume", "suspended", "Resume {name}? It queues for GPU {gpu} again.",
         "Resume all programs of {name}? They queue for the GPUs again.",
     ),
-    "preempt": Kind(
+    "preempt": CommandKind(
         "p", "preempt", "", "End the present turns on GPU {gpu} at once if a program waits?",
     ),
 }
-BY_KEY = {kind.key: verb for verb, kind in KINDS.items()}
+VERB_BY_KEY = {kind.key: verb for verb, kind in COMMANDS.items()}
 
 
-def question(command: Command) -> str:
-    """The question whether to carry out the command."""
-    kind = KINDS[command.verb]
+def confirmation(command: Command) -> str:
+    """The question to the user whether to carry out the command."""
+    kind = COMMANDS[command.verb]
     if command.tenant and kind.prompt and not command.value:
         return f"Remove the {kind.label} of {command.name}?"
-    return (kind.together if command.tenant else kind.question).format(
+    return (kind.together if command.tenant else kind.confirmation).format(
         name=command.name, gpu=command.client.gpu,
         value=TERM_FORMATS[kind.term].words(command.value) if kind.prompt else "")
 
 
 def carry_out(daemon: Daemon, command: Command) -> str:
     """Has the daemon carry out the command. Returns the result as a sentence; raises as Daemon."""
-    term, value = KINDS[command.verb].term, command.value
+    term, value = COMMANDS[command.verb].term, command.value
     if command.verb == "suspend":
         value = 1
     if not term:
@@ -350,7 +352,7 @@ def carry_out(daemon: Daemon, command: Command) -> str:
 
 def parsed(prompt: Prompt) -> int:
     """The value of the typed text. Raises ValueError with a sentence."""
-    term = KINDS[prompt.verb].term
+    term = COMMANDS[prompt.verb].term
     text = prompt.text.strip()
     if text == "none":
         return 0 if prompt.tenant else USUAL_TERMS[term]
@@ -368,7 +370,7 @@ class Request(Enum):
 
     QUIT = "quit"
     REDRAW = "redraw"                   # all lines: another program wrote on the terminal
-    SNAPSHOT = "snapshot"                       # fetch a snapshot at once
+    SNAPSHOT = "snapshot"               # fetch a snapshot at once
 
 
 Answer = tuple[State, Request | Command | None]
@@ -378,7 +380,10 @@ def with_snapshot(
     state: State, snapshot: Snapshot, moment: float,
     tenants: Sequence[Tenant] = (), turns: Sequence[Turn] = (),
 ) -> State:
-    """Takes in a snapshot. `tenants` and `turns`: of the program in the details."""
+    """Returns the state with a new snapshot.
+
+    `moment`: seconds of a monotonic clock. `tenants` and `turns`: of the program in the details.
+    """
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), daemon_error="")
     if state.opened is not None:
@@ -393,7 +398,7 @@ def with_snapshot(
 
 
 def reselected(state: State) -> State:
-    """Selects the same program again or, if it is gone, the program now in its row."""
+    """Keeps the selected program or, if it is no longer listed, selects the one in its row."""
     shown = [program_key(one) for one in rows(state)]
     if state.selected in shown:
         return replace(state, at=shown.index(state.selected))
@@ -405,7 +410,7 @@ def act(state: State, event: Event, frame: Frame) -> Answer:
     """Handles a key or mouse event; `frame`: the present screen."""
     match event:
         case Wheel(notches):
-            return _moved(state, notches * NOTCH, frame), None
+            return _scrolled_by(state, notches * NOTCH, frame), None
         case Click(column, line):
             for hit in frame.hits:
                 if hit.line == line and hit.start <= column < hit.end:
@@ -422,8 +427,8 @@ def _clicked(state: State, target: Key | Sort | Row, frame: Frame) -> Answer:
         case Sort(column):          # a second click reverses the order
             reverse = column == state.sort and not state.reverse
             return reselected(replace(state, sort=column, reverse=reverse, first=0)), None
-        case Row(clicked) if clicked == state.selected and not (state.prompt or state.question):
-            return _opened(state)
+        case Row(clicked) if clicked == state.selected and not (state.prompt or state.unconfirmed):
+            return _open_details(state)
         case Row(clicked):
             return reselected(replace(state, selected=clicked)), None
 
@@ -431,25 +436,25 @@ def _clicked(state: State, target: Key | Sort | Row, frame: Frame) -> Answer:
 def _key_pressed(state: State, key: str, frame: Frame) -> Answer:
     if key == "redraw":
         return state, Request.REDRAW
-    if state.question is not None:
-        return _answered(state, state.question, key)
+    if state.unconfirmed is not None:
+        return _answer_question(state, state.unconfirmed, key)
     if state.prompt is not None:
-        return _typed(state, state.prompt, key), None
+        return _edit_prompt(state, state.prompt, key), None
     if key in ("q", "Q", "f10"):
         return state, Request.QUIT
     if key in ("?", "h", "f1"):
         if state.screen is Screen.HELP:
-            return _back(state), None
+            return _leave_screen(state), None
         return replace(state, screen=Screen.HELP, previous_screen=state.screen, scroll=0), None
     if key in ("escape", "left", "backspace"):
-        return _back(state), None
+        return _leave_screen(state), None
     if key in _STEPS or key in ("pgup", "pgdn"):
         page = max(1, frame.page - 1)
-        return _moved(state, _STEPS.get(key, -page if key == "pgup" else page), frame), None
+        return _scrolled_by(state, _STEPS.get(key, -page if key == "pgup" else page), frame), None
     if state.screen is Screen.HELP:
         return state, None
-    if key in BY_KEY:
-        return _asked(state, BY_KEY[key]), None
+    if key in VERB_BY_KEY:
+        return _begin_command(state, VERB_BY_KEY[key]), None
     if state.screen is Screen.MAIN:
         return _in_list(state, key)
     return _unknown(state, key)
@@ -462,7 +467,7 @@ def _unknown(state: State, key: str) -> Answer:
 def _in_list(state: State, key: str) -> Answer:
     match key:
         case "enter" | "right" | "d":
-            return _opened(state)
+            return _open_details(state)
         case "/" | "f":
             return replace(state, prompt=Prompt("filter", None, state.filter)), None
         case "<" | "," | "backtab":
@@ -478,14 +483,14 @@ _END = 1 << 30
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "home": -_END, "g": -_END, "end": _END, "G": _END}
 
 
-def _moved(state: State, steps: int, frame: Frame) -> State:
+def _scrolled_by(state: State, steps: int, frame: Frame) -> State:
     if state.screen is Screen.MAIN:
         last = len(rows(state)) - 1
         return reselected(replace(state, selected=None, at=max(0, min(last, state.at + steps))))
     return replace(state, scroll=max(0, min(frame.last, frame.first + steps)))
 
 
-def _back(state: State) -> State:
+def _leave_screen(state: State) -> State:
     """Leaves the help or the details; in the list, removes the filter."""
     match state.screen:
         case Screen.HELP:
@@ -496,7 +501,7 @@ def _back(state: State) -> State:
             return reselected(replace(state, filter=""))
 
 
-def _opened(state: State) -> Answer:
+def _open_details(state: State) -> Answer:
     client = _chosen_program(state)
     if client is None:
         return state, None
@@ -517,25 +522,25 @@ def _sorted_next(state: State, step: int) -> State:
     return reselected(replace(state, sort=column, reverse=False))
 
 
-def _asked(state: State, verb: str) -> State:
+def _begin_command(state: State, verb: str) -> State:
     """Starts a command: prompts for its value if it needs one, else asks for confirmation."""
     client = _chosen_program(state)
     if client is None:
         return replace(state, message="No program is selected.")
     if obstacle := _obstacle(state, verb, client):
         return replace(state, message=obstacle)
-    if KINDS[verb].prompt:
+    if COMMANDS[verb].prompt:
         return replace(state, prompt=Prompt(verb, client))
     if verb == "resume" and not client.suspended:       # a tenant of the program is suspended
         found = (one.name for one in _tenants(state, client) if one.value("suspended"))
-        return replace(state, question=Command(verb, client, tenant=next(found, client.tenant)))
-    return replace(state, question=Command(verb, client))
+        return replace(state, unconfirmed=Command(verb, client, tenant=next(found, client.tenant)))
+    return replace(state, unconfirmed=Command(verb, client))
 
 
 def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
     """Why the command cannot be applied to the program; "": it can."""
     name = process(client)
-    if _now(state, client) is None:
+    if _current_client(state, client) is None:
         return f"{name} has ended."
     if client.state == UNSHARED and verb != "preempt":
         return f"{name} does not share the GPU, so nvshared cannot control it."
@@ -546,23 +551,23 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
     return ""
 
 
-def _now(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
+def _current_client(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
     """The program in the last snapshot: a restarted daemon gives it another id. None: ended."""
     known = [] if state.snapshot is None else all_rows(state.snapshot)
     return next((one for one in known if program_key(one) == program_key(client)), None)
 
 
-def next_target(state: State, asked: Prompt | Command) -> str:
+def next_target(state: State, pending: Prompt | Command) -> str:
     """The command's next target after Tab: the program (""), or one of its tenants.
 
     The tenants around its own one are known only while its details are shown.
     """
-    if asked.client is None or not KINDS[asked.verb].term:
+    if pending.client is None or not COMMANDS[pending.verb].term:
         return ""
-    known = [one.name for one in _tenants(state, asked.client)] or [asked.client.tenant]
+    known = [one.name for one in _tenants(state, pending.client)] or [pending.client.tenant]
     targets = ["", *known]
-    return targets[(targets.index(asked.tenant) + 1) % len(targets)] if (
-        asked.tenant in targets) else ""
+    return targets[(targets.index(pending.tenant) + 1) % len(targets)] if (
+        pending.tenant in targets) else ""
 
 
 def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
@@ -571,31 +576,31 @@ def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
     return opened.tenants if opened is not None and opened.key == program_key(client) else ()
 
 
-def _answered(state: State, command: Command, key: str) -> Answer:
+def _answer_question(state: State, command: Command, key: str) -> Answer:
     match key:
         case "y" | "Y":
-            state = replace(state, question=None)
+            state = replace(state, unconfirmed=None)
             if state.daemon_error:
                 return replace(state, message=f"Nothing was changed: {state.daemon_error}."), None
-            client = _now(state, command.client)
+            client = _current_client(state, command.client)
             if client is None and not command.tenant:
                 return replace(state, message=f"{command.name} has ended."), None
             return replace(state, message="…"), command._replace(client=client or command.client)
-        case "tab" | "backtab" if not KINDS[command.verb].prompt:
+        case "tab" | "backtab" if not COMMANDS[command.verb].prompt:
             tenant = next_target(state, command)
-            return replace(state, question=command._replace(tenant=tenant)), None
+            return replace(state, unconfirmed=command._replace(tenant=tenant)), None
         case "n" | "N" | "q" | "escape" | "enter" | "left" | "backspace":
-            return replace(state, question=None, message="Nothing was changed."), None
+            return replace(state, unconfirmed=None, message="Nothing was changed."), None
     return state, None
 
 
-def _typed(state: State, prompt: Prompt, key: str) -> State:
+def _edit_prompt(state: State, prompt: Prompt, key: str) -> State:
     match key:
         case "escape":
             before = "" if prompt.verb == "filter" else state.filter
             return reselected(replace(state, prompt=None, filter=before))
         case "enter":
-            return _entered(state, prompt)
+            return _submit_prompt(state, prompt)
         case "backspace":
             prompt = prompt._replace(text=prompt.text[:-1])
         case "clear":
@@ -611,7 +616,7 @@ def _typed(state: State, prompt: Prompt, key: str) -> State:
     return reselected(replace(state, filter=prompt.text)) if prompt.verb == "filter" else state
 
 
-def _entered(state: State, prompt: Prompt) -> State:
+def _submit_prompt(state: State, prompt: Prompt) -> State:
     if prompt.client is None:           # the filter
         return replace(state, prompt=None)
     if not prompt.text.strip():
@@ -623,4 +628,4 @@ def _entered(state: State, prompt: Prompt) -> State:
     state = replace(state, prompt=None)
     if not prompt.tenant and (obstacle := _obstacle(state, prompt.verb, prompt.client)):
         return replace(state, message=obstacle)
-    return replace(state, question=Command(prompt.verb, prompt.client, value, prompt.tenant))
+    return replace(state, unconfirmed=Command(prompt.verb, prompt.client, value, prompt.tenant))

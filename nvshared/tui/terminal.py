@@ -2,7 +2,9 @@
 """A full-screen terminal: parses keys and the mouse into events, and draws changed lines.
 
 A terminal sends a key as one or several bytes. The parser keeps an incomplete sequence until more
-bytes arrive. A lone Escape may begin a sequence; `pause` says that no more bytes came.
+bytes arrive. The byte of the Escape key also begins each sequence: it counts as the key if no byte
+follows within ESCAPE_DELAY. The sequences are those of xterm, which terminals in use share, and not
+read from terminfo: its database often lacks the terminal of a user who is logged in over ssh.
 
 The terminal's modes are restored however the program ends (a key, Ctrl-C, SIGTERM, an exception),
 and while Ctrl-Z suspends it.
@@ -26,18 +28,18 @@ from rich.console import Console
 from rich.text import Text
 
 ESCAPE = "\x1b"
-NAMED = {
+BY_SEQUENCE = {
     "A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "end", "P": "f1",
     "Z": "backtab", "1~": "home", "4~": "end", "7~": "home", "8~": "end", "5~": "pgup",
     "6~": "pgdn", "3~": "delete", "11~": "f1", "21~": "f10",
 }
-PLAIN = {
+CONTROL_KEYS = {
     "\r": "enter", "\n": "enter", "\t": "tab", "\x7f": "backspace", "\b": "backspace",
     "\x15": "clear", "\x0c": "redraw",
 }
 SEQUENCE = re.compile(r"\x1b(?:\[(<?)([\d;]*)([A-Za-z~])|O([A-Za-z]))")
 # The beginning of an escape sequence: more bytes may follow.
-BEGINNING = re.compile(r"\x1b(?:\[<?[\d;]*|O)?\Z")
+INCOMPLETE = re.compile(r"\x1b(?:\[<?[\d;]*|O)?\Z")
 # Button, column and line; column and line count from 1. No screen has more than five digits.
 MOUSE = re.compile(r"(\d{1,5});([1-9]\d{0,4});([1-9]\d{0,4})")
 LEFT, WHEEL_UP, WHEEL_DOWN = 0, 64, 65
@@ -69,39 +71,39 @@ class Keys:
     """Parses the bytes from one terminal."""
 
     def __init__(self) -> None:
-        self._rest = ""
+        self._incomplete = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
-    def unfinished(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Whether the last bytes may be the beginning of an escape sequence."""
-        return bool(self._rest)
+        return bool(self._incomplete)
 
     def feed(self, data: bytes) -> list[Event]:
         """The events that these bytes complete."""
-        text = self._rest + self._decoder.decode(data)
-        self._rest = ""
+        text = self._incomplete + self._decoder.decode(data)
+        self._incomplete = ""
         found: list[Event] = []
         while text:
             if text[0] != ESCAPE:
-                name = PLAIN.get(text[0], text[0])
+                name = CONTROL_KEYS.get(text[0], text[0])
                 found += [Key(name)] if name.isprintable() else []
                 text = text[1:]
             elif sequence := SEQUENCE.match(text):
                 found += _event(*sequence.groups())
                 text = text[sequence.end():]
-            elif BEGINNING.match(text):
-                self._rest = text
+            elif INCOMPLETE.match(text):
+                self._incomplete = text
                 break
             else:                       # the key Escape, then another key
                 found.append(Key("escape"))
                 text = text[1:]
         return found
 
-    def pause(self) -> list[Event]:
-        """No more bytes came within LONE seconds: a lone Escape is the key."""
-        lone, self._rest = self._rest == ESCAPE, ""
-        return [Key("escape")] if lone else []
+    def time_out(self) -> list[Event]:
+        """Ends an incomplete sequence, as no byte came for ESCAPE_DELAY; Escape alone is a key."""
+        is_escape, self._incomplete = self._incomplete == ESCAPE, ""
+        return [Key("escape")] if is_escape else []
 
 
 def _event(mouse: str, numbers: str, last: str, single: str) -> list[Event]:
@@ -110,7 +112,7 @@ def _event(mouse: str, numbers: str, last: str, single: str) -> list[Event]:
     `mouse`: "<", for a mouse report in the format of SGR 1006.
     """
     if not mouse:
-        name = NAMED.get(single or (numbers.partition(";")[0] if last == "~" else "") + last)
+        name = BY_SEQUENCE.get(single or (numbers.partition(";")[0] if last == "~" else "") + last)
         return [] if name is None else [Key(name)]
     parts = MOUSE.fullmatch(numbers)
     if parts is None or last != "M":
@@ -122,10 +124,10 @@ def _event(mouse: str, numbers: str, last: str, single: str) -> list[Event]:
 
 
 # Alternate screen, hidden cursor, mouse reports for buttons and wheel in the format SGR 1006.
-TAKE = "\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h"
+FULL_SCREEN_ON = "\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h"
 CLEAR = "\x1b[2J"
-GIVE = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
-LONE = 0.05                             # seconds without more bytes after which Escape is a key
+FULL_SCREEN_OFF = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
+ESCAPE_DELAY = 0.05                     # seconds without more bytes after which Escape is a key
 # Replacements for encodings other than UTF.
 ASCII = str.maketrans("█▓▒░▁▂▃▄▅▆▇▶›│╭╮╰╯─…·▼▲↑↓▏", "#%+._.,-=+*>>|++++-~-v^^v_")
 
@@ -137,26 +139,26 @@ class Terminal:
         self._console = Console()
         self._keys = Keys()
         self._shown: list[str] = []
-        self._spoilt = True
+        self._must_redraw = True
         self._reading, self._waking = os.pipe()
         for end in (self._reading, self._waking):
             os.set_blocking(end, False)
 
     def __enter__(self) -> Self:
-        self._found = termios.tcgetattr(sys.stdin)
+        self._saved_modes = termios.tcgetattr(sys.stdin)
         self._handlers = {
             number: signal.signal(number, handler) for number, handler in (
-                (signal.SIGTERM, _end), (signal.SIGHUP, _end), (signal.SIGTSTP, self._stop),
-                (signal.SIGCONT, self._go_on), (signal.SIGWINCH, self._go_on),
+                (signal.SIGTERM, _end), (signal.SIGHUP, _end), (signal.SIGTSTP, self._suspend),
+                (signal.SIGCONT, self._resume), (signal.SIGWINCH, self._resume),
             )
         }
         signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
-        self._take()
+        self._set_modes()
         return self
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError, termios.error):      # the terminal may be closed
-            self._give()
+            self._restore_modes()
         signal.set_wakeup_fd(-1)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -180,19 +182,19 @@ class Terminal:
         Raises EOFError if the terminal is closed.
         """
         terminal = sys.stdin.fileno()
-        patience = LONE if self._keys.unfinished else seconds
-        ready, _, _ = select.select([terminal, self._reading], [], [], patience)
+        timeout = ESCAPE_DELAY if self._keys.is_incomplete else seconds
+        ready, _, _ = select.select([terminal, self._reading], [], [], timeout)
         if not ready:
-            return self._keys.pause()
+            return self._keys.time_out()
         if self._reading in ready:
             os.read(self._reading, 4096)
         if terminal not in ready:
             return []
         # Not through sys.stdin, whose buffer select() does not see.
-        struck = os.read(terminal, 4096)
-        if not struck:
+        data = os.read(terminal, 4096)
+        if not data:
             raise EOFError
-        return self._keys.feed(struck)
+        return self._keys.feed(data)
 
     def show(self, lines: Sequence[Text]) -> None:
         """Draws the lines that differ from those on the screen."""
@@ -202,35 +204,35 @@ class Terminal:
         if not (sys.stdout.encoding or "").lower().startswith("utf"):
             drawn = [line.translate(ASCII) for line in drawn]
         # Cleared before drawing: if a signal handler sets it meanwhile, the next call redraws all.
-        spoilt, self._spoilt = self._spoilt or len(self._shown) != len(drawn), False
-        before = [""] * len(drawn) if spoilt else self._shown
-        self._write(CLEAR * spoilt + "".join(
+        must_redraw, self._must_redraw = self._must_redraw or len(self._shown) != len(drawn), False
+        before = [""] * len(drawn) if must_redraw else self._shown
+        self._write(CLEAR * must_redraw + "".join(
             f"\x1b[{number};1H{line}" for number, (line, old) in enumerate(
                 zip(drawn, before, strict=True), 1) if line != old
         ))
         self._shown = drawn
 
-    def forget(self) -> None:
-        """Has the next `show` draw all lines: another program may have written."""
-        self._spoilt = True
+    def redraw(self) -> None:
+        """Makes the next `show` draw all lines: another program may have written to the screen."""
+        self._must_redraw = True
 
     @contextmanager
-    def left(self) -> Iterator[None]:
-        """Restores the terminal's modes while the block runs."""
-        self._give()
+    def suspended(self) -> Iterator[None]:
+        """Leaves the full screen and restores the terminal's modes while the block runs."""
+        self._restore_modes()
         try:
             yield
         finally:
-            self._take()
+            self._set_modes()
 
-    def _take(self) -> None:
+    def _set_modes(self) -> None:
         tty.setcbreak(sys.stdin)
-        self._spoilt = True
-        self._write(TAKE)
+        self._must_redraw = True
+        self._write(FULL_SCREEN_ON)
 
-    def _give(self) -> None:
-        self._write(GIVE)
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._found)
+    def _restore_modes(self) -> None:
+        self._write(FULL_SCREEN_OFF)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._saved_modes)
 
     def _write(self, text: str) -> None:
         encoding = sys.stdout.encoding or "ascii"
@@ -238,21 +240,21 @@ class Terminal:
         while data:
             data = data[os.write(sys.stdout.fileno(), data):]
 
-    def _stop(self, number: int, _frame: FrameType | None) -> None:
+    def _suspend(self, number: int, _frame: FrameType | None) -> None:
         """SIGTSTP: restores the terminal's modes, then stops the process by the default action."""
-        mine = {one: signal.signal(one, signal.SIG_DFL) for one in (number, signal.SIGCONT)}
-        self._give()
+        handlers = {one: signal.signal(one, signal.SIG_DFL) for one in (number, signal.SIGCONT)}
+        self._restore_modes()
         os.kill(os.getpid(), number)        # stops here; ignored in an orphaned group
-        for one, handler in mine.items():
+        for one, handler in handlers.items():
             signal.signal(one, handler)
-        self._take()
+        self._set_modes()
 
-    def _go_on(self, number: int, _frame: FrameType | None) -> None:
+    def _resume(self, number: int, _frame: FrameType | None) -> None:
         """SIGCONT after a SIGSTOP, or SIGWINCH: the screen may show anything, so redraw all."""
-        self.forget()
+        self.redraw()
         if number == signal.SIGCONT:
             with suppress(OSError, termios.error):      # sent with SIGHUP when it is closed
-                self._take()
+                self._set_modes()
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:

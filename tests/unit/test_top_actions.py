@@ -179,11 +179,12 @@ def test_top_asks_for_confirmation_before_a_change(
     assert "y/n" in text(state)
     for no in ("n", "escape", "enter", "q"):
         refused, requests = strike(state, no)
-        assert (requests, refused.question, refused.message) == ([], None, "Nothing was changed.")
-    assert strike(state, "x", "down")[0].question is not None   # no answer
+        assert (requests, refused.unconfirmed) == ([], None)
+        assert refused.message == "Nothing was changed."
+    assert strike(state, "x", "down")[0].unconfirmed is not None   # no answer
     state, requests = strike(state, "y")
     assert requests == [Command(verb, HOLDER, value)]
-    assert state.question is None
+    assert state.unconfirmed is None
 
 
 @pytest.mark.parametrize(("key", "typing", "verb", "value", "asked"), [
@@ -226,7 +227,7 @@ def test_top_tab_in_details_steps_through_enclosing_tenants() -> None:
     asked, _ = strike(strike(state, "escape")[0], "r")
     assert "Resume all programs of user:alice?" in text(asked)
     assert strike(asked, "y")[1] == [Command("resume", stopped.clients[0], 0, "user:alice")]
-    assert strike(seen(), "p", "tab")[0].question == Command("preempt", HOLDER)
+    assert strike(seen(), "p", "tab")[0].unconfirmed == Command("preempt", HOLDER)
 
 
 @pytest.mark.parametrize(("key", "typing", "words"), [
@@ -248,7 +249,7 @@ def test_top_says_why_a_command_does_not_apply() -> None:
     assert strike(seen(), "r")[0].message == "python3[4711] is not suspended."
     suspended = seen(SCENE._replace(clients=(HOLDER._replace(suspended=True),)))
     assert strike(suspended, "s")[0].message == "python3[4711] is suspended already: r resumes it."
-    assert strike(suspended, "r")[0].question is not None
+    assert strike(suspended, "r")[0].unconfirmed is not None
     outsider, _ = strike(seen(), "end")
     for key in "mcwsr":
         assert "blender[99] does not share the GPU" in strike(outsider, key)[0].message
@@ -264,7 +265,7 @@ def test_top_shows_an_ended_program_and_refuses_commands() -> None:
     assert strike(gone, "escape")[0].screen is Screen.MAIN
     typing, _ = strike(seen(), "m", *"1GiB")
     state, requests = strike(with_snapshot(typing, without, 1001.0), "enter")
-    assert (state.message, state.question, requests) == ("python3[4711] has ended.", None, [])
+    assert (state.message, state.unconfirmed, requests) == ("python3[4711] has ended.", None, [])
     asked, _ = strike(seen(), "s")
     state, requests = strike(with_snapshot(asked, without, 1001.0), "y")
     assert (state.message, requests) == ("python3[4711] has ended.", [])

@@ -28,7 +28,7 @@ from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
 def test_keys_are_decoded_the_same_whole_and_byte_by_byte(data: bytes, events: list[Event]) -> None:
     keys = Keys()
     assert keys.feed(data) == events
-    assert not keys.unfinished
+    assert not keys.is_incomplete
     piecewise = Keys()
     found = [event for at in range(len(data)) for event in piecewise.feed(data[at:at + 1])]
     assert found == events
@@ -37,14 +37,14 @@ def test_keys_are_decoded_the_same_whole_and_byte_by_byte(data: bytes, events: l
 def test_escape_byte_is_the_escape_key_after_a_pause() -> None:
     keys = Keys()
     assert keys.feed(b"\x1b") == []
-    assert (keys.unfinished, keys.pause()) == (True, [Key("escape")])
-    assert (keys.unfinished, keys.pause()) == (False, [])
+    assert (keys.is_incomplete, keys.time_out()) == (True, [Key("escape")])
+    assert (keys.is_incomplete, keys.time_out()) == (False, [])
 
 
 @given(st.binary(max_size=40))
 def test_keys_decode_any_bytes_and_recover(data: bytes) -> None:
     keys = Keys()
     keys.feed(data)
-    keys.pause()
-    assert not keys.unfinished
+    keys.time_out()
+    assert not keys.is_incomplete
     assert keys.feed(b"qqqq")[-1:] == [Key("q")]
