@@ -16,9 +16,7 @@ from nvshared.tui.figures import duration, size
 from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, TERMS, gpu_columns, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvshared.control.snapshot import Snapshot, Tenant
+    from nvshared.control.snapshot import Tenant
 
 
 @verb("status")
@@ -147,25 +145,6 @@ def _interval(text: str) -> float:
         f"the interval cannot be {text!r}", f"give seconds from {SHORTEST} to {LONGEST:.0f}")
 
 
-def _print_json(snapshot: "Snapshot") -> None:
-    print(json.dumps(snapshot.as_dict()), flush=True)
-
-
-def _pictures() -> "Callable[[Snapshot], None]":
-    """Returns a function that draws a snapshot below the last, for terminals without cursors."""
-    from nvshared.tui.programs import Dashboard
-    from nvshared.tui.state import Past
-
-    past = Past()
-
-    def picture(snapshot: "Snapshot") -> None:
-        nonlocal past
-        past = past.after(snapshot, time.monotonic())
-        draw(Dashboard(snapshot, past))
-
-    return picture
-
-
 @verb(
     "top",
     argument("-i --interval", "SECONDS", "time between two snapshots (default: 1)",
@@ -189,15 +168,25 @@ def top(options: Options) -> None:
         nvsharectl top -i 0.2  # five times a second
         nvsharectl top --json  # one line of JSON each time, for a program
     """
-    if not options.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if options.json:
+        with Daemon(options.bus) as daemon:
+            while True:                 # until the reader closes the pipe, or Ctrl-C
+                print(json.dumps(daemon.snapshot().as_dict()), flush=True)
+                time.sleep(options.interval)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidArgs("top needs a terminal", "for a single snapshot, use: nvsharectl status")
-    if not options.json and os.environ.get("TERM") not in DUMB:
+    if os.environ.get("TERM") not in DUMB:
         from nvshared.tui.live import watch
 
         watch(options.bus, options.interval)
         return
-    show = _print_json if options.json else _pictures()
+    from nvshared.tui.programs import Dashboard
+    from nvshared.tui.state import Past
+
+    past = Past()
     with Daemon(options.bus) as daemon:
-        while True:                     # until the reader closes the pipe, or Ctrl-C
-            show(daemon.snapshot())
+        while True:                     # until Ctrl-C
+            snapshot = daemon.snapshot()
+            past = past.after(snapshot, time.monotonic())
+            draw(Dashboard(snapshot, past))
             time.sleep(options.interval)

@@ -26,10 +26,9 @@ def fit(text: Text | str, width: int, *, right: bool = False) -> Text:
     line = Text(text) if isinstance(text, str) else text.copy()
     if "\n" in line.plain:
         line = Text(" ", style=line.style).join(line.split("\n"))
-    if line.cell_len > width:
-        line.truncate(max(0, width), overflow="ellipsis")
-    blanks = " " * max(0, width - line.cell_len)
-    return Text.assemble(blanks, line) if right else line.append(blanks)
+    line.overflow = "ellipsis"
+    line.align("right" if right else "left", max(0, width))
+    return line
 
 
 def bar(drawn: Bar, width: int) -> Text:
