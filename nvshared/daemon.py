@@ -260,10 +260,10 @@ def _history(
 ) -> "History | None":
     if config.state_dir is None or config.history is None:
         return None
-    from nvshared.history import History, Keeper
+    from nvshared.history import History, HistoryFile
 
-    keeper = Keeper(config.state_dir, config.history)
-    history = History(keeper, monotonic, timer, time.time)
+    history_file = HistoryFile(config.state_dir, config.history)
+    history = History(history_file, monotonic, timer, time.time)
     stack.callback(history.close)
     for gpu in manager.gpus:
         history.follow(gpu)

@@ -25,7 +25,7 @@ from nvshared.bus.interface import (
 )
 from nvshared.dbus import array, marshalled
 from nvshared.errors import InvalidArgs, NoHistory, NoSuchGPU, NvshareError
-from nvshared.history import Asked, Found, History
+from nvshared.history import History, Query, QueryResult
 from nvshared.machine import peer
 from nvshared.machine.peer import printable
 from nvshared.machine.tenant import Kind
@@ -61,7 +61,7 @@ def _row(tenant: TenantView) -> list[Any]:
     ]
 
 
-def _used(found: Found) -> bytes:
+def _used(found: QueryResult) -> bytes:
     """The marshalled reply of GetHistory, made off the event loop: there may be many rows."""
     rows = [[row.start * SECOND, row.name, row.user, *row.usage, {}] for row in found.rows]
     times = [one * SECOND for one in (found.since, found.until, found.step)]
@@ -429,7 +429,7 @@ class ManagerInterface(TurnSettings):
             raise NoHistory(
                 "no history is kept", "set history and state-dir, see nvshared.conf(5)")
         uid = None if everyone else await caller.get().uid()
-        return await self._history.ask(Asked(
+        return await self._history.ask(Query(
             since_usec // SECOND, -(-until_usec // SECOND), step_usec // SECOND, by,
             self._uuid(gpu), uid, names), _used)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history of usage by tenant: turns, waits, hand-overs, bytes moved, memory and time.
 
-    a client leaves, or a minute is over ─► History ─► Keeper ─► store.py
+    a client leaves, or a minute is over ─► History ─► HistoryFile ─► store.py
                                        usage since    a thread   sqlite3
                                       the last one
 
@@ -32,10 +32,10 @@ from nvshared.history import store
 from nvshared.history.store import (
     MOST,
     OTHERS,
-    Asked,
     Batch,
-    Found,
     Party,
+    Query,
+    QueryResult,
     Row,
     Store,
     add,
@@ -46,57 +46,57 @@ from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import SECOND
 
-__all__ = ["OTHERS", "Asked", "Found", "History", "Keeper", "Row", "Wall"]
+__all__ = ["OTHERS", "History", "HistoryFile", "Query", "QueryResult", "Row", "WallClock"]
 
 logger = logging.getLogger(__name__)
 
 Shaped = TypeVar("Shaped")
-Wall = Callable[[], float]              # seconds since 1970; may be set, and step back
+WallClock = Callable[[], float]         # seconds since 1970; may jump forwards and backwards
 
-FRESH = SECOND                          # for this long after a lookup no clients are sampled
+FRESH = SECOND                          # a query within this time of the last samples no clients
 MINUTE = 60
 SLICE = 50                              # clients sampled until the event loop runs other tasks
-PARTIES = 1024                          # kept apart in one minute on one GPU
-KEPT = 60                               # unwritten minutes at most; the oldest are merged
-ASKING = 4                              # pending lookups for one user at most
+PARTIES = 1024                          # parties in one minute on one GPU; others are summed up
+KEPT = 60                               # unwritten minutes; of more, the oldest are summed up
+MOST_PENDING = 4                        # queries of one user that wait for their results
 
 
-class Keeper:
+class HistoryFile:
     """Writes and reads one history file, in a thread of its own."""
 
     def __init__(self, folder: Path, size: int) -> None:
         """`size`: bytes that the file may have at most."""
         self._store = Store(folder / store.FILE_NAME, size)
         self._thread = ThreadPoolExecutor(1, "history")
-        self._asking: Counter[int | None] = Counter()   # pending lookups by uid; None: of everyone
+        self._pending: Counter[int | None] = Counter()      # queries by uid; None: of all users
         self._last: Future[None] | None = None          # the last write that was submitted
         # Only the thread uses the rest.
-        self._waiting: list[tuple[int, Batch]] = []     # start and batch, not written yet
-        self._trouble = ""                              # why the last write failed
+        self._unwritten: list[tuple[int, Batch]] = []       # start and batch
+        self._write_error = ""          # why the last write failed
 
     @property
     def is_behind(self) -> bool:
         """Whether a batch is not written yet."""
-        return bool(self._waiting) or (self._last is not None and not self._last.done())
+        return bool(self._unwritten) or (self._last is not None and not self._last.done())
 
     def keep(self, start: int, batch: Batch) -> None:
         """Writes the usage of the minute that began at `start`, and earlier unwritten batches."""
         self._last = self._do(partial(self._take, start, batch))
         self._last.add_done_callback(_report)
 
-    async def ask(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
+    async def ask(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
         """Looks up usage. Returns the result of `shape`, which is called in the thread.
 
         Raises InvalidArgs for a query that makes no sense, NoHistory if the file cannot be read.
         """
-        store.demand(asked)
-        if self._asking[asked.uid] >= ASKING:
+        store.validate(query)
+        if self._pending[query.uid] >= MOST_PENDING:
             raise NoHistory("too many ask for the history at once", "try again")
-        self._asking[asked.uid] += 1
+        self._pending[query.uid] += 1
         try:
-            return await asyncio.wrap_future(self._do(partial(self._answer, asked, shape)))
+            return await asyncio.wrap_future(self._do(partial(self._answer, query, shape)))
         finally:
-            self._asking[asked.uid] -= 1
+            self._pending[query.uid] -= 1
 
     def close(self) -> None:
         """Closes the file after earlier writes, and ends the thread."""
@@ -108,48 +108,48 @@ class Keeper:
 
     def _take(self, start: int, batch: Batch) -> None:
         if batch:
-            self._waiting.append((start, batch))
-        while len(self._waiting) > KEPT:
-            (_, older), (start, newer) = self._waiting[:2]
-            self._waiting[:2] = [(start, _together(older, newer))]
+            self._unwritten.append((start, batch))
+        while len(self._unwritten) > KEPT:
+            (_, older), (start, newer) = self._unwritten[:2]
+            self._unwritten[:2] = [(start, _together(older, newer))]
         self._write()
 
     def _write(self) -> None:
         try:
             try:
-                self._store.add(self._waiting)
+                self._store.add(self._unwritten)
             except sqlite3.DatabaseError as error:
                 if not store.is_broken(error):
                     raise
-                self._store.add(self._waiting)      # the broken file was put aside: a new one
+                self._store.add(self._unwritten)    # the broken file was put aside: a new one
         except (sqlite3.Error, OSError) as error:
-            trouble, path = _words(error), self._store.path
-            if trouble != self._trouble:
-                logger.warning("%s is not written, and tried again each minute: %s", path, trouble)
-            self._trouble = trouble
+            reason, path = _words(error), self._store.path
+            if reason != self._write_error:
+                logger.warning("%s is not written, and tried again each minute: %s", path, reason)
+            self._write_error = reason
             self._store.close()
         except Exception:
-            self._waiting = []          # a fault of ours: the batches would fail again
+            self._unwritten = []        # a bug: the batches would fail again
             raise
         else:
-            if self._trouble:
+            if self._write_error:
                 logger.info("%s is written again", self._store.path)
-            self._waiting, self._trouble = [], ""
+            self._unwritten, self._write_error = [], ""
 
-    def _answer(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
+    def _answer(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
         try:
-            if self._waiting:
+            if self._unwritten:
                 self._write()
             with self._store.opened() as file:
-                found = store.find(file, asked)
+                found = store.find(file, query)
         except (sqlite3.Error, OSError) as error:
             raise NoHistory(
                 f"{self._store.path} cannot be read: {_words(error)}") from error
-        return shape(found._replace(missing=self._trouble))
+        return shape(found._replace(missing=self._write_error))
 
 
 def _report(written: "Future[None]") -> None:
-    """Logs a fault of ours in a write: its batches are lost, the thread goes on."""
+    """Logs an unexpected exception of a write: its batches are lost, the thread goes on."""
     if error := written.exception():
         logger.error("the history has a fault", exc_info=error)
 
@@ -168,34 +168,34 @@ def _together(older: Batch, newer: Batch) -> Batch:
 
 
 class History:
-    """The usage of all GPUs, with its minute of the wall clock, in one file."""
+    """Samples the usage of all GPUs' clients, and passes it to the file once a minute."""
 
-    def __init__(self, keeper: Keeper, clock: Clock, timer: Timer, wall: Wall) -> None:
-        self._keeper = keeper
+    def __init__(self, file: HistoryFile, clock: Clock, timer: Timer, wall: WallClock) -> None:
+        self._file = file
         self._clock, self._timer, self._wall = clock, timer, wall
-        self._asked = clock() - FRESH           # time of the last lookup that sampled the clients
+        self._sampled_at = clock() - FRESH      # time of the last query that sampled the clients
         self._clients: dict[int, Client] = {}
-        self._seen: dict[int, Usage] = {}       # by client, at the last sample
-        self._used: Batch = {}
-        self._began = wall()                    # start of the undelivered usage
-        self._disarm: Callable[[], None] | None = None
+        self._last_usage: dict[int, Usage] = {}     # by client, at the last sample
+        self._collected: Batch = {}
+        self._start = wall()                    # time since which _collected has the usage
+        self._cancel_timer: Callable[[], None] | None = None
 
     def follow(self, gpu: GPU) -> None:
         """Records the usage of this GPU from now on."""
         gpu.client_new.connect(self._client_joined)
         gpu.happens.connect(self._event_happens)
 
-    async def ask(self, asked: Asked, shape: Callable[[Found], Shaped]) -> Shaped:
+    async def ask(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
         """Looks up the usage until now. Returns the result of `shape`, which another thread calls.
 
         Raises InvalidArgs, NoHistory.
         """
-        if self._clock() - self._asked >= FRESH:
-            self._asked = self._clock()
+        if self._clock() - self._sampled_at >= FRESH:
+            self._sampled_at = self._clock()
             collected = asyncio.Event()
             self._slice(iter([*self._clients]), collected.set)
             await collected.wait()
-        return await self._keeper.ask(asked, shape)
+        return await self._file.ask(query, shape)
 
     def close(self) -> None:
         """Writes the usage that is not written yet, and closes the file."""
@@ -203,12 +203,12 @@ class History:
         for client in self._clients.values():
             self._sample(client, now)
         self._deliver_all()
-        self._keeper.close()
+        self._file.close()
 
     def _slice(self, clients: Iterator[int], done: Callable[[], None]) -> None:
-        """Samples clients, delivers the usage until now, then calls `done`.
+        """Samples clients, passes the usage until now to the file, then calls `done`.
 
-        It is done in slices, so that a hand-over waits for one slice at most.
+        SLICE clients are sampled at a time: the event loop handles hand-overs in between.
         """
         now, some = self._clock(), [*islice(clients, SLICE)]
         for id in some:
@@ -221,20 +221,20 @@ class History:
             done()
 
     def _deliver_all(self) -> None:
-        began, self._began = self._began, self._wall()
-        if self._used or self._keeper.is_behind:
-            used, self._used = self._used, {}
-            if not 0 <= self._began - began <= 2 * MINUTE:
-                began = self._began     # the clock was set, or there were no clients
-            middle = int((began + self._began) / 2)
+        began, self._start = self._start, self._wall()
+        if self._collected or self._file.is_behind:
+            used, self._collected = self._collected, {}
+            if not 0 <= self._start - began <= 2 * MINUTE:
+                began = self._start     # the clock was set, or there were no clients
+            middle = int((began + self._start) / 2)
             bounded = {card: joined(of_it, PARTIES) for card, of_it in used.items()}
-            self._keeper.keep(middle - middle % MINUTE, bounded)
+            self._file.keep(middle - middle % MINUTE, bounded)
 
     def _client_joined(self, client: Client) -> None:
         self._clients[client.id] = client
-        if self._disarm is None:
-            if not self._used:
-                self._began = self._wall()
+        if self._cancel_timer is None:
+            if not self._collected:
+                self._start = self._wall()
             self._arm()
 
     def _event_happens(self, now: int, event: Event) -> None:
@@ -243,27 +243,27 @@ class History:
             client = self._clients.pop(event.client, None)
             if client is not None:
                 self._sample(client, now)
-                del self._seen[client.id]
+                del self._last_usage[client.id]
 
     def _sample(self, client: Client, now: int) -> None:
-        before = self._seen.get(client.id, Usage())
+        before = self._last_usage.get(client.id, Usage())
         used = client.gpu.scheduler.usage(client.id, now)
-        self._seen[client.id] = used
+        self._last_usage[client.id] = used
         if used != before:
             peer = client.peer
             party = Party(peer.owner, peer.tenants[0].name, client.tenant)
             more = Usage(*(max(0, min(one, MOST)) for one in map(sub, used, before)))
-            add(self._used.setdefault(client.gpu.facts.uuid, {}), party, more)
+            add(self._collected.setdefault(client.gpu.facts.uuid, {}), party, more)
 
     def _arm(self) -> None:
         """Sets the timer to the end of the current minute of the wall clock."""
         left = MINUTE - self._wall() % MINUTE
-        self._disarm = self._timer(self._clock() + int(left * SECOND), self._minute_is_over)
+        self._cancel_timer = self._timer(self._clock() + int(left * SECOND), self._minute_is_over)
 
     def _minute_is_over(self) -> None:
-        self._disarm = None
+        self._cancel_timer = None
         self._slice(iter([*self._clients]), self._go_on)
 
     def _go_on(self) -> None:
-        if (self._clients or self._keeper.is_behind) and self._disarm is None:
+        if (self._clients or self._file.is_behind) and self._cancel_timer is None:
             self._arm()

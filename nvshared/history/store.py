@@ -16,7 +16,7 @@ deletes no data. In each step the number of parties per GPU is limited, the smal
 If the file reaches its maximum size all the same, the oldest minutes are deleted first, then hours.
 
 A query's time is covered by days, then at both ends by hours and by minutes:
-coarse steps are fewer, and keep more parties apart. Where the minutes are deleted, the time is
+coarse steps are fewer, and have more parties. Where the minutes are deleted, the time is
 rounded to hours or days.
 """
 
@@ -35,8 +35,8 @@ from nvshared.scheduler.tenants import Usage
 
 logger = logging.getLogger(__name__)
 
-OTHERS = ""                             # the name of merged users, tenants or parties
-NOBODY = -1                             # the uid of merged users
+OTHERS = ""                             # the name in a sum over several users or tenants
+NOBODY = -1                             # the uid in a sum over several users
 # Maximum of a figure: far above real usage, and sums of a few still fit sqlite's 64-bit integers.
 # Figures need a bound since they include counts that programs report.
 MOST = 1 << 60
@@ -55,7 +55,7 @@ Used = dict[Party, Usage]
 Batch = dict[str, Used]                 # usage by UUID of the GPU
 
 
-class Asked(NamedTuple):
+class Query(NamedTuple):
     """A query. Times in seconds of the wall clock."""
 
     since: int
@@ -76,7 +76,7 @@ class Row(NamedTuple):
     usage: Usage
 
 
-class Found(NamedTuple):
+class QueryResult(NamedTuple):
     """A query's result; `since`, `until` and `step` are rounded to the steps that are kept."""
 
     since: int
@@ -93,13 +93,16 @@ def add(to: Used, party: Party, usage: Usage) -> None:
 
 
 def joined(used: Mapping[Party, Usage], most: int) -> Used:
-    """Merges the smallest parties until `most` are left: by user first, then all together."""
+    """Reduces parties to `most`: those with the least GPU time are summed up.
+
+    First all tenants of a user are summed up, then, if that is not enough, all users.
+    """
     kept = dict(used)
     for wider in (lambda party: party._replace(tenant=OTHERS), lambda _: EVERYBODY):
         if len(kept) <= most:
             return kept
         largest = sorted(kept, key=lambda one: (kept[one].gpu, kept[one].held, one), reverse=True)
-        # One of `most` is the merged party.
+        # One of the `most` parties is the sum.
         before, kept = kept, {}
         for number, party in enumerate(largest):
             add(kept, party if number < most - 1 else wider(party), before[party])
@@ -114,8 +117,8 @@ BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # ERROR: a table or column is missing
 
 
-class Foreign(Exception):
-    """The file exists and cannot be written; its text is the reason."""
+class ForeignFile(Exception):
+    """The existing file cannot be used as a history; the exception's text is the reason."""
 
 
 def is_broken(error: sqlite3.Error) -> bool:
@@ -144,7 +147,8 @@ def number(file: sqlite3.Connection, query: str, *values: object) -> int:
 FILE_NAME = "history.db"
 # By length of a step in seconds: number of steps kept, and of parties in each per GPU.
 STEPS = {60: (2880, 64), 3600: (1488, 256), 86400: (1827, 1024)}
-# Steps that survive when the file is too large: at first, and if that frees too little.
+# By length: steps that remain after old steps are deleted because the file is too large. The second
+# row counts if the first frees too little.
 FEWEST = {60: 60, 3600: 48, 86400: 1}, dict.fromkeys(STEPS, 1)
 LEAST_SIZE = 4 << 20                    # bytes of the file, so that a batch fits into an eighth
 FIELDS = Usage._fields
@@ -208,7 +212,7 @@ class Store:
         if self._open is None:
             try:
                 self._open = self._begin()
-            except Foreign as reason:
+            except ForeignFile as reason:
                 self._put_aside(str(reason))
                 self._open = self._begin()
             self._which = self._there()
@@ -224,13 +228,13 @@ class Store:
     def _begin(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
-            raise Foreign("it is no file")
+            raise ForeignFile("it is no file")
         # Usage is private: only our user may read the file. sqlite gives its journal the same mode.
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except PermissionError as error:
             if self.path.exists():
-                raise Foreign("we may not write to it") from error
+                raise ForeignFile("we may not write to it") from error
             raise
         file = sqlite3.connect(
             self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
@@ -245,7 +249,7 @@ class Store:
         except sqlite3.DatabaseError as error:
             file.close()
             if error.sqlite_errorcode & 0xFF in UNLIKE_OURS:
-                raise Foreign(f"it is broken: {error}") from error
+                raise ForeignFile(f"it is broken: {error}") from error
             raise
         except BaseException:
             file.close()
@@ -253,9 +257,9 @@ class Store:
         return file
 
     def _check(self, file: sqlite3.Connection) -> None:
-        """Raises Foreign for a file that is not ours. Makes tables in an empty file.
+        """Raises ForeignFile unless nvshared made the file. Makes tables in an empty file.
 
-        A file of one page without tables, which a full disk leaves behind, counts as empty, too.
+        A file of one page without tables counts as empty, too: a write to a full disk left it.
         """
         identity = number(file, "PRAGMA application_id")
         if not identity and not number(file, "SELECT count(*) FROM sqlite_schema"):
@@ -267,13 +271,13 @@ class Store:
                 file.execute(f"PRAGMA application_id = {APPLICATION}")
                 file.execute(f"PRAGMA user_version = {VERSION}")
         if number(file, "PRAGMA application_id") != APPLICATION:
-            raise Foreign("another program made it")
+            raise ForeignFile("another program made it")
         if (version := number(file, "PRAGMA user_version")) != VERSION:
-            raise Foreign(f"it is of version {version}, and we know {VERSION}")
+            raise ForeignFile(f"it is of version {version}, and we know {VERSION}")
         file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()     # only our tables answer
         ((answer,),) = file.execute("PRAGMA quick_check(1)").fetchall()
         if answer != "ok":
-            raise Foreign(f"it is broken: {' '.join(answer.split())}")
+            raise ForeignFile(f"it is broken: {' '.join(answer.split())}")
 
     def _put_aside(self, reason: str) -> None:
         """Renames the file, so that people can examine it. Raises OSError."""
@@ -375,44 +379,44 @@ LIMIT {most_rows}
 """
 
 
-def demand(asked: Asked) -> None:
+def validate(query: Query) -> None:
     """Raises InvalidArgs for a query that makes no sense."""
-    if asked.by not in NAMES:
-        raise InvalidArgs(f"the history cannot be shown by {asked.by!r}",
+    if query.by not in NAMES:
+        raise InvalidArgs(f"the history cannot be shown by {query.by!r}",
                           f"give {', '.join(NAMES)}")
-    if not 0 <= asked.since < asked.until <= LATEST:
+    if not 0 <= query.since < query.until <= LATEST:
         raise InvalidArgs("the time that is asked for ends before it begins",
                           "give a later end")
 
 
-def find(file: sqlite3.Connection, asked: Asked) -> Found:
+def find(file: sqlite3.Connection, query: Query) -> QueryResult:
     """Runs a query. Raises InvalidArgs if the result would have too many rows."""
     kept = _kept(file)
-    since, until = _rounded(kept, asked.since, asked.until)
+    since, until = _rounded(kept, query.since, query.until)
     reach = next((one for one in STEPS if kept[one] <= since), min(STEPS))
-    step = -(-asked.step // reach) * reach
+    step = -(-query.step // reach) * reach
     # Only lengths that divide both the step and its start.
     lengths = [one for one in STEPS if not step or step % one == since % one == 0]
     pieces = [*_pieces(kept, sorted(lengths, reverse=True), since, until)]
-    query = _QUERY.format(
-        pieces=", ".join(map(str, pieces)) or "(0, 0, 0)", name=NAMES[asked.by],
+    statement = _QUERY.format(
+        pieces=", ".join(map(str, pieces)) or "(0, 0, 0)", name=NAMES[query.by],
         fields=", ".join(FIELDS), sums=_SUMS, most_rows=MOST_ROWS + 1)
-    rows = file.execute(query, {
-        "since": since, "step": step or until - since, "card": asked.card, "uid": asked.uid,
-        "most": min(asked.most or MOST_NAMES, MOST_NAMES),
+    rows = file.execute(statement, {
+        "since": since, "step": step or until - since, "card": query.card, "uid": query.uid,
+        "most": min(query.most or MOST_NAMES, MOST_NAMES),
     }).fetchall()
     if len(rows) > MOST_ROWS:
         raise InvalidArgs(f"the answer would have more than {MOST_ROWS} lines",
                           "ask for a shorter time, longer steps, or fewer names")
-    by_tenant = asked.by == "tenant"
-    return Found(since, until, step, [
+    by_tenant = query.by == "tenant"
+    return QueryResult(since, until, step, [
         Row(start, name, user if by_tenant else OTHERS, Usage(*sums))
         for start, name, user, *sums in rows
     ])
 
 
 def _kept(file: sqlite3.Connection) -> dict[int, int]:
-    """By length: the time from which on no step was deleted."""
+    """By length of a step: the time since which no step was deleted."""
     dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
     return {length: dropped.get(length, -length) + length for length in STEPS}
 

@@ -16,7 +16,7 @@ from dbus_next.message import Message
 from nvshared.bus import publish
 from nvshared.bus.authority import Caller
 from nvshared.clock import monotonic
-from nvshared.history import History, Keeper
+from nvshared.history import History, HistoryFile
 from nvshared.history.store import Party, Store
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.manager import Manager
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def history(folder: Path, manager: Manager) -> AsyncIterator[History]:
-    history = History(Keeper(folder, 1 << 26), monotonic, a_timer(), time.time)
+    history = History(HistoryFile(folder, 1 << 26), monotonic, a_timer(), time.time)
     for gpu in manager.gpus:
         history.follow(gpu)
     yield history

@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvshared.errors import InvalidArgs
-from nvshared.history import SLICE, History, Keeper
+from nvshared.history import SLICE, History, HistoryFile
 from nvshared.history.store import (
     EVERYBODY,
     MOST,
     MOST_ROWS,
     STEPS,
-    Asked,
     Batch,
     Party,
+    Query,
     Store,
     Used,
-    demand,
     find,
     joined,
+    validate,
 )
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
@@ -79,7 +79,7 @@ def test_joined_history_entries_keep_the_sum_of_usage(parties: Used, most: int) 
             parties[party].gpu for party in lost)
 
 
-class Batches(Keeper):
+class Batches(HistoryFile):
     """Keeps the written batches in memory."""
 
     is_behind = False
@@ -104,11 +104,11 @@ class Machine:
         self.usage: dict[int, Usage] = {}
         monkeypatch.setattr(
             Scripted, "usage", lambda _, client, now: self.usage.get(client, Usage()))
-        self.keeper = Batches()
-        self.batches = self.keeper.batches
+        self.history_file = Batches()
+        self.batches = self.history_file.batches
         manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
         self.gpus = [manager.add(facts, Sample(), gather=False) for facts in (FACTS, OTHER)]
-        self.history = History(self.keeper, self.time.clock, self.time.timer, self.wall)
+        self.history = History(self.history_file, self.time.clock, self.time.timer, self.wall)
         for gpu in self.gpus:
             self.history.follow(gpu)
         self.ids = iter(range(1, 1000))
@@ -147,10 +147,10 @@ def test_history_loses_no_minute_when_the_thread_that_stores_it_lags(machine: Ma
     client = machine.joins(ALICE)
     machine.usage = {client.id: used(1)}
     machine.gpus[0].leave(client)
-    machine.keeper.is_behind = True
+    machine.history_file.is_behind = True
     machine.time.pass_by(180 * SECOND)
     assert [batch for _, batch in machine.batches] == [{UUID: {ALICE: used(1)}}, {}, {}]
-    machine.keeper.is_behind = False
+    machine.history_file.is_behind = False
     machine.time.pass_by(180 * SECOND)
     assert len(machine.batches) == 3
 
@@ -223,10 +223,10 @@ def store(tmp_path: Path) -> Store:
 
 def found(store: Store, since: int, until: int, step: int = 0, by: str = "user", **more: Any
           ) -> list[tuple[int, str, int]]:
-    asked = Asked(since, until, step, by)._replace(**more)
-    demand(asked)
+    query = Query(since, until, step, by)._replace(**more)
+    validate(query)
     with store.opened() as file:
-        return [(row.start, row.name, row.usage.gpu) for row in find(file, asked).rows]
+        return [(row.start, row.name, row.usage.gpu) for row in find(file, query).rows]
 
 
 def test_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
@@ -248,7 +248,7 @@ def test_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
     assert found(store, NOON + 61, NOON + 62) == [(NOON + 60, "alice", 1), (NOON + 60, "bob", 1)]
     assert found(store, NOON + 120, NOON + 600) == []
     with store.opened() as file:
-        rows = find(file, Asked(*whole, 0, "tenant")).rows
+        rows = find(file, Query(*whole, 0, "tenant")).rows
     assert [row.user for row in rows] == ["alice", "bob", "alice"]
 
 
@@ -273,11 +273,11 @@ def test_store_counts_each_moment_of_random_periods_once(
             coarsest = dict(file.execute("SELECT length, start FROM dropped")).get(DAY, 0) + DAY
             for back, minutes, step in questions:
                 since = max(NOON + back * 60, coarsest)
-                asked = Asked(since, since + minutes * 60, step * 60, "user")
-                answer = find(file, asked)
-                assert answer.since <= asked.since < asked.until <= answer.until
-                assert asked.since - answer.since < DAY
-                assert answer.until - asked.until < DAY
+                query = Query(since, since + minutes * 60, step * 60, "user")
+                answer = find(file, query)
+                assert answer.since <= query.since < query.until <= answer.until
+                assert query.since - answer.since < DAY
+                assert answer.until - query.until < DAY
                 sums: Counter[int] = Counter()
                 for minute, gpu in said:
                     at = NOON + minute * 60 - answer.since
@@ -286,19 +286,19 @@ def test_store_counts_each_moment_of_random_periods_once(
                         sums[answer.since + at // whole * whole] += gpu
                 assert {row.start: row.usage.gpu for row in answer.rows} == sums
                 if all(len(said) <= most for most in kept):
-                    assert (answer.since, answer.until) == (asked.since, asked.until)
+                    assert (answer.since, answer.until) == (query.since, query.until)
         store.close()
 
 
-@pytest.mark.parametrize(("asked", "sentence"), [
-    (Asked(5, 5, 0, "user"), "ends before it begins"),
-    (Asked(-1, 5, 0, "user"), "ends before it begins"),
-    (Asked(0, 1 << 62, 0, "user"), "ends before it begins"),
-    (Asked(0, 9, 0, "colour"), "cannot be shown by 'colour'; give user, tenant, gpu"),
+@pytest.mark.parametrize(("query", "sentence"), [
+    (Query(5, 5, 0, "user"), "ends before it begins"),
+    (Query(-1, 5, 0, "user"), "ends before it begins"),
+    (Query(0, 1 << 62, 0, "user"), "ends before it begins"),
+    (Query(0, 9, 0, "colour"), "cannot be shown by 'colour'; give user, tenant, gpu"),
 ])
-def test_history_query_with_invalid_values_is_refused(asked: Asked, sentence: str) -> None:
+def test_history_query_with_invalid_values_is_refused(query: Query, sentence: str) -> None:
     with pytest.raises(InvalidArgs, match=sentence):
-        demand(asked)
+        validate(query)
 
 
 def test_history_query_beyond_the_maximum_number_of_rows_is_refused(

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 
 from nvshared.errors import NoHistory
-from nvshared.history import ASKING, KEPT, Keeper
+from nvshared.history import KEPT, MOST_PENDING, HistoryFile
 from nvshared.history.store import (
     ASIDES,
     FILE_NAME,
     PAGE,
     STEPS,
-    Asked,
     Batch,
-    Found,
     Party,
+    Query,
+    QueryResult,
     Store,
     find,
 )
@@ -54,20 +54,20 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / FILE_NAME
 
 
-def at_once(_keeper: Keeper, task: Callable[[], Any]) -> "Future[Any]":
-    """In place of a keeper's thread: done when this returns."""
+def at_once(_file: HistoryFile, task: Callable[[], Any]) -> "Future[Any]":
+    """Replaces HistoryFile._do: makes the call in the caller's thread."""
     done: Future[Any] = Future()
     done.set_result(task())
     return done
 
 
 @pytest.fixture
-def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HistoryFile]:
     """Whose thread this is."""
-    monkeypatch.setattr(Keeper, "_do", at_once)
-    keeper = Keeper(tmp_path, 0)
-    yield keeper
-    keeper._store.close()
+    monkeypatch.setattr(HistoryFile, "_do", at_once)
+    history = HistoryFile(tmp_path, 0)
+    yield history
+    history._store.close()
 
 
 def seconds(path: Path, length: int = 60) -> int:
@@ -142,13 +142,13 @@ def pipe(path: Path) -> None:
     (pipe, "it is no file"),
 ])
 def test_foreign_history_file_is_put_aside_whole(
-    path: Path, keeper: Keeper, make: Callable[[Path], None], why: str,
+    path: Path, history: HistoryFile, make: Callable[[Path], None], why: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     make(path)
     before = path.read_bytes() if path.is_file() else b""
-    keeper.keep(NOON, MINUTE)
-    keeper.keep(NOON + 60, MINUTE)
+    history.keep(NOON, MINUTE)
+    history.keep(NOON + 60, MINUTE)
     assert seconds(path) == 2
     aside = path.with_name(f"{FILE_NAME}.aside-1")
     assert aside.exists()
@@ -158,33 +158,34 @@ def test_foreign_history_file_is_put_aside_whole(
     path.unlink()
     make(path)
     caplog.clear()
-    keeper.keep(NOON + 120, MINUTE)
+    history.keep(NOON + 120, MINUTE)
     assert path.with_name(f"{FILE_NAME}.aside-2").exists()
     assert aside.exists()
 
 
 def test_history_files_put_aside_are_bounded(
-    path: Path, keeper: Keeper, caplog: pytest.LogCaptureFixture
+    path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(ASIDES + 2):
         text(path)
-        keeper.keep(NOON, MINUTE)
-        keeper._store.close()
+        history.keep(NOON, MINUTE)
+        history._store.close()
     assert len(list(path.parent.glob("*.aside-[0-9]"))) == ASIDES
     assert caplog.messages[-1].endswith(
         "it is broken: file is not a database; 9 have been put aside already, take some away")
     assert len(caplog.messages) == ASIDES + 1
     path.with_name(f"{FILE_NAME}.aside-2").unlink()
-    keeper.keep(NOON, MINUTE)
+    history.keep(NOON, MINUTE)
     assert seconds(path) == 3
 
 
 def test_unwritable_history_file_is_put_aside(
-    path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The write error is simulated, as root may write to any file."""
-    keeper.keep(NOON, MINUTE)
-    keeper._store.close()
+    history.keep(NOON, MINUTE)
+    history._store.close()
     allowed, roots = os.open, path.stat().st_ino
 
     def opened(name: Path, *rest: int) -> int:
@@ -193,39 +194,40 @@ def test_unwritable_history_file_is_put_aside(
         return allowed(name, *rest)
 
     monkeypatch.setattr("nvshared.history.store.os.open", opened)
-    keeper.keep(NOON + 60, MINUTE)
+    history.keep(NOON + 60, MINUTE)
     monkeypatch.undo()
     assert seconds(path) == seconds(path.with_name(f"{FILE_NAME}.aside-1")) == 1
     assert caplog.messages[0].endswith("and a new history begun: we may not write to it")
 
 
-def test_history_file_that_breaks_in_use_is_put_aside(path: Path, keeper: Keeper) -> None:
+def test_history_file_that_breaks_in_use_is_put_aside(path: Path, history: HistoryFile) -> None:
     for number in range(30):
-        keeper.keep(NOON + 60 * number, MINUTE)
+        history.keep(NOON + 60 * number, MINUTE)
     whole = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\x5a" * (whole - 4096))
-    keeper._store._open.execute("PRAGMA cache_size = 0")      # type: ignore[union-attr]
+    history._store._open.execute("PRAGMA cache_size = 0")      # type: ignore[union-attr]
     for number in range(30, 40):
-        keeper.keep(NOON + 60 * number, MINUTE)
+        history.keep(NOON + 60 * number, MINUTE)
     assert path.with_name(f"{FILE_NAME}.aside-1").stat().st_size == whole
     assert seconds(path) == 10
 
 
-def test_removed_history_file_is_replaced_by_a_new_file(path: Path, keeper: Keeper) -> None:
-    keeper.keep(NOON, MINUTE)
+def test_removed_history_file_is_replaced_by_a_new_file(path: Path, history: HistoryFile) -> None:
+    history.keep(NOON, MINUTE)
     path.rename(path.with_name("kept elsewhere"))
-    keeper.keep(NOON + 60, MINUTE)
+    history.keep(NOON + 60, MINUTE)
     assert seconds(path) == 1
     assert seconds(path.with_name("kept elsewhere")) == 1
 
 
-def test_keeper_on_a_full_disk_loses_no_usage_of_the_last_hour(
-    path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
+    path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    keeper.keep(NOON, MINUTE)
+    history.keep(NOON, MINUTE)
     add = Store.add
 
     def full(_self: Store, _batches: object) -> None:
@@ -233,48 +235,48 @@ def test_keeper_on_a_full_disk_loses_no_usage_of_the_last_hour(
 
     monkeypatch.setattr(Store, "add", full)
     for number in range(1, 3 * KEPT):
-        keeper.keep(NOON + 60 * number, MINUTE)
-    assert len(keeper._waiting) == KEPT
-    found = keeper._answer(Asked(NOON, NOON + 86400, 0, "user"), lambda found: found)
+        history.keep(NOON + 60 * number, MINUTE)
+    assert len(history._unwritten) == KEPT
+    found = history._answer(Query(NOON, NOON + 86400, 0, "user"), lambda found: found)
     assert found.missing == "database or disk is full"
     monkeypatch.setattr(Store, "add", add)
-    keeper.keep(NOON + 60 * 3 * KEPT, MINUTE)
+    history.keep(NOON + 60 * 3 * KEPT, MINUTE)
     assert seconds(path) == 3 * KEPT + 1
     assert caplog.messages == [
         f"{path} is not written, and tried again each minute: database or disk is full",
         f"{path} is written again"]
-    assert not keeper.is_behind
+    assert not history.is_behind
 
 
-def test_keeper_writes_waiting_minutes_in_a_minute_without_usage(
-    path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+def test_history_writes_unwritten_minutes_in_a_minute_without_usage(
+    path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as full:
         def add(_self: Store, _batches: object) -> None:
             raise sqlite3.OperationalError("database or disk is full")
 
         full.setattr(Store, "add", add)
-        keeper.keep(NOON, MINUTE)
-        behind = [keeper.is_behind]
-    keeper.keep(NOON + 60, {})
-    assert [*behind, keeper.is_behind] == [True, False]
+        history.keep(NOON, MINUTE)
+        behind = [history.is_behind]
+    history.keep(NOON + 60, {})
+    assert [*behind, history.is_behind] == [True, False]
     assert seconds(path) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")
 @pytest.mark.parametrize("began", [True, False])
-def test_history_survives_a_really_full_disk(tmp_path: Path, began: bool) -> None:
+def test_history_survives_a_full_file_system(tmp_path: Path, began: bool) -> None:
     """A small one, in a mount namespace of its own. The history may not even have begun."""
     program = textwrap.dedent(f"""
         import sys
         from pathlib import Path
-        from nvshared.history import Keeper
+        from nvshared.history import HistoryFile
         from tests.unit.test_history_file import MINUTE, NOON, at_once, seconds
-        Keeper._do = at_once
+        HistoryFile._do = at_once
         folder = Path({str(tmp_path)!r})
-        keeper = Keeper(folder, 0)
+        history = HistoryFile(folder, 0)
         if {began}:
-            keeper.keep(NOON, MINUTE)
+            history.keep(NOON, MINUTE)
         waste = folder / "waste"
         with waste.open("wb", buffering=0) as file:
             try:
@@ -284,16 +286,16 @@ def test_history_survives_a_really_full_disk(tmp_path: Path, began: bool) -> Non
                 pass
             if not {began}:             # room to begin, and no more
                 file.truncate(file.tell() - 8192)
-                keeper.keep(NOON, MINUTE)
+                history.keep(NOON, MINUTE)
         for number in range(1, 20):
-            keeper.keep(NOON + 3600 * number, MINUTE)
-        assert keeper._waiting, "there was room"
+            history.keep(NOON + 3600 * number, MINUTE)
+        assert history._unwritten, "there was room"
         assert not {began} or seconds(folder / "history.db") < 20
         waste.unlink()
-        keeper.keep(NOON + 3600 * 20, MINUTE)
-        assert not keeper._waiting, keeper._trouble
+        history.keep(NOON + 3600 * 20, MINUTE)
+        assert not history._unwritten, history._write_error
         assert not list(folder.glob("*.aside*"))
-        with keeper._store.opened() as file:
+        with history._store.opened() as file:
             assert file.execute("PRAGMA auto_vacuum").fetchone() == (2,)
         print(seconds(folder / "history.db"))
     """)
@@ -306,34 +308,34 @@ def test_history_survives_a_really_full_disk(tmp_path: Path, began: bool) -> Non
     assert (ended.returncode, ended.stdout) == (0, "21\n"), ended.stderr
 
 
-def test_keeper_keeps_usage_until_the_folder_can_be_made(
+def test_history_keeps_usage_until_the_folder_can_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Keeper, "_do", at_once)
+    monkeypatch.setattr(HistoryFile, "_do", at_once)
     state = tmp_path / "state"
     state.write_text("in the way")
-    keeper = Keeper(state, 0)
+    history = HistoryFile(state, 0)
     for number in range(3):
-        keeper.keep(NOON + number * 60, MINUTE)
+        history.keep(NOON + number * 60, MINUTE)
     with pytest.raises(NoHistory) as refused:
-        keeper._answer(Asked(NOON, NOON + 60, 0, "user"), lambda found: found)
+        history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
     (line,), answer = caplog.messages, str(refused.value)
     assert line == (
         f"{state}/{FILE_NAME} is not written, and tried again each minute: File exists")
     assert answer == f"{state}/{FILE_NAME} cannot be read: File exists"
     state.unlink()
-    keeper.keep(NOON + 180, MINUTE)
-    keeper._store.close()
+    history.keep(NOON + 180, MINUTE)
+    history._store.close()
     assert seconds(state / FILE_NAME) == 4
 
 
-def test_keeper_loses_one_minute_at_an_unexpected_exception(
+def test_history_loses_one_minute_at_an_unexpected_exception(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keeper = Keeper(tmp_path, 0)
-    keeper.keep(NOON, {UUID: {Party(1, "\udc00", "user:x"): used(1)}})
-    keeper.keep(NOON + 60, MINUTE)
-    keeper.close()
+    history = HistoryFile(tmp_path, 0)
+    history.keep(NOON, {UUID: {Party(1, "\udc00", "user:x"): used(1)}})
+    history.keep(NOON + 60, MINUTE)
+    history.close()
     assert seconds(tmp_path / FILE_NAME) == 1
     assert [record.message for record in caplog.records] == ["the history has a fault"]
 
@@ -352,7 +354,7 @@ def test_full_history_drops_its_oldest_rows(path: Path) -> None:
     with store.opened() as file:
         first, last, count = file.execute(
             "SELECT min(start), max(start), count(*) FROM step WHERE length = 60").fetchone()
-        found = find(file, Asked(NOON, NOON + 60 * minutes, 0, "gpu"))
+        found = find(file, Query(NOON, NOON + 60 * minutes, 0, "gpu"))
     assert last == NOON + 60 * (minutes - 1)
     assert first == last - 60 * (count - 1) > NOON
     # The hours have it all.
@@ -433,25 +435,25 @@ def test_interrupted_write_of_the_history_is_rolled_back(path: Path) -> None:
     assert not list(path.parent.glob("*.aside*"))
 
 
-async def test_keeper_bounds_open_questions_of_a_single_user(
+async def test_history_bounds_pending_queries_of_each_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks: list[tuple[Future[Found], Callable[[], Found]]] = []
+    tasks: list[tuple[Future[QueryResult], Callable[[], QueryResult]]] = []
 
-    def later(_keeper: Keeper, task: Callable[[], Found]) -> "Future[Found]":
+    def later(_file: HistoryFile, task: Callable[[], QueryResult]) -> "Future[QueryResult]":
         tasks.append((Future(), task))
         return tasks[-1][0]
 
-    monkeypatch.setattr(Keeper, "_do", later)
-    keeper = Keeper(tmp_path, 0)
+    monkeypatch.setattr(HistoryFile, "_do", later)
+    history = HistoryFile(tmp_path, 0)
 
-    def ask(uid: int) -> asyncio.Task[Found]:
-        asked = Asked(NOON, NOON + 60, 0, "user", uid=uid)
-        return asyncio.create_task(keeper.ask(asked, lambda found: found))
+    def ask(uid: int) -> asyncio.Task[QueryResult]:
+        query = Query(NOON, NOON + 60, 0, "user", uid=uid)
+        return asyncio.create_task(history.ask(query, lambda found: found))
 
-    asking = [ask(1) for _ in range(ASKING + 3)] + [ask(2)]
+    asking = [ask(1) for _ in range(MOST_PENDING + 3)] + [ask(2)]
     refused, waiting = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-    assert (len(refused), len(waiting)) == (3, ASKING + 1)
+    assert (len(refused), len(waiting)) == (3, MOST_PENDING + 1)
     for one in refused:
         with pytest.raises(NoHistory, match="too many ask for the history at once; try again"):
             one.result()
@@ -461,5 +463,5 @@ async def test_keeper_bounds_open_questions_of_a_single_user(
         if done.set_running_or_notify_cancel():
             done.set_result(task())
     await asyncio.wait(waiting)
-    assert [one.result().rows for one in waiting if not one.cancelled()] == [[]] * ASKING
-    keeper._store.close()
+    assert [one.result().rows for one in waiting if not one.cancelled()] == [[]] * MOST_PENDING
+    history._store.close()
