@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the sections of conformance.txt, whose head explains its format.
+
+    python3 -m libhook.tests.simulator.conformance [SECTION...]     asks the driver of this machine
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from itertools import zip_longest
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LIBHOOK = HERE.parents[1]
+KERNELS = LIBHOOK / "demo" / "kernels.ptx"
+QUESTION = re.compile(r"( *)(.*) => (.*)")
+HANDLER = "_handler"
+
+
+def read_sections() -> dict[str, list[str]]:
+    """The lines of each run: one run of a section without columns, else one for each name."""
+    runs: dict[str, list[str]] = {}
+    text = re.sub(r"^#.*\n", "", (HERE / "conformance.txt").read_text(), flags=re.MULTILINE)
+    for section in re.split(r"^\[", text, flags=re.MULTILINE)[1:]:
+        head, *lines = section.rstrip().splitlines()
+        name, _, columns = head.removesuffix("]").partition(":")
+        for column, names in enumerate(columns.split("|")):
+            for one in names.split(",") if columns else [""]:
+                run = "_".join(filter(None, (name, one.strip())))
+                runs[run] = [in_column(line, column, one.strip()) for line in lines]
+    return runs
+
+
+def in_column(line: str, column: int, name: str) -> str:
+    """A line of a section as the run `name` has it: with its own answer only."""
+    if question := QUESTION.fullmatch(line):
+        answers = question[3].split(" | ")
+        return f"{question[1]}{question[2]} => {answers[column if len(answers) > 1 else 0]}"
+    return line.replace("COLUMN", name)
+
+
+def questions(run: str) -> list[str]:
+    """The questions of a run with their answers, in the order in which they are asked."""
+    runs = read_sections()
+    return [line.strip() for line in runs[run] + runs.get(run + HANDLER, [])
+            if QUESTION.fullmatch(line)]
+
+
+def in_c(line: str) -> str:
+    """A line of a section as C code; what a question prints follows from its recorded answer."""
+    if question := QUESTION.fullmatch(line):
+        prints = "print_number" if re.fullmatch(r"-?\d+", question[3]) else "print_result"
+        return f"{question[1]}{prints}({question[2]});"
+    return line
+
+
+def build(folder: Path, *flags: str) -> Path:
+    """Compiles all runs to one program in `folder`."""
+    runs, program = read_sections(), folder / "conformance"
+    names = " ".join(f"SECTION({run})" for run in runs)
+    source = [f"#define SECTIONS {names}", '#include "conformance.h"']
+    for run, lines in runs.items():
+        source += [f"static void {run}(void)", "{", *map(in_c, lines), "}"]
+    subprocess.run(
+        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread",
+         f"-I{LIBHOOK / 'include'}", f"-I{HERE}", f'-DKERNELS_PTX="{KERNELS}"', "-x", "c", "-",
+         "-x", "none", "-o", program, *flags],
+        input="\n".join(source) + "\n", text=True, check=True)
+    return program
+
+
+def ask(program: Path, run: str, environment: Mapping[str, str] | None = None) -> list[str]:
+    """The questions of a run with the answers of the driver that the program finds."""
+    done = subprocess.run(
+        [program, run], env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    answers = done.stdout.splitlines()
+    if done.returncode != 0:
+        answers.append(f"ended by signal {-done.returncode}" if done.returncode < 0
+                       else f"exit code {done.returncode}")
+    expressions = [line.partition(" => ")[0] for line in questions(run)]
+    return [" => ".join(pair) for pair in zip_longest(expressions, answers, fillvalue="missing")]
+
+
+def main() -> int:
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        program = build(Path(folder), "-lcuda")
+        for run in sys.argv[1:] or [run for run in read_sections() if not run.endswith(HANDLER)]:
+            for recorded, answered in zip_longest(questions(run), ask(program, run)):
+                if recorded != answered:
+                    wrong += 1
+                    print(f"{run}: recorded {recorded}\n{'':{len(run)}}  answered {answered}")
+    return min(wrong, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
