@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which share of small errors in the product the tests notice.
 
-    python -m bench.mutate --count 60 --seed 1 --tree ../clone
+    python -m bench.mutate --count 60 --seed 1 --jobs 8
 
-Changes one place of the product in a clone (a comparison, an operator, a condition, a number, a
-call), builds, runs the tests of that place's room, and puts the place back; again for each of the
-places that the seed draws. Prints a line for each and the share that a test noticed. A change that
-does not compile is not counted, and another is drawn.
+Changes one place of the product in a copy of the tree (a comparison, an operator, a condition, a
+number, a call), builds, runs the tests of that place's room, and restores the file; again for each
+of the places that the seed draws, in as many copies at a time as --jobs says. Prints a line for
+each and the share that a test noticed. A change that does not compile is not counted, and another
+is drawn. Tests that fail in the unchanged tree are left out.
 
 ROOMS has the tests of each room: what a developer runs for it, as CONTRIBUTING.md says, and not all
 of `make test`.
@@ -15,13 +16,20 @@ of `make test`.
 import argparse
 import ast
 import io
+import os
 import random
 import re
+import shutil
 import subprocess
+import sys
+import tempfile
 import tokenize
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
 
 # Paths of the product, by their beginning, and globs of the tests. The first row that fits counts.
 OTHER = ("tests/unit/test_[a-r]*.py", "tests/unit/test_s[ahtuy]*.py", "tests/unit/test_t[a-n]*.py")
@@ -65,6 +73,7 @@ SWAPPED = {
     "true": "false", "false": "true",
 }
 PATIENCE = 120                          # seconds that one test may take; a hang is noticed
+UNUSED = (".git", ".venv", ".mypy_cache", ".ruff_cache", ".hypothesis")     # not copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,27 +174,32 @@ def tests(tree: Path, path: str) -> list[str]:
     return sorted(found, key=lambda name: (stem not in name, name.startswith("tests/integ"), name))
 
 
-def failing(tree: Path, tests: list[str], prefix: list[str]) -> str:
-    """The first test that fails; "" if none does."""
+def failures(
+    tree: Path, tests: list[str], left_out: list[str], options: list[str], prefix: list[str],
+) -> list[str]:
+    """The tests, or files of tests, that fail in a tree; pytest's exit if it names none."""
     done = subprocess.run(
-        [*prefix, tree / ".venv/bin/python", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
-         f"--timeout={PATIENCE}", *tests],
-        cwd=tree, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode == 0:
-        return ""
+        [*prefix, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         f"--timeout={PATIENCE}", f"--basetemp={tree.parent / f'{tree.name}t'}", *options,
+         *(f"--deselect={test}" for test in left_out), *tests],
+        cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if done.returncode in (0, 5):       # 5: no test is left
+        return []
     if done.returncode == 4:            # of usage
         raise RuntimeError(done.stderr)
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return failed[1] if failed else f"pytest ends with {done.returncode}"
+    return (re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+            or [f"pytest ends with {done.returncode}"])
 
 
-def noticing(tree: Path, mutation: Mutation, prefix: list[str]) -> str | None:
+def noticing(clone: Path, mutation: Mutation, left_out: list[str], prefix: list[str]) -> str | None:
     """The test that fails, "" if none does, or None if the change does not compile.
 
     A test that fails once and passes alone afterwards has not noticed the change.
     """
-    path = tree / mutation.path
+    path = clone / mutation.path
     text = path.read_text()
+    build = ["make", "-s", "-C", "libhook", "all"]
     try:
         path.write_text(mutation.applied(text))
         if path.suffix == ".py":
@@ -193,21 +207,19 @@ def noticing(tree: Path, mutation: Mutation, prefix: list[str]) -> str | None:
                 compile(path.read_text(), mutation.path, "exec")
             except SyntaxError:
                 return None
-        elif subprocess.run(["make", "-s", "-C", "libhook", "all"], cwd=tree,
-                            capture_output=True, check=False).returncode:
+        elif subprocess.run(build, cwd=clone, capture_output=True, check=False).returncode:
             return None
-        for _ in range(2):
-            test = failing(tree, tests(tree, mutation.path), prefix)
-            if not ("::" in test and not failing(tree, [test], prefix)):
-                break
-        else:
-            test = ""
+        names = tests(clone, mutation.path)
+        passing = list(left_out)
+        while failed := failures(clone, names, passing, ["-x"], prefix):
+            if "::" not in failed[0] or failures(clone, failed[:1], [], [], prefix):
+                return failed[0]
+            passing.append(failed[0])
+        return ""
     finally:
         path.write_text(text)
         if path.suffix == ".c":
-            subprocess.run(["make", "-s", "-C", "libhook", "all"], cwd=tree, check=True,
-                           stdout=subprocess.DEVNULL)
-    return test
+            subprocess.run(build, cwd=clone, check=True, stdout=subprocess.DEVNULL)
 
 
 def main() -> None:
@@ -215,29 +227,58 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tree", type=Path, default=Path(), help="a built clone with .venv")
+    parser.add_argument("--jobs", type=int, default=1, help="copies of the tree in use at a time")
+    parser.add_argument("--tree", type=Path, default=Path(), help="a built tree")
     parser.add_argument("--list", action="store_true", help="print the changes alone")
     parser.add_argument("--prefix", default="", help="a command that runs the tests: nice -n 10")
     options = parser.parse_args()
     tree = options.tree.resolve()
+    prefix = options.prefix.split()
     found = mutations(tree)
     random.Random(options.seed).shuffle(found)
     if options.list:
-        for one in found[:options.count]:
-            print(one.description((tree / one.path).read_text()))
+        for mutation in found[:options.count]:
+            print(mutation.description((tree / mutation.path).read_text()))
         return
-    noticed = counted = 0
-    for one in found:
-        if counted == options.count:
-            break
-        description = one.description((tree / one.path).read_text())
-        test = noticing(tree, one, options.prefix.split())
-        if test is None:
-            continue
-        counted += 1
-        noticed += bool(test)
-        print(f"{'noticed' if test else 'MISSED '} {description}  {test}", flush=True)
-    print(f"{noticed} of {counted} noticed ({100 * noticed // max(counted, 1)} %)")
+    with (tempfile.TemporaryDirectory(prefix="m") as name,
+          ThreadPoolExecutor(options.jobs) as workers):
+        folder = Path(name)             # a short path: sockets lie below it
+        folder.chmod(0o755)             # some tests run programs as another user
+        shutil.copytree(tree, folder / "0", symlinks=True, ignore=shutil.ignore_patterns(*UNUSED))
+        names = sorted({test for mutation in found[:2 * options.count]
+                        for test in tests(tree, mutation.path)})
+        left_out = failures(folder / "0", names, [], ["-n", str(options.jobs)], prefix)
+        for test in left_out:
+            print(f"left out: {test} fails in the unchanged tree", flush=True)
+        clones: SimpleQueue[Path] = SimpleQueue()
+        for number in range(options.jobs):
+            clones.put(folder / str(number))
+            if number:
+                shutil.copytree(folder / "0", folder / str(number), symlinks=True)
+        drawn = iter(found)
+        lock = Lock()
+
+        def next_one() -> Mutation | None:
+            with lock:
+                return next(drawn, None)
+
+        def work(_: int) -> bool | None:
+            clone = clones.get()
+            try:
+                while mutation := next_one():
+                    test = noticing(clone, mutation, left_out, prefix)
+                    if test is not None:
+                        place = mutation.description((tree / mutation.path).read_text())
+                        print(f"{'noticed' if test else 'MISSED '} {place}  {test}", flush=True)
+                        return bool(test)
+                return None
+            finally:
+                clones.put(clone)
+
+        results = [result for result in workers.map(work, range(options.count))
+                   if result is not None]
+    print(f"{sum(results)} of {len(results)} noticed"
+          f" ({100 * sum(results) // max(len(results), 1)} %)")
 
 
 if __name__ == "__main__":
