@@ -18,18 +18,18 @@ def contender(client: int, **changed: Any) -> Contender:
     return Contender(client, "a", 100, 50 * GIB, 0.0, PRICE, ("b",))._replace(**changed)
 
 
-def test_choose_moves_a_client_whose_expected_wait_exceeds_the_price() -> None:
+def test_balance_moves_a_client_whose_expected_wait_exceeds_the_cost_of_a_move() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     _, choice = choose(states, [contender(1, wait=3.0 * SECOND)], {}, 0)
     assert choice == Choice(1, "b", 3.0 * SECOND, PRICE)
 
 
-def test_choose_leaves_a_client_whose_expected_wait_is_shorter_than_the_move() -> None:
+def test_balance_leaves_a_client_whose_expected_wait_is_shorter_than_a_move() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     assert choose(states, [contender(1, wait=1.0 * SECOND)], {}, 0)[1] is None
 
 
-def test_choose_moves_a_client_once_its_short_waits_have_cost_as_much_as_the_move() -> None:
+def test_balance_moves_a_client_once_its_short_waits_add_up_to_the_cost_of_a_move() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     lost: dict[int, float] = {}
     looks = 0
@@ -42,7 +42,7 @@ def test_choose_moves_a_client_once_its_short_waits_have_cost_as_much_as_the_mov
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 
 
-def test_choose_resets_the_lost_time_when_no_other_card_is_better() -> None:
+def test_balance_resets_the_sum_of_waits_when_no_other_card_is_better() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     lost, _ = choose(states, [contender(1)], {}, SECOND)
     assert lost == {1: SECOND}
@@ -52,7 +52,7 @@ def test_choose_resets_the_lost_time_when_no_other_card_is_better() -> None:
 
 @pytest.mark.parametrize(("here", "there", "moves"), [
     (300, 100, True), (200, 100, False), (300, 200, False), (400, 200, True), (200, 0, True)])
-def test_choose_moves_only_to_a_card_where_the_client_gets_more_of_the_time(
+def test_balance_moves_a_client_only_to_a_card_that_gives_it_more_time(
     here: int, there: int, moves: bool,
 ) -> None:
     states = {"a": CardState(here, 80 * GIB), "b": CardState(there, 80 * GIB)}
@@ -60,26 +60,26 @@ def test_choose_moves_only_to_a_card_where_the_client_gets_more_of_the_time(
     assert (choice is not None) is moves
 
 
-def test_choose_leaves_a_client_that_is_too_large_for_the_other_card() -> None:
+def test_balance_leaves_a_client_that_is_too_large_for_the_other_card() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": CardState(0, 40 * GIB)}
     assert choose(states, [contender(1, wait=inf)], {}, 0) == ({}, None)
 
 
-def test_choose_moves_a_client_that_can_never_run_where_it_is() -> None:
+def test_balance_moves_a_client_that_does_not_fit_its_card() -> None:
     states = {"a": CardState(100, 40 * GIB), "b": CardState(300, 80 * GIB)}
     _, choice = choose(states, [contender(1, wait=inf)], {}, 0)
     assert choice is not None
     assert choice.lost == inf
 
 
-def test_choose_skips_clients_without_an_allowed_card_or_without_a_wait() -> None:
+def test_balance_skips_clients_without_an_allowed_card_or_without_a_wait() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     stuck = contender(1, wait=1000.0 * SECOND, cards=())
     running = contender(2, wait=None)
     assert choose(states, [stuck, running], {2: 1000.0 * SECOND}, 0)[1] is None
 
 
-def test_choose_takes_the_client_that_gains_most_and_the_card_with_the_least_load() -> None:
+def test_balance_moves_the_client_that_gains_most_to_the_card_with_the_least_load() -> None:
     states = {"a": CardState(400, 80 * GIB), "b": CardState(100, 80 * GIB), "c": EMPTY}
     _, choice = choose(states, [
         contender(1, wait=9.0 * SECOND, cards=("b", "c")),
@@ -89,7 +89,7 @@ def test_choose_takes_the_client_that_gains_most_and_the_card_with_the_least_loa
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_choose_does_not_oscillate_for_random_loads_and_weights(seed: int) -> None:
+def test_balance_does_not_oscillate_for_random_loads_and_weights(seed: int) -> None:
     """Where no client comes or ends, moves come to an end; each is worth it for its client."""
     random = Random(seed)
     cards = ["a", "b", "c"]

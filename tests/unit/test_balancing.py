@@ -56,7 +56,7 @@ def chosen(manager: Manager, time: Time) -> list[int]:
     return [] if choice is None else [choice.client]
 
 
-def test_balancing_chooses_the_waiting_client(manager: Manager, time: Time) -> None:
+def test_balancing_moves_the_client_that_waits(manager: Manager, time: Time) -> None:
     _, waiting = join(manager), join(manager)
     assert chosen(manager, time) == [waiting.id]
 
@@ -66,7 +66,7 @@ def test_balancing_chooses_the_waiting_client(manager: Manager, time: Time) -> N
     ("waiting", "unparkable", "checkpoint: operation not supported (801)"),
     ("waiting", "tries", 1_000_000),    # each of which makes a move dearer
 ])
-def test_balancing_off_busy_refused_or_too_dear_chooses_no_client(
+def test_balancing_moves_no_client_when_off_busy_refused_or_too_expensive(
     manager: Manager, time: Time, part: str, attribute: str, value: object
 ) -> None:
     join(manager)
@@ -75,7 +75,7 @@ def test_balancing_off_busy_refused_or_too_dear_chooses_no_client(
     assert chosen(manager, time) == []
 
 
-def test_balancing_chooses_no_client_when_all_clients_fit_together(
+def test_balancing_moves_no_client_when_all_clients_fit_together(
     manager: Manager, time: Time
 ) -> None:
     join(manager, size=GIB)
@@ -110,7 +110,7 @@ def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
 
 
 @pytest.mark.parametrize(("used", "moves"), [(1.0, False), (0.05, True)])
-def test_balancing_takes_load_of_a_card_without_a_queue_from_nvml(
+def test_balancing_reads_the_load_of_a_card_without_a_queue_from_nvml(
     manager: Manager, time: Time, used: float, moves: bool,
 ) -> None:
     join(manager)
@@ -120,7 +120,7 @@ def test_balancing_takes_load_of_a_card_without_a_queue_from_nvml(
     assert bool(chosen(manager, time)) is moves
 
 
-def test_balancing_chooses_no_card_where_the_tenants_memory_limit_leaves_too_little(
+def test_balancing_avoids_a_card_on_which_the_tenants_memory_limit_leaves_too_little(
     manager: Manager, time: Time,
 ) -> None:
     manager.tenancy.set("user:root", {"memory-limit": 41 * GIB})

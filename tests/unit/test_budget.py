@@ -17,7 +17,7 @@ BYTES = st.integers(0, 1 << 42)
 
 
 @given(st.integers(0, 1 << 45), st.lists(st.tuples(BYTES, st.booleans()), min_size=1, max_size=8))
-def test_host_budget_covers_each_cards_needs_and_promises_no_byte_twice(
+def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
     whole: int, cards: list[tuple[int, bool]]
 ) -> None:
     budget = SharedBudget(whole)
@@ -35,7 +35,7 @@ def test_host_budget_covers_each_cards_needs_and_promises_no_byte_twice(
 
 
 @given(st.integers(0, 1 << 42), st.integers(0, 1000))
-def test_least_host_is_the_smallest_budget_that_covers_the_bytes_after_its_margin(
+def test_least_host_is_the_smallest_budget_that_covers_the_bytes_and_its_margin(
     beyond: int, clients: int
 ) -> None:
     host = least_host(beyond, clients)
@@ -59,7 +59,7 @@ def test_host_budget_of_four_cards_serves_ten_notebooks_on_one() -> None:
         site.program(size=20 * GIB)
 
 
-def test_host_budget_leaves_other_cards_their_needs() -> None:
+def test_host_budget_leaves_other_cards_enough_for_their_clients() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)       # of which 43 do not fit
@@ -98,7 +98,7 @@ def test_commit_limit_includes_host_memory_that_other_cards_do_not_need() -> Non
     assert site.grows(asks, asks.limits.most - 2 * GIB)
 
 
-def test_unused_commit_is_called_back_when_the_host_budget_is_used_up() -> None:
+def test_unused_commit_is_reclaimed_when_the_host_budget_is_used_up() -> None:
     site = Site(2, CARD, WHOLE)
     frees = site.program(size=100 * GIB)
     frees.free(10 * GIB)                # and keeps a commit of 100 without a request
@@ -109,7 +109,7 @@ def test_unused_commit_is_called_back_when_the_host_budget_is_used_up() -> None:
     assert frees.limits.commit < 20 * GIB
 
 
-def test_commit_is_granted_when_calling_back_is_enough() -> None:
+def test_commit_is_granted_when_reclaimed_unused_commit_is_enough() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 115 * GIB)      # takes all but a few GiB
@@ -118,7 +118,7 @@ def test_commit_is_granted_when_calling_back_is_enough() -> None:
     assert site.grows(site.program(), 130 * GIB)
 
 
-def test_commit_that_is_refused_changes_no_part_of_the_budget() -> None:
+def test_refused_commit_leaves_the_host_budget_unchanged() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(size=130 * GIB)
     site.program(1, 130 * GIB)
@@ -138,7 +138,7 @@ def test_host_budget_counts_memory_of_a_joining_program_at_once() -> None:
     assert site.parts[0] > 83 * GIB
 
 
-def test_host_budget_counts_a_smaller_capacity_at_once() -> None:
+def test_host_budget_follows_a_smaller_card_capacity_at_once() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(size=130 * GIB)
     for _ in range(2):                  # samples of outside memory
@@ -148,7 +148,7 @@ def test_host_budget_counts_a_smaller_capacity_at_once() -> None:
     assert site.parts[0] > 83 * GIB
 
 
-def test_reload_with_a_smaller_budget_leaves_a_card_its_needs() -> None:
+def test_reload_with_a_smaller_host_budget_leaves_each_card_enough_for_its_clients() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):
         site.program(1, 90 * GIB)
@@ -170,7 +170,7 @@ def test_host_budget_of_a_single_card_is_the_whole_budget() -> None:
     assert site.parts == [WHOLE]
 
 
-def test_reload_changes_the_budget_of_a_single_card() -> None:
+def test_reload_changes_the_host_budget_of_a_single_card() -> None:
     site = Site(1, CARD, WHOLE)
     site.program(size=130 * GIB)
     asks = site.program()
@@ -180,7 +180,7 @@ def test_reload_changes_the_budget_of_a_single_card() -> None:
     assert site.grows(asks, 120 * GIB)
 
 
-def test_commit_request_while_other_cards_gather_is_answered_after_gathering() -> None:
+def test_commit_request_is_answered_after_clients_of_other_cards_have_reconnected() -> None:
     site = Site(2, CARD, WHOLE, gather=True)
     site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
     asks = site.program()
@@ -193,7 +193,7 @@ def test_commit_request_while_other_cards_gather_is_answered_after_gathering() -
     assert asks.answers == {1: True}
 
 
-def test_commit_request_waits_until_the_last_card_has_gathered() -> None:
+def test_commit_request_waits_until_clients_of_the_last_card_have_reconnected() -> None:
     site = Site(2, CARD, WHOLE, gather=True)
     site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
     asks = site.program()

@@ -27,7 +27,7 @@ def test_configured_capacity_is_the_maximum_and_the_size_offered_to_clients() ->
     assert card.offered == 16 * GIB
 
 
-def test_outside_use_rises_after_two_samples_and_falls_after_one() -> None:
+def test_memory_of_other_processes_rises_after_two_samples_and_falls_after_one() -> None:
     card = Capacity(64 * GIB)
     card.sampled(1 * GIB, 0)
     assert card.outside == 1 * GIB
@@ -39,7 +39,7 @@ def test_outside_use_rises_after_two_samples_and_falls_after_one() -> None:
     assert card.outside == 2 * GIB
 
 
-def test_outside_use_does_not_rise_while_memory_of_clients_grows() -> None:
+def test_memory_of_other_processes_does_not_rise_while_memory_of_clients_grows() -> None:
     card = Capacity(64 * GIB)
     card.sampled(1 * GIB, 0)
     for held in range(0, 20 * GIB, GIB):
@@ -77,7 +77,7 @@ def test_capacity_counts_contexts_older_than_the_daemon_once() -> None:
     assert card.bytes == reserved == 64 * GIB - 11 * CONTEXT
 
 
-def test_capacity_subtracts_outside_use_from_the_first_sample() -> None:
+def test_capacity_subtracts_memory_of_other_processes_from_the_first_sample() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
     card.joined(1)
     card.sampled(20 * GIB, 0)
@@ -93,7 +93,7 @@ def test_capacity_stays_between_zero_and_the_cards_memory(samples: list[tuple[in
         assert 0 <= card.bytes <= 8 * GIB
 
 
-def test_capacity_grows_by_the_memory_of_an_outside_process_that_becomes_a_client() -> None:
+def test_capacity_grows_by_the_memory_of_a_process_that_becomes_a_client() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
     card.sampled(20 * GIB, 0)
     before = card.bytes

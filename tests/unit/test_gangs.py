@@ -235,7 +235,7 @@ def test_gang_with_missing_ranks_waits_for_them(machine: Machine) -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_with_missing_ranks_runs_once_the_daemon_is_about_to_end(machine: Machine) -> None:
+def test_gang_with_missing_ranks_runs_once_the_daemon_is_set_to_drain(machine: Machine) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
     machine.advance(SECOND)
@@ -249,7 +249,7 @@ def test_gang_with_missing_ranks_runs_after_the_maximum_wait(machine: Machine) -
     finish(machine, one, limit=32 * SECOND)
 
 
-def test_gang_with_ranks_far_apart_is_stopped_without_reopening(machine: Machine) -> None:
+def test_gang_of_ranks_at_different_steps_stops_without_reopening_a_gate(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.ranks[0].depth = 40
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
@@ -375,7 +375,7 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens(machine
     assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2
 
 
-def test_granted_gang_yields_once_to_a_late_claim(machine: Machine) -> None:
+def test_gang_that_was_granted_the_cards_yields_once_to_a_late_claim(machine: Machine) -> None:
     runs = machine.program(1, 11, 3 * GIB, POD)
     runs.compute(30 * SECOND)
     machine.advance(MILLISECOND)
@@ -397,7 +397,7 @@ def test_granted_gang_yields_once_to_a_late_claim(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(8, 400))
-def test_gangs_in_random_worlds_all_finish(seed: int) -> None:
+def test_gangs_in_random_configurations_all_finish(seed: int) -> None:
     """Gangs and others come, compute, are suspended, stopped and killed, and cards shrink and grow.
 
     Then all that is left ends.
@@ -524,7 +524,7 @@ def test_event_on_a_card_reviews_only_gangs_with_a_member_on_that_card(
     assert len(asked) == 2
 
 
-def test_gang_of_many_clients_is_opened_by_one_event_per_card(machine: Machine) -> None:
+def test_gang_of_many_clients_runs_after_one_event_per_card(machine: Machine) -> None:
     events: list[Ganged] = []
     for gpu in machine.gpus:
         gpu.happens.connect(

@@ -61,7 +61,9 @@ def manager(time: Time) -> Manager:
     return made
 
 
-def test_gathering_waits_for_a_client_with_a_late_hello(manager: Manager, time: Time) -> None:
+def test_restarted_daemon_waits_for_a_client_whose_hello_is_late(
+    manager: Manager, time: Time
+) -> None:
     drains, waits = Program(manager), Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + SECOND // 2)
@@ -73,7 +75,9 @@ def test_gathering_waits_for_a_client_with_a_late_hello(manager: Manager, time: 
     assert manager.gpus[0].state == "turns"
 
 
-def test_gathering_ends_when_the_missing_client_disconnects(manager: Manager, time: Time) -> None:
+def test_restarted_daemon_stops_waiting_when_the_missing_client_disconnects(
+    manager: Manager, time: Time
+) -> None:
     dies, waits = Program(manager), Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + SECOND // 2)
@@ -82,7 +86,7 @@ def test_gathering_ends_when_the_missing_client_disconnects(manager: Manager, ti
     assert Type.LOAD in waits.order_types
 
 
-def test_gathering_ends_after_the_patience_for_a_silent_client(
+def test_restarted_daemon_waits_for_a_silent_client_only_a_bounded_time(
     manager: Manager, time: Time
 ) -> None:
     Program(manager)
@@ -92,7 +96,7 @@ def test_gathering_ends_after_the_patience_for_a_silent_client(
     assert Type.LOAD in waits.order_types
 
 
-def test_gathering_ends_at_its_time_when_all_clients_sent_hello(
+def test_restarted_daemon_schedules_after_a_fixed_time_when_all_clients_sent_hello(
     manager: Manager, time: Time
 ) -> None:
     waits = Program(manager)

@@ -97,7 +97,7 @@ def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_ord
     assert list(gpu.clients) == [2]
 
 
-def test_client_that_left_is_announced_once_and_gets_no_orders(gpu: GPU) -> None:
+def test_disconnected_client_is_signalled_once_and_gets_no_orders(gpu: GPU) -> None:
     link = Noted()
     client = joined(gpu, 1, link)
     gone: list[Client] = []
@@ -126,7 +126,7 @@ def test_gpu_logs_a_failing_signal_listener_and_goes_on(
     assert "the bus is gone" in caplog.text
 
 
-def test_gpu_sends_orders_before_signals(gpu: GPU) -> None:
+def test_gpu_sends_the_orders_of_an_event_before_other_signals(gpu: GPU) -> None:
     link = Noted()
     joined(gpu, 1, link)
     ordered: list[bool] = []
@@ -142,7 +142,7 @@ def test_gpu_sends_orders_before_signals(gpu: GPU) -> None:
     assert ordered == [True] * 4
 
 
-def test_gpu_emits_changed_after_the_orders_of_an_event(gpu: GPU) -> None:
+def test_gpu_sends_the_orders_of_an_event_before_the_signal_changed(gpu: GPU) -> None:
     link = Noted()
     joined(gpu, 1, link)
     ordered: list[bool] = []

@@ -187,7 +187,7 @@ def test_saved_overrides_apply_from_the_start(
     assert manager.add(FACTS, Sample(), gather=True).settings.tq is None
 
 
-def test_outside_use_counts_at_the_start_unless_the_daemon_gathers_clients(
+def test_memory_of_other_processes_counts_at_the_start_unless_clients_are_expected_back(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = Time()

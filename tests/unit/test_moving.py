@@ -48,7 +48,7 @@ class QuietHook:
         """As Parkable.resume_on."""
 
 
-def test_pacing_pauses_for_longer_with_each_failure_up_to_a_minute(
+def test_helper_pauses_grow_with_each_failure_up_to_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []
@@ -70,7 +70,7 @@ def test_pacing_pauses_for_longer_with_each_failure_up_to_a_minute(
     assert pauses == [2, 4, 8, 16, 32, 60, 60]
 
 
-def test_pacing_bounds_simultaneous_calls_of_helpers() -> None:
+def test_helper_calls_at_the_same_time_are_bounded() -> None:
     most: list[int] = []
 
     async def ask_many() -> None:
@@ -167,7 +167,7 @@ async def test_park_fails_once_the_card_is_lost_during_the_eviction() -> None:
 
 
 @pytest.mark.parametrize("step", ["sample", "host memory"])
-async def test_park_of_a_client_that_ends_meanwhile_fails_as_it_has_ended(
+async def test_park_fails_when_the_client_ends_during_the_park(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     async with parking() as (_, client, one):
@@ -259,7 +259,7 @@ async def test_repeated_helper_failure_is_logged_once_until_a_success(
         assert len(errors()) == 2
 
 
-async def test_program_that_the_driver_refuses_to_checkpoint_is_a_warning(
+async def test_refusal_of_the_driver_to_checkpoint_is_logged_as_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     refused = Answer("running", (Step("checkpoint", 801, 0, "operation not supported"),))
@@ -310,7 +310,7 @@ async def test_move_to_a_card_of_another_kind_or_the_own_card_is_refused_with_th
 @pytest.mark.parametrize(("answer", "reason"), [
     (Answer("none"), "as under MPS"), (Answer("locked"), "for the driver its process is locked"),
 ])
-async def test_process_whose_state_the_driver_does_not_save_is_not_evicted(
+async def test_process_that_the_driver_cannot_checkpoint_is_not_evicted(
     answer: Answer, reason: str
 ) -> None:
     async with parking(answer) as (_, client, one):

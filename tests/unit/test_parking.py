@@ -42,7 +42,7 @@ def test_unknown_reply_to_park_is_a_protocol_error() -> None:
         hook.handle_parked(answer(1, 99))
 
 
-def test_held_order_of_a_lost_connection_has_its_descriptor_closed() -> None:
+def test_delayed_order_of_a_lost_connection_has_its_descriptor_closed() -> None:
     parked = ParkedHook(lambda _, __: None)
     parked.take_over()
     read, write = os.pipe()

@@ -49,7 +49,9 @@ def passes(loop: Loop, done: list[str]) -> list[list[str]]:
         found.append(done[before:])
 
 
-def test_rotation_runs_work_within_the_time_slice_immediately(loop: Loop, done: list[str]) -> None:
+def test_rotation_of_users_runs_work_within_the_time_slice_immediately(
+    loop: Loop, done: list[str]
+) -> None:
     rotation = Rotation(loop)
     for number in range(10):
         assert rotation.offer(number % 2, work(loop, done, str(number), MOMENT / 20))
@@ -57,7 +59,9 @@ def test_rotation_runs_work_within_the_time_slice_immediately(loop: Loop, done: 
     assert passes(loop, done) == []
 
 
-def test_rotation_renews_the_time_slice_as_time_passes(loop: Loop, done: list[str]) -> None:
+def test_rotation_of_users_renews_the_time_slice_as_time_passes(
+    loop: Loop, done: list[str]
+) -> None:
     rotation = Rotation(loop)
     for number in range(10):
         assert rotation.offer(1, work(loop, done, str(number), MOMENT * 0.6))
@@ -65,7 +69,7 @@ def test_rotation_renews_the_time_slice_as_time_passes(loop: Loop, done: list[st
     assert passes(loop, done) == []
 
 
-def test_rotation_alternates_between_users_once_the_time_slice_is_used(
+def test_rotation_of_users_alternates_once_the_time_slice_is_used(
     loop: Loop, done: list[str]
 ) -> None:
     rotation = Rotation(loop)
@@ -80,7 +84,7 @@ def test_rotation_alternates_between_users_once_the_time_slice_is_used(
     ]
 
 
-def test_rotation_serves_other_users_before_further_work_of_a_user(
+def test_rotation_of_users_serves_other_users_before_further_work_of_a_user(
     loop: Loop, done: list[str]
 ) -> None:
     rotation = Rotation(loop)
@@ -96,7 +100,9 @@ def test_rotation_serves_other_users_before_further_work_of_a_user(
     assert passes(loop, done) == [["loud"], ["low"], ["loud"], ["loud"]]
 
 
-def test_rotation_serves_the_next_user_after_work_raises(loop: Loop, done: list[str]) -> None:
+def test_rotation_of_users_serves_the_next_user_after_work_raises(
+    loop: Loop, done: list[str]
+) -> None:
     failures: list[str] = []
     loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
     rotation = Rotation(loop)
@@ -113,7 +119,7 @@ def test_rotation_serves_the_next_user_after_work_raises(loop: Loop, done: list[
     assert passes(loop, done) == [["next"]]
 
 
-def test_rotation_that_is_closed_drops_waiting_work(loop: Loop, done: list[str]) -> None:
+def test_rotation_of_users_drops_waiting_work_when_closed(loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     rotation.offer(0, work(loop, done, "at once", 2 * MOMENT))
     rotation.offer(1, work(loop, done, "late", MOMENT))

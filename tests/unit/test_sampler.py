@@ -129,7 +129,7 @@ def test_card_with_an_unanswered_query_is_not_queried_again(bench: Bench) -> Non
     assert len(bench.open) == 1
 
 
-def test_memory_of_clients_does_not_count_as_outside(bench: Bench) -> None:
+def test_memory_of_clients_does_not_count_as_memory_of_other_processes(bench: Bench) -> None:
     joined(bench.gpu, 1, Noted(), Memory(resident=5 * GIB, pinned=GIB))
     bench.time.pass_by(SECOND)
     bench.answer(7 * GIB)

@@ -102,7 +102,7 @@ def at_rest(talk: Talk) -> list[Action]:
     return talk.stopped(B, wants=False)
 
 
-def test_writeback_of_an_idle_client_follows_half_a_second_after_the_stop() -> None:
+def test_writeback_of_an_idle_client_begins_half_a_second_after_the_stop() -> None:
     talk = talking()
     (runs_sent,) = one_is_away(talk)
     assert isinstance(runs_sent, Run)
@@ -122,7 +122,7 @@ def test_writeback_of_an_idle_client_follows_half_a_second_after_the_stop() -> N
     assert not writebacks(talk.wait(100))
 
 
-def test_writeback_that_is_done_leaves_only_an_evict_for_the_next_client() -> None:
+def test_hand_over_after_a_completed_writeback_needs_only_an_evict() -> None:
     talk = talking()
     at_rest(talk)
     (order,) = writebacks(talk.wait(1))
@@ -133,7 +133,7 @@ def test_writeback_that_is_done_leaves_only_an_evict_for_the_next_client() -> No
     assert A in talk.granted or runs(talk.obey(said)) == [A]
 
 
-def test_writeback_is_cut_short_when_the_client_wants_the_card() -> None:
+def test_writeback_is_cancelled_when_the_client_wants_the_card() -> None:
     talk = talking()
     at_rest(talk)
     (order,) = writebacks(talk.wait(1))
@@ -147,7 +147,7 @@ def test_writeback_is_cut_short_when_the_client_wants_the_card() -> None:
     assert not runs(said)
 
 
-def test_writeback_is_cut_short_in_the_round_that_stops_a_holder() -> None:
+def test_writeback_is_cancelled_in_the_round_that_stops_a_holder() -> None:
     talk = talking()
     at_rest(talk)
     talk.run(C, 5)
@@ -158,7 +158,7 @@ def test_writeback_is_cut_short_in_the_round_that_stops_a_holder() -> None:
     assert not talk.wait(0)
 
 
-def test_writeback_is_ordered_step_by_step() -> None:
+def test_writeback_is_ordered_in_steps_of_bounded_size() -> None:
     talk = talking(step=8)
     at_rest(talk)
     orders, ready = writebacks(talk.wait(1)), []
@@ -201,7 +201,7 @@ def test_writeback_is_not_ordered_when_all_clients_fit() -> None:
     assert not writebacks(talk.wait(10))
 
 
-def test_writeback_begins_with_the_client_that_is_idle_longest() -> None:
+def test_writeback_begins_with_the_longest_idle_client() -> None:
     talk = talking()
     talk.run(A, 50)
     talk.run(B, 30)
@@ -244,7 +244,7 @@ def test_writeback_leaves_half_of_the_free_host_memory() -> None:
     assert order.host - preallocations(talk.said)[-1].host == left // 2
 
 
-def test_writeback_is_cut_short_when_its_client_is_suspended() -> None:
+def test_writeback_is_cancelled_when_its_client_is_suspended() -> None:
     talk = talking()
     at_rest(talk)
     (order,) = writebacks(talk.wait(1))
@@ -255,7 +255,7 @@ def test_writeback_is_cut_short_when_its_client_is_suspended() -> None:
 
 
 @pytest.mark.parametrize("outward", [True, False])
-def test_writeback_yields_to_a_program_that_copies_to_the_host(outward: bool) -> None:
+def test_writeback_is_cancelled_while_a_program_copies_to_the_host(outward: bool) -> None:
     talk = talking()
     talk.run(A, 60)
     talk.run(B, 60)
@@ -278,7 +278,7 @@ def made(actions: list[Action]) -> list[tuple[int, int]]:
     return [(order.client, order.host // GIB) for order in preallocations(actions)]
 
 
-def test_preallocate_covers_the_coming_eviction_of_a_running_client() -> None:
+def test_preallocation_covers_the_expected_eviction_of_a_running_client() -> None:
     talk = talking()
     talk.run(A, 60)
     # B is not there yet, and would lack 20 GiB; that it does not want to run does not matter.
@@ -291,7 +291,7 @@ def test_preallocate_covers_the_coming_eviction_of_a_running_client() -> None:
     assert made(talk.obey(talk.stopped(A))) == [(B, 20)]
 
 
-def test_preallocate_is_not_ordered_when_all_fit_or_turned_off() -> None:
+def test_preallocation_is_not_ordered_when_all_clients_fit_or_when_off() -> None:
     talk = talking()
     talk.run(A, 60)
     talk.run(B, 40)
@@ -303,7 +303,7 @@ def test_preallocate_is_not_ordered_when_all_fit_or_turned_off() -> None:
     assert not preallocations(talk.said)
 
 
-def test_preallocate_omits_memory_that_clients_without_a_turn_give() -> None:
+def test_preallocation_omits_memory_that_clients_without_a_turn_free() -> None:
     talk = talking()
     talk.run(A, 50)
     talk.run(B, 50)
@@ -321,7 +321,7 @@ def test_preallocate_omits_memory_that_clients_without_a_turn_give() -> None:
     assert not preallocations(talk.run(C, 90))
 
 
-def test_preallocate_proceeds_in_steps_up_to_half_of_free_host_memory() -> None:
+def test_preallocation_proceeds_in_steps_up_to_half_of_free_host_memory() -> None:
     talk = talking(step=8)
     talk.run(A, 60)
     assert made(talk.join(B, 60)) == [(A, 8)]
@@ -336,7 +336,7 @@ def test_preallocate_proceeds_in_steps_up_to_half_of_free_host_memory() -> None:
     assert not preallocations(talk.changed(A, host=12))
 
 
-def test_preallocate_takes_at_most_half_of_the_free_memory_of_a_domain() -> None:
+def test_preallocation_takes_at_most_half_of_the_free_memory_of_a_control_group() -> None:
     domains = Domains()
     domains.set_limit("box", 62 * GIB)
     talk = talking(domains=domains)
@@ -364,7 +364,7 @@ def test_preallocated_host_memory_counts_until_the_next_move() -> None:
     assert talk.scheduler.snapshot().host_free <= 100 * GIB - talk.memory[A].host
 
 
-def test_load_keeps_host_memory_of_an_open_preallocation() -> None:
+def test_load_keeps_host_memory_of_a_preallocation_in_progress() -> None:
     talk = talking()
     talk.run(A, 60)
     (order,) = preallocations(talk.join(B, 60))
@@ -431,14 +431,14 @@ def on_its_way(talk: Talk) -> int:
     raise AssertionError("nothing moves ahead")
 
 
-def test_prefetch_of_regular_clients_loads_all_memory_before_they_want_a_turn() -> None:
+def test_prefetch_loads_all_memory_of_regular_clients_before_they_want_a_turn() -> None:
     assert sum(by_turns(regular(), 10)[12:]) == 0
     without = regular()
     without.tell(SettingsChanged(replace(without.settings, prefetch=False)))
     assert sum(by_turns(without, 10)[12:]) > 0
 
 
-def test_prefetch_stops_moving_memory_when_no_client_wants_a_turn() -> None:
+def test_prefetch_stops_when_no_client_wants_a_turn_any_more() -> None:
     talk = regular()
     by_turns(talk, 6)
     pause(talk, 10)
@@ -455,14 +455,14 @@ def test_prefetch_skips_clients_that_wanted_a_single_turn() -> None:
     assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
 
 
-def test_prefetch_is_cut_short_when_another_client_asks() -> None:
+def test_prefetch_is_cancelled_when_another_client_wants_a_turn() -> None:
     talk = regular(step=2)
     coming = on_its_way(talk)
     (order,) = early(talk)
     assert yields(talk.want(AFTER[coming])) == [order.client]
 
 
-def test_prefetch_continues_when_the_prefetched_client_wants_its_turn() -> None:
+def test_prefetch_continues_when_the_prefetched_client_wants_a_turn() -> None:
     talk = regular(step=2)
     coming = on_its_way(talk)
     while not isinstance((order := early(talk)[0]), Load):
@@ -474,7 +474,7 @@ def test_prefetch_continues_when_the_prefetched_client_wants_its_turn() -> None:
     assert coming in talk.granted
 
 
-def test_prefetch_stops_evicting_a_client_that_wants_its_turn() -> None:
+def test_prefetch_stops_evicting_a_client_that_wants_a_turn() -> None:
     talk = regular(step=2)
     on_its_way(talk)
     (order,) = early(talk)
@@ -490,7 +490,7 @@ def test_prefetch_is_not_ordered_while_a_client_runs() -> None:
     assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
 
 
-def test_prefetch_that_is_turned_off_is_cut_short() -> None:
+def test_prefetch_is_cancelled_when_turned_off() -> None:
     talk = regular(step=2)
     on_its_way(talk)
     (order,) = early(talk)
@@ -500,7 +500,7 @@ def test_prefetch_that_is_turned_off_is_cut_short() -> None:
     assert loads(talk.wait(10)) == []
 
 
-def test_evict_without_known_pauses_takes_the_client_idle_longest() -> None:
+def test_evict_without_known_pauses_chooses_the_longest_idle_client() -> None:
     talk = programs((30, 30, 60))
     ask(talk, A)
     ask(talk, B)
@@ -510,7 +510,7 @@ def test_evict_without_known_pauses_takes_the_client_idle_longest() -> None:
     assert missing(talk, B) == 0
 
 
-def test_evict_ahead_takes_the_client_whose_pause_exceeds_its_earlier_ones() -> None:
+def test_evict_chooses_the_client_idle_for_longer_than_its_usual_pauses() -> None:
     talk = programs((40, 40, 20, 60))
     for _ in range(6):                  # A every second, B every 20
         for _ in range(20):
@@ -527,7 +527,7 @@ def test_evict_ahead_takes_the_client_whose_pause_exceeds_its_earlier_ones() -> 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_evict_takes_the_least_frequently_used_client_when_pauses_are_random(seed: int) -> None:
+def test_evict_chooses_the_least_frequently_used_client_when_pauses_are_random(seed: int) -> None:
     talk, chance = programs((45, 45, 45)), random.Random(seed)
     came = {A: 0.0, B: 0.0, C: 0.0}
     for _ in range(200):
@@ -559,7 +559,7 @@ def answered(talk: Talk, actions: list[Action], rounds: int) -> list[Action]:
     return list(waiting)
 
 
-def test_running_client_reports_copies_only_while_others_wait() -> None:
+def test_running_client_is_asked_to_report_copies_only_while_others_wait() -> None:
     talk = three()
     assert not any(action.report_copies for action in talk.said if isinstance(action, Run))
     runs_sent = [action for action in talk.want(2) if isinstance(action, Run)]
@@ -568,7 +568,7 @@ def test_running_client_reports_copies_only_while_others_wait() -> None:
     assert [(action.client, action.report_copies) for action in runs_sent] == [(1, False)]
 
 
-def test_load_for_the_head_waits_while_a_program_copies_to_the_card() -> None:
+def test_load_for_the_queue_head_waits_while_a_program_copies_to_the_card() -> None:
     talk = three()
     under_way = answered(talk, talk.want(2), 1)
     assert {type(order) for order in under_way} == {Evict, Load}
@@ -589,7 +589,7 @@ def test_load_for_the_head_waits_while_a_program_copies_to_the_card() -> None:
     assert talk.memory[2].resident == talk.memory[2].allocated
 
 
-def test_evict_for_the_head_waits_while_a_program_copies_to_the_host() -> None:
+def test_evict_for_the_queue_head_waits_while_a_program_copies_to_the_host() -> None:
     talk = three()
     under_way = talk.want(2)
     evictions = [order for order in under_way if isinstance(order, Evict)]
@@ -604,7 +604,7 @@ def test_evict_for_the_head_waits_while_a_program_copies_to_the_host() -> None:
     assert evicts(talk.copying(1))
 
 
-def test_evict_cut_short_before_any_move_is_no_failure() -> None:
+def test_evict_cancelled_before_any_move_is_no_failure() -> None:
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
     talk.copying(1, outward=True)
@@ -613,7 +613,7 @@ def test_evict_cut_short_before_any_move_is_no_failure() -> None:
     assert {client for client, _ in evicts(talk.copying(1))} == {3}
 
 
-def test_evict_that_ended_without_yield_is_a_failure() -> None:
+def test_evict_that_freed_too_little_is_a_failure_unless_it_yielded() -> None:
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
     for order in evictions:
@@ -635,7 +635,7 @@ def test_hand_over_to_the_next_client_is_not_delayed_by_copies_of_the_last_holde
     assert yields(talk.copying(1, inward=True, outward=True)) == []
 
 
-def test_load_for_the_head_goes_on_in_the_last_part_of_a_turn() -> None:
+def test_load_for_the_queue_head_continues_in_the_last_part_of_a_turn() -> None:
     talk = three(size=30)
     (load,) = (order for order in talk.want(2) if isinstance(order, Load))
     assert yields(talk.copying(1, inward=True)) == [2]
@@ -649,7 +649,7 @@ def test_load_for_the_head_goes_on_in_the_last_part_of_a_turn() -> None:
     assert yields(talk.said[before:]) == []
 
 
-def test_program_that_copies_all_the_time_has_the_bus_alone_half_of_the_time() -> None:
+def test_program_that_copies_all_the_time_delays_moves_at_most_half_of_the_time() -> None:
     talk = three()
     (load,) = (order for order in talk.want(2) if isinstance(order, Load))
     said = talk.copying(1, inward=True)
@@ -672,7 +672,7 @@ def test_program_that_copies_all_the_time_has_the_bus_alone_half_of_the_time() -
     assert len(changes) < 20 * 12       # a handful of orders in a second
 
 
-def test_bus_sharing_that_is_turned_off_orders_no_yield() -> None:
+def test_yield_is_not_ordered_when_bus_sharing_is_off() -> None:
     talk = three(bus_sharing=False)
     actions = talk.want(2)
     assert not any(action.report_copies for action in actions if isinstance(action, Run))

@@ -118,7 +118,7 @@ def test_busy_turns_begin_when_both_clients_are_busy_for_long() -> None:
     assert pair.tick() == []
 
 
-def test_turns_of_busy_programs_that_fit_end_when_one_pauses_within_its_turn() -> None:
+def test_busy_turns_end_when_a_client_pauses_within_its_turn() -> None:
     pair = Pair(3)
     holder = pair.one_runs()
     pair.busy(holder, gaps=True)
@@ -126,7 +126,7 @@ def test_turns_of_busy_programs_that_fit_end_when_one_pauses_within_its_turn() -
     assert not pair.takes_turns()
 
 
-def test_pause_before_busy_turns_resume_doubles_with_each_gap() -> None:
+def test_busy_turns_resume_after_a_delay_that_doubles_with_each_reported_gap() -> None:
     pair = Pair()
     holder = pair.one_runs()
     for rest in (2, 4, 8, 16, 32, 64, 64):
@@ -206,7 +206,7 @@ def test_busy_turns_end_when_a_member_drains_for_long() -> None:
     assert not pair.takes_turns()
 
 
-def test_busy_turns_go_on_when_the_first_drain_is_long() -> None:
+def test_busy_turns_continue_when_only_the_first_drain_is_long() -> None:
     pair = Pair()
     (first,) = (a.client for a in pair.take_turns() if isinstance(a, Stop))
     pair.now += 20 * turns.BUSY_DRAIN_MOST
@@ -230,7 +230,7 @@ def test_busy_turns_end_when_another_client_wants_the_card() -> None:
     assert not pair.takes_turns()             # it is not busy
 
 
-def test_busy_turns_begin_once_an_idle_holder_is_stopped() -> None:
+def test_busy_turns_of_two_clients_begin_once_an_idle_third_client_is_stopped() -> None:
     pair = Pair(3)
     pair.busy(ONE)
     asked = [a for a in pair.busy(TWO) if isinstance(a, Run)]
@@ -247,7 +247,7 @@ def test_busy_turns_begin_once_an_idle_holder_is_stopped() -> None:
     assert not pair.takes_turns()
 
 
-def test_idle_holder_is_not_stopped_while_another_client_is_not_busy() -> None:
+def test_idle_holder_is_not_stopped_for_busy_turns_while_another_client_is_not_busy() -> None:
     pair = Pair(4)
     pair.busy(ONE)
     pair.busy(TWO)
@@ -275,7 +275,7 @@ def test_busy_turns_end_when_a_drain_does_not_end() -> None:
     lambda talk: TermsChanged(TWO, Terms(suspended=True)),
 ])
 @pytest.mark.parametrize("before", [False, True])
-def test_busy_turns_do_not_begin_under_excluded_terms_or_modes(
+def test_busy_turns_do_not_begin_for_clients_with_limits_priorities_or_modes_that_exclude_them(
         change: Callable[[Pair], Event], before: bool) -> None:
     pair = Pair()
     if before:

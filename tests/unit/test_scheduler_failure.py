@@ -64,7 +64,7 @@ def test_failed_evict_of_the_only_victim_is_repeated_after_a_second() -> None:
     assert evicts(talk.wait(0.001)) == [(1, 70)]
 
 
-def test_evict_tries_spare_host_memory_once() -> None:
+def test_evict_is_retried_once_with_spare_host_memory() -> None:
     talk = Talk(host=30)
     talk.join(1, 100, 100)
     talk.changed(1, host=20)
@@ -76,7 +76,7 @@ def test_evict_tries_spare_host_memory_once() -> None:
     assert again.host == 30 * GIB       # all of its own may be of no use
 
 
-def test_load_that_lacks_driver_memory_evicts_more_of_other_clients() -> None:
+def test_load_that_fails_for_lack_of_card_memory_evicts_more_of_other_clients() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 40)
@@ -106,7 +106,7 @@ def test_failed_load_is_repeated_after_growing_pauses() -> None:
     assert runs(talk.loaded(load)) == [1]
 
 
-def test_chosen_client_without_room_goes_to_the_end_of_the_queue() -> None:
+def test_chosen_client_that_cannot_get_memory_goes_to_the_end_of_the_queue() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
@@ -143,7 +143,7 @@ def test_client_that_ignores_an_evict_is_reported_and_others_run() -> None:
     assert [a for a in talk.wait(100) if isinstance(a, Stuck)] == []
 
 
-def test_evict_takes_another_client_when_the_victim_does_not_reply() -> None:
+def test_evict_chooses_another_client_when_the_victim_does_not_reply() -> None:
     """Both clients are idle, and one process is stopped with Ctrl-Z."""
     talk = Talk()
     talk.join(1, 40, 40)
@@ -216,7 +216,7 @@ def test_unresponsive_client_is_chosen_only_after_a_reply() -> None:
     assert runs(talk.obey(talk.stopped(2))) == [1]
 
 
-def test_record_of_a_disconnected_client_is_ignored() -> None:
+def test_message_of_a_disconnected_client_is_ignored() -> None:
     talk = Talk()
     talk.run(1, 50)
     memory = talk.memory[1]
@@ -284,7 +284,7 @@ def test_simultaneous_evicts_count_as_a_single_ignored_evict() -> None:
     assert not [a for a in talk.said if isinstance(a, Pinned)]
 
 
-def test_crowded_client_is_reported_once_per_wait() -> None:
+def test_client_larger_than_the_capacity_is_reported_once_per_wait() -> None:
     talk = Talk(100)
     talk.run(1, 60)
     talk.obey([*talk.idle(1), *talk.stopped(1, wants=False)])
@@ -314,7 +314,7 @@ def test_lost_card_ends_all_turns_and_opens_all_gates(talk: Talk) -> None:
     assert talk.scheduler.snapshot().state is CardState.LOST
 
 
-def test_lost_card_keeps_clients_until_they_leave(talk: Talk) -> None:
+def test_lost_card_keeps_clients_until_they_disconnect(talk: Talk) -> None:
     talk.tell(GPULost())
     seen = talk.scheduler.snapshot()
     assert sorted(seen.clients) == [1, 2, 3]
@@ -349,7 +349,7 @@ def test_lost_card_grants_every_commit_request_and_memory_beyond_the_card(talk: 
     assert (asked.number, asked.beyond) == (6, 2 * GIB)
 
 
-def test_lost_card_grants_a_commit_request_that_waits_for_gathering() -> None:
+def test_lost_card_grants_a_commit_request_that_waits_for_reconnecting_clients() -> None:
     talk = Talk(capacity=100, host=0, gather=5)
     talk.join(1, 10)
     memory = talk.memory[1]

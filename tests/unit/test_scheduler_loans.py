@@ -68,14 +68,14 @@ def _evicted(talk: Talk, client: int, borrowed: float) -> Evicted:
         client, talk.memory[client], order.number, max(0, figures.resident - order.room))
 
 
-def test_evict_borrows_memory_the_neighbour_does_not_need() -> None:
+def test_evict_to_the_neighbour_borrows_only_memory_the_neighbour_does_not_need() -> None:
     near, far = pair()
     lend(near)
     assert far.scheduler.snapshot().free == 50 * GIB
     assert near.view(1).memory.borrowed == 30 * GIB
 
 
-def test_loans_leave_host_memory_for_blocks_on_their_way_to_the_disk() -> None:
+def test_loans_leave_host_memory_through_which_blocks_move_to_the_disk() -> None:
     near, _ = pair()
     card = near.scheduler._card
     card.host.budget.size, card.disk.budget.size = 32 * GIB, 100 * GIB
@@ -103,7 +103,7 @@ def test_evict_borrows_no_memory_of_a_lost_neighbour() -> None:
 
 
 @pytest.mark.parametrize(("alone", "lent"), [(True, 30), (False, 0), (None, 0)])
-def test_exclusive_lender_lends_only_without_other_processes(
+def test_exclusive_lender_lends_only_while_no_other_process_uses_the_card(
     alone: bool | None, lent: int
 ) -> None:
     near, far = pair()
@@ -168,7 +168,7 @@ def test_writeback_copies_borrowed_memory_of_an_idle_client_once_to_the_host() -
     assert not [one for one in near.wait(5) if isinstance(one, Writeback)]
 
 
-def test_writeback_of_borrowed_memory_that_copied_nothing_is_repeated_later() -> None:
+def test_writeback_of_borrowed_memory_is_repeated_later_when_it_copied_nothing() -> None:
     near, _ = pair()
     idle_borrower(near)
     (order,) = [one for one in near.wait(1) if isinstance(one, Writeback)]
@@ -176,7 +176,7 @@ def test_writeback_of_borrowed_memory_that_copied_nothing_is_repeated_later() ->
     assert [one for one in near.wait(3) if isinstance(one, Writeback)]
 
 
-def test_writeback_of_borrowed_memory_is_cut_when_a_client_wants_the_card() -> None:
+def test_writeback_of_borrowed_memory_is_cancelled_when_a_client_wants_the_card() -> None:
     near, _ = pair()
     idle_borrower(near)
     (order,) = [one for one in near.wait(1) if isinstance(one, Writeback)]
@@ -196,7 +196,7 @@ def test_writeback_copies_borrowed_memory_of_a_waiting_client_until_the_turn_end
     assert Yield(1, order.number) in near.idle(2)
 
 
-def test_recall_loads_dirty_memory_while_the_borrowers_own_card_has_room() -> None:
+def test_recall_loads_dirty_memory_while_the_borrowers_card_has_free_memory() -> None:
     near, far = pair()
     idle_borrower(near)
     far.join(7, commit=70)
@@ -205,7 +205,7 @@ def test_recall_loads_dirty_memory_while_the_borrowers_own_card_has_room() -> No
     assert (evict.client, evict.room, evict.loan) == (1, 60 * GIB, 0)
 
 
-def test_recall_loads_no_clean_memory() -> None:
+def test_recall_of_a_clean_loan_returns_the_memory_without_a_load() -> None:
     near, far = pair()
     idle_borrower(near)
     near.memory[1] = replace(near.memory[1], dirty=0)
@@ -214,7 +214,7 @@ def test_recall_loads_no_clean_memory() -> None:
     assert loans(near.tell(Tick())) == [(0, FAR)]
 
 
-def test_return_that_failed_is_ordered_again_later() -> None:
+def test_failed_return_of_borrowed_memory_is_ordered_again_later() -> None:
     near, far = pair()
     lend(near)
     far.join(7, commit=70)
@@ -252,7 +252,7 @@ def test_loan_ends_when_the_borrower_disconnects() -> None:
     assert far.scheduler.snapshot().free == 80 * GIB
 
 
-def test_loan_that_stays_after_its_recall_reduces_no_free_memory_of_the_lender() -> None:
+def test_loan_not_returned_in_time_does_not_reduce_the_lenders_free_memory() -> None:
     near, far = pair()
     lend(near)
     far.join(7, commit=70)
@@ -357,7 +357,7 @@ def play(seeds: Iterable[int]) -> tuple[int, int]:
     return sum(both.lent for both in pairs), sum(both.returned for both in pairs)
 
 
-def test_random_event_sequences_on_two_cards_give_no_byte_twice() -> None:
+def test_random_event_sequences_on_two_cards_lend_no_byte_twice() -> None:
     lent, returned = play(SHORT)
     assert lent > 0
     assert returned > 0
@@ -365,5 +365,5 @@ def test_random_event_sequences_on_two_cards_give_no_byte_twice() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(100, 300, 20))
-def test_long_random_event_sequences_on_two_cards_give_no_byte_twice(first: int) -> None:
+def test_long_random_event_sequences_on_two_cards_lend_no_byte_twice(first: int) -> None:
     play(range(first, first + 20))

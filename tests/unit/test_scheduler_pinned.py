@@ -52,7 +52,7 @@ def test_undrainable_client_is_never_stopped(mode: AntiThrash) -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_undrainable_client_is_not_paced_and_not_watched_for_idleness() -> None:
+def test_undrainable_client_is_neither_paced_nor_asked_to_report_idleness() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.run(2, 70)
@@ -75,7 +75,7 @@ def test_undrainable_client_ends_no_turn_of_a_client_beside_it() -> None:
     assert stops(talk.wait(20)) == []
 
 
-def test_undrainable_client_with_swapped_memory_is_loaded_at_its_turn() -> None:
+def test_swapped_memory_of_an_undrainable_client_is_loaded_at_its_turn() -> None:
     talk = two_programs(60)
     talk.wait(31)
     talk.obey(talk.stopped(1))
@@ -113,7 +113,7 @@ def test_undrainable_client_grows_while_others_fit_beside_it() -> None:
     assert limits(talk.obey(talk.ask(1, 3, 51)), 1)[-1].commit < 51 * GIB
 
 
-def test_commit_beside_an_undrainable_client_is_bounded_by_the_remaining_room() -> None:
+def test_commit_beside_an_undrainable_client_is_bounded_by_the_remaining_memory() -> None:
     talk = Talk()
     talk.run(1, 40)
     stay(talk, 1)

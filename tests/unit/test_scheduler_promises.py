@@ -63,7 +63,7 @@ def one_has_half() -> Talk:
     return talk
 
 
-def test_grant_exceeds_the_request_while_room_is_plentiful() -> None:
+def test_grant_exceeds_the_request_while_much_memory_is_free() -> None:
     talk = Talk()
     talk.join(1)
     answer, = limits(talk.ask(1, 1, 50), 1)
@@ -77,7 +77,7 @@ def test_commit_beyond_the_card_is_refused() -> None:
     assert granted(talk, 1, 100.1, 2) is False
 
 
-def test_commit_beyond_the_room_beside_pinned_memory_is_refused() -> None:
+def test_commit_beyond_the_memory_beside_pinned_memory_is_refused() -> None:
     talk = Talk()
     talk.join(1, pinned=20)
     talk.join(2)
@@ -85,7 +85,7 @@ def test_commit_beyond_the_room_beside_pinned_memory_is_refused() -> None:
     assert granted(talk, 2, 80, 2)
 
 
-def test_pinning_is_refused_if_another_client_would_not_fit_beside_it() -> None:
+def test_pin_request_is_refused_if_another_client_would_not_fit_beside_the_pinned_memory() -> None:
     talk = Talk()
     talk.join(1, 90)
     talk.join(2, 20)
@@ -100,7 +100,7 @@ def test_pinning_is_refused_if_another_client_would_not_fit_beside_it() -> None:
     assert granted(talk, 2, 22, 5, pins=2)
 
 
-def test_grant_to_pin_counts_as_the_hook_reports() -> None:
+def test_grant_to_pin_counts_until_the_hook_reports_the_outcome() -> None:
     talk = Talk()
     talk.join(1, 90)
     talk.join(2, 2)
@@ -116,7 +116,7 @@ def test_grant_to_pin_counts_as_the_hook_reports() -> None:
     assert granted(talk, 2, 9, 6, pins=5)
 
 
-def test_commit_request_is_dropped_when_a_later_request_was_answered() -> None:
+def test_commit_request_is_dropped_when_a_later_request_has_been_answered() -> None:
     """Requests for memory beyond the card are answered at once; an earlier one is repeated."""
     talk = one_has_half()
     probe = next(a for a in talk.ask(2, 1, 59) if isinstance(a, Evict) and a.client == 1)
@@ -125,7 +125,7 @@ def test_commit_request_is_dropped_when_a_later_request_was_answered() -> None:
     assert [a.number for a in limits(talk.evicted(probe), 2) if a.number] == []
 
 
-def test_unused_commit_is_called_back_for_memory_to_be_pinned() -> None:
+def test_unused_commit_is_reclaimed_for_a_pin_request() -> None:
     talk = Talk()
     talk.join(1)
     assert granted(talk, 1, 90)
@@ -149,7 +149,7 @@ def test_commit_request_beyond_what_can_be_evicted_is_refused() -> None:
     assert granted(talk, 2, 20, 2)
 
 
-def test_unused_commit_is_called_back_before_a_client_is_refused() -> None:
+def test_unused_commit_is_reclaimed_before_a_client_is_refused() -> None:
     talk = one_has_half()
     lent = talk.view(1).commit - 50 * GIB
     assert lent > 0
@@ -164,7 +164,7 @@ def test_unused_commit_is_called_back_before_a_client_is_refused() -> None:
     assert answer.commit >= int(wanted * GIB)
 
 
-def test_unused_commit_that_was_used_meanwhile_is_not_promised_again() -> None:
+def test_commit_that_was_used_during_its_reclaim_is_not_granted_again() -> None:
     talk = one_has_half()
     wanted = 110 - 1 - 50
     probe = next(a for a in talk.ask(2, 1, wanted) if isinstance(a, Evict) and a.client == 1)
@@ -175,7 +175,7 @@ def test_unused_commit_that_was_used_meanwhile_is_not_promised_again() -> None:
     assert answer.commit < int(wanted * GIB)
 
 
-def test_commit_request_is_refused_when_a_client_ignores_the_call_to_return_commit() -> None:
+def test_commit_request_is_refused_when_another_client_ignores_a_reclaim() -> None:
     talk = one_has_half()
     talk.ask(2, 1, 110 - 1 - 50)
     actions = talk.wait(10)
@@ -183,7 +183,7 @@ def test_commit_request_is_refused_when_a_client_ignores_the_call_to_return_comm
     assert answer.commit < (110 - 1 - 50) * GIB
 
 
-def test_fresh_grant_is_not_called_back_before_the_client_can_use_it() -> None:
+def test_new_grant_is_not_reclaimed_before_the_client_can_use_it() -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
@@ -194,7 +194,7 @@ def test_fresh_grant_is_not_called_back_before_the_client_can_use_it() -> None:
     assert answer.commit < 60 * GIB
 
 
-def test_unused_grant_is_called_back_after_a_second() -> None:
+def test_unused_grant_may_be_reclaimed_after_a_second() -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
@@ -215,7 +215,7 @@ def test_limits_follow_a_change_of_capacity() -> None:
     assert limits(talk.tell(CapacityChanged(50 * GIB)), 2)
 
 
-def test_grant_to_an_account_decides_waiting_commit_requests_of_others_at_once() -> None:
+def test_pin_grant_to_a_user_decides_waiting_commit_requests_of_others_at_once() -> None:
     talk = Talk(100, host=0)
     talk.join(1, 2, 2, commit=12, account="user:1")
     talk.join(2, account="user:1")
@@ -227,7 +227,7 @@ def test_grant_to_an_account_decides_waiting_commit_requests_of_others_at_once()
     assert refused.commit < 98 * GIB        # would not fit beside the third's pins
 
 
-def test_commit_is_answered_only_after_gathering() -> None:
+def test_commit_request_is_answered_only_after_clients_have_reconnected() -> None:
     talk = Talk(gather=1)
     talk.join(1, commit=10)
     assert talk.ask(1, 1, 50) == []
@@ -260,7 +260,7 @@ def test_memory_beyond_the_card_is_bounded_by_unpromised_host_memory() -> None:
     assert not may_hold_beyond(talk, 1, 31)
 
 
-def test_memory_beyond_the_card_is_subtracted_from_promises_and_host_room() -> None:
+def test_memory_beyond_the_card_is_subtracted_from_grants_and_free_host_memory() -> None:
     talk = Talk(capacity=100, host=64)
     talk.join(1, 90)
     assert may_hold_beyond(talk, 1, 50)
@@ -297,7 +297,7 @@ def answer(talk: Talk, client: int, size: float, number: int = 1, pins: float = 
     return found
 
 
-def test_domain_does_not_bound_pinned_memory() -> None:
+def test_control_group_limit_does_not_bound_pinned_memory() -> None:
     talk = Talk(100, domains=domains(box=16))
     talk.join(1, domains=BOX)
     assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
@@ -306,7 +306,7 @@ def test_domain_does_not_bound_pinned_memory() -> None:
     assert answer(talk, 1, 56, 3).reason
 
 
-def test_domain_is_shared_and_unused_commit_is_called_back() -> None:
+def test_control_group_limit_is_shared_and_unused_commit_is_reclaimed() -> None:
     talk = Talk(100, domains=domains(box=32))
     for client in (1, 2):
         talk.join(client, domains=BOX)
@@ -317,7 +317,7 @@ def test_domain_is_shared_and_unused_commit_is_called_back() -> None:
     assert answer(talk, 1, 1).reason == "the limit of box"
 
 
-def test_commit_is_bounded_by_the_tightest_of_several_domain_levels() -> None:
+def test_commit_is_bounded_by_the_tightest_of_nested_control_groups() -> None:
     levels = domains(pod=64, one=16, two=60)
     talk = Talk(100, domains=levels)
     talk.join(1, domains=("one", "pod"))
@@ -329,7 +329,7 @@ def test_commit_is_bounded_by_the_tightest_of_several_domain_levels() -> None:
     assert answer(talk, 2, 46, 2).commit == 46 * GIB
 
 
-def test_domain_bounds_memory_beyond_the_card() -> None:
+def test_control_group_limit_bounds_memory_beyond_the_card() -> None:
     talk = Talk(100, domains=domains(box=16))
     first, *_ = talk.join(1, domains=BOX)
     assert isinstance(first, Limits)
@@ -339,7 +339,7 @@ def test_domain_bounds_memory_beyond_the_card() -> None:
     assert refused.reason == "the limit of box"
 
 
-def test_domain_bounds_evictions_of_a_client() -> None:
+def test_control_group_limit_bounds_evictions_of_a_client() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -361,7 +361,7 @@ def test_domain_bounds_evictions_of_a_client() -> None:
     assert talk.view(1).memory.resident >= 40 * GIB
 
 
-def test_shrunken_domain_bounds_commits_beside_memory_that_cannot_be_evicted() -> None:
+def test_lowered_control_group_limit_bounds_commits_beside_memory_that_cannot_be_evicted() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -371,7 +371,7 @@ def test_shrunken_domain_bounds_commits_beside_memory_that_cannot_be_evicted() -
     assert answer(talk, 2, 60, 2).commit >= 60 * GIB
 
 
-def test_shrunken_domain_takes_back_unused_host_memory() -> None:
+def test_lowered_control_group_limit_reclaims_unused_host_memory() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -381,7 +381,7 @@ def test_shrunken_domain_takes_back_unused_host_memory() -> None:
     assert [(a.client, a.host) for a in orders] == [(1, 30 * GIB)]
 
 
-def test_shrunken_domain_loads_the_excess_of_swapped_memory() -> None:
+def test_lowered_control_group_limit_loads_the_excess_of_swapped_memory() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.join(1, 60, 0, domains=BOX)
@@ -394,7 +394,7 @@ def test_shrunken_domain_loads_the_excess_of_swapped_memory() -> None:
     assert talk.view(1).memory.host <= 40 * GIB
 
 
-def test_domain_of_the_whole_host_bounds_evictions_and_no_commits() -> None:
+def test_control_group_of_the_whole_host_bounds_evictions_and_no_commits() -> None:
     """Three of 55 GiB on a card of 139, in a container of 110 with the daemon."""
     shared = Domains()
     shared.set_limit("box", 110 * GIB, whole=True)
@@ -413,7 +413,7 @@ def test_domain_of_the_whole_host_bounds_evictions_and_no_commits() -> None:
     assert max(a.host for a in actions if isinstance(a, Evict)) <= 20 * GIB
 
 
-def test_domain_limit_keeps_commits_granted_by_an_earlier_daemon() -> None:
+def test_control_group_limit_keeps_commits_granted_by_an_earlier_daemon() -> None:
     shared = domains(box=16)
     talk = Talk(100)
     talk.scheduler = Scheduler(replace(talk.settings, gather=0), 0, shared)
@@ -424,7 +424,7 @@ def test_domain_limit_keeps_commits_granted_by_an_earlier_daemon() -> None:
     assert other.untaken > 1 << 60
 
 
-def test_domain_calls_back_commit_of_freed_pinned_memory() -> None:
+def test_control_group_limit_reclaims_commit_of_freed_pinned_memory() -> None:
     talk = Talk(100, domains=domains(box=16))
     talk.join(1, domains=BOX)
     assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
@@ -550,14 +550,14 @@ WORTH = CARD - CARD // 16               # less what another client may be about 
 
 
 @pytest.mark.parametrize("seed", seeds(12, 60))
-def test_account_is_granted_a_card_for_any_claims_of_another_account(seed: int) -> None:
+def test_user_is_granted_a_whole_card_whatever_another_user_claims(seed: int) -> None:
     court = Court(seed)
     court.rage(400, most=40)
     assert court.gets(WORTH)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_root_is_granted_a_card_for_any_claims_of_accounts(seed: int) -> None:
+def test_root_is_granted_a_whole_card_whatever_users_claim(seed: int) -> None:
     court = Court(seed)
     court.rage(300, most=40)
     assert court.gets(WORTH, account="")
@@ -597,7 +597,7 @@ UNKNOWN = Evidence()                    # the driver has named none of our clien
 
 @pytest.mark.parametrize("first", [NOTHING, UNKNOWN])
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_false_claims_take_no_commit_from_other_accounts(claim: str, first: Evidence) -> None:
+def test_false_claims_take_no_commit_from_other_users(claim: str, first: Evidence) -> None:
     court = Court(0)
     court.first = first
     for id in range(1, 200):
@@ -622,7 +622,7 @@ def test_false_claims_take_no_commit_from_other_accounts(claim: str, first: Evid
     assert not any(isinstance(action, Stop) for action in court.honest)
 
 
-def test_used_commit_of_another_account_is_not_held_back_from_an_account() -> None:
+def test_used_commit_of_a_user_is_not_reserved_for_another_user() -> None:
     """Only unused promises are held back."""
     court = Court(0, replace(SETTINGS, host_budget=CARD))
     court.tell(Joined(1, account=HONEST, evidence=NOTHING))
@@ -640,7 +640,7 @@ def test_used_commit_of_another_account_is_not_held_back_from_an_account() -> No
     assert court.scheduler.snapshot().clients[ONE].commit >= CARD // 2 + 2 * GIB
 
 
-def test_client_that_drains_or_evicts_is_not_counted_as_overclaiming() -> None:
+def test_client_is_not_counted_as_overclaiming_while_it_drains_or_evicts() -> None:
     """The room belongs to the client until its hook reports the end."""
     talk = Talk(100, step=10)
     for id in (1, 2):

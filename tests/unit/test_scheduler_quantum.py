@@ -145,7 +145,7 @@ def two(talk: Talk) -> None:
     talk.run(2, 70)
 
 
-def test_quantum_auto_is_not_shortened_by_a_cheap_client() -> None:
+def test_quantum_auto_is_not_shortened_by_a_client_that_loads_nothing() -> None:
     talk = Talk()
     two(talk)
     for _ in range(10):
@@ -177,7 +177,7 @@ def test_quantum_does_not_count_the_drain_as_cost_of_a_hand_over() -> None:
     assert hand_over(talk, 0.2) == pytest.approx(19 * 0.2, rel=0.05)
 
 
-def test_small_change_of_the_quantum_is_not_shown_and_sends_no_run() -> None:
+def test_small_change_of_the_automatic_quantum_is_not_shown_and_sends_no_run() -> None:
     talk = Talk()
     two(talk)
     for _ in range(20):
@@ -245,7 +245,7 @@ def test_idle_window_follows_the_measured_speed_of_moves() -> None:
     assert windows(actions, holder)[-1] == pytest.approx(200 * MILLISECOND, rel=0.05)
 
 
-def test_idle_window_of_a_limited_client_alone_has_the_usual_length() -> None:
+def test_idle_window_of_a_compute_limited_client_alone_has_the_usual_length() -> None:
     talk = Talk()
     talk.run(1, 30)
     actions = talk.tell(TermsChanged(1, Terms(compute_limit=50)))

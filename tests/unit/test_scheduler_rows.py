@@ -280,13 +280,13 @@ class Counting(Scheduler):
         return actions
 
 
-def test_groups_and_sums_after_random_events_equal_those_counted_anew() -> None:
+def test_sums_kept_by_the_scheduler_equal_recomputed_sums_after_random_events() -> None:
     with mock.patch.object(scheduler_world, "Scheduler", Counting):
         for seed in SHORT[:6]:
             Row(seed).happens()
 
 
-def test_load_for_the_head_orders_all_at_once_that_host_memory_allows() -> None:
+def test_load_for_the_queue_head_is_ordered_whole_where_host_memory_allows() -> None:
     """In this row evictions for the head leave host memory for one more eviction."""
     Row(140).goes()
 

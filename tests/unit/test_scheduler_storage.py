@@ -83,7 +83,7 @@ def test_client_is_not_stored_without_a_disk() -> None:
     assert not stores(talk.wait(3600))
 
 
-def test_store_is_cut_short_when_its_client_wants_a_turn() -> None:
+def test_store_is_cancelled_when_its_client_wants_a_turn() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -118,7 +118,7 @@ def test_eviction_without_host_memory_stores_idle_clients_on_disk_first() -> Non
     assert talk.memory[1].disk > 0
 
 
-def test_ten_programs_of_20_gib_are_promised_all_on_80_gib_with_64_gib_and_a_disk() -> None:
+def test_ten_programs_of_20_gib_on_80_gib_with_a_disk_get_their_commits() -> None:
     talk = with_disk(100)
     for client in range(10):
         talk.join(client)
@@ -154,7 +154,9 @@ def test_tenant_disk_limit_bounds_stored_bytes() -> None:
 
 
 @pytest.mark.parametrize(("limit", "tenants"), [(12, 1), (12, 10), (1000, 10)])
-def test_promises_count_no_disk_that_limits_of_tenants_forbid(limit: int, tenants: int) -> None:
+def test_commit_counts_no_disk_space_that_a_tenants_disk_limit_forbids(
+    limit: int, tenants: int
+) -> None:
     talk = with_disk(100)
     for tenant in range(tenants):
         talk.tell(TenantChanged(f"user:{tenant}", TenantTerms(disk_limit=limit * GIB)))
@@ -168,7 +170,7 @@ def test_promises_count_no_disk_that_limits_of_tenants_forbid(limit: int, tenant
     assert most - 40 < promised <= most
 
 
-def test_promise_ignores_a_disk_limit_that_another_card_has_lifted() -> None:
+def test_commit_ignores_a_disk_limit_that_was_lifted_on_another_card() -> None:
     talk = with_disk(100)
     for tenant in ("user:a", "unit:b"):
         talk.tell(TenantChanged(tenant, TenantTerms(disk_limit=10 * GIB)))
@@ -178,7 +180,7 @@ def test_promise_ignores_a_disk_limit_that_another_card_has_lifted() -> None:
     assert limits(talk.ask(1, 1, 150), 1)[-1].commit < 150 * GIB
 
 
-def test_program_without_a_disk_limit_is_promised_no_room_that_limited_programs_need() -> None:
+def test_commit_without_a_disk_limit_leaves_host_memory_that_limited_clients_need() -> None:
     talk = with_disk(100)
     talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=1)))
     for client in range(5):             # 100 GiB never go to the disk, of 144 on card and host
@@ -215,7 +217,7 @@ def test_store_without_progress_is_retried_after_a_pause() -> None:
     assert stores(talk.wait(1)) == [(1, 20.1)]
 
 
-def test_failed_disk_ends_stores_and_disk_promises() -> None:
+def test_failed_disk_ends_stores_and_no_longer_counts_for_commits() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -259,7 +261,7 @@ def test_hello_counts_stored_bytes_only_up_to_the_disk_budget() -> None:
     assert talk.scheduler._card.groups.sums.disk <= 100 * GIB
 
 
-def test_holder_drops_its_disk_copies_while_little_of_the_disk_is_free() -> None:
+def test_holder_frees_its_disk_copies_while_little_of_the_disk_is_free() -> None:
     talk = with_disk(32)
     idle(talk, 1, 30)
     talk.wait(600)
@@ -269,7 +271,7 @@ def test_holder_drops_its_disk_copies_while_little_of_the_disk_is_free() -> None
     assert stores(talk.said)[-1] == (1, 0)
 
 
-def test_client_stores_again_before_a_chosen_client_that_waits_for_that_gives_way() -> None:
+def test_client_stores_again_before_the_chosen_client_waits_too_long() -> None:
     talk = with_disk(40, host=16)
     talk.join(2, 79, 79)
     talk.memory[1] = Memory(52 * GIB, GIB, room=GIB, host=15 * GIB, disk=36 * GIB)

@@ -149,7 +149,7 @@ class Tenancy(World):
 
 @pytest.mark.parametrize("inner", [(), ("job:0", "job:1", "job:2")])
 @MODES
-def test_user_with_many_programs_or_jobs_gets_the_same_as_user_with_a_single_program(
+def test_user_with_many_programs_or_jobs_gets_the_time_of_a_user_with_one_program(
     mode: Settings, size: int, inner: tuple[str, ...]
 ) -> None:
     world = Tenancy(mode)
@@ -198,7 +198,7 @@ def test_time_is_shared_by_the_weights_of_all_levels(case: str) -> None:
     assert [share / sum(shares) for share in shares] == pytest.approx(expected, abs=0.025)
 
 
-def test_tenant_with_the_least_time_by_weight_keeps_its_turn() -> None:
+def test_tenant_with_the_least_weighted_time_keeps_its_turn() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", weight=300)
     alice, bob = world.program("user:alice"), world.program("user:bob")
@@ -230,7 +230,7 @@ def test_clients_and_tenants_of_equal_weight_are_first_come_first_served(
     assert len(plain.turns) > 5
 
 
-def test_programs_of_a_tenant_that_run_together_are_billed_once() -> None:
+def test_programs_of_a_tenant_that_run_together_are_charged_once() -> None:
     world = Tenancy()
     hooks = [world.program("user:alice", size=1200 * MIB) for _ in range(2)]
     hooks.append(world.program("user:bob", size=3600 * MIB))
@@ -297,7 +297,7 @@ def test_tenant_without_programs_is_forgotten() -> None:
     assert not tenants.accounts
 
 
-def test_queue_forgets_the_oldest_of_very_many_ended_tenants_in_debt(
+def test_scheduler_forgets_the_oldest_of_very_many_ended_tenants_that_overused_time(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "GONE_KNOWN", 3)
@@ -337,7 +337,7 @@ def test_compute_request_is_met_against_four_clients_of_the_greatest_weight(
     assert shares[1:] == pytest.approx([sum(shares) * 0.175] * 4, abs=0.03)
 
 
-def test_all_compute_requests_are_met_and_a_weight_may_give_more() -> None:
+def test_compute_requests_are_all_met_and_a_weight_may_give_more() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", compute_request=40)
     world.set_terms("user:bob", compute_request=20)
@@ -352,7 +352,7 @@ def test_all_compute_requests_are_met_and_a_weight_may_give_more() -> None:
     assert shares["user:carol"] == pytest.approx(0.08, abs=0.01)
 
 
-def test_compute_request_within_a_tenant_is_a_share_of_the_card_and_ends_while_idle() -> None:
+def test_compute_request_of_a_client_is_a_share_of_the_card_except_while_idle() -> None:
     world = Tenancy(TURNS)
     world.set_terms("job:0", compute_request=30)
     crowd(world)
@@ -492,7 +492,7 @@ def test_high_priority_client_ends_no_turn_of_a_normal_client() -> None:
     assert runs(talk.obey(talk.stopped(1))) == [3]
 
 
-def test_background_does_not_overtake_a_client_that_waits_for_room() -> None:
+def test_background_client_does_not_overtake_a_client_that_waits_for_memory() -> None:
     talk = Ranked(100)
     talk.rank("user:alice", Priority.BACKGROUND)
     talk.come(1, "user:bob")
@@ -517,7 +517,7 @@ def flight_orders(orders: list[Action]) -> list[tuple[int, ...]]:
         for order in orders if isinstance(order, Publish | Watch)]
 
 
-def test_background_client_watches_the_work_in_flight_of_all_holders() -> None:
+def test_background_client_observes_the_work_in_flight_of_all_other_holders() -> None:
     talk = Ranked(200)
     talk.rank("user:alice", Priority.BACKGROUND)
     assert flight_orders(talk.come(1, "user:bob")) == []
@@ -531,7 +531,7 @@ def test_background_client_watches_the_work_in_flight_of_all_holders() -> None:
     assert flight_orders(talk.leave(1)) == [(2, False), (4, False)]
 
 
-def test_background_client_does_not_watch_a_client_that_waits_for_memory() -> None:
+def test_background_client_does_not_observe_a_client_that_waits_for_memory() -> None:
     talk = Ranked(100)
     talk.rank("user:alice", Priority.BACKGROUND)
     assert flight_orders(talk.come(1, "user:alice")) == []
@@ -551,7 +551,7 @@ def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tup
     return world, one
 
 
-def test_limited_client_waits_until_the_next_window_begins() -> None:
+def test_compute_limited_client_waits_until_the_next_window_begins() -> None:
     world, one = limited(50)
     world.advance(WINDOW * 3 // 4)
     assert world.state(one) is ClientState.LIMITED
@@ -568,7 +568,7 @@ def test_limited_client_waits_until_the_next_window_begins() -> None:
     (100, 0, 0.5, 1),                   # or not at all
     (70, 100, 0.12, 0.1 / 0.7 + 0.02),  # most of each kernel is a drain
 ])
-def test_limited_client_with_long_kernels_gets_the_share_of_the_accounting_settings(
+def test_compute_limited_client_with_long_kernels_gets_its_share_over_the_accounting_window(
     tail: int, carryover: int, least: float, most: float
 ) -> None:
     accounting = Accounting(window=WINDOW, tail=tail, carryover=carryover)
@@ -601,7 +601,7 @@ def test_compute_limit_without_moves_is_exact_in_short_periods(
     ("used", "answered", "after"),
     [(50, 95, 100), (30, 70, 70), (1, 95, 100), (1, 190, 200), (None, 95, 200), (1000, 95, 200)],
 )
-def test_limited_client_is_billed_the_cards_working_time(
+def test_compute_limited_client_is_charged_the_time_the_card_worked(
     used: int | None, answered: int, after: int
 ) -> None:
     """Messages may take as long as the turn, where the daemon is busy. But half of it is billed,
@@ -624,7 +624,7 @@ def test_limited_client_is_billed_the_cards_working_time(
 
 
 @pytest.mark.parametrize("percent", [20, 50])
-def test_limited_client_that_takes_turns_keeps_the_share_of_time_waited(percent: int) -> None:
+def test_compute_limited_client_that_takes_turns_gets_its_share(percent: int) -> None:
     world, one = limited(percent, replace(LIMITS, tq=10 * SECOND), LARGE)
     other = world.program("user:bob", size=LARGE)
     world.advance(60 * SECOND)
@@ -633,7 +633,7 @@ def test_limited_client_that_takes_turns_keeps_the_share_of_time_waited(percent:
     assert beside >= 0.9 - percent / 100
 
 
-def test_limited_client_that_idled_for_years_accumulates_a_single_window() -> None:
+def test_compute_limited_client_that_idled_for_years_saves_up_a_single_window() -> None:
     world, one = limited(10)
     one.work = 0
     world.advance(WINDOW)
@@ -673,7 +673,7 @@ def test_repeated_changes_of_a_compute_limit_give_no_extra_time(pause: int, kern
     assert 0.08 < share <= 0.10 + DRAIN / WINDOW
 
 
-def test_turns_of_a_limited_client_last_at_least_50_ms() -> None:
+def test_turns_of_a_compute_limited_client_last_at_least_50_ms() -> None:
     world, one = limited(50)
     one.kernel = MILLISECOND
     world.advance(60 * SECOND)
@@ -733,7 +733,7 @@ def test_tenant_compute_limit_holds_for_new_programs_until_it_is_lifted() -> Non
     assert world.computed(hook, time=4 * SECOND) > [0.9]
 
 
-def test_time_held_together_by_programs_of_a_tenant_is_billed_despite_a_false_report() -> None:
+def test_tenant_with_two_running_programs_is_charged_despite_a_false_report_of_one() -> None:
     talk = Talk()
     talk.tell(TenantChanged("user:alice", TenantTerms(compute_limit=50)))
     for client in (1, 2):
@@ -794,7 +794,7 @@ def test_suspended_client_that_drains_late_is_stopped_and_evicted() -> None:
     assert world.state(stubborn) is ClientState.SUSPENDED
 
 
-def test_suspended_client_is_evicted_as_far_as_host_memory_goes() -> None:
+def test_suspended_client_is_evicted_as_far_as_host_memory_allows() -> None:
     world = Tenancy(replace(SETTINGS, host_budget=GIB))
     one = world.program("user:alice", size=2 * GIB)
     world.advance(SECOND)

@@ -70,7 +70,7 @@ def test_quantum_counts_from_the_opening_of_the_gate() -> None:
     assert stops(talk.wait(0.001)) == [1]
 
 
-def test_quantum_over_before_a_client_waits_ends_the_turn_at_once() -> None:
+def test_turn_longer_than_the_quantum_ends_at_once_when_a_client_waits() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.wait(10 * TQ)
@@ -87,7 +87,7 @@ def test_idle_holder_is_stopped_for_a_waiting_client() -> None:
     assert talk.view(1).state is ClientState.IDLE
 
 
-def test_idle_report_before_contention_ends_no_turn() -> None:
+def test_idle_report_before_another_client_waits_ends_no_turn() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.idle(1)
@@ -107,7 +107,7 @@ def test_queue_of_equal_clients_is_first_come_first_served() -> None:
     assert order == [1, 2, 3, 1, 2, 3]
 
 
-def test_quantum_end_stops_only_the_holders_whose_room_the_head_needs() -> None:
+def test_quantum_end_stops_only_holders_whose_memory_the_queue_head_needs() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.wait(1)
@@ -116,7 +116,7 @@ def test_quantum_end_stops_only_the_holders_whose_room_the_head_needs() -> None:
     assert stops(talk.run(3, 50)) == [1]
 
 
-def test_holders_are_stopped_only_once_together_they_free_enough_for_the_head() -> None:
+def test_holders_are_stopped_only_once_together_they_free_enough_for_the_queue_head() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.wait(TQ - 5)
@@ -126,7 +126,7 @@ def test_holders_are_stopped_only_once_together_they_free_enough_for_the_head() 
     assert stops(talk.wait(TQ - 6)) == [1, 2]
 
 
-def test_client_behind_a_blocked_head_runs_until_the_holders_turns_end() -> None:
+def test_client_behind_a_blocked_queue_head_runs_until_the_holders_turns_end() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.run(2, 90)
@@ -136,7 +136,7 @@ def test_client_behind_a_blocked_head_runs_until_the_holders_turns_end() -> None
     assert sorted(stops(talk.wait(TQ - 10))) == [1, 3]
 
 
-def test_small_client_does_not_overtake_the_head_near_the_end_of_a_turn() -> None:
+def test_small_client_does_not_overtake_the_queue_head_near_the_end_of_a_turn() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.run(2, 60)
@@ -144,7 +144,7 @@ def test_small_client_does_not_overtake_the_head_near_the_end_of_a_turn() -> Non
     assert runs(talk.run(3, 20)) == []
 
 
-def test_head_is_not_starved_by_small_clients() -> None:
+def test_queue_head_is_not_starved_by_small_clients() -> None:
     talk = Talk(stuck_after=1000)
     talk.run(1, 10)
     talk.join(2, 95)
@@ -214,7 +214,7 @@ def test_anti_thrash_switched_on_stops_all_but_a_single_client_after_the_quantum
     assert runs(talk.stopped(3)) == [1]
 
 
-def test_quantum_that_is_shortened_applies_to_the_present_turn() -> None:
+def test_shortened_quantum_applies_to_the_current_turn() -> None:
     talk = two_programs(70)
     talk.wait(10)
     talk.tell(SettingsChanged(replace(talk.settings, tq=15 * SECOND)))
@@ -222,12 +222,12 @@ def test_quantum_that_is_shortened_applies_to_the_present_turn() -> None:
     assert stops(talk.wait(0.001)) == [1]
 
 
-def test_run_without_pacing_is_sent_when_contention_ends() -> None:
+def test_pacing_ends_when_no_other_client_waits() -> None:
     talk = two_programs(70)
     assert (1, False) in paced(talk.leave(2))
 
 
-def test_stop_of_a_client_that_reopens_is_repeated_after_doubling_pauses() -> None:
+def test_stop_of_a_client_that_reopens_its_gate_is_repeated_after_doubling_pauses() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
     for pause in (2, 4, 8):
@@ -252,7 +252,7 @@ def test_client_that_disconnects_ends_its_turn_at_once() -> None:
     assert 2 in runs(actions)
 
 
-def test_want_that_crossed_with_run_is_ignored() -> None:
+def test_request_for_a_turn_sent_before_run_arrived_is_ignored() -> None:
     talk = Talk()
     talk.run(1, 70)
     assert talk.want(1) == []
@@ -272,7 +272,7 @@ def test_snapshot_counts_times_held_and_waited() -> None:
     assert talk.view(2).waited == (TQ + 2) * SECOND
 
 
-def test_restarted_scheduler_gathers_first_and_keeps_running_clients() -> None:
+def test_restarted_scheduler_keeps_running_clients_and_waits_for_others_to_reconnect() -> None:
     talk = Talk(gather=1)
     assert not [a for a in talk.join(1, 70, 70, running=True, commit=70) if isinstance(a, Run)]
     actions = talk.join(2, 70, 30, wants=True, commit=70)
@@ -294,7 +294,7 @@ def test_restarted_scheduler_stops_clients_that_do_not_fit() -> None:
     assert evicts(talk.stopped(1)) == [(1, 30)]
 
 
-def test_draining_daemon_chooses_all_that_fit_smallest_first() -> None:
+def test_draining_daemon_runs_all_clients_that_fit_smallest_first() -> None:
     talk = Talk(step=5)
     talk.run(1, 50)
     for client, size in ((2, 45), (3, 30), (4, 10), (5, 20)):
@@ -313,7 +313,7 @@ def test_draining_daemon_chooses_all_that_fit_smallest_first() -> None:
     assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # as ever
 
 
-def test_evict_takes_the_longest_idle_client_first() -> None:
+def test_evict_chooses_the_longest_idle_client_first() -> None:
     talk = Talk()
     for client in (1, 2):
         talk.join(client, 40, 40)
@@ -322,7 +322,7 @@ def test_evict_takes_the_longest_idle_client_first() -> None:
     assert evicts(talk.want(3)) == [(1, 10)]
 
 
-def test_evict_takes_the_last_in_the_queue_after_idle_clients() -> None:
+def test_evict_chooses_the_last_client_in_the_queue_after_idle_clients() -> None:
     talk = Talk(stuck_after=1000)
     talk.join(1, 20, 20)
     talk.run(2, 40)
@@ -358,7 +358,7 @@ def test_evicts_and_loads_overlap_in_steps() -> None:
     assert talk.memory[2].resident == 10 * GIB
 
 
-def test_chosen_client_is_loaded_into_free_room_before_evictions_end() -> None:
+def test_chosen_client_is_loaded_into_free_memory_before_evictions_end() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.join(2, 70)
@@ -374,7 +374,7 @@ def test_chosen_client_is_loaded_into_free_room_before_evictions_end() -> None:
     assert loads(talk.want(2)) == [(2, 10), (2, 20)]
 
 
-def test_room_under_eviction_counts_until_the_evict_is_acknowledged() -> None:
+def test_memory_under_eviction_counts_until_the_evict_is_acknowledged() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
@@ -386,7 +386,7 @@ def test_room_under_eviction_counts_until_the_evict_is_acknowledged() -> None:
     assert talk.view(1).room == 100 * GIB
 
 
-def test_chosen_client_that_grew_after_its_load_is_given_more() -> None:
+def test_chosen_client_that_grew_after_its_load_gets_more_memory() -> None:
     talk = Talk()
     talk.join(1, 50)
     actions = talk.want(1)
@@ -398,7 +398,7 @@ def test_chosen_client_that_grew_after_its_load_is_given_more() -> None:
     assert stops(talk.said) == []
 
 
-def test_holder_that_grows_gets_room_of_clients_without_a_turn() -> None:
+def test_holder_that_grows_gets_memory_of_clients_without_a_turn() -> None:
     talk = Talk()
     talk.join(1, 60, 60)
     talk.run(2, 40)
@@ -409,7 +409,7 @@ def test_holder_that_grows_gets_room_of_clients_without_a_turn() -> None:
     assert talk.memory[2].resident == 60 * GIB
 
 
-def test_holder_that_grows_beyond_the_free_room_is_stopped_and_waits() -> None:
+def test_holder_that_grows_beyond_the_free_memory_is_stopped_and_waits() -> None:
     talk = Talk(stuck_after=1000)
     talk.run(1, 50)
     talk.run(2, 40)
@@ -422,7 +422,7 @@ def test_holder_that_grows_beyond_the_free_room_is_stopped_and_waits() -> None:
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_holder_gets_spare_room_until_another_client_needs_it() -> None:
+def test_holder_may_use_spare_memory_until_another_client_needs_it() -> None:
     talk = Talk()
     talk.run(1, 50)
     assert talk.view(1).room == 51 * GIB
@@ -433,7 +433,7 @@ def test_holder_gets_spare_room_until_another_client_needs_it() -> None:
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_holder_gets_no_spare_room_that_waiting_clients_need() -> None:
+def test_holder_may_not_use_spare_memory_that_waiting_clients_need() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.join(2, 60)
@@ -442,7 +442,7 @@ def test_holder_gets_no_spare_room_that_waiting_clients_need() -> None:
     assert talk.view(1).room == 52 * GIB
 
 
-def test_head_is_fully_loaded_before_its_turn_when_others_can_be_evicted() -> None:
+def test_queue_head_is_fully_loaded_before_its_turn_when_others_can_be_evicted() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.join(3, 40, 40)
     talk.run(1, 40)
@@ -453,7 +453,7 @@ def test_head_is_fully_loaded_before_its_turn_when_others_can_be_evicted() -> No
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_head_gets_room_that_a_holder_freed() -> None:
+def test_queue_head_gets_memory_that_a_holder_freed() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 80)
     talk.run(2, 70)
@@ -465,7 +465,7 @@ def test_head_gets_room_that_a_holder_freed() -> None:
     assert talk.view(1).room >= 21 * GIB
 
 
-def test_capacity_that_shrinks_stops_holders_last() -> None:
+def test_shrinking_capacity_stops_a_holder_when_the_holders_no_longer_fit() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.wait(1)
@@ -474,7 +474,7 @@ def test_capacity_that_shrinks_stops_holders_last() -> None:
     assert evicts(talk.stopped(1)) == [(1, 30)]
 
 
-def test_capacity_that_shrinks_does_not_stop_a_client_alone() -> None:
+def test_shrinking_capacity_does_not_stop_a_client_alone() -> None:
     talk = Talk()
     talk.run(1, 90)
     actions = talk.tell(CapacityChanged(80 * GIB))
@@ -496,7 +496,7 @@ def test_chosen_client_that_no_longer_fits_waits_until_capacity_grows() -> None:
     assert [*talk.scheduler.snapshot().waits][-1] == 1
 
 
-def test_hand_over_with_little_host_memory_alternates_small_moves() -> None:
+def test_hand_over_with_little_host_memory_alternates_small_evictions_and_loads() -> None:
     talk = Talk(137, 110, step=4)
     for client in (1, 2, 3):
         talk.run(client, 0)
@@ -523,7 +523,7 @@ SHARED = [("user:1", f"job:{number}") for number in range(3)]
 
 @pytest.mark.parametrize(
     "tenants", [(ONE, OTHER, OTHER), SHARED], ids=["its own line", "a line with others"])
-def test_evict_takes_memory_of_a_client_that_waits_for_the_gang(
+def test_evict_takes_memory_of_a_client_that_waits_for_its_gang(
     tenants: list[tuple[str, ...]],
 ) -> None:
     talk = Talk(100)

@@ -106,7 +106,7 @@ def seconds(talk: Talk, client: int) -> int:
     return round(left / SECOND)
 
 
-def test_forecast_sums_the_turns_that_come_before() -> None:
+def test_forecast_of_a_waiting_client_sums_the_turns_before_its_own() -> None:
     talk = Talk()
     talk.run(1, 70)
     for client in (2, 3, 4):
@@ -122,7 +122,7 @@ def test_forecast_sums_the_turns_that_come_before() -> None:
     assert talk.view(1).waiting is None
 
 
-def test_forecast_with_anti_thrash_on_adds_a_turn_per_client() -> None:
+def test_forecast_with_anti_thrash_on_counts_a_turn_for_each_client_ahead() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 10)
     for client in (2, 3):
@@ -138,7 +138,7 @@ def test_forecast_of_a_client_that_never_fits_is_unknown() -> None:
     assert waits(talk)[3] == Wait(1, None)
 
 
-def test_forecast_of_a_limited_client_is_the_next_window() -> None:
+def test_forecast_of_a_compute_limited_client_is_the_next_window() -> None:
     talk = Talk()
     talk.run(1, 10)
     talk.tell(TermsChanged(1, Terms(compute_limit=50)))
