@@ -238,6 +238,7 @@ def _manager(
         latest = first.pop() if first else read()
         log.set_debug(latest.debug)
         defaults = derive(latest, cards, safe.bytes)
+        tenancy.use(latest.rules)
         later = waiting(config, latest)
         if later and later != logged:
             logger.warning(
@@ -249,7 +250,8 @@ def _manager(
 
     store = None if config.state_dir is None else StateFile(config.state_dir)
     terms = None if config.state_dir is None else TenantsFile(config.state_dir)
-    manager = Manager(derived, monotonic, timer, store, Tenancy(terms, lanes.run), lanes.run)
+    tenancy = Tenancy(terms, lanes.run)
+    manager = Manager(derived, monotonic, timer, store, tenancy, lanes.run)
     safe.follow(manager)
     ControlGroups(manager, monotonic, timer, lanes.run)
     return manager

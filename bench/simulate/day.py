@@ -79,7 +79,7 @@ def settings(wanted: Wanted) -> tuple[Settings, tuple[Rule, ...]]:
     return replace(
         defaults.settings, capacity=room.bytes, total=room.offered, host_budget=wanted.host,
         gather=0, step=min(STEP, max(GIB, room.bytes // 8)),
-    ), defaults.rules
+    ), read.rules
 
 
 def simulate(wanted: Wanted) -> Outcome:

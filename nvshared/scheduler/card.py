@@ -15,7 +15,6 @@ from nvshared.scheduler.actions import (
     Action,
     Crowded,
     Evict,
-    Limits,
     Load,
     MoveOrder,
     Run,
@@ -403,13 +402,6 @@ class Card:
         """Chosen, running and draining clients, oldest turn first."""
         return sorted(self.groups["holding"], key=lambda client: client.its_turn.serial)
 
-    def total_for(self, client: ScheduledClient) -> int:
-        """The size of the card, in bytes, that the hook reports to this client's program."""
-        return min([
-            self.settings.total, client.terms.memory_limit or self.settings.total,
-            *(one.limit for one in client.tenancies if one.limit),
-        ])
-
     def borrowable(self, client: ScheduledClient) -> int | None:
         """Bytes that the client may still borrow under its tenants' limits, and under that of the
         card if there is a disk: blocks pass through host memory to the disk, but borrowed memory,
@@ -545,15 +537,6 @@ class Card:
         order = Store(client.id, next(self.numbers), size)
         client.stores = (*client.stores, order)
         self.send(order)
-
-    def send_limits(
-        self, client: ScheduledClient, number: int, most: int, beyond: int, reason: str = ""
-    ) -> None:
-        """Sends LIMITS. `reason`: the limit because of which a COMMIT request was refused."""
-        promise = client.promise
-        promise.last_most, promise.last_total = most, self.total_for(client)
-        self.send(Limits(
-            client.id, number, promise.commit, most, promise.last_total, beyond, reason))
 
     def _lend(self, client: ScheduledClient, moved: int) -> int:
         """Bytes that may lie on another card after `moved` more bytes were evicted or copied."""

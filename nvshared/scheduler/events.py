@@ -6,7 +6,7 @@ daemon gives each connection and never reuses.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 from nvshared.scheduler.settings import Settings, TenantTerms, Terms
@@ -98,6 +98,8 @@ class Joined:
     account: str = ""                   # see promises.py; "": its claims count without limit
     evidence: Evidence = Evidence()
     tenants: tuple[str, ...] = ()       # the outermost first
+    # By tenant: terms that the scheduler does not have yet.
+    terms: Mapping[str, TenantTerms] = field(default_factory=dict)
     lender: str = ""                    # UUID of the card on which its borrowed memory lies
 
 

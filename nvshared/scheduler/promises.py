@@ -57,15 +57,18 @@ refused.
 as a small part of the card at most.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 
+from nvshared.quantity import sized
 from nvshared.scheduler import events, queue
+from nvshared.scheduler.actions import Limits
 from nvshared.scheduler.card import MARGINS_MOST, Account, Card
 from nvshared.scheduler.client import Overclaims, Phase, Pin, ScheduledClient
 from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
 from nvshared.scheduler.events import CommitAsked, Memory, PinReason
+from nvshared.scheduler.settings import TenantTerms
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 # A grant exceeds the request by 1/16 of the bytes left, within these bounds, or not at all.
@@ -170,7 +173,7 @@ def send_limits(card: Card) -> None:
     for client in [*to_check, *(c for c in changed if c.id not in card.limits_unchecked)]:
         most = _most(card, client)
         last = client.promise
-        if abs(most - last.last_most) > least or last.last_total != card.total_for(client):
+        if abs(most - last.last_most) > least or last.last_total != _total_for(card, client):
             _send_limits(card, client, 0, most)
 
 
@@ -294,7 +297,7 @@ def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
     if promise.withdrawn or promise.commit <= least:
         return
     promise.withdrawn, promise.commit = promise.commit, least
-    _send_limits(card, client, 0, min(promise.last_most, card.total_for(client)))
+    _send_limits(card, client, 0, min(promise.last_most, _total_for(card, client)))
     # This order moves nothing; its reply shows that the hook has received the LIMITS. It allows no
     # host memory beyond that of earlier orders.
     held = [client.memory.host, *(move.order.host for move in client.moves)]
@@ -309,9 +312,30 @@ def _send_limits(
 
     A client with a memory limit is treated as on a card of that size, and gets none beyond it.
     """
+    promise = client.promise
     bounded = client.terms.memory_limit or client.tenancies
     more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
-    card.send_limits(client, number, most, more, reason)
+    promise.last_most, promise.last_total = most, _total_for(card, client)
+    card.send(Limits(
+        client.id, number, promise.commit, most, promise.last_total, more, reason))
+
+
+def grant_when_lost(card: Card, client: ScheduledClient, request: CommitAsked) -> None:
+    """Grants a COMMIT request on a lost card, so that the program gets the driver's error."""
+    promise = client.promise
+    promise.commit = max(promise.commit, request.wanted)
+    promise.last_most, promise.last_total = promise.commit, _total_for(card, client)
+    card.send(Limits(
+        client.id, request.number, promise.commit, promise.commit, promise.last_total,
+        client.memory.beyond))
+
+
+def _total_for(card: Card, client: ScheduledClient) -> int:
+    """The size of the card, in bytes, that the hook reports to this client's program."""
+    return min([
+        card.settings.total, client.terms.memory_limit or card.settings.total,
+        *(tenancy.limit for tenancy in client.tenancies if tenancy.limit),
+    ])
 
 
 def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
@@ -372,7 +396,7 @@ def _ceiling(card: Card, client: ScheduledClient) -> int:
     by_others += _granted_to_pin(card, client)
     if card.tight:
         by_others += card.stuck([client])
-    most = min(card.total_for(client), card.settings.capacity - by_others)
+    most = min(_total_for(card, client), card.settings.capacity - by_others)
     return _beside_disk_limits(card, client, max(0, most))
 
 
@@ -463,6 +487,43 @@ def _left_in(domain: Domain) -> int:
 def members(card: Card, domain: Domain) -> list[ScheduledClient]:
     """The domain's clients on this card, in the order in which they joined."""
     return [card.clients[id] for id in sorted(domain.stakes) if id in card.clients]
+
+
+def bind_limits(card: Card, client: ScheduledClient, groups: Iterable[str] | None = None) -> None:
+    """Binds a client to the memory limits of its control groups and tenants, of all levels.
+
+    `groups`: names of the control groups from now on; None: unchanged.
+    """
+    if groups is None:
+        groups = [one.name for one in client.domains if one.name not in client.tenants]
+    terms = [(name, card.tenants.terms_for(name)) for name in client.tenants]
+    client.tenancies = card.tenancies.named([name for name, one in terms if one.memory_limit])
+    limited = (name for name, one in terms if one.host_memory_limit)
+    client.domains = card.domains.named([*groups, *limited])
+    limited = (name for name, one in terms if one.disk_limit)
+    client.disk_limits = card.disk.budget.limits.named(limited)
+
+
+def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
+    """Applies a tenant's changed limits of GPU memory, host memory and disk; `before`: old terms.
+    """
+    terms = card.tenants.terms_for(tenant)
+    for domains, limit, old, of_memory in (
+        (card.tenancies, terms.memory_limit, before.memory_limit, ""),
+        (card.domains, terms.host_memory_limit, before.host_memory_limit, " of host memory"),
+        (card.disk.budget.limits, terms.disk_limit, before.disk_limit, " of the disk"),
+    ):
+        if limit != old or (limit and terms.shown != before.shown):
+            shown = terms.shown or tenant
+            reason = f"all programs of {shown} together are limited to {sized(limit)}{of_memory}"
+            term = bool(limit) and domains is not card.disk.budget.limits
+            domains.set_limit(tenant, limit or None, reason, term=term)
+            for client in card.clients.values():
+                if tenant in client.tenants:
+                    bind_limits(card, client)   # gets LIMITS at once, as it counts as changed
+            card.groups.settle()
+            if not limit:
+                domains.drop(tenant)
 
 
 def _judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) -> None:

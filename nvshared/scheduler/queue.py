@@ -42,7 +42,6 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heapreplace
 
-from nvshared.quantity import sized
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -258,28 +257,9 @@ def set_terms(card: Card, client: ScheduledClient, own: Terms) -> None:
         arrive(card, client)
 
 
-def set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
-    """Replaces the terms of all clients of a tenant together."""
-    before = card.tenants.terms_for(tenant)
-    card.tenants.terms[tenant] = terms
-    if terms == TenantTerms():
-        del card.tenants.terms[tenant]
-    for domains, limit, old, of_memory in (
-        (card.tenancies, terms.memory_limit, before.memory_limit, ""),
-        (card.domains, terms.host_memory_limit, before.host_memory_limit, " of host memory"),
-        (card.disk.budget.limits, terms.disk_limit, before.disk_limit, " of the disk"),
-    ):
-        if limit != old or (limit and terms.shown != before.shown):
-            shown = terms.shown or tenant
-            reason = f"all programs of {shown} together are limited to {sized(limit)}{of_memory}"
-            term = bool(limit) and domains is not card.disk.budget.limits
-            domains.set_limit(tenant, limit or None, reason, term=term)
-            for client in card.clients.values():
-                if tenant in client.tenants:
-                    bind_limits(card, client)   # gets LIMITS at once, as it counts as changed
-            card.groups.settle()
-            if not limit:
-                domains.drop(tenant)
+def apply_tenant_terms(card: Card, tenant: str, before: TenantTerms) -> None:
+    """Applies a tenant's changed weight, priority, suspension and compute limit to its clients."""
+    terms = card.tenants.terms_for(tenant)
     for client in card.everyone:
         if tenant in client.tenants:
             if terms.suspended != before.suspended:
@@ -313,21 +293,6 @@ def _change_priority(card: Card, client: ScheduledClient) -> None:
     for path in (old, new):
         card.tenants.weigh(card.now, *path[1:3])
     forget(card, old, client.tenants)
-
-
-def bind_limits(card: Card, client: ScheduledClient, groups: Iterable[str] | None = None) -> None:
-    """Binds a client to the limits of its control groups and tenants, of all levels.
-
-    `groups`: names of the control groups from now on; None: unchanged.
-    """
-    if groups is None:
-        groups = [one.name for one in client.domains if one.name not in client.tenants]
-    terms = [(name, card.tenants.terms_for(name)) for name in client.tenants]
-    client.tenancies = card.tenancies.named([name for name, one in terms if one.memory_limit])
-    limited = (name for name, one in terms if one.host_memory_limit)
-    client.domains = card.domains.named([*groups, *limited])
-    limited = (name for name, one in terms if one.disk_limit)
-    client.disk_limits = card.disk.budget.limits.named(limited)
 
 
 def set_compute_limit(card: Card, tenant: str) -> None:

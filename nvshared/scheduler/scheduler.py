@@ -62,7 +62,7 @@ from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import UNBOUNDED, Domains, Neighbour, SharedBudget
-from nvshared.scheduler.settings import Settings
+from nvshared.scheduler.settings import Settings, TenantTerms
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import Usage
 from nvshared.units import SECOND
@@ -186,7 +186,7 @@ class Scheduler:
         """Puts a client into these domains, and into no others."""
         found = self._card.clients.get(client)
         if found is not None:
-            queue.bind_limits(self._card, found, domains)
+            promises.bind_limits(self._card, found, domains)
             self._card.groups.settle()
 
     def snapshot(self) -> Snapshot:
@@ -217,7 +217,7 @@ def _note(card: Card, event: events.Event) -> None:
         case events.Ganged():
             turns.ganged(card, event)
         case events.TenantChanged():
-            queue.set_tenant_terms(card, event.tenant, event.terms)
+            _set_tenant_terms(card, event.tenant, event.terms)
         case events.Awaited():
             card.awaiting = event.expected
         case events.Preempted():
@@ -246,7 +246,15 @@ def _change_settings(card: Card, event: events.CapacityChanged | events.Settings
     card.shortfall = 0
 
 
+def _set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
+    before = card.tenants.set_terms(tenant, terms)
+    promises.limit_tenant(card, tenant, before)
+    queue.apply_tenant_terms(card, tenant, before)
+
+
 def _join(card: Card, event: events.Joined) -> None:
+    for tenant, terms in event.terms.items():
+        _set_tenant_terms(card, tenant, terms)
     client = ScheduledClient(
         event.client, card.groups.touched, event.memory, event.memory.room, since=card.now,
         domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
@@ -256,7 +264,7 @@ def _join(card: Card, event: events.Joined) -> None:
     if client.lender is None:
         client.memory = replace(client.memory, borrowed=0)
     card.add(client)
-    queue.bind_limits(card, client)
+    promises.bind_limits(card, client)
     for tenant in client.tenants:
         queue.set_compute_limit(card, tenant)
     queue.set_terms(card, client, client.own)
@@ -325,7 +333,7 @@ def _lose(card: Card) -> None:
         client.enter(Phase.IDLE, card.now)
         client.moves = ()
         if (request := client.promise.request) is not None:
-            _grant_commit(card, client, request.number, request.wanted)
+            promises.grant_when_lost(card, client, request)
             client.promise.request = None
         client.failures.load.until = 0
         _load_all(card, client)
@@ -354,7 +362,7 @@ def _handle_when_lost(card: Card, event: events.Event) -> None:
                 case events.Stored():
                     moves.stored(card, client, event)
                 case events.CommitAsked():
-                    _grant_commit(card, client, event.number, event.wanted)
+                    promises.grant_when_lost(card, client, event)
     for client in card.everyone:
         _load_all(card, client)
 
@@ -364,8 +372,3 @@ def _load_all(card: Card, client: ScheduledClient) -> None:
         return
     client.failures.load.until = card.now + AGAIN
     card.load(client, client.need, client.memory.host)
-
-
-def _grant_commit(card: Card, client: ScheduledClient, number: int, size: int) -> None:
-    client.promise.commit = max(client.promise.commit, size)
-    card.send_limits(client, number, client.promise.commit, client.memory.beyond)

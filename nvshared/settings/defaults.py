@@ -12,7 +12,6 @@ from nvshared.machine.nvml import Facts
 from nvshared.quantity import Amount, rounded
 from nvshared.scheduler.settings import Accounting, AntiThrash, Settings
 from nvshared.settings.config import Config
-from nvshared.settings.rules import Rule
 from nvshared.units import MIB
 
 STEP = 512 * MIB                        # about 10 ms over PCIe; an order costs about 1% of that
@@ -41,7 +40,6 @@ class Defaults:
     card: Callable[[Facts], GPUDefaults]
     safe: bool = False
     neighbour: str = "auto"             # which cards lend memory: see sharing/lending.py
-    rules: tuple[Rule, ...] = ()        # for tenants
     deep_idle: int | None = None        # microseconds; None: idle clients keep their contexts
     balance: bool = False               # see sharing/balancing.py
     disk: tuple[Path, int] | None = None    # directory and bytes for swapped memory
@@ -73,8 +71,8 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
     })
     return Defaults(
         settings, lambda facts: _card(config, facts), config.swap_budget is None,
-        config.neighbour if "neighbour" in config.tiers else "off", config.rules,
-        config.deep_idle, config.balance, config.disk if "disk" in config.tiers else None)
+        config.neighbour if "neighbour" in config.tiers else "off", config.deep_idle,
+        config.balance, config.disk if "disk" in config.tiers else None)
 
 
 def check_disk(config: Config) -> None:

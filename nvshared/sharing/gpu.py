@@ -30,7 +30,7 @@ from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
-from nvshared.scheduler.settings import Settings
+from nvshared.scheduler.settings import Settings, TenantTerms
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.terms import ClientTerms
@@ -323,6 +323,9 @@ class GPU:
         self._foreign: frozenset[int] = frozenset()     # processes of the last sample, no clients
         # Calls its argument once the sample is fresh, or NVML is too late. Set by the sampler.
         self.request_sample: Callable[[Callable[[], None]], None] = lambda done: done()
+        # Returns the terms of a joining client's tenants that the scheduler does not have. Set by
+        # Tenancy.
+        self.terms_of: Callable[[Client], Mapping[str, TenantTerms]] = lambda client: {}
 
         # Emitted before the scheduler knows the client, with the memory that its HELLO reports.
         self.client_joins: Signal[Client, events.Memory] = Signal("client_joins")
@@ -509,7 +512,7 @@ class GPU:
         memory, owes = self._checked_loan(client, memory, lender)
         self.tell(events.Joined(
             client.id, memory, running, wants and not suspended, commit, client.domains, account,
-            evidence, tuple(map(str, client.peer.sharers)), owes))
+            evidence, tuple(map(str, client.peer.sharers)), self.terms_of(client), owes))
         self.client_new.emit(client)
         if before is not None or client.terms != ClientTerms():
             client.set_terms(client.terms)

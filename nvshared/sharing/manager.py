@@ -54,7 +54,6 @@ class Manager:
         self._read = read
         self._defaults = read()
         self.tenancy = tenancy or Tenancy()
-        self.tenancy.use(self._defaults.rules)
         self._overrides = Overrides() if store is None else store.load()
         self._store = store
         self._clock = clock
@@ -219,7 +218,6 @@ class Manager:
         """
         self._defaults = self._read()
         self._apply()
-        self.tenancy.use(self._defaults.rules)
 
     def reset_settings(self) -> Future[None]:
         """Removes all changes made at run time, so that the configuration applies again."""

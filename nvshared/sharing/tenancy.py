@@ -4,8 +4,8 @@
 A tenant (nvshared/machine/tenant.py) outlives its programs. A term set by hand applies until it is
 removed, also after a restart of the daemon. A term that is not set is taken from the most specific
 rule of the configuration (nvshared/settings/rules.py). Terms apply to all programs of a tenant
-together and are enforced by the schedulers. Each scheduler gets the terms before the first program
-of the tenant joins, and whenever they change.
+together and are enforced by the schedulers. Each scheduler gets the terms with the first program of
+the tenant that joins (events.Joined), and whenever they change.
 
 Pods are identified by UID, which the kernel knows, and terms are stored under it, because a later
 pod may have the same name. User interfaces use names, once known: nvshare-kubelet sends those of
@@ -26,7 +26,7 @@ from nvshared.lanes import Run, here
 from nvshared.machine import tenant as kernel
 from nvshared.machine.tenant import Kind
 from nvshared.names import TERM_SOURCES
-from nvshared.scheduler.events import Memory, TenantChanged
+from nvshared.scheduler.events import TenantChanged
 from nvshared.scheduler.settings import UNLIMITED, Priority, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
 from nvshared.settings.state import KeptTerms, TenantsFile, saved
@@ -74,7 +74,7 @@ class Tenancy:
     def follow(self, gpu: GPU) -> None:
         """Sends the terms of the tenants of a GPU's clients to its scheduler from now on."""
         self._sent[gpu] = {}
-        gpu.client_joins.connect(self._joins)
+        gpu.terms_of = self._join
         gpu.client_removed.connect(self._leaves)
 
     def use(self, rules: tuple[Rule, ...]) -> None:
@@ -240,7 +240,8 @@ class Tenancy:
         rules = holding(self._rules, names, self._groups.get(name, frozenset()))
         return sorted([*by_hand, *rules], key=lambda one: ORDER[one.term])
 
-    def _joins(self, client: Client, _memory: Memory) -> None:
+    def _join(self, client: Client) -> dict[str, TenantTerms]:
+        """Adds a client. Returns the terms of its tenants that its scheduler does not have."""
         if client.peer.groups is not None:
             self._groups[str(client.peer.tenants[0])] = client.peer.groups
         for name in map(str, client.peer.tenants):
@@ -249,7 +250,8 @@ class Tenancy:
                 self.read_groups(name, lambda: None)
             client.pod = self._pods.get(name) or client.pod
             self._ended.pop(name, None)
-            self._send(client.gpu, name)
+        names = map(str, client.peer.tenants)
+        return {name: self.terms(name) for name in names if self._note_sent(client.gpu, name)}
 
     def _leaves(self, client: Client) -> None:
         for name in map(str, client.peer.tenants):
@@ -272,18 +274,18 @@ class Tenancy:
         for name in names:
             gpus = {client.gpu for client in self._clients.get(name, {}).values()}
             for gpu, sent in self._sent.items():
-                if gpu in gpus or name in sent:
-                    self._send(gpu, name)
+                if (gpu in gpus or name in sent) and self._note_sent(gpu, name):
+                    gpu.tell(TenantChanged(name, self.terms(name)))
 
-    def _send(self, gpu: GPU, name: str) -> None:
-        """Sends a tenant's terms to a GPU's scheduler, if they differ from the last ones sent."""
+    def _note_sent(self, gpu: GPU, name: str) -> bool:
+        """Records that a GPU's scheduler gets a tenant's terms. False: it has these already."""
         sent, terms = self._sent[gpu], self.terms(name)
         if sent.get(name, TenantTerms()) == terms:
-            return
+            return False
         sent[name] = terms
         if terms == TenantTerms():
             del sent[name]
-        gpu.tell(TenantChanged(name, terms))
+        return True
 
     def _view(self, name: str) -> TenantView:
         clients = tuple(self._clients.get(name, {}).values())

@@ -3,7 +3,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from tests.bus.service import Peeper, a_client
 from tests.bus.test_announcements import announced
 from tests.bus.test_calls import STANDARD, refusal
 from tests.bus.test_commands import Run, ctl, sentence
-from tests.unit.scripted import DEFAULTS
 
 __all__ = ["ctl"]                       # a fixture
 
@@ -36,10 +34,9 @@ RULES = (
 
 
 @pytest.fixture
-def ruled(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> Manager:
-    """Whose configuration has these rules."""
-    monkeypatch.setattr(manager, "_read", lambda: replace(DEFAULTS, rules=RULES))
-    manager.reload()
+def ruled(manager: Manager) -> Manager:
+    """A manager whose configuration has RULES."""
+    manager.tenancy.use(RULES)
     return manager
 
 

@@ -27,6 +27,7 @@ from nvshared.scheduler.actions import (
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
     Joined,
+    Memory,
     Preempted,
     Record,
     Stopped,
@@ -996,6 +997,15 @@ def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
     assert answer(talk, 2, 4, 3).commit == 4 * GIB
     talk.join(3, tenants=("user:bob",))
     assert answer(talk, 3, 80).commit >= 80 * GIB
+
+
+def test_joined_with_tenant_terms_bounds_the_first_limits() -> None:
+    talk = Talk(100)
+    terms = {"user:alice": TenantTerms(memory_limit=10 * GIB)}
+    talk.tell(Joined(1, tenants=ALICE, terms=terms))
+    talk.memory[1] = Memory()
+    assert last_limits(talk, 1).total == 10 * GIB
+    assert answer(talk, 1, 11).commit < 11 * GIB
 
 
 def test_tenant_memory_limit_is_the_size_of_the_card_for_its_clients() -> None:

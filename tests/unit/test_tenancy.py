@@ -13,6 +13,7 @@ from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged
 from nvshared.scheduler.settings import TenantTerms
+from nvshared.settings.defaults import Defaults
 from nvshared.settings.rules import TERMS, Rule
 from nvshared.settings.state import TENANTS_FILE, TenantsFile
 from nvshared.sharing import tenancy
@@ -38,10 +39,13 @@ class Daemon:
     def __init__(self, folder: Path, rules: tuple[Rule, ...] = ()) -> None:
         self.rules = rules
         time = Time()
-        self.manager = Manager(
-            lambda: replace(DEFAULTS, rules=self.rules), time.clock, time.timer,
-            tenancy=Tenancy(TenantsFile(folder)),
-        )
+        tenancy = Tenancy(TenantsFile(folder))
+
+        def read() -> Defaults:
+            tenancy.use(self.rules)
+            return DEFAULTS
+
+        self.manager = Manager(read, time.clock, time.timer, tenancy=tenancy)
         self.heard: list[list[Event]] = []
         self.manager.tenancy.name({str(POD): TRAIN})
         for facts in (FACTS, OTHER):
@@ -62,10 +66,15 @@ class Daemon:
         self.manager.tenancy.set(name, named).result()
 
     def sent_terms(self, gpu: int = 0) -> list[TenantChanged]:
-        """Since it was asked last."""
-        heard = [event for event in self.heard[gpu] if isinstance(event, TenantChanged)]
+        """Terms that the card's scheduler has got since the last call, those of Joined included."""
+        sent: list[TenantChanged] = []
+        for event in self.heard[gpu]:
+            if isinstance(event, Joined):
+                sent += [TenantChanged(name, terms) for name, terms in event.terms.items()]
+            elif isinstance(event, TenantChanged):
+                sent.append(event)
         self.heard[gpu].clear()
-        return heard
+        return sent
 
 
 @pytest.fixture
@@ -74,17 +83,15 @@ def daemon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Daemon:
     return Daemon(tmp_path)
 
 
-def test_tenant_terms_reach_the_scheduler_before_the_first_client(daemon: Daemon) -> None:
+def test_tenant_terms_reach_the_scheduler_with_the_first_client(daemon: Daemon) -> None:
     daemon.set("user:alice", memory_limit=40 * GIB, compute_limit=50, weight=200)
     daemon.set("pod:lab/train", weight=7)
     assert not daemon.sent_terms()
     daemon.joins(ALICE, POD)
     alice = TenantTerms(memory_limit=40 * GIB, compute_limit=50, weight=200)
-    assert daemon.heard[0][:2] == [
-        TenantChanged("user:alice", alice),
-        TenantChanged("pod:7d1c", TenantTerms(weight=7, shown=SHOWN)),
-    ]
-    assert isinstance(joined := daemon.heard[0][2], Joined)
+    assert isinstance(joined := daemon.heard[0][0], Joined)
+    assert joined.terms == {
+        "user:alice": alice, "pod:7d1c": TenantTerms(weight=7, shown=SHOWN)}
     assert joined.tenants == ("pod:7d1c", "user:alice")    # the outermost first
     assert not daemon.sent_terms(1)
     daemon.sent_terms()
