@@ -57,8 +57,10 @@ refused.
 as a small part of the card at most.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from operator import attrgetter, itemgetter
 
 from nvshared.quantity import sized
@@ -81,6 +83,7 @@ PINNED_WITHIN = 60 * SECOND             # the same for a grant to pin
 CHANGE_PART = 64                        # a change of less than 1/64 of the card sends no LIMITS
 CHECKED_AT_ONCE = 4                     # clients whose LIMITS are checked in one plan,
 CHECKS_APART = MILLISECOND              # and the time until the next ones are
+DiskLimits = tuple[Domain, ...]         # of one client
 HARDLY = 8                              # below 1/8 of that change, clients are not checked
 PINNING_PART = 16                       # unused grants to pin count as at most 1/16 of the card
 
@@ -403,29 +406,28 @@ def _ceiling(card: Card, client: ScheduledClient) -> int:
 def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
     """The largest commit of the client, `most` at most, with which the memory of all clients that
     have disk limits has a place, whichever client runs: on the card beside that one, in host
-    memory, or on the disk. A client with several limits counts in the smallest one only.
+    memory, or on the disk.
     """
-    limited = card.groups["disk_limited"] if card.disk.budget.size else []
-    if not limited:
+    if not card.disk.budget.size or not card.groups.size("disk_limited"):
         return most
     room = card.settings.capacity + _host_less_margin(card)
-    others: dict[Domain | None, tuple[int, int]] = {}   # sum and largest of their commits
+    others: dict[DiskLimits, tuple[int, int]] = {}  # sum and largest of their commits
     for one in card.clients.values():
         if one is not client:
-            total, largest = others.get(domain := _disk_limit(one), (0, 0))
-            others[domain] = total + one.committed, max(largest, one.committed)
+            total, largest = others.get(limits := _disk_limits(one), (0, 0))
+            others[limits] = total + one.committed, max(largest, one.committed)
 
     def fits(commit: int) -> bool:
-        total, largest = others.get(domain := _disk_limit(client), (0, 0))
-        commits = others | {domain: (total + commit, max(largest, commit))}
-        _, runs = commits.pop(None, (0, 0))     # the most that a client takes from the others
-        unstorable = 0
-        for domain, (total, largest) in commits.items():
-            limit = UNBOUNDED if domain is None or domain.limit is None else domain.limit
-            stored = min(limit, total)
-            unstorable += total - stored
-            runs = max(runs, stored - min(limit, total - largest))
-        return unstorable + runs <= room
+        total, largest = others.get(limits := _disk_limits(client), (0, 0))
+        commits = others | {limits: (total + commit, max(largest, commit))}
+        _, runs = commits.pop((), (0, 0))   # the most that a client takes from the others
+        sums = {limits: total for limits, (total, _) in commits.items()}
+        stored, exceeded = _storable(sums)
+        for limits, (total, largest) in commits.items():
+            if not exceeded.isdisjoint(limits):     # others may store more while it runs
+                largest = stored - _storable(sums | {limits: total - largest})[0]
+            runs = max(runs, largest)
+        return sum(sums.values()) - stored + runs <= room
 
     if fits(most):
         return most
@@ -436,10 +438,28 @@ def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
     return low
 
 
-def _disk_limit(client: ScheduledClient) -> Domain | None:
+def _disk_limits(client: ScheduledClient) -> DiskLimits:
     # Another card may have lifted a limit of a tenant of both, before this card has its event.
-    limited = [one for one in client.disk_limits if one.limit is not None]
-    return min(limited, key=attrgetter("limit"), default=None)
+    return tuple(domain for domain in client.disk_limits if domain.limit is not None)
+
+
+def _storable(sums: Mapping[DiskLimits, int]) -> tuple[int, set[Domain]]:
+    """The bytes that the disk may hold of clients with these sums of commits, by the clients' disk
+    limits, and the limits that the sums exceed. Where limits overlap without one containing the
+    other, the disk may hold more.
+    """
+    stored, exceeded = dict(sums), set[Domain]()
+    # Inner limits first: they bound the clients of fewer entries.
+    for domain, _ in reversed(Counter(chain.from_iterable(sums)).most_common()):
+        bounded = [limits for limits in stored if domain in limits]
+        over = sum(stored[limits] for limits in bounded) - (domain.limit or 0)
+        if over > 0:
+            exceeded.add(domain)
+        for limits in bounded:
+            cut = max(0, min(over, stored[limits]))
+            stored[limits] -= cut
+            over -= cut
+    return sum(stored.values()), exceeded
 
 
 def _most(card: Card, client: ScheduledClient) -> int:

@@ -66,8 +66,7 @@ async def test_gettenant_replies_with_rules_for_groups_that_are_read_meanwhile(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = Rule("group:staff", "weight", 50, "/etc/a.conf:2")
-    monkeypatch.setattr(manager, "_read", lambda: replace(DEFAULTS, rules=(rule,)))
-    manager.reload()
+    manager.tenancy.use((rule,))
     loop, is_read = asyncio.get_running_loop(), asyncio.Event()
 
     def read_later(_key: object, _read: object, answer: Any, _patience: object) -> None:

@@ -170,6 +170,20 @@ def test_commit_counts_no_disk_space_that_a_tenants_disk_limit_forbids(
     assert most - 40 < promised <= most
 
 
+@pytest.mark.parametrize(("wanted", "granted"), [(44, True), (54, False)])
+def test_commit_counts_nested_disk_limits_in_each_limit(wanted: int, granted: bool) -> None:
+    talk = with_disk(100)               # 140 GiB of card and host can be promised
+    talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=10 * GIB)))
+    for client in (1, 2, 3):
+        talk.tell(TenantChanged(f"job:{client}", TenantTerms(disk_limit=9 * GIB)))
+        talk.join(client, tenants=("user:a", f"job:{client}"))
+    for client in (1, 2):
+        assert limits(talk.ask(client, 1, 50), client)[-1].commit >= 50 * GIB
+        talk.changed(client, allocated=50, answered=1)
+    # While client 3 runs, the disk holds 10 GiB of the two others, not 18.
+    assert (limits(talk.ask(3, 1, wanted), 3)[-1].commit >= wanted * GIB) is granted
+
+
 def test_commit_ignores_a_disk_limit_that_was_lifted_on_another_card() -> None:
     talk = with_disk(100)
     for tenant in ("user:a", "unit:b"):
