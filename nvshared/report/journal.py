@@ -104,12 +104,16 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
         return
     regular = None if notifier.watchdog is None else notifier.watchdog / SECOND / 3
     soon = STATUS_INTERVAL if regular is None else min(STATUS_INTERVAL, regular)
-    news = asyncio.Event()              # something has happened since the last update
+    news = asyncio.Event()              # clients or holders have changed since the last update
 
     def note(*_: object) -> None:
         news.set()
 
-    ignore = [gpu.changed.connect(note) for gpu in manager.gpus]
+    ignore = [
+        disconnect for gpu in manager.gpus for disconnect in (
+            gpu.client_new.connect(note), gpu.client_removed.connect(note),
+            gpu.reported.connect(note))
+    ]
     ended = asyncio.ensure_future(stopped.wait())
     ended.add_done_callback(note)
     last = ""

@@ -115,7 +115,7 @@ async def test_report_wakes_up_at_events_only(
     gpu = manager.gpus[0]             # that of the scripted scheduler made last
     for happen in (
         lambda: joined(gpu, 1, Noted()),
-        gpu.changed.emit,
+        lambda: gpu.reported.emit(gpu.clients[1], TurnStarted(1)),
         lambda: gpu.leave(gpu.clients[1]),
     ):
         Scripted.latest.holders = (1,) if systemd.words[-1].endswith("1 client") else ()
