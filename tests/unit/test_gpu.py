@@ -23,9 +23,11 @@ from nvshared.scheduler.events import (
     MemoryChanged,
     Seen,
     SettingsChanged,
+    TermsChanged,
     Tick,
 )
 from nvshared.scheduler.events import GPULost as Lost
+from nvshared.scheduler.settings import Terms
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, MIB
 from tests.unit.scripted import (
@@ -50,6 +52,29 @@ def time() -> Time:
 def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
     script(monkeypatch)
     return GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)
+
+
+def test_gpu_counts_the_clients_of_each_process(gpu: GPU) -> None:
+    clients = [Client(number, gpu, peer(7), Noted()) for number in (1, 2)]
+    for client in clients:
+        gpu.join(client, Memory(), running=False, wants=False, commit=0)
+    assert gpu.processes == {7: 2}
+    gpu.leave(clients[0])
+    assert gpu.processes == {7: 1}
+    gpu.leave(clients[1])
+    assert 7 not in gpu.processes
+
+
+def test_join_of_a_moved_client_takes_over_its_terms_and_times(gpu: GPU) -> None:
+    before = joined(gpu, 1, Noted())
+    before.set_terms(before.terms.having("weight", 7, by_owner=False))
+    before.held_before, before.waited_before, before.tries = 5, 3, 2
+    gpu.leave(before)
+    moved = Client(2, gpu, peer(4001), Noted())
+    gpu.join(moved, Memory(), running=False, wants=False, commit=0, before=before)
+    assert (moved.terms, moved.held_before, moved.waited_before, moved.tries) == (
+        before.terms, 5, 3, 2)
+    assert TermsChanged(2, Terms(weight=7)) in Scripted.latest.events
 
 
 def test_gpu_sends_each_order_to_the_client_it_names(gpu: GPU) -> None:

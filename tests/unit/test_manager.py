@@ -8,6 +8,7 @@ import pytest
 
 from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.machine.nvml import Sample
+from nvshared.scheduler.events import Awaited
 from nvshared.scheduler.settings import AntiThrash
 from nvshared.settings.state import FILE_NAME, Override, Overrides, StateFile
 from nvshared.sharing.gpu import GPU
@@ -73,6 +74,27 @@ def test_clients_are_found_by_id_and_pid(manager: Manager) -> None:
 
 def test_next_id_never_returns_an_id_twice(manager: Manager) -> None:
     assert len({manager.next_id() for _ in range(100)}) == 100
+
+
+def test_await_hello_tells_all_gpus_when_the_first_is_awaited_and_the_last_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script(monkeypatch)
+    time = Time()
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    heard = []
+    for facts in (FACTS, OTHER):
+        manager.add(facts, Sample(), gather=True)
+        heard.append(Scripted.latest.events)
+    one, other = object(), object()
+    for session, awaited, told in (
+        (one, True, [Awaited(expected=True)]), (other, True, []), (one, False, []),
+        (one, False, []), (other, False, [Awaited(expected=False)]), (other, False, []),
+    ):
+        for events in heard:
+            events.clear()
+        manager.await_hello(session, awaited=awaited)
+        assert heard == [told, told]
 
 
 def quanta(manager: Manager) -> list[int]:
