@@ -77,7 +77,7 @@ test-quick: ready
 test-long: ready
 	@$(MAKE) -C libhook -s -j2 fuzz-random
 	@for tool in thread address; do \
-		$(MAKE) -C libhook -s -j2 SANITIZE=$$tool all simulator-tests || exit 1; \
+		$(MAKE) -C libhook -s -j2 SANITIZE=$$tool all || exit 1; \
 	done
 	$(PYTEST) $(AT_ONCE) -m long
 

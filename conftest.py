@@ -37,11 +37,12 @@ TOGETHER = (
     "tests/gpu/", "tests/unit/test_packaging.py", "libhook/tests/blocks/",
     "libhook/tests/activity/", "libhook/tests/commit/", "libhook/tests/hook/",
     "libhook/tests/pace/", "libhook/tests/inflight/",
+    "libhook/tests/simulator/test_simulator_conformance.py",
 )
 
 # Those that take longest: the others fill the time beside them, not they the end of the run.
 FIRST = (
-    "libhook/tests/simulator/test_simulator_programs.py", "tests/unit/test_style.py::test_mypy",
+    "libhook/tests/simulator/test_simulator_conformance.py", "tests/unit/test_style.py::test_mypy",
     "tests/integration/test_demo.py::test_demo_ends_with_right_results_and_leaves_nothing",
     "tests/integration/test_random_calls.py", "tests/integration/test_undrainable.py",
 )

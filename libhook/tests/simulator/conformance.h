@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the sections of conformance.txt use, and main(): `conformance SECTION` runs one of them and
+ * What the sections of conformance.txt and flight.txt use, and main(): `conformance SECTION` runs one of them and
  * prints one line for each of its questions. conformance.py makes the C code of the sections.
  */
 #define _GNU_SOURCE
@@ -30,7 +30,7 @@ __asm__(".section .rodata\n.global program_text\nprogram_text: .incbin \"" KERNE
 static const CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 static CUcontext context;
-static CUfunction fill, spin;
+static CUfunction fill, spin, add, wait_flag;
 
 static const char *note = "";       /* printed behind the next result */
 
@@ -66,17 +66,23 @@ static void require(CUresult result, const char *call)
     exit(1);
 }
 
-/* Most sections begin with this: the primary context of device 0 is current. */
-
-static void begin(void)
+static void begin_on(CUdevice device)
 {
     CUmodule module;
     require(cuInit(0), "cuInit");
-    require(cuDevicePrimaryCtxRetain(&context, 0), "retain");
+    require(cuDevicePrimaryCtxRetain(&context, device), "retain");
     require(cuCtxSetCurrent(context), "set current");
     require(cuModuleLoadData(&module, program_text), "load");
     require(cuModuleGetFunction(&fill, module, "nvshare_fill"), "fill");
     require(cuModuleGetFunction(&spin, module, "nvshare_spin"), "spin");
+    require(cuModuleGetFunction(&add, module, "nvshare_add"), "add");
+    require(cuModuleGetFunction(&wait_flag, module, "nvshare_wait_flag"), "wait_flag");
+}
+
+/* Most sections begin with this: the primary context of device 0 is current. */
+static void begin(void)
+{
+    begin_on(0);
 }
 
 static CUresult launch_fill(CUdeviceptr address, uint64_t words, CUstream stream)
@@ -84,6 +90,13 @@ static CUresult launch_fill(CUdeviceptr address, uint64_t words, CUstream stream
     uint64_t value = 1;
     void *parameters[] = {&address, &words, &value};
     return cuLaunchKernel(fill, 8, 1, 1, 128, 1, 1, 0, stream, parameters, NULL);
+}
+
+/* Adds the words at `from` to themselves. */
+static CUresult launch_add(CUdeviceptr to, CUdeviceptr from, uint64_t words, CUstream stream)
+{
+    void *parameters[] = {&to, &from, &from, &words};
+    return cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }
 
 static CUresult launch_spin(uint64_t microseconds, CUstream stream)
@@ -113,12 +126,18 @@ static CUresult open_access(CUdeviceptr address, size_t size)
     return cuMemSetAccess(address, size, &access, 1);
 }
 
+static CUmemGenericAllocationHandle map_block(CUdeviceptr address, size_t size)
+{
+    CUmemGenericAllocationHandle handle = create_block(size);
+    require(cuMemMap(address, size, 0, handle, 0), "map");
+    require(open_access(address, size), "access");
+    return handle;
+}
+
 static CUdeviceptr mapped_block(size_t size, CUmemGenericAllocationHandle *handle)
 {
     CUdeviceptr address = reserve(size);
-    *handle = create_block(size);
-    require(cuMemMap(address, size, 0, *handle, 0), "map");
-    require(open_access(address, size), "access");
+    *handle = map_block(address, size);
     return address;
 }
 
@@ -161,6 +180,31 @@ static void prepare(void)
     cuGraphCreate(&ready.graph, 0);
     cuGraphInstantiate(&ready.exec, ready.graph, 0);
     cuCtxSynchronize();
+}
+
+static _Atomic uint32_t *gate;
+
+/* Work in ready.stream waits for open_gate(). Two blocks are mapped at ready.mapped; ready.handle is
+ * the first. */
+static void prepare_closed_gate(void)
+{
+    void *host;
+    uint64_t value = 1;              /* the simulator reads 8 bytes of each argument */
+    begin();
+    require(cuStreamCreate(&ready.stream, CU_STREAM_NON_BLOCKING), "stream");
+    require(cuMemHostAlloc(&host, 4096, 0), "flag");
+    gate = memset(host, 0, 4096);
+    ready.mapped = reserve(2 * BLOCK);
+    ready.handle = map_block(ready.mapped, BLOCK);
+    map_block(ready.mapped + BLOCK, BLOCK);
+    CUdeviceptr flag = (uintptr_t)gate;
+    void *parameters[] = {&flag, &value};
+    require(cuLaunchKernel(wait_flag, 1, 1, 1, 1, 1, 1, 0, ready.stream, parameters, NULL), "gate");
+}
+
+static void open_gate(void)
+{
+    *gate = 1;
 }
 
 static void nothing(void *data)

@@ -17,12 +17,13 @@ LIBHOOK = HERE.parents[1]
 KERNELS = LIBHOOK / "demo" / "kernels.ptx"
 QUESTION = re.compile(r"( *)(.*) => (.*)")
 HANDLER = "_handler"
+Runs = dict[str, list[str]]              # the lines of each
 
 
-def read_sections() -> dict[str, list[str]]:
+def read_sections(script: str = "conformance") -> Runs:
     """The lines of each run: one run of a section without columns, else one for each name."""
-    runs: dict[str, list[str]] = {}
-    text = re.sub(r"^#.*\n", "", (HERE / "conformance.txt").read_text(), flags=re.MULTILINE)
+    runs: Runs = {}
+    text = re.sub(r"^#.*\n", "", (HERE / f"{script}.txt").read_text(), flags=re.MULTILINE)
     for section in re.split(r"^\[", text, flags=re.MULTILINE)[1:]:
         head, *lines = section.rstrip().splitlines()
         name, _, columns = head.removesuffix("]").partition(":")
@@ -41,9 +42,8 @@ def in_column(line: str, column: int, name: str) -> str:
     return line.replace("COLUMN", name)
 
 
-def questions(run: str) -> list[str]:
+def questions(runs: Runs, run: str) -> list[str]:
     """The questions of a run with their answers, in the order in which they are asked."""
-    runs = read_sections()
     return [line.strip() for line in runs[run] + runs.get(run + HANDLER, [])
             if QUESTION.fullmatch(line)]
 
@@ -56,9 +56,9 @@ def in_c(line: str) -> str:
     return line
 
 
-def build(folder: Path, *flags: str) -> Path:
+def build(runs: Runs, folder: Path, *flags: str) -> Path:
     """Compiles all runs to one program in `folder`."""
-    runs, program = read_sections(), folder / "conformance"
+    program = folder / "conformance"
     names = " ".join(f"SECTION({run})" for run in runs)
     source = [f"#define SECTIONS {names}", '#include "conformance.h"']
     for run, lines in runs.items():
@@ -71,7 +71,9 @@ def build(folder: Path, *flags: str) -> Path:
     return program
 
 
-def ask(program: Path, run: str, environment: Mapping[str, str] | None = None) -> list[str]:
+def ask(
+    program: Path, runs: Runs, run: str, environment: Mapping[str, str] | None = None,
+) -> list[str]:
     """The questions of a run with the answers of the driver that the program finds."""
     done = subprocess.run(
         [program, run], env=environment, stdout=subprocess.PIPE, text=True, check=False)
@@ -79,19 +81,19 @@ def ask(program: Path, run: str, environment: Mapping[str, str] | None = None) -
     if done.returncode != 0:
         answers.append(f"ended by signal {-done.returncode}" if done.returncode < 0
                        else f"exit code {done.returncode}")
-    expressions = [line.partition(" => ")[0] for line in questions(run)]
+    expressions = [line.partition(" => ")[0] for line in questions(runs, run)]
     return [" => ".join(pair) for pair in zip_longest(expressions, answers, fillvalue="missing")]
 
 
 def main() -> int:
-    wrong = 0
+    wrong, runs = 0, read_sections()
     with tempfile.TemporaryDirectory() as folder:
-        program = build(Path(folder), "-lcuda")
-        for run in sys.argv[1:] or [run for run in read_sections() if not run.endswith(HANDLER)]:
-            for recorded, answered in zip_longest(questions(run), ask(program, run)):
-                if recorded != answered:
+        program = build(runs, Path(folder), "-lcuda")
+        for run in sys.argv[1:] or [run for run in runs if not run.endswith(HANDLER)]:
+            for pair in zip_longest(questions(runs, run), ask(program, runs, run)):
+                if pair[0] != pair[1]:
                     wrong += 1
-                    print(f"{run}: recorded {recorded}\n{'':{len(run)}}  answered {answered}")
+                    print(f"{run}: recorded {pair[0]}\n{run}: answered {pair[1]}")
     return min(wrong, 1)
 
 
