@@ -250,7 +250,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
         elif left >= 0 and client.account:
             others = [c for c in others if c.account == client.account]
         clients = [c for c in others if c is not client and not c.unresponsive]
-        unknown = within >= 0 > left and card.host.budget.gathering
+        unknown = within >= 0 > min(left, spare) and card.host.budget.gathering
         waits = (unknown and not _overdue(card, client)) or _recall(
             card, client, clients,
             lambda: sum(c.committed - c.need for c in clients) >= short)

@@ -48,7 +48,11 @@ static void expect_rows(size_t rows, size_t width, size_t offset)
 
 static void say(const char *name, CUresult result)
 {
-    OK(cuStreamSynchronize(stream));
+    /* A call that copies between two cards may return before it has copied. */
+    OK(cuCtxSetCurrent(first));
+    OK(cuCtxSynchronize());
+    OK(cuCtxSetCurrent(second));
+    OK(cuCtxSynchronize());
     OK(cuMemcpyDtoH_v2(found, to, USED));
     printf("%s %d %s\n", name, (int)result,
            memcmp(found, expected, USED) == 0 ? "right" : "wrong");

@@ -31,14 +31,16 @@ PATIENCE = 60 * SECOND                  # maximum wait for an answer
 class Program:
     """A client's program, which carries out its orders when the site is settled."""
 
-    def __init__(self, site: "Site", gpu: GPU, memory: Memory, commit: int) -> None:
+    def __init__(
+        self, site: "Site", gpu: GPU, memory: Memory, commit: int, uid: int = 0
+    ) -> None:
         self.gpu = gpu
         self.orders: deque[Order] = deque()
         self.limits = Limits(0, 0, 0, 0, 0)
         self.answers: dict[int, bool] = {}
         self._asked: dict[int, int] = {}
         self._swapped = max(0, memory.allocated - memory.resident)
-        self.client = Client(site.manager.next_id(), gpu, peer(uid=0), self)
+        self.client = Client(site.manager.next_id(), gpu, peer(uid=uid), self)
         gpu.join(self.client, memory, running=False, wants=False, commit=commit)
 
     @property
@@ -148,10 +150,11 @@ class Site:
             assert gpu.scheduler.snapshot().host_free >= 0, f"{gpu} has taken more than its part"
 
     def program(
-        self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0
+        self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0,
+        uid: int = 0,
     ) -> Program:
         """Start another program, which requests `size` at once."""
-        made = Program(self, self.gpus[card], memory or Memory(), commit)
+        made = Program(self, self.gpus[card], memory or Memory(), commit, uid)
         self.programs.append(made)
         if size:
             assert self.grows(made, size)

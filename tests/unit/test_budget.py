@@ -3,6 +3,7 @@
 
 from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -193,16 +194,23 @@ def test_commit_request_is_answered_after_clients_of_other_cards_have_reconnecte
     assert asks.answers == {1: True}
 
 
-def test_commit_request_waits_until_clients_of_the_last_card_have_reconnected() -> None:
-    site = Site(2, CARD, WHOLE, gather=True)
-    site.program(0, memory=Memory(allocated=100 * GIB), commit=100 * GIB)
-    asks = site.program()
+@pytest.mark.parametrize(("whole", "uid", "held", "wanted"), [
+    (WHOLE, 0, 100 * GIB, 130 * GIB),
+    # Of half the host memory, no user may have as much: it would leave others less than a card's.
+    (300 * GIB, 1000, 100 * GIB, 60 * GIB),
+], ids=["of root", "of a user"])
+def test_commit_request_waits_until_clients_of_the_last_card_have_reconnected(
+    whole: int, uid: int, held: int, wanted: int
+) -> None:
+    site = Site(2, CARD, whole, gather=True)
+    site.program(0, memory=Memory(allocated=held), commit=held, uid=uid)
+    asks = site.program(uid=uid)
     # As if the timer of this card were late.
     late = next(one for one in site.time.timers
                 if isinstance(one[1], partial) and one[1].func == site.gpus[1].tell)
     site.time.timers.remove(late)
     site.time.pass_by(SECOND)
-    asks.ask(130 * GIB)
+    asks.ask(wanted)
     site.settle()
     assert asks.answers == {}
     late[1]()
