@@ -48,5 +48,5 @@ def calls() -> Iterator[tuple[str, str]]:
                         yield name, function.name
 
 
-def test_calls_that_may_block_are_made_in_lanes_or_listed_with_a_reason() -> None:
+def test_blocking_calls_run_in_worker_threads_or_are_listed_with_a_reason() -> None:
     assert set(calls()) == ALLOWED.keys()

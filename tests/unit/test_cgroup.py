@@ -47,7 +47,7 @@ def test_cgroup_limits_count_cached_files_as_free_memory(tmp_path: Path) -> None
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 500)]
 
 
-def test_cgroup_of_version_1_bounds_by_memory_and_swap_limits(tmp_path: Path) -> None:
+def test_cgroup_v1_memory_and_swap_limits_both_apply(tmp_path: Path) -> None:
     folder = tmp_path / "memory" / "docker" / "x"
     none = {"limit_in_bytes": HUGE, "usage_in_bytes": 0}
     write(folder, **none)
@@ -66,7 +66,7 @@ def test_cgroup_of_version_1_bounds_by_memory_and_swap_limits(tmp_path: Path) ->
         ("memory/docker/memory.limit_in_bytes", 400, 300)]
 
 
-def test_cgroup_limits_of_version_2_are_read_beside_version_1(tmp_path: Path) -> None:
+def test_cgroup_v2_limits_are_read_where_v1_is_mounted_too(tmp_path: Path) -> None:
     write(tmp_path / "unified" / "a", max=400 * MIB, current=100 * MIB)
     (tmp_path / "unified" / "cgroup.controllers").write_text("memory\n")
     assert limits("4:cpu:/b\n0::/a\n", tmp_path) == [("unified/a/memory.max", 400, 300)]
@@ -75,13 +75,13 @@ def test_cgroup_limits_of_version_2_are_read_beside_version_1(tmp_path: Path) ->
 @pytest.mark.parametrize("text", [
     "", "0::/a/gone\n", "0::/../outside\n", "0::/a/../b\n", "nonsense\n", "0:\n", "4:memory:/a\n",
 ])
-def test_limits_of_a_group_without_readable_usage_are_ignored(tmp_path: Path, text: str) -> None:
+def test_cgroup_limits_without_readable_usage_are_ignored(tmp_path: Path, text: str) -> None:
     write(tmp_path / "a", high="nonsense", max=400 * MIB)       # without memory.current
     write(tmp_path / "b", max=400 * MIB, current=0)
     assert limits(text, tmp_path) == []
 
 
-def test_cgroup_limit_that_is_exceeded_leaves_zero_bytes(tmp_path: Path) -> None:
+def test_exceeded_cgroup_limit_leaves_zero_bytes(tmp_path: Path) -> None:
     write(tmp_path / "a", max=100 * MIB, current=150 * MIB)
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 100, 0)]
 
@@ -110,7 +110,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
     cgroup._outside.cache_clear()
 
 
-def test_chain_reads_limits_outside_of_a_namespace_where_the_hosts_groups_are_mounted(
+def test_cgroup_chain_in_a_namespace_reaches_the_hosts_cgroups_where_they_are_mounted(
     inside: Inside,
 ) -> None:
     write(inside.host / "kubepods" / "besteffort" / "pod1", max=90 * MIB, current=MIB)
@@ -129,7 +129,7 @@ def test_chain_reads_limits_outside_of_a_namespace_where_the_hosts_groups_are_mo
 
 
 @pytest.mark.parametrize("places", [["/"], ["/../../../.."], ["/../.."], []])
-def test_chain_is_empty_for_groups_outside_the_visible_mounts(
+def test_cgroup_chain_is_empty_for_a_cgroup_outside_the_visible_mounts(
     inside: Inside, places: list[str]
 ) -> None:
     elsewhere = inside.mountinfo.parent / "elsewhere"
@@ -139,7 +139,7 @@ def test_chain_is_empty_for_groups_outside_the_visible_mounts(
     assert cgroup.owner("", "/../../burstable/pod2") is None
 
 
-def test_chain_is_empty_where_the_standard_mount_begins_above_the_own_group(
+def test_cgroup_chain_is_empty_where_the_cgroup_mount_begins_above_the_own_cgroup(
     inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup, "STANDARD", inside.host)
@@ -152,7 +152,7 @@ def test_chain_is_empty_where_the_standard_mount_begins_above_the_own_group(
     assert not cgroup.hides("0::/\n")
 
 
-def test_owner_outside_the_cgroup_namespace_is_the_folders_owner(inside: Inside) -> None:
+def test_cgroup_owner_outside_the_namespace_is_the_owner_of_its_folder(inside: Inside) -> None:
     folder = inside.host / "lab" / "alice"
     folder.mkdir(parents=True)
     assert cgroup.owner("", "/../../../../lab/alice") == os.getuid()
@@ -165,7 +165,7 @@ def test_owner_outside_the_cgroup_namespace_is_the_folders_owner(inside: Inside)
     assert cgroup.owner("4", "/lab/alice") is None
 
 
-def test_chain_omits_cgroups_nested_deeper_than_the_maximum(
+def test_cgroup_chain_omits_cgroups_nested_deeper_than_the_maximum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)

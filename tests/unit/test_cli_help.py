@@ -60,7 +60,7 @@ def test_abbreviated_option_is_refused() -> None:
 @pytest.mark.parametrize("arguments", [
     ["--help"], ["--bus", "unix:path=/no", "status"], ["--bus", "unix:path=/no", "top", "--json"],
 ])
-def test_nvsharectl_imports_no_slow_module_unneeded(arguments: list[str]) -> None:
+def test_nvsharectl_imports_slow_modules_only_when_needed(arguments: list[str]) -> None:
     heavy = [
         "asyncio", "dataclasses", "dbus_next", "importlib.metadata", "rich",
         "nvshared.sharing.manager",

@@ -45,7 +45,7 @@ def test_history_dates_are_in_the_local_time_zone(text: str) -> None:
     assert verb.shown(verb.moment(text)) == (text.replace("T", " ") + " 00:00")[:16]
 
 
-def test_history_start_must_precede_its_end_and_unknown_steps_are_refused() -> None:
+def test_history_with_a_start_after_the_end_or_an_unknown_step_is_refused() -> None:
     assert verb.moment("2d") < verb.moment("30h") < verb.moment("90min") < verb.moment("now")
     assert verb.moment("yesterday") < verb.moment("today") <= verb.moment("now")
     with pytest.raises(InvalidArgs):
@@ -58,13 +58,13 @@ FOUND: History = history(0, 4 * DAY, DAY, [
 ], "")
 
 
-def test_plot_shows_shares_of_the_time_of_all_cards() -> None:
+def test_history_plot_shows_shares_of_the_time_of_all_cards() -> None:
     shares = verb._shares(FOUND, {"": "others", "alice": "alice", "bob": "bob"}, 2)
     assert list(shares.items()) == [
         ("alice", [0.5, 0, 0, 0]), ("bob", [0, 0, 0.25, 0]), ("others", [0.125, 0, 0, 0])]
 
 
-def test_plot_as_png_needs_the_converter(
+def test_history_plot_as_png_without_the_converter_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = {"": "others", "alice": "alice", "bob": "bob"}
@@ -82,7 +82,7 @@ def test_plot_as_png_needs_the_converter(
 
 
 @pytest.mark.parametrize("days", [1, 7, 30, 1000])
-def test_plot_axis_labels_are_at_whole_hours(days: int) -> None:
+def test_history_plot_has_axis_labels_at_whole_hours(days: int) -> None:
     since = verb.moment("2026-02-03 04:05")
     found = FOUND._replace(since_usec=since, until_usec=since + days * DAY)
     marks = verb._marks(found)

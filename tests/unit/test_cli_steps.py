@@ -70,7 +70,7 @@ def test_carry_out_names_steps_done_and_not_done_when_a_step_fails(
         assert caught.value.exit_code is ExitCode.INTERRUPTED
 
 
-def test_reset_whose_snapshot_fails_is_reported_as_done(
+def test_reset_is_reported_as_done_when_the_new_values_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

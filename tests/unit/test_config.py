@@ -55,7 +55,7 @@ def test_config_of_a_later_source_overrides_earlier_ones(file: Path) -> None:
     assert (read.tq, read.longest_tq) == (None, 10_000_000)
 
 
-def test_predecessors_variables_and_options_are_accepted(file: Path) -> None:
+def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) -> None:
     assert load(file, {"NVSHARE_DEBUG": "1"}, {}).debug
     assert not load(file, {"NVSHARE_DEBUG": "0"}, {}).debug
     assert not load(file, {"NVSHARE_DEBUG": ""}, {}).debug
@@ -215,7 +215,7 @@ def test_help_and_readme_show_the_same_first_steps() -> None:
     assert "LD_PRELOAD" not in words    # the library is in no folder that every loader searches
 
 
-def test_command_line_gives_only_named_options_and_absolute_paths() -> None:
+def test_command_line_sets_only_the_given_options_with_absolute_paths() -> None:
     file, given, only_check = arguments.parse(
         ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"]
     )
@@ -224,7 +224,7 @@ def test_command_line_gives_only_named_options_and_absolute_paths() -> None:
 
 
 @pytest.mark.parametrize("line", [["--nonsense"], ["--tq"], ["stray"]])
-def test_wrong_command_line_is_refused_with_a_hint_at_help(line: list[str]) -> None:
+def test_wrong_command_line_is_refused_with_a_hint_to_use_help(line: list[str]) -> None:
     with pytest.raises(InvalidArgs, match="see: nvshared --help"):
         arguments.parse(line)
 

@@ -91,7 +91,7 @@ def test_details_of_a_program_on_a_gpu_that_is_gone_name_no_other_programs() -> 
     assert waiting_for(SHARED, client._replace(state="running", waiting_usec=0)) == ""
 
 
-def test_plain_text_is_never_cut() -> None:
+def test_table_as_plain_text_cuts_no_text() -> None:
     long = HOLDER._replace(command="/usr/bin/python3 " + "x" * 500)
     lines = plain(CLIENTS, [long]).splitlines()
     assert lines[1].endswith("x" * 500)
@@ -105,7 +105,7 @@ COLUMNS = chosen(CLIENTS, [HOLDER._replace(weight=7)])
     st.lists(st.integers(1, 200), min_size=len(COLUMNS), max_size=len(COLUMNS)),
     st.integers(1, 400), st.integers(1, 2),
 )
-def test_fitted_drops_the_least_important_columns_first(
+def test_table_too_wide_drops_the_least_important_columns_first(
     natural: list[int], width: int, gap: int
 ) -> None:
     widths = fitted(COLUMNS, natural, width, gap)

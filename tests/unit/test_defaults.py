@@ -44,7 +44,7 @@ def test_percentages_are_of_each_cards_memory_and_of_host_memory() -> None:
     assert defaults.card(FACTS).step == 4 * MIB
 
 
-def test_accounting_of_compute_limits_is_taken_from_the_config() -> None:
+def test_accounting_settings_of_compute_limits_are_taken_from_the_config() -> None:
     assert derive(Config(), [FACTS], 0).settings.accounting == Accounting()
     config = Config(
         compute_window=1, quota_sample_interval=2, quota_carryover=3, drop_tail_billing=4

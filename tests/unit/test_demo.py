@@ -46,7 +46,7 @@ def test_demo_counts_handovers_and_bytes_from_the_trace(tmp_path: Path) -> None:
     assert (handovers.handovers, handovers.bytes_out, handovers.bytes_in) == (1, 3, 4)
 
 
-def test_demo_reads_a_trace_line_only_once_complete(tmp_path: Path) -> None:
+def test_demo_reads_a_trace_line_only_when_it_is_complete(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     line = json.dumps({"at": 1, "pid": 10, "report": "turn-started"}) + "\n"
     trace.write_text(line[:9])

@@ -153,7 +153,7 @@ def test_disk_check_result_is_ignored_after_a_change_of_the_setting(tmp_path: Pa
     assert (made.shared.size, made.fault) == (0, "")
 
 
-def test_swap_files_are_measured_in_a_lane_one_measurement_at_a_time(
+def test_swap_files_are_measured_in_a_worker_thread_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A measurement may take long while the kernel frees blocks, or hang with the disk."""

@@ -321,7 +321,7 @@ def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
     assert error.hint.endswith(start)
 
 
-def test_not_running_without_a_unit_failure_says_how_to_start_nvshared(
+def test_doctor_says_how_to_start_an_nvshared_that_is_stopped_without_a_failure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for shown in ("LoadState=loaded\nActiveState=inactive\nSubState=dead\n", None):

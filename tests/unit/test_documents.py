@@ -98,7 +98,7 @@ def test_contributing_names_tests_that_exist() -> None:
     assert not missing
 
 
-def test_architecture_names_files_in_folders_of_the_same_paragraph() -> None:
+def test_architecture_names_each_file_with_its_folder_in_the_same_paragraph() -> None:
     """A file without a folder is in a folder that its paragraph names."""
     tops = {path.name for path in ROOT.iterdir() if path.is_dir()}
     lost = []
@@ -133,7 +133,7 @@ def test_documents_name_only_existing_make_targets(document: Path) -> None:
         assert set(targets) <= (known_below if below else known), words
 
 
-def test_documents_commands_of_nvsharectl_are_valid(document: Path) -> None:
+def test_documents_use_valid_nvsharectl_commands(document: Path) -> None:
     parser = build(VERBS)
     verbs = {verb.name for verb in VERBS}
     for words in commands(document, "nvsharectl"):
@@ -141,14 +141,14 @@ def test_documents_commands_of_nvsharectl_are_valid(document: Path) -> None:
             parser.parse_args(words)
 
 
-def test_documents_commands_are_found_in_readme() -> None:
+def test_documents_use_only_commands_that_readme_explains() -> None:
     found = list(commands(ROOT / "README.md", "nvsharectl"))
     assert ["run", "--", "python", "train.py"] in found
     assert ["limit", "4711", "--memory", "20GiB"] in found
     assert ["bench-training"] in list(commands(ROOT / "README.md", "make"))
 
 
-def test_documents_options_of_nvshared_are_valid(document: Path) -> None:
+def test_documents_use_valid_options_of_nvshared(document: Path) -> None:
     for words in commands(document, "nvshared"):
         arguments.parse(words)
 
@@ -162,7 +162,7 @@ def test_documents_name_only_existing_settings(document: Path) -> None:
             parse[found[1]](found[2])
 
 
-def test_documents_name_only_variables_of_the_source(document: Path) -> None:
+def test_documents_name_only_existing_environment_variables(document: Path) -> None:
     wanted = set(VARIABLE.findall(document.read_text()))
     if wanted:
         sources = (path for pattern in SOURCES for path in ROOT.glob(pattern))

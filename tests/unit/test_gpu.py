@@ -177,7 +177,7 @@ def test_gpu_sends_the_orders_of_an_event_before_the_signal_changed(gpu: GPU) ->
     assert ordered == [True]
 
 
-def test_gpu_check_of_turns_emits_changed_only_if_it_has_an_effect(gpu: GPU) -> None:
+def test_gpu_check_of_turns_emits_changed_only_if_a_turn_changes(gpu: GPU) -> None:
     joined(gpu, 1, Noted())
     changed: list[None] = []
     gpu.changed.connect(lambda: changed.append(None))

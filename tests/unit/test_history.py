@@ -58,7 +58,7 @@ USED = st.dictionaries(PARTIES, st.builds(Usage, *[st.integers(0, 1000)] * 12), 
 
 @settings(max_examples=50)
 @given(USED, st.integers(1, 12))
-def test_joined_history_entries_keep_the_sum_of_usage(parties: Used, most: int) -> None:
+def test_merged_history_entries_keep_the_sum_of_usage(parties: Used, most: int) -> None:
     found = joined(parties, most)
     assert len(found) <= max(most, 0)
     assert [sum(one) for one in zip(*found.values(), strict=True)] == [
@@ -129,7 +129,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def test_history_delivers_usage_each_minute_once(machine: Machine) -> None:
+def test_history_passes_the_usage_of_each_minute_on_once(machine: Machine) -> None:
     alice, bob = machine.joins(ALICE), machine.joins(BOB, 1)
     machine.time.pass_by(20 * SECOND)
     machine.usage = {alice.id: used(9, turns=1), bob.id: used(4)}
@@ -208,7 +208,7 @@ def test_history_loses_no_usage_when_the_clock_is_set(machine: Machine) -> None:
     assert all(start % 60 == 0 for start in starts)
 
 
-def test_history_bounds_impossible_figures_of_a_client(machine: Machine) -> None:
+def test_history_limits_impossible_figures_of_a_client(machine: Machine) -> None:
     client = machine.joins(ALICE)
     for number in (1, 2):
         machine.usage[client.id] = used(0, bytes_in=number << 70)
@@ -229,7 +229,7 @@ def found(store: Store, since: int, until: int, step: int = 0, by: str = "user",
         return [(row.start, row.name, row.usage.gpu) for row in find(file, query).rows]
 
 
-def test_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
+def test_history_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
     store.add([
         (NOON, {UUID: {ALICE: used(5), JOB: used(2)}, OTHER.uuid: {BOB: used(4)}}),
         (NOON + 60, {UUID: {ALICE: used(1), BOB: used(1)}}),
@@ -260,7 +260,7 @@ def test_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
         st.integers(-2000, 5000), st.integers(1, 6000), st.sampled_from([0, 1, 60, 90, 1440])),
         min_size=1, max_size=8),
 )
-def test_store_counts_each_moment_of_random_periods_once(
+def test_history_store_counts_each_moment_of_random_periods_once(
     said: list[tuple[int, int]], kept: tuple[int, ...], questions: list[tuple[int, int, int]]
 ) -> None:
     """Compared with a list of all usage: each moment that was kept counts once."""
@@ -312,7 +312,7 @@ def test_history_query_beyond_the_maximum_number_of_rows_is_refused(
     assert len(found(store, NOON, NOON + 600, 60)) == 10
 
 
-def test_store_keeps_a_bounded_number_of_steps_and_tenants(
+def test_history_store_keeps_a_bounded_number_of_steps_and_tenants(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(STEPS, 60, (5, 3))

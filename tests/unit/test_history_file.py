@@ -141,7 +141,7 @@ def pipe(path: Path) -> None:
     (folder, "it is no file"),
     (pipe, "it is no file"),
 ])
-def test_foreign_history_file_is_put_aside_whole(
+def test_foreign_history_file_is_renamed_and_kept_whole(
     path: Path, history: HistoryFile, make: Callable[[Path], None], why: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -163,7 +163,7 @@ def test_foreign_history_file_is_put_aside_whole(
     assert aside.exists()
 
 
-def test_history_files_put_aside_are_bounded(
+def test_renamed_history_files_are_bounded_in_number(
     path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(ASIDES + 2):
@@ -179,7 +179,7 @@ def test_history_files_put_aside_are_bounded(
     assert seconds(path) == 3
 
 
-def test_unwritable_history_file_is_put_aside(
+def test_unwritable_history_file_is_renamed(
     path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -200,7 +200,7 @@ def test_unwritable_history_file_is_put_aside(
     assert caplog.messages[0].endswith("and a new history begun: we may not write to it")
 
 
-def test_history_file_that_breaks_in_use_is_put_aside(path: Path, history: HistoryFile) -> None:
+def test_history_file_that_breaks_in_use_is_renamed(path: Path, history: HistoryFile) -> None:
     for number in range(30):
         history.keep(NOON + 60 * number, MINUTE)
     whole = path.stat().st_size

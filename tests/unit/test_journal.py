@@ -93,7 +93,7 @@ class Systemd(Notifier):
         return self.unkept < 0
 
 
-async def test_report_sends_the_status_at_changes_and_a_ping_each_interval(
+async def test_systemd_report_sends_the_status_at_changes_and_a_ping_each_interval(
     manager: Manager,
 ) -> None:
     joined(manager.gpus[0], 1, Noted())
@@ -103,7 +103,7 @@ async def test_report_sends_the_status_at_changes_and_a_ping_each_interval(
     assert systemd.pings == 3
 
 
-async def test_report_wakes_up_at_events_only(
+async def test_systemd_report_wakes_up_at_events_only(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
@@ -131,7 +131,7 @@ async def test_report_wakes_up_at_events_only(
     assert systemd.pings == 4
 
 
-async def test_report_wakes_up_until_systemd_keeps_all_sockets(
+async def test_systemd_report_is_repeated_until_systemd_has_stored_all_sockets(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)

@@ -106,7 +106,7 @@ WIRE = [
 
 @pytest.mark.parametrize(("classes", "name", "fields", "wire"), WIRE, ids=lambda one: (
     one if isinstance(one, str) else ""))
-def test_messages_are_on_the_wire_as_kubernetes_has_them(
+def test_kubelet_messages_are_encoded_as_kubernetes_encodes_them(
     classes: dict[str, Any], name: str, fields: dict[str, object], wire: bytes
 ) -> None:
     assert classes[name](**fields).SerializeToString(deterministic=True) == wire
@@ -143,7 +143,7 @@ def test_preferred_shares_are_spread_over_cards(available: list[str], data: st.D
         assert free[card_of(chosen[0])] == max(free.values())
 
 
-def test_offer_has_the_shares_of_the_replicas_options() -> None:
+def test_offered_shares_of_each_card_follow_the_replicas_options() -> None:
     offer = Offer(replicas(["2", "0000:65:00.0=7", "65:00.0=1", "1=3", "5=9"]))
     assert "not answered" in offer.describe()
     offer.update((CARD, OTHER))
@@ -152,7 +152,7 @@ def test_offer_has_the_shares_of_the_replicas_options() -> None:
     assert "no GPU goes by '5', which --replicas names" in offer.describe()
 
 
-def test_offer_marks_shares_of_unshareable_cards_unhealthy() -> None:
+def test_offered_shares_of_unshareable_cards_are_unhealthy() -> None:
     offer = Offer([("", 2)])
     with pytest.raises(NvshareError, match="has not answered yet"):
         offer.check(["GPU-0a::0"])
@@ -170,7 +170,7 @@ def test_offer_marks_shares_of_unshareable_cards_unhealthy() -> None:
     ("idle", True, "GPU-0a is divided (MIG)"), ("lost", False, "GPU-0a fell off the bus"),
     ("idle", False, ""),
 ])
-def test_card_has_the_problem_that_the_daemon_reports(
+def test_card_is_offered_with_the_problem_that_the_daemon_reports(
     state: str, is_divided: bool, problem: str
 ) -> None:
     gpu = {"UUID": "GPU-0a", "Index": 0, "State": state, "MIG": is_divided, "PCIBusID": "",
@@ -186,7 +186,7 @@ def test_retry_until_reply_retries_while_nvshared_restarts() -> None:
     assert asyncio.run(retry_until_reply(lambda: next(answers), 0, 0)) == away
 
 
-def test_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path) -> None:
+def test_kubelet_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path) -> None:
     assert checkpoint(tmp_path) == []
     file = tmp_path / CHECKPOINT
     file.parent.mkdir()
@@ -260,7 +260,7 @@ def test_replicas_option_with_a_wrong_value_is_refused(wrong: str) -> None:
         replicas([wrong])
 
 
-def test_priority_of_a_class_is_that_of_the_last_option_that_fits() -> None:
+def test_priority_of_a_class_is_set_by_the_last_matching_option() -> None:
     given = priority_classes([
         "0..=normal", "1000..1999=high", "batch=background", "-5..-1=background"])
     found = [priority(given, *one) for one in (
@@ -278,7 +278,7 @@ def test_priority_class_option_with_a_wrong_value_is_refused(wrong: str) -> None
         priority_classes([wrong])
 
 
-def test_wrong_options_lead_to_help() -> None:
+def test_wrong_options_are_refused_with_a_hint_to_use_help() -> None:
     with pytest.raises(InvalidArgs, match="nvshare-kubelet --help"):
         parse(["--replica", "3"])
 
@@ -307,7 +307,7 @@ KUBEADM: dict[str, Any] = {
 }
 
 
-def test_server_is_taken_from_kubelets_kubeconfig(
+def test_api_server_is_read_from_kubelets_kubeconfig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -376,7 +376,7 @@ def test_pod_with_a_foreign_uid_in_its_annotations_keeps_its_own_tenant(
     assert pod({"metadata": meta}).tenant == "pod:its-own"
 
 
-def test_pod_containers_are_keyed_by_container_id() -> None:
+def test_containers_of_a_pod_are_identified_by_container_id() -> None:
     status = {
         "initContainerStatuses": [{"name": "before", "containerID": "cri-o://01"}],
         "containerStatuses": [{"name": "main", "containerID": "containerd://02"}],
@@ -387,7 +387,7 @@ def test_pod_containers_are_keyed_by_container_id() -> None:
 
 
 @pytest.mark.parametrize("kind", ["container", "initContainer"])
-def test_pod_wants_shares_of_containers_init_containers_and_sidecars(kind: str) -> None:
+def test_shares_of_a_pod_count_containers_init_containers_and_sidecars(kind: str) -> None:
     limits = {"a": {RESOURCE: "1"}, "b": {RESOURCE: "0"}, "c": None}
     listed = [{"name": name, "restartPolicy": "Always", "resources": {"limits": one}}
               for name, one in limits.items()]
@@ -529,7 +529,7 @@ def test_refused_reset_of_a_term_is_reported_and_repeated_when_the_pod_is_delete
     assert daemon.sent.get(timeout=60) == ("pod:a", {"weight": 0}, "class")
 
 
-def test_refused_priority_class_is_a_refusal_of_its_pod_and_fails_no_claim(
+def test_refused_priority_class_is_reported_for_its_pod_and_fails_no_claim(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon = RecordedDaemon(monkeypatch)

@@ -119,7 +119,7 @@ def test_invalid_claim_is_refused_with_its_name_and_the_reason() -> None:
         read(claim(result(memory="-1")))
 
 
-def test_claims_on_a_card_are_summed_and_must_agree_between_cards() -> None:
+def test_claims_on_a_card_are_summed_and_refused_if_cards_differ() -> None:
     two = claim(result(memory="8Gi"), result(memory="4Gi", request="b"))
     same = claim(result("gpu-1b", memory="12Gi"), uid="c2")
     assert terms([read(two)]) == {"memory-limit": 12 * GIB}
@@ -136,7 +136,7 @@ def test_claims_with_different_weights_in_a_pod_are_refused() -> None:
         terms([low, high])
 
 
-def test_prepared_claims_outlive_a_restart(tmp_path: Path) -> None:
+def test_prepared_claims_are_kept_over_a_restart(tmp_path: Path) -> None:
     prepared = Prepared(tmp_path)
     assert prepared.change("c1", read(claim(result(memory="1Gi")))) == {POD}
     prepared.change("c2", read(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner="")))

@@ -46,7 +46,7 @@ def lanes(loop: Loop, time: Time, threads: int = 4) -> Lanes:
     return Lanes("test", threads, loop.posted.put, time.clock, time.timer)
 
 
-def test_lane_calls_with_the_same_key_are_answered_in_order(loop: Loop, time: Time) -> None:
+def test_worker_threads_answer_calls_with_the_same_key_in_order(loop: Loop, time: Time) -> None:
     made = lanes(loop, time)
     for number in range(100):
         made.run(number % 3, partial(int, number), loop.answers.append)
@@ -57,7 +57,9 @@ def test_lane_calls_with_the_same_key_are_answered_in_order(loop: Loop, time: Ti
     assert sorted(map(str, answers)) == sorted(map(str, range(100)))
 
 
-def test_call_that_blocks_delays_only_calls_with_the_same_key(loop: Loop, time: Time) -> None:
+def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call(
+    loop: Loop, time: Time
+) -> None:
     made, gate = lanes(loop, time), threading.Event()
     try:
         made.run("a", gate.wait, loop.answers.append)
@@ -69,7 +71,7 @@ def test_call_that_blocks_delays_only_calls_with_the_same_key(loop: Loop, time: 
     assert loop.until(3) == ["other", True, "behind it"]
 
 
-def test_lane_call_beyond_its_timeout_is_answered_with_none(loop: Loop, time: Time) -> None:
+def test_worker_threads_answer_a_call_beyond_its_timeout_with_none(loop: Loop, time: Time) -> None:
     made, gate, called = lanes(loop, time), threading.Event(), list[str]()
     try:
         made.run("a", gate.wait, loop.answers.append, PATIENCE)
@@ -85,7 +87,7 @@ def test_lane_call_beyond_its_timeout_is_answered_with_none(loop: Loop, time: Ti
     assert len(loop.answers) == 3
 
 
-def test_number_of_threads_is_bounded_and_those_without_work_end(
+def test_worker_threads_are_bounded_in_number_and_end_without_work(
     loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("nvshared.lanes.IDLE", 0.01)
@@ -107,7 +109,7 @@ def test_number_of_threads_is_bounded_and_those_without_work_end(
     assert loop.until(21)[-1] == "again"
 
 
-def test_call_that_fails_is_answered_with_none_and_logged(
+def test_worker_threads_answer_a_failed_call_with_none_and_log_it(
     loop: Loop, time: Time, caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = lanes(loop, time)
@@ -120,7 +122,7 @@ def test_call_that_fails_is_answered_with_none_and_logged(
         loop.posted.get_nowait()
 
 
-def test_call_is_made_once_a_thread_can_be_started_again(
+def test_worker_threads_make_a_call_once_a_thread_can_be_started_again(
     loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     start = threading.Thread.start

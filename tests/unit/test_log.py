@@ -27,7 +27,7 @@ def root() -> Iterator[logging.Logger]:
     logger.setLevel(level)
 
 
-def test_each_line_of_a_record_has_its_priority() -> None:
+def test_log_lines_of_a_record_each_have_its_priority() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError:
@@ -58,7 +58,7 @@ def test_log_lines_have_a_priority_only_under_systemd(
     assert root.level == logging.DEBUG
 
 
-def test_log_line_that_stderr_does_not_take_at_once_is_dropped(
+def test_log_line_is_dropped_when_a_write_to_stderr_would_block(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, writing = os.pipe()

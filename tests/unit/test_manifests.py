@@ -52,7 +52,7 @@ def base() -> dict[str, Any]:
     return {one["kind"]: one for path in listed(BASE) for one in documents(path)}
 
 
-def test_the_daemon_set_has_the_folders_that_nvshare_kubelet_uses() -> None:
+def test_daemon_set_mounts_the_folders_that_nvshare_kubelet_uses() -> None:
     spec = base()["DaemonSet"]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]}
@@ -68,7 +68,7 @@ def test_the_daemon_set_has_the_folders_that_nvshare_kubelet_uses() -> None:
     assert container["env"][0]["name"] == options.NODE_VARIABLE
 
 
-def test_nvshare_kubelet_has_no_more_permissions_than_needed() -> None:
+def test_nvshare_kubelets_role_has_no_more_permissions_than_needed() -> None:
     found = base()
     security = found["DaemonSet"]["spec"]["template"]["spec"]["containers"][0]["securityContext"]
     assert security["capabilities"] == {"drop": ["ALL"]}
@@ -152,13 +152,13 @@ def test_annotation_values_of_the_policy_tests_are_those_nvshare_kubelet_accepts
     assert [text for text in bad if takes(key, text)] == []
 
 
-def test_the_policy_knows_all_annotations_and_no_others() -> None:
+def test_admission_policy_knows_all_annotations_and_no_others() -> None:
     policy, *_ = documents(MANIFESTS / "annotations" / "policy.yaml")
     texts = [one["expression"] for one in policy["spec"]["variables"]]
     assert set(re.findall(rf'"({PREFIX}[^"]+)"', " ".join(texts))) == ANNOTATION_TERMS.keys()
 
 
-def test_strategies_page_compares_exactly_the_existing_strategies() -> None:
+def test_strategies_page_compares_all_strategies_with_manifests() -> None:
     page = (MANIFESTS.parents[1] / "docs" / "strategies.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", page.partition("What each costs")[0], re.MULTILINE)
     named = set(re.findall(r"`([a-z0-9-]+)`", " ".join(rows)))
@@ -199,7 +199,7 @@ def test_daemon_set_runs_nvshare_kubelet_with_the_account_of_the_roles(
 
 
 @with_kustomize
-def test_strategies_have_the_same_objects_to_replace_each_other() -> None:
+def test_strategies_have_objects_of_the_same_names_so_one_replaces_another() -> None:
     found = {}
     for name in STRATEGIES:
         objects = built(MANIFESTS / "overlays" / name)

@@ -99,7 +99,7 @@ async def test_metrics_label_pods_by_namespace_and_name(time: Time) -> None:
     assert await labels() == ["pod:lab/train", "lab", "train", "main", "python"]
 
 
-async def test_scrape_samples_the_cards_before_the_answer(time: Time) -> None:
+async def test_scrape_samples_the_cards_before_it_is_answered(time: Time) -> None:
     made = manager(time)
     (gpu,) = made.gpus
 
@@ -218,7 +218,7 @@ async def test_metrics_count_decisions_by_duration(time: Time) -> None:
     assert found["nvshare_scheduler_decision_seconds_sum"][0][1] == 0.02
 
 
-async def test_metrics_of_held_time_grow_without_events(
+async def test_metrics_of_time_in_turns_grow_without_events(
     time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = manager(time)

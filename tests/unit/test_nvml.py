@@ -95,11 +95,11 @@ def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     return fake
 
 
-def test_nvml_finds_cards_with_their_facts(library: FakeLibrary) -> None:
+def test_nvml_finds_cards_with_their_properties(library: FakeLibrary) -> None:
     assert NVML().find() == (FACTS,)
 
 
-def test_nvml_names_the_cards_that_are_linked(
+def test_nvml_names_the_cards_linked_by_nvlink(
     library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library.count = 2

@@ -196,7 +196,7 @@ def test_package_build_leaves_only_the_two_packages(tmp_path: Path) -> None:
     ]
 
 
-def test_dependencies_are_pinned_with_a_comment_why() -> None:
+def test_dependencies_are_pinned_with_a_comment_that_says_why() -> None:
     lines = (ROOT / "pyproject.toml").read_text().splitlines()
     needs = PROJECT["project"]["dependencies"]
     for extra in PROJECT["project"]["optional-dependencies"].values():

@@ -100,7 +100,7 @@ def test_close_copy_keeps_a_socket_with_unread_descriptors_open(pair: Pair) -> N
 
 
 @pytest.mark.parametrize("before", range(4))
-def test_turn_away_delivers_the_refusal_to_a_client_that_has_sent_packets(
+def test_refusal_reaches_a_client_that_has_sent_packets_before(
     tmp_path: Path, before: int
 ) -> None:
     async def refuses() -> bytes:

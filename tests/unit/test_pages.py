@@ -9,7 +9,7 @@ from tests import pages
 
 
 @pytest.mark.parametrize("page", pages.PAGES)
-def test_page_block_is_run_by_a_test_or_listed_with_a_reason(page: str) -> None:
+def test_command_block_in_the_docs_is_run_by_a_test_or_listed_with_a_reason(page: str) -> None:
     claimed = [*pages.requests(), *pages.NOT_RUN]
     unclaimed = [
         str(block) for block in pages.blocks(page)
@@ -21,15 +21,15 @@ def test_page_block_is_run_by_a_test_or_listed_with_a_reason(page: str) -> None:
 
 
 @pytest.mark.parametrize(("page", "beginning"), sorted({*pages.requests(), *pages.NOT_RUN}))
-def test_block_named_by_a_test_is_in_the_page(page: str, beginning: str) -> None:
+def test_command_block_that_a_test_runs_is_in_the_docs(page: str, beginning: str) -> None:
     assert pages.block(page, beginning)
 
 
-def test_listed_block_is_run_by_no_test() -> None:
+def test_command_block_listed_as_not_run_is_run_by_no_test() -> None:
     assert not pages.NOT_RUN.keys() & set(pages.requests())
 
 
-def test_blocks_of_a_page_are_found_indented_and_fenced(
+def test_command_blocks_of_a_page_are_found_indented_and_fenced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "page.md").write_text("Text.\n\n    a\n    b\n\nMore `code`.\n\n```sh\nc\n```\n")

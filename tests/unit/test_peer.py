@@ -81,7 +81,7 @@ def test_process_in_a_container_is_recognised_for_any_process_name(
     assert peer.identify(9, 1000).is_contained
 
 
-def test_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path) -> None:
+def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path) -> None:
     """Not of another that has its number: this one would keep it, as long as the socket is open."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(tmp_path / "socket"))
@@ -113,7 +113,7 @@ def test_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path) -> 
     ("train_large_mod", "/usr/bin/python3 -u ./train_large_model.py", "train_large_model.py"),
     ("a-name-it-chose", "/usr/bin/python3 train.py", "a-name-it-chose"),
 ])
-def test_whole_name_completes_a_truncated_name(
+def test_whole_name_completes_a_process_name_the_kernel_truncated(
     monkeypatch: pytest.MonkeyPatch, called: str, command: str, whole: str
 ) -> None:
     files = {"cmdline": command.replace(" ", "\0")}
@@ -121,7 +121,7 @@ def test_whole_name_completes_a_truncated_name(
     assert peer.whole_name(1, called) == whole
 
 
-def test_watch_uses_the_pid_where_the_kernel_lacks_so_peerpidfd(
+def test_peer_watch_uses_the_pid_where_the_kernel_lacks_so_peerpidfd(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(peer, "SO_PEERPIDFD", 9999)

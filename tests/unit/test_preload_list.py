@@ -32,7 +32,7 @@ LINES = st.lists(st.sampled_from([
         (b"/caf\xe9.so\n", ["/caf\udce9.so"]),
     ],
 )
-def test_entries_lists_libraries_as_the_loader_reads_them(data: bytes, found: list[str]) -> None:
+def test_preload_entries_are_split_as_the_loader_splits_them(data: bytes, found: list[str]) -> None:
     assert entries(data) == found
 
 
@@ -47,7 +47,7 @@ def test_entries_lists_libraries_as_the_loader_reads_them(data: bytes, found: li
         ("/usr/lib/libnvshare.so:/a.so\n", "/usr/lib/libnvshare.so:/a.so\n"),
     ],
 )
-def test_with_library_adds_the_library_once(before: str, after: str) -> None:
+def test_preload_list_gets_the_library_once(before: str, after: str) -> None:
     assert with_library(before.encode(), OURS).decode() == after
 
 
@@ -64,7 +64,7 @@ def test_with_library_adds_the_library_once(before: str, after: str) -> None:
         ("/a.so  /b.so\n", "/a.so  /b.so\n"),
     ],
 )
-def test_without_library_removes_every_mention(before: str, after: str) -> None:
+def test_preload_list_loses_every_mention_of_the_library(before: str, after: str) -> None:
     assert without_library(before.encode()).decode() == after
 
 
@@ -90,7 +90,7 @@ def test_preload_list_without_a_change_is_not_rewritten(tmp_path: Path) -> None:
     assert path.stat().st_ino == inode
 
 
-def test_links_are_followed_as_the_system_would(tmp_path: Path) -> None:
+def test_preload_list_behind_links_is_found_within_the_tree(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "shared").mkdir()
     path = tmp_path / "etc" / "ld.so.preload"

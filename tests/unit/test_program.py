@@ -40,7 +40,7 @@ def test_program_modules_parse_as_python_3_8(path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["0", "1"])
-def test_program_modules_start_nothing_without_the_library(tmp_path: Path, wanted: str) -> None:
+def test_program_modules_have_no_effect_without_the_library(tmp_path: Path, wanted: str) -> None:
     assert states(tmp_path, wanted=wanted)[0] == "True 1 False"
 
 
@@ -55,7 +55,7 @@ def test_sitecustomize_of_nvshare_stays_loaded_when_no_other_exists(tmp_path: Pa
     assert states(tmp_path, "-s")[1].endswith("sitecustomize.py")
 
 
-def test_other_sitecustomize_fails_with_the_same_error_as_alone(tmp_path: Path) -> None:
+def test_other_sitecustomize_that_fails_raises_the_same_error_as_alone(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import no_such_module")
 
     def said(*folders: Path) -> str:

@@ -121,7 +121,7 @@ def compare(packet: bytes, compiled: dict[str, int], expected: list[tuple[str, i
     assert rest == bytes(protocol.SIZE)
 
 
-def test_order_fields_have_the_headers_offsets(compiled: dict[str, int]) -> None:
+def test_order_fields_have_the_offsets_of_the_header(compiled: dict[str, int]) -> None:
     values: dict[str, Any] = {
         name: 100 + number for number, name in enumerate([*ORDER, *LIMITS])}
     packet = encode_order(OrderRecord(Type.EVICT, 0x11121314, 2, **values))
@@ -151,7 +151,7 @@ def test_order_fields_have_the_headers_offsets(compiled: dict[str, int]) -> None
     (Type.COMMIT, ("commit", "pins")), (Type.MOVED, ("moved", "took")),
     (Type.STOPPED, ("moved", "took")), (Type.HELLO, ("commit", "pins")),
 ])
-def test_report_fields_have_the_headers_offsets(
+def test_report_fields_have_the_offsets_of_the_header(
     compiled: dict[str, int], kind: Type, last: tuple[str, str]
 ) -> None:
     figures = {name: 10 + number for number, name in enumerate(FIGURES)}
@@ -185,7 +185,7 @@ flags = st.integers(0, 2**32 - 1)
     st.binary(min_size=16, max_size=16), st.tuples(u64, u64), st.tuples(u64, u64),
     st.sampled_from([one for one in PinReason if one is not PinReason.KEPT]),
 )
-def test_a_report_that_is_encoded_is_decoded(
+def test_encoded_report_is_decoded_unchanged(
     kind: Type, flags: int, number: int, figures: tuple[int, ...], uuid: bytes,
     heard: tuple[int, int], last: tuple[int, int], pin_reason: PinReason,
 ) -> None:
@@ -230,7 +230,7 @@ def test_hello_of_another_version_is_decoded() -> None:
     assert decode_report(encode_report(ReportRecord(Type.HELLO, version=9))).version == 9
 
 
-def test_name_report_has_the_headers_offset_and_drops_partial_utf_8(
+def test_name_report_has_the_offset_of_the_header_and_drops_partial_utf_8(
     compiled: dict[str, int]
 ) -> None:
     packet = encode_report(ReportRecord(Type.NAME, text="tr\u00e4in"))

@@ -16,7 +16,7 @@ def fill(quota: ConnectionQuota, account: str) -> int:
 
 
 @pytest.mark.parametrize("greedy", [1, 4, 40])
-def test_connections_remain_for_root_and_new_users_beside_greedy_users(greedy: int) -> None:
+def test_connection_quota_leaves_connections_for_root_and_new_users(greedy: int) -> None:
     quota = ConnectionQuota(4096, 1024)
     for uid in range(1000, 1000 + greedy):
         assert fill(quota, f"user:{uid}") <= 1024
@@ -25,13 +25,13 @@ def test_connections_remain_for_root_and_new_users_beside_greedy_users(greedy: i
     assert fill(quota, ROOT) >= 4096 // 16
 
 
-def test_connections_of_a_user_are_bounded_except_of_root() -> None:
+def test_connection_quota_bounds_each_user_except_root() -> None:
     assert fill(ConnectionQuota(4096, 1024), "user:1000") == 1024
     assert fill(ConnectionQuota(4096, 1024), ROOT) == 4096
     assert fill(ConnectionQuota(1, 1024), "user:1000") == 1
 
 
-def test_connections_returned_in_random_order_can_all_be_taken_again() -> None:
+def test_connection_quota_returns_to_its_start_after_random_ends() -> None:
     quota, dice = ConnectionQuota(100, 50), random.Random(5)
     users = [f"user:{uid}" for uid in (1000, 1001, 1002)]
     has: list[str] = []

@@ -25,7 +25,7 @@ def read(file: Path, text: str) -> Config:
     return load(file, {}, {})
 
 
-def test_rules_are_read_with_their_line(
+def test_rules_are_read_with_their_line_number(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "total", lambda: 80 * GIB)
@@ -99,7 +99,7 @@ neighbour-limit = off
     ("[tenant user:a]\ncompute-request = 0\n", ":2: compute-request cannot be '0'; "
      "give a percentage of the time from 1 to 100, or none"),
 ])
-def test_a_wrong_rule_is_found_by_check_with_file_and_line(
+def test_check_reports_a_wrong_rule_with_file_and_line(
     file: Path, text: str, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -155,7 +155,7 @@ def test_rule_of_a_later_file_overrides_an_equal_rule(file: Path) -> None:
     ("pod:lab/train", (), ["pod:lab/*"]),
     ("container:user", (), []),
 ])
-def test_the_most_specific_rule_goes_first(
+def test_most_specific_rule_is_applied(
     name: str, groups: tuple[str, ...], order: list[str]
 ) -> None:
     patterns = (
@@ -166,7 +166,7 @@ def test_the_most_specific_rule_goes_first(
     assert [rule.pattern for rule in holding(rules, (name,), groups)] == order
 
 
-def test_last_rule_holds_among_equally_specific_rules() -> None:
+def test_last_of_equally_specific_rules_is_applied() -> None:
     rules = [Rule("user:a*", "weight", 1, "1"), Rule("user:*e", "weight", 2, "2")]
     assert [rule.value for rule in holding(rules, ("user:ae",), ())] == [2, 1]
 

@@ -78,7 +78,7 @@ def test_safe_budget_adds_memory_of_an_earlier_daemons_programs(site: Site) -> N
     assert site.looks == [{}, {4001: HELD}]
 
 
-def test_commit_request_is_answered_by_the_recomputed_safe_budget(site: Site) -> None:
+def test_commit_request_is_decided_with_the_recomputed_safe_budget(site: Site) -> None:
     link = site.comes(1, SWAPPED)
     gpu = site.manager.gpus[0]
     gpu.tell(CommitAsked(1, SWAPPED, 1, HELD + GIB))
@@ -110,7 +110,7 @@ def test_safe_budget_counts_a_process_on_two_cards_once(monkeypatch: pytest.Monk
     assert site.looks[-1] == {4001: 3 * GIB, 4002: 3 * GIB}
 
 
-def test_safe_budget_is_recomputed_for_late_clients_at_intervals(site: Site) -> None:
+def test_safe_budget_is_recomputed_for_late_clients_once_per_interval(site: Site) -> None:
     site.gathers()
     assert site.whole == AT_START
     site.time.pass_by(10 * SECOND)

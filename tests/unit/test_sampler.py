@@ -83,7 +83,9 @@ def test_sample_request_for_an_idle_card_waits_for_a_new_sample(bench: Bench) ->
     assert bench.open == []
 
 
-def test_sample_request_for_a_stalled_or_lost_card_ends_without_a_sample(bench: Bench) -> None:
+def test_sample_request_for_an_unresponsive_or_lost_card_ends_without_a_sample(
+    bench: Bench
+) -> None:
     seen: list[int] = []
     bench.gpu.request_sample(lambda: seen.append(1))
     bench.time.pass_by(SECOND)
@@ -159,7 +161,7 @@ def test_sample_taken_during_a_move_is_ignored(bench: Bench, disturbance: str) -
 
 
 @pytest.mark.parametrize("trouble", ["no answer", "failure", "order"])
-def test_context_reserve_without_usable_samples_ends_by_time(
+def test_context_reserve_ends_after_a_time_without_usable_samples(
     bench: Bench, trouble: str
 ) -> None:
     bench.gpu.capacity.allowances = Allowances(reserve=0, context_reserve=GIB)

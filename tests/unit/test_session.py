@@ -114,7 +114,7 @@ def test_gang_before_hello_names_the_clients_gang(
         made.says(ReportRecord(Type.GANG, text="other"))
 
 
-def test_name_is_sent_again_after_a_takeover(manager: Manager) -> None:
+def test_name_sent_after_a_daemon_restart_is_the_name_of_the_client(manager: Manager) -> None:
     made = Hook(manager)
     made.session.take_over(7)
     made.says(ReportRecord(Type.NAME, text="train"))
@@ -123,7 +123,7 @@ def test_name_is_sent_again_after_a_takeover(manager: Manager) -> None:
     assert made.session.client.name == "train"
 
 
-def test_hello_of_another_version_is_refused_after_an_ignored_name(manager: Manager) -> None:
+def test_hello_of_another_protocol_version_is_refused_after_a_name(manager: Manager) -> None:
     made = Hook(manager)
     made.says(ReportRecord(Type.NAME, text="train", version=9))
     made.says(replace(HELLO, version=9))
@@ -233,7 +233,7 @@ def moved(flags: Flag) -> ReportRecord:
     (Writeback(1, 3, 0, 0), moved(Flag.NO_MEMORY | Flag.DRIVER_ERROR),
      events.WrittenBack(1, FIGURES, 3, 8, 7, True, True)),
 ])
-def test_reply_without_an_open_order_ends_the_connection(
+def test_reply_to_no_order_ends_the_connection(
     hook: Hook, order: Stop | MoveOrder, record: ReportRecord, event: events.Event
 ) -> None:
     answer = replace(record, memory=FIGURES)
@@ -259,7 +259,7 @@ def test_reply_without_an_open_order_ends_the_connection(
     (ReportRecord(Type.MEMORY, memory=Memory(beyond=1 << 60)),
      "1152921504606846976 bytes is more than any machine has"),
 ])
-def test_malformed_record_reaches_no_scheduler(
+def test_malformed_record_is_not_passed_to_the_scheduler(
     hook: Hook, record: ReportRecord, sentence: str
 ) -> None:
     with pytest.raises(ProtocolError) as caught:
@@ -268,7 +268,7 @@ def test_malformed_record_reaches_no_scheduler(
     assert Scripted.latest.events == []
 
 
-def test_moved_with_impossible_bytes_ends_the_connection(hook: Hook) -> None:
+def test_reply_that_moved_impossible_bytes_ends_the_connection(hook: Hook) -> None:
     hook.is_told(Evict(1, 3, 0, 0))
     with pytest.raises(ProtocolError, match="18446744073709551615 bytes is more than any machine"):
         hook.says(ReportRecord(Type.MOVED, number=3, moved=(1 << 64) - 1))
@@ -330,7 +330,7 @@ def test_store_order_of_zero_bytes_passes_no_file(
     os.close(hook.wire.descriptors[0])
 
 
-def test_store_without_a_disk_fails(hook: Hook) -> None:
+def test_store_order_without_a_disk_fails(hook: Hook) -> None:
     happened: list[events.Event] = []
     assert hook.session.client is not None
     hook.session.client.gpu.happened.connect(lambda _, event: happened.append(event))
@@ -341,7 +341,7 @@ def test_store_without_a_disk_fails(hook: Hook) -> None:
     assert events.Stored(1, Memory(), 5, failed=True) in happened
 
 
-def test_stored_bytes_are_added_to_later_records(hook: Hook, disk: Path) -> None:
+def test_stored_bytes_are_part_of_the_memory_in_later_reports(hook: Hook, disk: Path) -> None:
     hook.is_told(STORE)
     hook.says(stored(3))
     hook.says(stored(7))
@@ -354,7 +354,9 @@ def test_stored_bytes_are_added_to_later_records(hook: Hook, disk: Path) -> None
 
 
 @pytest.mark.parametrize("size", [8 * GIB + 1, (1 << 64) - 1])
-def test_stored_beyond_the_order_ends_the_connection(hook: Hook, disk: Path, size: int) -> None:
+def test_report_of_more_stored_bytes_than_ordered_ends_the_connection(
+    hook: Hook, disk: Path, size: int
+) -> None:
     hook.is_told(STORE)
     hook.says(stored(8 * GIB, number=77, error=(1 << 64) - 1))
     with pytest.raises(ProtocolError, match="and may have 8589934592 there"):
@@ -420,7 +422,7 @@ def test_bytes_borrowed_are_part_of_the_memory_in_later_reports(hook: Hook) -> N
 
 @pytest.mark.parametrize(("state", "lender"), [
     (CardState.GATHERING, OTHER.uuid), (CardState.IDLE, "")])
-def test_borrowed_record_before_hello_names_the_lender_only_after_a_restart(
+def test_borrowed_memory_reported_before_hello_counts_on_the_lender_after_a_restart(
     manager: Manager, state: CardState, lender: str
 ) -> None:
     manager.add(OTHER, Sample(memory_used=0), gather=False)
@@ -470,7 +472,7 @@ def test_commit_request_beyond_any_machine_is_clamped(hook: Hook, absurd: int) -
     ]
 
 
-def test_takeover_ignores_records_before_the_introduced_hello(
+def test_restarted_daemon_ignores_records_sent_before_the_new_hello(
     manager: Manager
 ) -> None:
     hook = Hook(manager)
@@ -503,7 +505,7 @@ def test_record_before_hello_ends_the_connection(manager: Manager) -> None:
     (replace(HELLO, uuid=bytes(16)), None, Refusal.NO_SUCH_GPU),
     (HELLO, Refusal.TOO_MANY_CLIENTS, Refusal.TOO_MANY_CLIENTS),
 ])
-def test_refused_client_gets_the_reason_and_is_ignored(
+def test_refused_client_gets_the_reason_and_its_records_are_ignored(
     manager: Manager, record: ReportRecord, decided: Refusal | None, why: Refusal
 ) -> None:
     hook = Hook(manager, decided)
@@ -522,7 +524,9 @@ def test_hello_for_a_lost_card_is_refused(manager: Manager) -> None:
     assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=Refusal.NO_SUCH_GPU)]
 
 
-def test_publish_and_watch_carry_a_writable_and_a_readable_page(manager: Manager) -> None:
+def test_publish_order_passes_a_writable_page_and_watch_order_a_readable_page(
+    manager: Manager
+) -> None:
     hooks = [Hook(manager), Hook(manager)]
     for made in hooks:
         made.says(HELLO)

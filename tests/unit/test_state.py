@@ -53,7 +53,7 @@ def test_broken_state_file_counts_as_empty_and_is_logged(
     assert f"{tmp_path / FILE_NAME} is not used" in caplog.text
 
 
-def test_save_on_a_full_disk_keeps_the_old_file_and_logs(
+def test_state_save_on_a_full_disk_keeps_the_old_file_and_logs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = StateFile(tmp_path)
@@ -75,7 +75,7 @@ def test_save_on_a_full_disk_keeps_the_old_file_and_logs(
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
 
 
-def test_save_while_the_disk_hangs_returns_and_writes_changes_in_their_order(
+def test_state_save_while_the_disk_hangs_returns_and_writes_in_order_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, syncs, goes_on, fsync = StateFile(tmp_path), Event(), Event(), os.fsync

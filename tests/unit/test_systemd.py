@@ -32,13 +32,15 @@ def notifier_for(listener: socket.socket, **environment: str) -> Notifier:
     {}, {"LISTEN_FDS": "1"}, {"LISTEN_FDS": "1", "LISTEN_PID": "1"},
     {"LISTEN_FDS": "0", "LISTEN_PID": str(os.getpid())},
 ])
-def test_inherited_ignores_sockets_passed_to_another_process(environment: dict[str, str]) -> None:
+def test_inherited_sockets_passed_to_another_process_are_ignored(
+    environment: dict[str, str]
+) -> None:
     assert inherited(environment).listening is None
     assert not inherited(environment).kept
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
-def test_inherited_accepts_only_a_seqpacket_socket(
+def test_inherited_socket_other_than_seqpacket_is_refused(
     monkeypatch: pytest.MonkeyPatch, kind: socket.SocketKind
 ) -> None:
     environment = {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
@@ -57,7 +59,7 @@ def test_inherited_accepts_only_a_seqpacket_socket(
 
 @pytest.mark.parametrize("names", [["nvshared.socket", "client-a"], ["client-a", "nvshared.socket"],
                                    ["client-a", "client-b"], ["client-a", "nvshared.socket", "x"]])
-def test_inherited_separates_kept_connections_from_the_listening_socket(
+def test_inherited_connections_are_separated_from_the_listening_socket(
     monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
     first, sockets = 300, [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in names]
@@ -141,7 +143,9 @@ def test_notifier_does_not_block_when_systemd_stops_reading(listener: socket.soc
     notifier.close()
 
 
-def test_a_watchdog_for_another_process_is_not_fed(listener: socket.socket) -> None:
+def test_notifier_sends_no_ping_for_the_watchdog_of_another_process(
+    listener: socket.socket
+) -> None:
     notifier = notifier_for(listener, WATCHDOG_USEC="3", WATCHDOG_PID="1")
     assert notifier.watchdog is None
     notifier.close()
@@ -150,7 +154,7 @@ def test_a_watchdog_for_another_process_is_not_fed(listener: socket.socket) -> N
         listener.recv(100, socket.MSG_DONTWAIT)
 
 
-def test_failure_is_sent_as_status_to_systemd(listener: socket.socket) -> None:
+def test_notifier_sends_a_failure_as_status(listener: socket.socket) -> None:
     systemd.send_failure({}, "there is no service manager")
     systemd.send_failure({"NOTIFY_SOCKET": listener.getsockname()}, "no driver")
     assert listener.recv(100) == b"STATUS=no driver"

@@ -121,7 +121,7 @@ def test_changed_tenant_terms_reach_only_gpus_with_that_tenant(daemon: Daemon) -
     assert daemon.sent_terms(1) == []
 
 
-def test_tenant_terms_override_rules_until_taken_back(daemon: Daemon) -> None:
+def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
     daemon.rules = RULES
     daemon.joins(ALICE, POD)
     daemon.manager.reload()
@@ -297,7 +297,7 @@ def test_compute_requests_over_100_percent_are_refused_naming_all_requests(daemo
     daemon.set("user:bob", weight=3)
 
 
-def test_a_request_and_a_limit_that_contradict_each_other_are_refused(daemon: Daemon) -> None:
+def test_compute_request_above_the_compute_limit_is_refused(daemon: Daemon) -> None:
     daemon.rules = (Rule("user:*", "compute-limit", 50, "a:1"),)
     daemon.manager.reload()
     for terms in ({"compute_request": 60}, {"compute_request": 40, "compute_limit": 30}):
@@ -317,7 +317,7 @@ def test_a_request_and_a_limit_that_contradict_each_other_are_refused(daemon: Da
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(compute_limit=50)
 
 
-def test_set_limit_succeeds_while_requests_by_rules_exceed_all_of_the_time(
+def test_compute_limit_is_set_while_requests_of_rules_exceed_100_percent(
     daemon: Daemon
 ) -> None:
     daemon.rules = (
@@ -330,14 +330,14 @@ def test_set_limit_succeeds_while_requests_by_rules_exceed_all_of_the_time(
     assert daemon.manager.tenancy.terms("job:2").compute_limit == 90
 
 
-def test_set_limit_fails_below_the_request_of_a_rule(daemon: Daemon) -> None:
+def test_compute_limit_below_the_request_of_a_rule_is_refused(daemon: Daemon) -> None:
     daemon.rules = (Rule("job:*", "compute-request", 30, "a:1"),)
     daemon.manager.reload()
     with pytest.raises(InvalidArgs, match=r"job:7, 30 % from a:1, contradicts .* 10 % set by hand"):
         daemon.set("job:7", compute_limit=10)
 
 
-def test_take_back_succeeds_where_rules_contradict_each_other(daemon: Daemon) -> None:
+def test_tenant_terms_are_removed_where_rules_contradict_each_other(daemon: Daemon) -> None:
     daemon.rules = (
         Rule("job:*", "compute-request", 60, "a:1"), Rule("user:alice", "compute-limit", 50, "a:2"),
         Rule("user:bob", "compute-request", 60, "a:3"))
@@ -384,7 +384,7 @@ def test_tenants_show_the_sums_of_their_programs_memory(daemon: Daemon) -> None:
     assert daemon.manager.tenancy.tenants()[2].programs == 1
 
 
-def test_schedulers_forget_only_the_oldest_of_very_many_ended_tenants(
+def test_tenants_without_clients_are_forgotten_oldest_first_beyond_a_maximum(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tenancy, "ENDED_KEPT", 2)
@@ -424,7 +424,7 @@ def test_pod_is_shown_by_uid_until_the_name_is_known(daemon: Daemon) -> None:
     assert [one.name for one in daemon.manager.tenancy.tenants()] == ["pod:lab/train", "user:alice"]
 
 
-def test_another_pod_of_the_same_name_is_another_tenant(daemon: Daemon) -> None:
+def test_pod_of_the_same_name_as_an_earlier_pod_is_another_tenant(daemon: Daemon) -> None:
     daemon.set("pod:lab/train", weight=7)
     daemon.joins(ALICE, POD)
     daemon.manager.tenancy.name({"pod:0b5e": TRAIN})

@@ -289,7 +289,7 @@ def owner_in(owners: dict[str, int], _controllers: str, folder: str) -> int:
     return owners.get(folder, 0)
 
 
-def test_tenants_are_a_pods_below_any_unit_where_all_folders_are_roots() -> None:
+def test_tenant_is_the_pod_below_any_unit_if_root_owns_all_cgroups() -> None:
     path = f"0::/lab.slice/my-kubernetes.service/kubepods/besteffort/pod{UID}/{CONTAINER}\n"
     assert str(tenants(path, 0, owner_of=roots)[-1]) == POD
     assert str(tenants(path, 0)[-1]) == "unit:my-kubernetes.service"
@@ -303,7 +303,7 @@ def test_tenants_are_a_pods_below_any_unit_where_all_folders_are_roots() -> None
 @pytest.mark.parametrize("cgroup", [
     f"0::/lab/pod{UID}", "0::/batch/4711", "0::/lab.slice/thing", "0::/batch/x\r0::/y",
     f"0::/../../alice/pod{UID}/{CONTAINER[:12]}"])
-def test_locate_reports_paths_that_name_no_tenant(cgroup: str) -> None:
+def test_locate_reports_cgroup_paths_of_unknown_form(cgroup: str) -> None:
     assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:root"]
     assert strange(f"{cgroup}\n", 0) == (cgroup[3:],)
     # In folders of its own a user may have anything.
@@ -313,7 +313,7 @@ def test_locate_reports_paths_that_name_no_tenant(cgroup: str) -> None:
 @pytest.mark.parametrize("path", [
     "/../../{}", "/../../../besteffort/{}", "/../../burstable/{}", "/../../../../kubepods/{}",
     "/../../../../system.slice/k0sworker.service/kubepods/besteffort/{}"])
-def test_tenants_of_other_pods_are_known_from_inside_a_pod(path: str) -> None:
+def test_tenant_of_another_pod_is_recognised_from_inside_a_pod(path: str) -> None:
     found = tenants(f"0::{path.format(f'pod{UID}')}/{CONTAINER}\n", 0, "0::/\n")[-1]
     assert (str(found), found.container) == (POD, CONTAINER)
 
@@ -436,7 +436,7 @@ def test_tenant_of_a_cgroup_owned_by_a_user_is_that_user_for_any_name(
 
 
 @given(names=st.lists(folder_names, max_size=8))
-def test_tenants_below_a_users_manager_are_that_users_where_no_folder_is_seen(
+def test_tenant_below_a_users_systemd_manager_is_the_user_where_no_cgroup_is_visible(
     names: list[str],
 ) -> None:
     path = "/".join(["/user.slice/user-1000.slice/user@1000.service", *names])

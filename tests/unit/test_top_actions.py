@@ -41,7 +41,7 @@ def test_top_keys_move_the_selection(keys: list[str], pid: int) -> None:
     assert selected(strike(seen(), *keys)[0]) == pid
 
 
-def test_top_page_keys_move_by_the_visible_rows() -> None:
+def test_top_page_keys_move_the_selection_by_a_screen_of_rows() -> None:
     state = seen(scene(1, [100]))
     down, _ = strike(state, "pgdn", width=80, height=24)
     page = draw(state, 80, 24).page
@@ -138,7 +138,7 @@ def test_top_click_does_the_same_as_the_key() -> None:
     assert act(down, Wheel(-1), draw(down, 80, 24))[0].at == 3
 
 
-def test_help_and_details_scroll_and_return_to_the_previous_screen() -> None:
+def test_top_help_and_details_scroll_and_return_to_the_previous_screen() -> None:
     state, requests = strike(seen(), "enter", width=80, height=12)
     assert requests == [Request.SNAPSHOT]
     state, _ = strike(state, "down", "down", width=80, height=12)

@@ -25,7 +25,9 @@ from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
     (b"\x1b[<0;M", []), (b"\x1b[<0;0;0M", []),     # nowhere
     (b"\x1b[<" + b"9" * 5000 + b";1;1Mq", [Key("q")]),
 ])
-def test_keys_are_decoded_the_same_whole_and_byte_by_byte(data: bytes, events: list[Event]) -> None:
+def test_top_keys_are_decoded_the_same_whole_and_byte_by_byte(
+    data: bytes, events: list[Event]
+) -> None:
     keys = Keys()
     assert keys.feed(data) == events
     assert not keys.is_incomplete
@@ -34,7 +36,7 @@ def test_keys_are_decoded_the_same_whole_and_byte_by_byte(data: bytes, events: l
     assert found == events
 
 
-def test_escape_byte_is_the_escape_key_after_a_pause() -> None:
+def test_top_decodes_a_single_escape_byte_as_the_escape_key_after_a_pause() -> None:
     keys = Keys()
     assert keys.feed(b"\x1b") == []
     assert (keys.is_incomplete, keys.time_out()) == (True, [Key("escape")])
@@ -42,7 +44,7 @@ def test_escape_byte_is_the_escape_key_after_a_pause() -> None:
 
 
 @given(st.binary(max_size=40))
-def test_keys_decode_any_bytes_and_recover(data: bytes) -> None:
+def test_top_decodes_keys_again_after_any_bytes(data: bytes) -> None:
     keys = Keys()
     keys.feed(data)
     keys.time_out()

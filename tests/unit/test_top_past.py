@@ -28,7 +28,7 @@ def past(*samples: tuple[float, Snapshot]) -> Past:
     return found
 
 
-def test_rates_are_of_the_last_seconds_only() -> None:
+def test_top_rates_are_of_the_last_seconds_only() -> None:
     assert past().rates(0) is None
     assert past((1, at(7))).rates(0) is None
     assert past((1, at(7)), (3, at(11, 6))).rates(0) == Rates(2, 3 * GIB, 0)
@@ -37,14 +37,14 @@ def test_rates_are_of_the_last_seconds_only() -> None:
     assert long.rates(0) == Rates(1, GIB, 0)
 
 
-def test_rates_after_a_daemon_restart_start_from_zero() -> None:
+def test_top_rates_start_from_zero_after_a_daemon_restart() -> None:
     restarted = past((1, at(50, 50)), (2, at(0)), (3, at(3, 3)))
     assert restarted.rates(0) == Rates(3, 3 * GIB, 0)
     assert past((1, at(50)), (2, at(0))).rates(0) is None
     assert restarted.series(0, "bytes_in", 300)[-3:] == [None, None, 3 * GIB]
 
 
-def test_series_has_the_mean_of_each_part() -> None:
+def test_top_graph_shows_the_mean_of_each_interval() -> None:
     found = past(*((n, at(n, 2 * n, use=n / 10, waiting=n)) for n in range(11)))
     assert found.series(0, "waiting", 300)[-10:] == list(range(1, 11))
     assert found.series(0, "bytes_in", 300)[-10:] == [2 * GIB] * 10
@@ -57,14 +57,14 @@ def test_series_has_the_mean_of_each_part() -> None:
     assert found.series(3, "use", 5) == [None] * 5
 
 
-def test_past_samples_are_kept_only_for_the_span_of_the_graph() -> None:
+def test_top_samples_are_kept_only_for_the_span_of_the_graph() -> None:
     long = past(*((n, at(n)) for n in range(0, 1000, 5)))
     assert long.samples[0].moment >= 995 - SPAN - 5
     assert WINDOW < SPAN
     assert past((0, at(0, use=None)), (1, at(1, use=None))).series(0, "use", 5) == [None] * 5
 
 
-def test_graph_draws_a_series_in_block_characters() -> None:
+def test_top_graph_is_drawn_in_block_characters() -> None:
     assert graph([None, 0, 0.001, 0.5, 1, 2], 1) == [" ▁▂▄██"]
     assert graph([0, 0.5, 0.75, 1], 1, 2) == ["  ▄█", "▁███"]
     assert graph([], 1, 3) == ["", "", ""]
@@ -73,7 +73,7 @@ def test_graph_draws_a_series_in_block_characters() -> None:
 
 @given(
     st.lists(st.none() | st.floats(0, 1e12), max_size=30), st.floats(0, 1e12), st.integers(1, 4))
-def test_graph_of_any_values_has_the_requested_size(
+def test_top_graph_of_any_values_has_the_requested_size(
     values: list[float | None], most: float, height: int
 ) -> None:
     lines = graph(values, most, height)
@@ -84,7 +84,7 @@ def test_graph_of_any_values_has_the_requested_size(
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.3, 7.7, 1e6])
-def test_series_parts_before_the_latest_do_not_change_as_time_passes(moment: float) -> None:
+def test_top_graph_changes_only_the_latest_interval_as_time_passes(moment: float) -> None:
     """Only the latest part may differ a moment later."""
     looks = [(moment + n, at(n, n % 7)) for n in range(100)]
     before, after = (

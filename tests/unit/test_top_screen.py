@@ -61,7 +61,7 @@ STATES = {
 
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("all_of_them", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_every_screen_fits_every_terminal(name: str, all_of_them: bool) -> None:
+def test_top_screens_fit_every_terminal(name: str, all_of_them: bool) -> None:
     found = list(product(screens(STATES[name]), WIDTHS, HEIGHTS))
     for one, width, height in found if all_of_them else found[::61]:
         lines(one, width, height)       # lines() checks each line's length
@@ -116,7 +116,7 @@ def test_top_shows_an_automatic_quantum_with_the_present_length(
     assert "TQ auto " in text(seen(SHARED._replace(gpus=(shared,))))
 
 
-def test_top_says_that_no_gpu_program_or_match_exists() -> None:
+def test_top_says_when_no_gpu_program_or_match_exists() -> None:
     assert "nvshared manages no GPU." in text(seen(SHARED._replace(gpus=(), clients=())))
     without_programs = SHARED._replace(clients=())
     assert "No program uses a GPU through nvshare." in text(seen(without_programs))
@@ -225,7 +225,7 @@ def test_top_graph_scale_includes_the_present_value() -> None:
     assert shown[here].split()[-2] == shown[here + 1].split()[-2]
 
 
-def test_top_bar_of_the_selected_row_is_drawn_like_others() -> None:
+def test_top_memory_bar_of_the_selected_row_is_drawn_like_others() -> None:
     frame = draw(seen(), 130, 40)
     (row,) = [line for line in frame.lines if line.plain.startswith("›")]
     console = Console()
@@ -238,7 +238,7 @@ def test_top_bar_of_the_selected_row_is_drawn_like_others() -> None:
     assert not row.plain[1].isspace() or not row.get_style_at_offset(console, 1).color
 
 
-def test_screen_of_80_columns_leaves_two_thirds_to_programs() -> None:
+def test_top_at_80_columns_leaves_two_thirds_of_the_screen_to_programs() -> None:
     scene_of_many = SCENE._replace(clients=(*SCENE.clients, *programs(30)))
     shown = lines(seen(scene_of_many, 3), 80, 24)
     heading = next(at for at, line in enumerate(shown) if "COMMAND" in line)
@@ -249,16 +249,16 @@ def test_screen_of_80_columns_leaves_two_thirds_to_programs() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(130, 30), (200, 60)])
-def test_line_of_keys_is_whole_from_130_columns_on(width: int, height: int) -> None:
+def test_top_shows_all_keys_from_130_columns_on(width: int, height: int) -> None:
     assert "p preempt" in lines(seen(), width, height)[-1]
 
 
-def test_screen_of_60_lines_has_few_empty_lines() -> None:
+def test_top_at_60_lines_has_few_empty_lines() -> None:
     shown = lines(seen(looks=3), 200, 60)
     assert sum(not line for line in shown) < 60 / 5
 
 
-def test_top_columns_are_constant_for_any_programs() -> None:
+def test_top_columns_do_not_depend_on_the_shown_programs() -> None:
     quiet = SCENE._replace(clients=(HOLDER._replace(tenant="user:root"),))
     busy = SCENE._replace(clients=(
         HOLDER._replace(memory_limit=GIB, compute_limit=50, idle_usec=SECOND), WAITS, IDLE))
@@ -276,7 +276,7 @@ def test_top_heading_of_the_sorted_column_shows_the_direction() -> None:
     assert "MEM▼" in text(replace(state, sort="MEM"), 200)
 
 
-def test_unknown_key_is_answered_and_f10_quits() -> None:
+def test_top_answers_an_unknown_key_and_quits_on_f10() -> None:
     state, requests = strike(seen(), "x")
     assert not requests
     assert "x does nothing here. ? lists all keys." in text(state)

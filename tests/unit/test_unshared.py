@@ -71,7 +71,7 @@ LOCKED, RUNS, AWAY = Answer("locked"), Answer("running"), Answer("checkpointed")
 EVICT, LOAD = Evict(1, 1, 9 * GIB, 0), Load(1, 2, SIZE, 0)
 
 
-async def test_unshared_process_is_locked_checkpointed_restored_and_woken_by_orders(
+async def test_unshared_process_follows_orders_by_lock_checkpoint_restore_and_unlock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, heard = await play(

@@ -66,7 +66,7 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-async def test_watch_notices_a_file_written_replaced_and_deleted(
+async def test_config_watch_notices_a_file_written_replaced_and_deleted(
     changes: Callable[[Path], Changes], file: Path
 ) -> None:
     watched = changes(file)
@@ -80,7 +80,7 @@ async def test_watch_notices_a_file_written_replaced_and_deleted(
     await watched.noticed()
 
 
-async def test_watch_notices_drop_ins_added_and_removed(
+async def test_config_watch_notices_drop_ins_added_and_removed(
     changes: Callable[[Path], Changes], file: Path
 ) -> None:
     watched = changes(file)
@@ -94,7 +94,7 @@ async def test_watch_notices_drop_ins_added_and_removed(
     await watched.noticed()
 
 
-async def test_watch_notices_a_file_in_folders_made_later(
+async def test_config_watch_notices_a_file_in_folders_made_later(
     changes: Callable[[Path], Changes], tmp_path: Path
 ) -> None:
     file = tmp_path / "a" / "b" / "nvshared.conf"
@@ -104,7 +104,7 @@ async def test_watch_notices_a_file_in_folders_made_later(
     await watched.noticed()
 
 
-async def test_watch_notices_a_change_behind_links_as_of_kubernetes(
+async def test_config_watch_notices_a_change_behind_the_links_of_a_kubernetes_volume(
     changes: Callable[[Path], Changes], tmp_path: Path
 ) -> None:
     for name in ("one", "two"):
@@ -123,7 +123,7 @@ async def test_watch_notices_a_change_behind_links_as_of_kubernetes(
     await watched.noticed()
 
 
-async def test_watch_reports_a_change_made_before_the_start(file: Path) -> None:
+async def test_config_watch_reports_a_change_made_before_its_start(file: Path) -> None:
     made = Changes(file)
     put(file, "[gpu]\ntq = 3\n")
     made.start()
@@ -131,7 +131,7 @@ async def test_watch_reports_a_change_made_before_the_start(file: Path) -> None:
     made.watch.close()
 
 
-async def test_watch_does_not_report_a_change_already_noted(
+async def test_config_watch_does_not_report_a_change_already_read(
     changes: Callable[[Path], Changes], file: Path
 ) -> None:
     watched = changes(file)
@@ -144,7 +144,7 @@ async def test_watch_does_not_report_a_change_already_noted(
     assert watched.changes_seen.locked()
 
 
-async def test_watch_ignores_other_files_of_the_folder(
+async def test_config_watch_ignores_other_files_of_the_folder(
     changes: Callable[[Path], Changes], file: Path
 ) -> None:
     watched = changes(file)
@@ -154,7 +154,7 @@ async def test_watch_ignores_other_files_of_the_folder(
     assert watched.changes_seen.locked()
 
 
-async def test_watch_without_inotify_logs_that_sighup_is_needed(
+async def test_config_watch_without_inotify_logs_that_sighup_is_needed(
     changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
