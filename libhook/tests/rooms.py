@@ -13,13 +13,13 @@ How a test uses it:
         exceptions={"block/table": "names all functions, as a linker's list does"},
     )
 
-    def test_every_source_file_is_in_a_listed_layer() -> None:
+    def test_source_file_is_in_a_listed_layer() -> None:
         assert not ROOMS.homeless()
 
-    def test_no_file_uses_a_higher_folder() -> None:
+    def test_source_file_uses_no_higher_folder() -> None:
         assert not ROOMS.upward()
 
-    def test_no_source_files_use_each_other_in_a_circle() -> None:
+    def test_source_files_do_not_use_each_other_in_a_circle() -> None:
         assert not ROOMS.circles()
 
 An exception is a file, then all that it uses is excused, or one use as upward() names it:

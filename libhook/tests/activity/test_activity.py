@@ -67,7 +67,7 @@ def new_program(built: Path, tmp_path: Path) -> Callable[[], Program]:
 @pytest.mark.parametrize(("work", "gap"), [
     (10 * MS, 0), (3500, 30), (3 * MS, 60), (40 * MS, MS), (2 * SECOND, MS),
 ])
-def test_client_without_gaps_is_reported_busy_once(
+def test_activity_without_gaps_is_reported_as_busy_once(
         program: Callable[[], Program], work: int, gap: int) -> None:
     it = program()
     it.run(work, gap, 20 * SECOND)
@@ -77,7 +77,7 @@ def test_client_without_gaps_is_reported_busy_once(
 @pytest.mark.parametrize(("work", "gap"), [
     (3 * MS, 17 * MS), (7 * MS, MS), (200 * MS, 20 * MS), (10, 10), (0, 0), (19 * MS, 4 * MS),
 ])
-def test_client_with_gaps_is_reported_with_gaps_once(
+def test_activity_with_gaps_is_reported_as_gaps_once(
     program: Callable[[], Program], work: int, gap: int
 ) -> None:
     it = program()
@@ -86,7 +86,7 @@ def test_client_with_gaps_is_reported_with_gaps_once(
 
 
 @pytest.mark.parametrize("late", [0, 200 * MS])
-def test_pause_of_a_busy_client_is_reported_as_gaps(
+def test_activity_with_a_pause_after_busy_work_is_reported_as_gaps(
     program: Callable[[], Program], late: int
 ) -> None:
     it = program()
@@ -99,7 +99,7 @@ def test_pause_of_a_busy_client_is_reported_as_gaps(
     assert it.said == "busy"
 
 
-def test_wait_for_a_turn_is_no_gap_and_short_turns_count_together(
+def test_activity_sums_short_turns_and_omits_waits_between_them(
     program: Callable[[], Program]
 ) -> None:
     it = program()
@@ -111,7 +111,7 @@ def test_wait_for_a_turn_is_no_gap_and_short_turns_count_together(
     assert it.records == 1                  # for each second that is full
 
 
-def test_unused_turn_is_reported_as_a_gap_soon(program: Callable[[], Program]) -> None:
+def test_activity_reports_an_unused_turn_as_gaps_soon(program: Callable[[], Program]) -> None:
     it = program()
     it.run(10 * MS, 0, 2 * SECOND)
     it.stop(SECOND)
@@ -122,7 +122,7 @@ def test_unused_turn_is_reported_as_a_gap_soon(program: Callable[[], Program]) -
 
 
 @pytest.mark.parametrize("name", ["capturing", "several"])
-def test_unobservable_client_is_reported_with_gaps(
+def test_activity_that_cannot_be_observed_is_reported_as_gaps(
     program: Callable[[], Program], name: str
 ) -> None:
     it = program()
@@ -135,14 +135,14 @@ def test_unobservable_client_is_reported_with_gaps(
     assert it.said == "busy"
 
 
-def test_wait_at_the_gate_is_no_gap(program: Callable[[], Program]) -> None:
+def test_activity_counts_no_wait_at_the_gate_as_a_gap(program: Callable[[], Program]) -> None:
     it = program()
     it.set("waits", 1)
     it.run(0, 0, 2 * SECOND)
     assert it.said == "busy"
 
 
-def test_client_with_gaps_is_sampled_rarely(program: Callable[[], Program]) -> None:
+def test_activity_of_a_client_with_gaps_is_sampled_rarely(program: Callable[[], Program]) -> None:
     it = program()
     it.run(3 * MS, 17 * MS, 100 * SECOND)
     assert it.questions < 100 * 60          # in each second

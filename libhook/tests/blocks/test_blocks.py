@@ -137,7 +137,7 @@ CASES: dict[str, tuple[int, list[Callable[[Program], None]], Callable[[Program],
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_allocation_takes_equal_steps_for_few_and_many_blocks(
+def test_allocation_takes_no_more_steps_for_many_blocks_than_for_few(
         built: Path, tmp_path: Path, case: str) -> None:
     percent, before, counted = CASES[case]
     taken = []
@@ -165,7 +165,7 @@ def test_memory_lock_is_released_while_blocks_move_without_a_copy(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_search_finds_the_same_as_a_scan_of_all_blocks(
+def test_block_search_finds_the_same_as_a_scan_of_all_blocks(
         built: Path, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     program = Program(built, tmp_path, 60)
@@ -228,7 +228,7 @@ def test_eviction_does_not_touch_a_block_freed_while_host_memory_is_refused(
     assert program.c.searches_are_right()
 
 
-def test_blocks_that_return_from_another_gpu_do_not_count_as_mapped(
+def test_blocks_under_return_from_another_gpu_do_not_count_as_mapped(
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 60)
     program.allocates()

@@ -97,7 +97,7 @@ def process(built: Path, tmp_path: Path) -> Process:
     return Process(built, tmp_path)
 
 
-def test_pin_grant_counts_from_its_answer_until_the_memory_is_pinned(process: Process) -> None:
+def test_pin_grant_counts_from_the_reply_until_the_memory_is_pinned(process: Process) -> None:
     first = process.request(5)
     assert process.to_pin == 0
     process.answer(1, 5)
@@ -121,7 +121,7 @@ def test_refused_pin_request_does_not_count(process: Process) -> None:
     first.returns(False)
 
 
-def test_pin_request_refused_before_a_free_was_known_is_sent_again(
+def test_pin_request_refused_before_the_daemon_knew_of_a_free_is_sent_again(
     process: Process,
 ) -> None:
     first = process.request(5)
@@ -153,7 +153,7 @@ def test_pin_request_is_sent_again_when_only_a_later_request_is_answered(
     assert process.to_pin == 0
 
 
-def test_open_pin_request_is_sent_again_to_another_daemon(
+def test_unanswered_pin_request_is_sent_again_to_a_restarted_daemon(
     process: Process,
 ) -> None:
     first, second = process.request(5), process.request(7)

@@ -32,7 +32,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     # What only a newer driver knows counts somewhere: there, or on the current device.
     (UNKNOWN, 0x0301, 1), (UNKNOWN, 0x0309, 0), (UNKNOWN, -1, 0),
 ])
-def test_memory_counts_on_the_device_of_its_location(
+def test_memory_is_counted_on_the_device_of_its_location(
     c: ctypes.CDLL, kind: int, number: int, device: int
 ) -> None:
     assert c.counted_at(kind, number) == device

@@ -27,19 +27,19 @@ needs_ptxas = pytest.mark.skipif(
 )
 
 
-def test_kernels_have_the_parameters_that_programs_pass() -> None:
+def test_demo_kernels_have_the_parameters_that_programs_pass() -> None:
     found = re.findall(r"\.entry (\w+)\(([^)]*)\)", KERNELS.read_text())
     assert {name: re.findall(r"\.param \.(\w+)", list_) for name, list_ in found} == PARAMETERS
 
 
-def test_kernels_run_on_a_pascal_card() -> None:
+def test_demo_kernels_run_on_a_pascal_card() -> None:
     text = KERNELS.read_text()
     assert ".version 6.0\n.target sm_60\n.address_size 64\n" in text
 
 
 @needs_ptxas
 @pytest.mark.parametrize("card", ["sm_75", "sm_80", "sm_90"])
-def test_kernels_are_taken_by_the_assembler(card: str, tmp_path: Path) -> None:
+def test_demo_kernels_are_accepted_by_the_ptx_assembler(card: str, tmp_path: Path) -> None:
     assert PTXAS is not None
     done = subprocess.run(
         [PTXAS, f"--gpu-name={card}", "--warning-as-error", KERNELS, "-o", tmp_path / "kernels"],

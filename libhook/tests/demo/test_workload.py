@@ -97,7 +97,7 @@ def advanced(seed: int, chunks: list[int], changed: set[int], steps: int, rounds
     return total & MASK
 
 
-def test_workload_with_used_and_change_has_the_computed_checksum(
+def test_workload_that_uses_and_changes_a_part_has_the_computed_checksum(
     environment: dict[str, str]
 ) -> None:
     done = workload(
@@ -111,7 +111,7 @@ def test_workload_with_used_and_change_has_the_computed_checksum(
 
 
 @pytest.mark.parametrize("rounds", [[], ["--rounds", "3"]])
-def test_workload_sums_up_unchanged_memory(
+def test_workload_checksum_covers_unchanged_memory(
     environment: dict[str, str], rounds: list[str]
 ) -> None:
     done = workload(
@@ -125,7 +125,7 @@ def test_workload_sums_up_unchanged_memory(
         assert events(done)["finished"]["checksum"] == f"{wanted:016x}"
 
 
-def test_workload_with_seconds_ends_after_them(environment: dict[str, str]) -> None:
+def test_workload_with_a_duration_ends_after_that_duration(environment: dict[str, str]) -> None:
     options = ("--memory", "1MiB", "--seconds", "1", "--rounds", "1")
     before = time.monotonic()
     done = workload(environment, "--json", *options)
@@ -147,7 +147,9 @@ def test_workload_without_json_prints_text(environment: dict[str, str]) -> None:
     assert lines[4] == "right: all 2 chunks hold what the CPU computes"
 
 
-def test_workload_takes_a_share_of_free_memory(environment: dict[str, str]) -> None:
+def test_workload_allocates_the_given_percentage_of_free_memory(
+    environment: dict[str, str]
+) -> None:
     done = workload(environment, "--json", "--memory", "25%", "--chunk", "1MiB", "--steps", "0")
     said = events(done)["allocated"]
     assert said["bytes"] == said["free"] // 4 // 8 * 8

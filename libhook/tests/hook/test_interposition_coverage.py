@@ -29,7 +29,7 @@ def test_coverage_table_is_up_to_date() -> None:
     )
 
 
-def test_coverage_table_names_every_hook_once() -> None:
+def test_coverage_table_names_every_hooked_function_once() -> None:
     named = [hook for section in coverage.sections() for hook in section.hooks]
     assert sorted(named) == sorted(recorded.hooks())
     for section in coverage.sections():
@@ -55,7 +55,7 @@ for name in {gated!r}:
 
 
 @pytest.mark.parametrize("driver", [SIMULATOR, *installed_drivers()], ids=str)
-def test_function_that_a_driver_exports_is_known(driver: Path) -> None:
+def test_function_exported_by_a_driver_is_known(driver: Path) -> None:
     """One that is not: hook it, write a reason into unhooked.def, or record the driver's
     answers anew in entry_points.txt."""
     assert len(coverage.exported(driver)) > 300

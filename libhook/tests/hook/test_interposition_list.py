@@ -62,7 +62,7 @@ def test_library_links_against_the_c_library_alone(library: Path) -> None:
     }
 
 
-def test_the_library_starts_with_glibc_2_17(library: Path) -> None:
+def test_library_starts_with_glibc_2_17(library: Path) -> None:
     """What programs find only where they are linked with libpthread or libdl, before glibc 2.34,
     may be missing, so that every other program starts all the same."""
     newest_allowed = (2, 17)
@@ -75,11 +75,11 @@ def test_the_library_starts_with_glibc_2_17(library: Path) -> None:
         assert re.match(r"\w+ +w ", line), f"{name} must be there for any program to start"
 
 
-def test_every_hook_is_an_entry_point_of_the_recorded_driver() -> None:
+def test_every_hooked_function_is_an_entry_point_of_the_recorded_driver() -> None:
     assert set(recorded.hooks()) <= set(recorded.entries())
 
 
-def test_every_version_and_variant_of_a_hook_is_hooked_or_has_a_reason() -> None:
+def test_every_version_and_variant_of_a_hooked_function_is_hooked_or_excused() -> None:
     bases = {re.sub(r"(_v\d+)?(_pts[z]|_ptds)?$", "", hook) for hook in recorded.hooks()}
     for entry in recorded.entries():
         if re.sub(r"(_v\d+)?(_ptsz|_ptds)?$", "", entry) in bases:
@@ -88,7 +88,7 @@ def test_every_version_and_variant_of_a_hook_is_hooked_or_has_a_reason() -> None
 
 @needs_cuda_h
 @pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.c")), ids=lambda path: path.name)
-def test_the_library_compiles_with_nvidias_declarations(file: Path) -> None:
+def test_library_compiles_with_nvidias_declarations(file: Path) -> None:
     """With cuda.h in place of cuda_types.h, a prototype that differs does not compile."""
     flags = ["-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
     include = ["-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}", f"-I{SOURCE}"]
@@ -125,7 +125,7 @@ NAMES = re.compile(
 
 
 @needs_cuda_h
-def test_every_function_that_submits_allocates_frees_or_tells_is_hooked_or_has_a_reason() -> None:
+def test_driver_functions_that_submit_allocate_free_or_query_are_hooked_or_excused() -> None:
     suspects = {
         name for name, types in declared().items() if TYPES.search(types) or NAMES.match(name)
     }
@@ -138,7 +138,7 @@ def test_every_function_that_submits_allocates_frees_or_tells_is_hooked_or_has_a
 
 
 @needs_cuda_h
-def test_every_reason_is_for_a_function_that_exists_and_is_not_hooked() -> None:
+def test_every_excuse_is_for_an_existing_function_that_is_not_hooked() -> None:
     for pattern in reasons():
         functions = {*declared(), *recorded.entries()}
         fitting = {name for name in functions if fnmatchcase(name, pattern)}

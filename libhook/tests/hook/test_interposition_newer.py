@@ -53,19 +53,19 @@ def kinds(folder: Path, names: list[str], takes_stream: bool = False) -> dict[st
     return dict(zip(names, map(int, done.stdout.split()), strict=True))
 
 
-def test_kind_of_an_unknown_function_is_derived_from_the_name(tmp_path: Path) -> None:
+def test_unknown_functions_kind_is_derived_from_its_name(tmp_path: Path) -> None:
     expected = dict.fromkeys(SUBMIT, 1) | dict.fromkeys(KEEP, 2)
     expected |= dict.fromkeys(OTHER, 0)
     assert kinds(tmp_path, list(expected)) == expected
 
 
-def test_kind_of_an_unknown_name_depends_on_a_stream_argument(tmp_path: Path) -> None:
+def test_unknown_functions_kind_depends_on_a_stream_argument(tmp_path: Path) -> None:
     assert kinds(tmp_path, ["cuTeleport"]) == {"cuTeleport": 0}
     assert kinds(tmp_path, ["cuTeleport"], takes_stream=True) == {"cuTeleport": 1}
     assert kinds(tmp_path, ["cuStreamQuery_v2"], takes_stream=True) == {"cuStreamQuery_v2": 0}
 
 
-def test_kind_of_each_known_function_is_guessed_right(tmp_path: Path) -> None:
+def test_known_functions_kind_derived_from_the_name_is_right(tmp_path: Path) -> None:
     """Each without a hook is left alone, and each that is hooked only for the gate would be."""
     unhooked = [name for name in recorded.entries() if name not in recorded.hooks()]
     streams = {

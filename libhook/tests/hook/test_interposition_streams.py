@@ -47,7 +47,7 @@ int main(void)
 """
 
 
-def test_stream_created_at_a_reused_handle_gets_a_new_name(tmp_path: Path) -> None:
+def test_stream_created_at_a_reused_handle_gets_a_new_identity(tmp_path: Path) -> None:
     program = tmp_path / "streams"
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{SOURCE}"]
     command += [f"-I{SOURCE.parent / 'include'}", "-x", "c", "-", "-x", "none"]

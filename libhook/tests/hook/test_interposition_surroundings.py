@@ -59,7 +59,7 @@ __attribute__((destructor)) static void report(void) { printf("asked %d\\n", ask
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_preload_with_another_dlsym_works_before_and_after_the_library(
+def test_other_preload_with_a_dlsym_works_before_and_after_the_library(
     library: Path, driver: Path, tmp_path: Path, first: bool
 ) -> None:
     other = compile_c(OTHER, tmp_path / "libother.so", "-shared")
@@ -82,7 +82,7 @@ def test_preload_with_another_dlsym_works_before_and_after_the_library(
     assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}", "asked 1"]
 
 
-def test_preload_before_the_library_finds_its_wrapper_by_rtld_next(
+def test_other_preload_before_the_library_finds_wrappers_by_rtld_next(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """A library preloaded before ours is called first; its RTLD_NEXT finds our wrapper."""

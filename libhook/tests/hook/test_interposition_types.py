@@ -70,7 +70,7 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
     return dict(zip(expressions(), map(int, output.split()), strict=True))
 
 
-def test_list_of_types_has_the_important_types() -> None:
+def test_recorded_types_include_the_important_types() -> None:
     found = set(expressions())
     assert len(found) > 700
     assert {
@@ -86,7 +86,7 @@ def test_list_of_types_has_the_important_types() -> None:
 
 
 @needs_cuda_h
-def test_types_and_constants_are_those_of_cuda_h(tmp_path: Path) -> None:
+def test_recorded_types_and_constants_equal_those_of_cuda_h(tmp_path: Path) -> None:
     ours = values(tmp_path)
     theirs = values(tmp_path, "-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}")
     assert ours == theirs

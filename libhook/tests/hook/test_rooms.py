@@ -70,7 +70,7 @@ def named(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-def test_every_source_file_is_in_a_listed_layer() -> None:
+def test_source_file_is_in_a_listed_layer() -> None:
     assert not ROOMS.homeless()
 
 

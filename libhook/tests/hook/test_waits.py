@@ -65,7 +65,7 @@ def test_waits_def_lists_every_lock_with_a_bound() -> None:
     assert locked - PARAMETERS == {name for name, _ in LOCK.findall(LIST)}
 
 
-def test_each_wait_of_a_program_has_a_test() -> None:
+def test_waits_def_names_an_existing_test_for_each_wait() -> None:
     aliases = dict(re.findall(r"#define (\w+) (test_\w+)", LIST))
     tests = "".join(path.read_text() for folder in ("tests", "libhook/tests")
                     for path in (ROOT / folder).rglob("test_*.py"))

@@ -83,7 +83,7 @@ def page() -> Iterator[Callable[[], Page]]:
         one.shared.close()
 
 
-def test_page_of_a_publishing_client_is_busy_until_the_work_is_done(
+def test_inflight_page_of_a_client_is_busy_until_its_work_is_done(
         program: Program, page: Callable[[], Page]) -> None:
     urgent = page()
     program.publishes(urgent)
@@ -107,7 +107,9 @@ def test_page_of_a_publishing_client_is_busy_until_the_work_is_done(
     assert not urgent.busy()
 
 
-def test_page_stays_busy_during_a_short_pause(program: Program, page: Callable[[], Page]) -> None:
+def test_inflight_page_stays_busy_during_a_short_pause(
+    program: Program, page: Callable[[], Page]
+) -> None:
     urgent = page()
     program.publishes(urgent)
     for _ in range(20):
@@ -118,7 +120,7 @@ def test_page_stays_busy_during_a_short_pause(program: Program, page: Callable[[
         assert urgent.busy()
 
 
-def test_first_launch_of_a_burst_alone_wakes_the_service_thread(
+def test_inflight_burst_wakes_the_service_thread_once(
     program: Program, page: Callable[[], Page]
 ) -> None:
     program.publishes(page())
@@ -167,7 +169,7 @@ def test_background_client_does_not_wait_for_a_forgotten_page(
     assert program.c.look(False) == 0
 
 
-def test_background_client_passes_slowly_when_a_page_stays_busy_for_long(
+def test_background_client_launches_slowly_when_a_page_stays_busy_for_long(
         program: Program, page: Callable[[], Page]) -> None:
     urgent = page()
     program.watches(1, urgent)
@@ -185,7 +187,7 @@ def test_background_client_passes_slowly_when_a_page_stays_busy_for_long(
     assert not program.c.may_pass()
 
 
-def test_background_client_whose_work_is_stalled_passes_slowly(
+def test_background_client_whose_own_work_is_stalled_launches_slowly(
         program: Program, page: Callable[[], Page]) -> None:
     urgent = page()
     program.watches(1, urgent)
@@ -196,7 +198,7 @@ def test_background_client_whose_work_is_stalled_passes_slowly(
     assert not program.c.may_pass()
 
 
-def test_page_cannot_be_written_or_resized_by_readers(
+def test_inflight_page_cannot_be_written_or_resized_by_readers(
         page: Callable[[], Page]) -> None:
     urgent = page()
     descriptor = urgent.shared.readable()
@@ -210,5 +212,5 @@ def test_page_cannot_be_written_or_resized_by_readers(
 
 
 @pytest.mark.long                       # under a sanitizer
-def test_page_is_busy_during_all_work_of_concurrent_threads(tmp_path: Path) -> None:
+def test_inflight_page_is_busy_during_all_work_of_concurrent_threads(tmp_path: Path) -> None:
     run_threads("inflight", SOURCES, tmp_path)

@@ -78,7 +78,7 @@ def test_pace_with_small_kernels_records_few_markers(card: Callable[[], Card], l
     assert it.figure("markers") <= it.figure("submissions") // 100
 
 
-def test_pace_that_begins_in_a_turn_lets_earlier_work_finish_first(
+def test_pace_that_begins_within_a_turn_waits_for_earlier_work(
     card: Callable[[], Card]
 ) -> None:
     it = card()
@@ -106,7 +106,9 @@ def test_pace_with_any_mixture_of_kernels_bounds_the_drain_and_keeps_the_card_bu
     assert it.figure("idle") <= 30 * MS         # one percent
 
 
-def test_pace_in_the_next_turn_starts_with_the_measured_length(card: Callable[[], Card]) -> None:
+def test_pace_in_the_next_turn_starts_with_the_measured_kernel_length(
+    card: Callable[[], Card]
+) -> None:
     it = card()
     it.learns(20 * MS)
     it.c.look(False)
@@ -151,7 +153,7 @@ def test_pace_does_not_limit_calls_during_a_capture(card: Callable[[], Card]) ->
     assert it.figure("longest_drain") <= 1.5 * TARGET
 
 
-def test_pace_is_pressing_only_while_work_is_in_flight(
+def test_pace_requires_frequent_polls_only_while_work_is_in_flight(
         card: Callable[[], Card]) -> None:
     it = card()
     it.run([3 * MS], 100 * MS)
@@ -209,7 +211,7 @@ def test_pace_in_the_background_records_few_markers_for_small_kernels(
     assert it.figure("longest_drain") <= MS // 2
 
 
-def test_pace_in_the_background_ignores_lengths_measured_beside_urgent_work(
+def test_pace_in_the_background_ignores_kernel_lengths_measured_beside_urgent_work(
         card: Callable[[], Card]) -> None:
     """Each 20 ms somebody else has the card for 3 ms, in which nothing of this one goes on."""
     it = card()

@@ -19,11 +19,11 @@ PROGRAM = LIBHOOK / "build" / "random"
 SHOWN = 60                              # lines of a difference
 
 
-def test_recordings_of_real_drivers_exist() -> None:
+def test_recorded_answers_of_real_drivers_exist() -> None:
     assert RECORDED
 
 
-def test_transcript_is_reduced_to_comparable_results() -> None:
+def test_driver_transcript_is_reduced_to_comparable_results() -> None:
     lines = [
         "cuInit(0) = 0",
         "cuDevicePrimaryCtxRetain(sequence 7) = 0",

@@ -181,7 +181,7 @@ def test_checkpoint_of_shared_memory_is_refused_and_the_program_goes_on(
         assert ask("read()") == "{7}"
 
 
-def test_call_waits_while_locked_and_crashes_while_checkpointed(
+def test_simulated_call_waits_while_locked_and_crashes_while_checkpointed(
     environment: dict[str, str], python: Python,
 ) -> None:
     failing = environment | {"NVSHARE_SIM_FAIL": "cuCheckpointProcessUnlock:1"}
@@ -201,7 +201,9 @@ def test_call_waits_while_locked_and_crashes_while_checkpointed(
         assert "is checkpointed calls the driver" in process.stderr.read()
 
 
-def test_checkpoint_with_managed_memory_is_refused_ever_after(environment: dict[str, str]) -> None:
+def test_checkpoint_after_a_refusal_for_managed_memory_is_always_refused(
+    environment: dict[str, str]
+) -> None:
     with program(environment) as (process, ask):
         ask("manage()")
         for code in ("801", "999", "999"):
@@ -289,7 +291,7 @@ def grouped(inside: list[str]) -> Callable[..., list[list[str]]]:
     return ask
 
 
-def test_held_program_whose_threads_poll_is_checkpointed_and_goes_on(
+def test_held_program_whose_threads_poll_is_checkpointed_and_continues(
     environment: dict[str, str], python: Python, grouped: Callable[..., list[list[str]]],
 ) -> None:
     environment = environment | {"NVSHARE_SIM_RESTORER": "1"}

@@ -63,7 +63,7 @@ def start(environment: dict[str, str]) -> Iterator[Callable[[], "subprocess.Pope
 
 
 @pytest.mark.skipif(not can_be_apart(), reason="no pid namespace can be made here")
-def test_container_holds_allocated_memory_until_the_end(
+def test_simulated_container_holds_allocated_memory_until_its_end(
     start: Callable[[], "subprocess.Popen[str]"], python: Python
 ) -> None:
     def used() -> int:

@@ -36,13 +36,13 @@ def entries() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS.values())
-def test_table_lists_the_functions_that_each_driver_lacks(driver: int) -> None:
+def test_simulator_table_lists_the_functions_that_each_driver_lacks(driver: int) -> None:
     lacking = {symbol for symbol, came in entries().items() if came > driver}
     assert lacking == {symbol for symbol, came in since().items() if came > driver}
 
 
 @pytest.mark.skipif(not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME")
-def test_list_of_functions_equals_the_declarations_of_cuda_h() -> None:
+def test_simulator_functions_equal_the_declarations_of_cuda_h() -> None:
     declared: set[str] = set()
     for options in ("", "-D__CUDA_API_VERSION_INTERNAL", "-D__CUDA_API_PER_THREAD_DEFAULT_STREAM"):
         read = subprocess.run(

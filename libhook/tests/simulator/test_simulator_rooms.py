@@ -12,7 +12,7 @@ ROOMS = Rooms(
 )
 
 
-def test_every_source_file_is_in_a_listed_layer() -> None:
+def test_source_file_is_in_a_listed_layer() -> None:
     assert not ROOMS.homeless()
 
 
@@ -20,10 +20,10 @@ def test_no_simulator_file_uses_a_higher_folder() -> None:
     assert not ROOMS.upward()
 
 
-def test_no_source_files_use_each_other_in_a_circle() -> None:
+def test_source_files_do_not_use_each_other_in_a_circle() -> None:
     assert not ROOMS.circles()
 
 
-def test_nvml_uses_only_shared_files() -> None:
+def test_simulated_nvml_uses_only_shared_files() -> None:
     used = {name for user, used in ROOMS.uses.items() if user.startswith("nvml/") for name in used}
     assert {name.split("/")[0] for name in used} == {"nvml", "shared"}

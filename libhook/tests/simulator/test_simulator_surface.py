@@ -33,7 +33,7 @@ def recorded() -> list[tuple[str, int, int, str]]:
     return answers
 
 
-def test_get_proc_address_returns_the_recorded_entry_points(python: Python) -> None:
+def test_simulator_returns_the_recorded_entry_points_of_get_proc_address(python: Python) -> None:
     answers = recorded()
     assert len(answers) > 1000
     found = python(
@@ -60,7 +60,7 @@ FORK = """
 """
 
 
-def test_a_forked_child_has_no_driver(python: Python) -> None:
+def test_simulated_driver_is_not_initialised_in_a_forked_child(python: Python) -> None:
     assert python(LOAD + "if True:" + FORK) == "3\n"
 
 
@@ -83,7 +83,7 @@ print([cuda.{call}(ctypes.byref(address), ctypes.c_size_t(4096)) for _ in range(
         ("cuMemAllocAsync:1", [0, 0, 0, 0]),
     ],
 )
-def test_calls_named_in_sim_fail_return_errors(
+def test_simulator_returns_errors_for_calls_named_in_sim_fail(
     python: Python, setting: str, codes: list[int]
 ) -> None:
     printed = python(LOAD + CREATE.format(call="cuMemAlloc_v2"), NVSHARE_SIM_FAIL=setting)
@@ -128,7 +128,7 @@ def test_simulator_with_no_gpus_finds_none(python: Python) -> None:
     assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"
 
 
-def test_process_without_cards_does_not_change_cards_of_others(python: Python) -> None:
+def test_simulator_process_without_cards_does_not_change_cards_of_others(python: Python) -> None:
     assert python(LOAD + CREATE.format(call="cuMemAlloc_v2") + NONE % COUNT + COUNT) == (
         "[0, 0, 0, 0]\n100 0 0\n\n0 0 2\n"
     )
