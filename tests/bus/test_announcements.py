@@ -43,7 +43,9 @@ async def announced(
     ]
 
 
-async def test_client_that_joins_and_leaves_is_announced(manager: Manager, other: Peeper) -> None:
+async def test_client_that_connects_and_disconnects_is_signalled(
+    manager: Manager, other: Peeper
+) -> None:
     await other.watch()
     gpu = manager.gpus[0]
     client = a_client(manager, gpu)
@@ -64,7 +66,7 @@ async def test_client_that_joins_and_leaves_is_announced(manager: Manager, other
     assert reply.error_name == "org.freedesktop.DBus.Error.UnknownObject"
 
 
-async def test_start_and_end_of_a_turn_are_signals_of_its_gpu(
+async def test_turn_start_and_end_are_signalled_by_the_gpu_object(
     manager: Manager, other: Peeper
 ) -> None:
     await other.watch()
@@ -77,7 +79,9 @@ async def test_start_and_end_of_a_turn_are_signals_of_its_gpu(
     assert named(other, "TurnEnded") == [(gpu_path(1), [path, "quantum", 30_000_017])]
 
 
-async def test_stuck_client_is_a_signal_of_the_manager(manager: Manager, other: Peeper) -> None:
+async def test_stuck_client_is_signalled_by_the_manager_object(
+    manager: Manager, other: Peeper
+) -> None:
     await other.watch()
     client = a_client(manager, manager.gpus[0])
     decide(client, Stuck(client.id, ClientState.DRAINING, 12_000_000))
@@ -87,7 +91,7 @@ async def test_stuck_client_is_a_signal_of_the_manager(manager: Manager, other: 
     ]
 
 
-async def test_changes_carry_the_new_values(
+async def test_property_changes_are_signalled_with_the_new_values(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()
@@ -101,7 +105,7 @@ async def test_changes_carry_the_new_values(
     ], key=repr)
 
 
-async def test_change_of_an_automatic_quantum_is_announced(
+async def test_change_of_an_automatic_quantum_is_signalled(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     client = a_client(manager, manager.gpus[0])
@@ -116,7 +120,7 @@ async def test_change_of_an_automatic_quantum_is_announced(
     assert found == [(gpu_path(0), GPU_INTERFACE, {"TQ": 3, "TQUSec": 2_500_000})]
 
 
-async def test_property_that_changes_back_is_not_announced(
+async def test_property_that_changes_back_is_not_signalled(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()
@@ -125,7 +129,7 @@ async def test_property_that_changes_back_is_not_announced(
     assert await announced(publication, other) == []
 
 
-async def test_hundred_changes_are_announced_by_two_signals(
+async def test_hundred_property_changes_at_once_are_sent_as_two_signals(
     manager: Manager, other: Peeper
 ) -> None:
     await other.watch()
@@ -149,7 +153,7 @@ async def test_hundred_changes_are_announced_by_two_signals(
     assert values == [first, last]
 
 
-async def test_gpu_found_later_is_announced(
+async def test_gpu_found_later_is_signalled(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     await other.watch()
@@ -167,7 +171,7 @@ async def test_gpu_found_later_is_announced(
     assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]
 
 
-async def test_beginning_of_a_wait_for_a_compute_window_is_announced_without_an_event(
+async def test_wait_for_a_compute_window_is_signalled_at_its_begin(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     client = a_client(manager, manager.gpus[0])
@@ -187,7 +191,7 @@ async def test_beginning_of_a_wait_for_a_compute_window_is_announced_without_an_
 
 
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])
-async def test_end_of_a_compute_window_is_announced_without_an_event(
+async def test_wait_for_a_compute_window_is_signalled_at_its_end(
     manager: Manager, publication: Publication, other: Peeper, limited: str
 ) -> None:
     client = a_client(manager, manager.gpus[0])

@@ -103,7 +103,7 @@ async def test_bus_sends_large_replies_in_sequence_and_counts_unsent_replies() -
     await library.close()
 
 
-async def test_queued_large_answers_are_refused_when_the_daemon_stops() -> None:
+async def test_queued_large_replies_are_refused_when_the_daemon_stops() -> None:
     bus = SlowBus()
     library = a_library(bus)
     for _ in range(3):
@@ -120,7 +120,7 @@ async def test_error_about_a_long_path_is_shortened(other: Peeper) -> None:
     assert len(reply.body[0]) < 300
 
 
-async def test_result_of_a_wrong_type_is_answered_with_failed(
+async def test_call_whose_result_has_a_wrong_type_is_answered_with_an_error(
     publication: Publication, other: Peeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     publication._bus.export("/com/example", Library(NAME))

@@ -151,7 +151,7 @@ async def test_call_without_polkit_is_refused_to_users(manager: Manager, caller:
     assert manager.tq == 30 * SECOND
 
 
-async def test_arguments_of_a_caller_that_is_not_permitted_are_not_read(
+async def test_call_that_is_not_permitted_is_refused_before_its_arguments_are_read(
     caller: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any user may send variants, which take long to read."""
@@ -302,7 +302,7 @@ async def test_polkit_limit_counts_subuids_as_their_user_while_user_lookup_hangs
         answers.set()
 
 
-async def test_checks_of_a_caller_that_left_are_cancelled(
+async def test_polkit_checks_of_a_disconnected_caller_are_cancelled(
     manager: Manager, caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("nvshared.bus.authority.PRESENCE_INTERVAL", 0.01)

@@ -175,7 +175,7 @@ async def test_call_without_an_interface_is_refused(manager: Manager, other: Pee
     assert manager.tq == 30 * SECOND
 
 
-async def test_properties_are_changed_by_methods_alone(manager: Manager, other: Peeper) -> None:
+async def test_properties_are_read_only_over_the_bus(manager: Manager, other: Peeper) -> None:
     body = [MANAGER_INTERFACE, "TQ", Variant("u", 5)]
     name, _ = refusal(await other.call("Set", "ssv", body, interface=PROPERTIES))
     assert name == STANDARD + "PropertyReadOnly"
@@ -249,7 +249,7 @@ async def test_received_calls_are_answered_before_the_daemon_leaves_the_bus(
     assert name == STANDARD + "ServiceUnknown"
 
 
-async def test_caller_beyond_its_open_calls_is_refused_and_no_other_caller(
+async def test_caller_beyond_its_pending_calls_is_refused_and_no_other_caller(
     manager: Manager, other: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = asyncio.Event()
@@ -329,7 +329,7 @@ async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
     assert made == before + 1
 
 
-async def test_getmanagedobjects_omits_clients_that_leave_meanwhile(
+async def test_getmanagedobjects_omits_clients_that_disconnect_during_the_call(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.bus.dispatch.SLICE", -1.0)      # a pause after each object
@@ -366,7 +366,7 @@ KEPT = [
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("member", "signature", "body", "name"), KEPT)
-async def test_setting_is_answered_after_fsync_and_delays_no_other_call(
+async def test_setting_call_is_answered_after_fsync_and_delays_no_other_call(
     monkeypatch: pytest.MonkeyPatch, private: PrivateBus, tmp_path: Path,
     member: str, signature: str, body: list[object], name: str, fails: bool,
 ) -> None:

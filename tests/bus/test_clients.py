@@ -45,7 +45,7 @@ async def on(peer: Peeper, client: Client, member: str, signature: str, body: li
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
 @pytest.mark.parametrize("twin", [False, True])
-async def test_client_terms_reach_the_scheduler_and_the_properties(
+async def test_client_terms_set_over_the_bus_reach_scheduler_and_properties(
     manager: Manager, other: Peeper, twin: bool,
     member: str, signature: str, body: list[object], terms: Terms,
 ) -> None:

@@ -67,7 +67,7 @@ def sentence(ended: Ended) -> str:
     return ended.err.removeprefix("nvsharectl: ").rstrip("\n")
 
 
-async def test_status_and_doctor_say_why_no_memory_goes_to_the_disk(
+async def test_status_and_doctor_say_why_no_memory_is_stored_on_disk(
     manager: Manager, ctl: Run, tmp_path: Path
 ) -> None:
     manager.disk.use((tmp_path / "none", GIB))
@@ -222,7 +222,7 @@ async def test_reset_prints_the_restored_quantum_exactly(
     ("1.5s", "1500 ms", {"tq": 2, "tq_usec": 1_500_000}),
     ("2min", "120 seconds", {"tq": 120, "tq_usec": 120_000_000}),
 ])
-async def test_a_quantum_is_set_with_a_unit_as_in_the_file(
+async def test_set_tq_accepts_the_units_of_the_configuration_file(
     manager: Manager, ctl: Run, given: str, words: str, data: dict[str, int]
 ) -> None:
     assert (await ctl("set-tq", given)).out == f"The quantum of all GPUs is {words}.\n"
@@ -257,7 +257,9 @@ async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
 
 
-async def test_message_about_a_single_unit_uses_the_singular(manager: Manager, ctl: Run) -> None:
+async def test_message_about_a_quantum_of_one_second_uses_the_singular(
+    manager: Manager, ctl: Run
+) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
     assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
@@ -284,7 +286,7 @@ async def test_set_tq_auto_is_shown_as_auto_with_its_present_length(
     )
 
 
-async def test_term_commands_apply_to_all_clients_of_the_pid_or_on_one_gpu(
+async def test_limit_commands_apply_to_all_clients_of_a_pid_or_those_on_one_gpu(
     manager: Manager, ctl: Run
 ) -> None:
     one = a_client(manager, manager.gpus[0], pid=11)
@@ -326,14 +328,14 @@ async def test_term_commands_apply_to_all_clients_of_the_pid_or_on_one_gpu(
         (["-T", "12", "-S", "on"], 12, "on"),
     ],
 )
-async def test_flags_of_the_original_nvshare_set_tq_and_anti_thrash(
+async def test_original_nvshare_flags_set_tq_and_anti_thrash(
     manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str
 ) -> None:
     assert (await ctl(*arguments)).code == ExitCode.OK
     assert (manager.tq, manager.settings.anti_thrash) == (tq * SECOND, mode)
 
 
-async def test_flags_of_the_original_nvshare_with_json_print_a_single_document(ctl: Run) -> None:
+async def test_original_nvshare_flags_with_json_print_a_single_document(ctl: Run) -> None:
     ended = await ctl("-T", "3", "-S", "on", "--json")
     assert json.loads(ended.out) == {
         "tq": 3, "tq_usec": 3_000_000, "anti_thrash": "on", "gpu": None}
@@ -407,7 +409,7 @@ async def test_flags_of_the_original_nvshare_with_json_print_a_single_document(c
         (["--bus", "unix:path=/no/such"], ExitCode.FAILURE, "No such file or directory"),
     ],
 )
-async def test_wrong_command_is_refused_in_a_single_sentence(
+async def test_wrong_nvsharectl_command_is_refused_in_a_single_sentence(
     manager: Manager, ctl: Run, arguments: list[str], code: ExitCode, words: str
 ) -> None:
     ended = await ctl(*arguments)
@@ -416,7 +418,7 @@ async def test_wrong_command_is_refused_in_a_single_sentence(
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
 
 
-async def test_error_with_json_is_a_json_object(ctl: Run) -> None:
+async def test_nvsharectl_error_with_json_is_a_json_object(ctl: Run) -> None:
     ended = await ctl("set-tq", "5", "--gpu", "9", "--json")
     assert ended.code == ExitCode.NO_SUCH_THING
     assert "no GPU '9'" in json.loads(ended.err)["error"]

@@ -99,7 +99,7 @@ async def test_publish_at_a_bus_that_closes_at_the_name_request_is_refused(
     hasty.gone()
 
 
-async def test_publish_under_a_taken_name_is_refused_and_disturbs_no_daemon(
+async def test_publish_under_a_taken_name_is_refused_and_leaves_the_other_daemon_running(
     manager: Manager, publication: Publication, private: PrivateBus
 ) -> None:
     with pytest.raises(AlreadyRunning, match="another nvshared"):
@@ -170,7 +170,7 @@ async def test_daemon_reconnects_when_the_bus_ends_during_reconnecting(
             assert len(await other.result("ListGPUs")) == 2
 
 
-async def test_unexpected_exception_does_not_end_reconnecting(
+async def test_bus_reconnection_continues_after_an_unexpected_exception(
     manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -67,7 +67,7 @@ async def test_introspection_of_the_running_daemon_equals_its_xml(
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_every_member_is_described(name: str) -> None:
+def test_every_dbus_member_is_described(name: str) -> None:
     interface = introspection.Interface.from_xml(written(name))
     text = (DBUS / f"{name}.xml").read_text()
     comments = [comment.strip() for comment in re.findall("<!--(.*?)-->", text, re.DOTALL)]
@@ -83,7 +83,7 @@ def test_every_member_is_described(name: str) -> None:
         assert named == [argument.name for argument in arguments], member
 
 
-def test_every_method_is_authorised_or_declared_open(
+def test_every_dbus_method_is_authorised_or_declared_open(
     manager: Manager, publication: Publication
 ) -> None:
     a_client(manager, manager.gpus[0])
@@ -111,7 +111,7 @@ def test_every_method_is_authorised_or_declared_open(
     ("com.nvshare.GPU", TurnEnd), ("com.nvshare.GPU", CardState),
     ("com.nvshare.Client", ClientState),
 ])
-def test_xml_explains_every_state_and_end_of_a_turn(file: str, words: type[StrEnum]) -> None:
+def test_dbus_xml_explains_every_state_and_end_of_a_turn(file: str, words: type[StrEnum]) -> None:
     text = (DBUS / f"{file}.xml").read_text()
     for word in words:
         assert f'"{word}"' in text

@@ -41,7 +41,7 @@ def plain(text: str) -> str:
     return text
 
 
-async def test_example_client_of_the_manual_page_runs(
+async def test_manual_pages_example_client_runs(
     manager: Manager, publication: Publication, private: PrivateBus
 ) -> None:
     program = (MAN / "client.py").read_text()
@@ -113,14 +113,14 @@ def test_man_page_explains_each_placeholder_and_variable() -> None:
         assert f"\n.B {variable}\n" in text
 
 
-def test_every_exit_status_is_explained() -> None:
+def test_manual_explains_every_exit_status() -> None:
     text = page("nvsharectl.1") + page("nvshared.8")
     explained = {int(number) for line in re.findall(r"^\.BR? (\d[^\n]*)", text, re.MULTILINE)
                  for number in re.findall(r"\d+", line)}
     assert explained == set(ExitCode)
 
 
-def test_every_error_in_the_manual_exists() -> None:
+def test_manual_names_only_existing_errors() -> None:
     def names(kind: type[NvshareError]) -> set[str]:
         return {kind.bus_name}.union(*map(names, kind.__subclasses__()))
 

@@ -18,7 +18,7 @@ __all__ = ["ctl"]                       # a fixture
 
 
 @pytest.mark.usefixtures("other_user")
-async def test_limit_command_permitted_in_part_names_the_limits_set(
+async def test_limit_command_refused_in_part_names_the_limits_it_has_set(
     manager: Manager, ctl: Run
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0], pid=11), OTHER_UID)
@@ -35,7 +35,7 @@ async def test_limit_command_permitted_in_part_names_the_limits_set(
 
 
 @pytest.mark.usefixtures("other_user")
-async def test_limit_command_permitted_on_one_gpu_names_that_gpu(
+async def test_limit_command_refused_on_a_second_gpu_names_the_first(
     manager: Manager, ctl: Run
 ) -> None:
     one, two = (owned_by(a_client(manager, gpu, pid=11), OTHER_UID) for gpu in manager.gpus)
@@ -48,7 +48,7 @@ async def test_limit_command_permitted_on_one_gpu_names_that_gpu(
     assert (one.terms.in_force, two.terms.in_force) == (Terms(2 * GIB), Terms(GIB))
 
 
-async def test_flags_of_the_original_nvshare_refused_in_part_name_the_setting_made(
+async def test_original_nvshare_flags_refused_in_part_name_the_setting_made(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(mode: str, gpu: str = "") -> None:
@@ -70,7 +70,7 @@ async def test_flags_of_the_original_nvshare_refused_in_part_name_the_setting_ma
         (["resume", "11"], "resumed", {"suspended": False}),
     ],
 )
-async def test_term_command_that_fails_on_one_gpu_names_the_other(
+async def test_limit_command_that_fails_on_one_gpu_names_the_gpu_already_set(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str],
     message: str, setting: dict[str, object],
 ) -> None:
@@ -97,7 +97,7 @@ async def test_term_command_that_fails_on_one_gpu_names_the_other(
     assert (await ctl(*arguments, "--gpu", "1")).err == "nvsharectl: it has just ended\n"
 
 
-async def test_command_unanswered_when_the_bus_ends_says_its_setting_may_apply(
+async def test_command_says_its_setting_may_apply_when_the_bus_ends_before_the_reply(
     manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bus ends during the second of two calls."""

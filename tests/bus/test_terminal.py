@@ -76,7 +76,7 @@ async def on_a_terminal(
     return shown.decode()
 
 
-async def test_an_error_on_a_terminal_is_folded_between_words(
+async def test_error_message_on_a_terminal_is_folded_between_words(
     ctl: Run, private: PrivateBus
 ) -> None:
     shown = await on_a_terminal(

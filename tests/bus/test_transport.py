@@ -107,7 +107,7 @@ async def test_transport_joins_a_message_read_in_pieces(bus: Bus) -> None:
     assert read.values() == ["x" * 100, 7]
 
 
-async def test_transport_yields_to_the_loop_between_messages(bus: Bus) -> None:
+async def test_transport_yields_to_the_event_loop_between_messages(bus: Bus) -> None:
     await bus.send(a_call("u", 7) * 100)
     await bus.called()
     assert len(bus.calls) < 100
@@ -190,13 +190,13 @@ async def test_transport_sends_all_to_a_slow_bus_in_order(bus: Bus) -> None:
     assert await bus.receive(1000) == pack(a_signal(0), MANY + 1)
 
 
-async def test_messages_of_one_loop_turn_are_sent_together(bus: Bus) -> None:
+async def test_messages_of_one_event_loop_iteration_are_sent_together(bus: Bus) -> None:
     for number in range(3):
         bus.connection.post(a_signal(number))
     assert await bus.receive(4000) == b"".join(pack(a_signal(at), at + 1) for at in range(3))
 
 
-async def test_pending_deliveries_return_when_the_bus_closes_the_connection(bus: Bus) -> None:
+async def test_pending_sends_return_when_the_bus_closes_the_connection(bus: Bus) -> None:
     waiting = [
         asyncio.ensure_future(bus.connection.deliver(a_signal(number))) for number in range(MANY)
     ]

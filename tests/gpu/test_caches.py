@@ -28,7 +28,7 @@ def after_its_peak(trace: Sequence[Line]) -> Sequence[Line]:
 
 
 @pytest.mark.parametrize("framework", ["torch", "cupy"])
-def test_trimming_framework_caches_halves_bytes_loaded_per_turn(
+def test_trimmed_framework_caches_halve_the_bytes_loaded_per_turn(
     framework: str, record: Record
 ) -> None:
     command = program("caches", framework, "--steps", STEPS[framework])

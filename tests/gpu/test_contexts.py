@@ -43,7 +43,7 @@ def said(body: str, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_end_of_contexts_has_the_same_results_as_without_the_library(name: str) -> None:
+def test_context_destruction_has_the_same_results_as_without_the_library(name: str) -> None:
     body = PROGRAMS[name]
     with sharing() as daemon:
         assert said(body, **daemon.environment) == said(body)

@@ -58,7 +58,7 @@ print(json.dumps({{"percent": median(shares), "shares": shares, "usual_ms": usua
 
 
 @pytest.mark.parametrize("percent", [25, 50, 75])
-def test_short_kernels_have_their_share_of_the_time_within_two_points(
+def test_compute_limit_of_short_kernels_holds_within_two_percentage_points(
     percent: int, tmp_path: Path, record: Record
 ) -> None:
     rules = tmp_path / "nvshared.conf"

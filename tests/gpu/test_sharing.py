@@ -98,7 +98,7 @@ def test_torch_jax_and_cupy_share_forty_gib(record: Record) -> None:
     assert figures["turns"] > 6, "they did not take turns"
 
 
-def test_a_program_that_asks_for_more_than_the_card_is_refused_as_the_driver_does() -> None:
+def test_allocation_beyond_the_card_is_refused_with_the_drivers_error() -> None:
     source = """
 import torch
 try:

@@ -97,7 +97,7 @@ def test_pool_memory_counts_on_the_card_of_its_pool(body: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_copies_of_all_shapes_cross_between_cards_without_peer_access(tmp_path: Path) -> None:
+def test_copies_of_all_shapes_between_cards_without_peer_access_succeed(tmp_path: Path) -> None:
     if len(cards()) < 2:
         pytest.skip("there is one card only")
     program = compiled_apart(tmp_path)
@@ -115,7 +115,7 @@ def test_copies_of_all_shapes_cross_between_cards_without_peer_access(tmp_path: 
 
 
 @pytest.mark.parametrize("card", ["0", "1"], ids=["another card's", "its own"])
-def test_a_process_copies_memory_of_another_process_across_cards(tmp_path: Path, card: str) -> None:
+def test_process_copies_memory_of_another_process_across_cards(tmp_path: Path, card: str) -> None:
     """`card`: the other on which it has a context; the memory is the second's."""
     if len(cards()) < 2:
         pytest.skip("there is one card only")

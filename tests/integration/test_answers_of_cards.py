@@ -28,7 +28,7 @@ nvml.watch_faults(uuids, tell)
 '''
 
 
-def test_xid_of_a_card_is_reported_after_another_card_was_lost(tmp_path: Path) -> None:
+def test_xid_error_of_a_card_is_reported_after_another_card_was_lost(tmp_path: Path) -> None:
     environment, _ = simulate(tmp_path)
     (tmp_path / "xid").write_text("1 79")
     done = subprocess.run(

@@ -125,7 +125,7 @@ def pair(public_site: Site, tmp_path: Path, bus: str) -> Pair:
     return Pair(public_site, bus, tmp_path)
 
 
-def test_background_client_rests_while_another_client_has_work(pair: Pair) -> None:
+def test_background_client_launches_no_work_while_another_client_has_work(pair: Pair) -> None:
     pair.goes_on()
     pair.tell("begin")
     pair.goes_on()                      # it is as good as the other
@@ -150,7 +150,7 @@ def test_background_client_rests_while_another_client_has_work(pair: Pair) -> No
     pair.goes_on()
 
 
-def test_stopped_urgent_program_delays_the_background_in_bounded_time(pair: Pair) -> None:
+def test_stopped_urgent_program_delays_background_clients_a_bounded_time(pair: Pair) -> None:
     pair.rank("background")
     pair.tell("begin")
     pair.rests()

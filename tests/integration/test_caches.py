@@ -69,7 +69,9 @@ def evict_and_load(daemon: FakeDaemon) -> ReportRecord:
 FOUR_REPORTS = "for _ in range(4): report()"
 
 
-def test_caches_are_trimmed_once_another_client_waits(start: Start, daemon: FakeDaemon) -> None:
+def test_caches_are_trimmed_when_another_client_begins_to_wait(
+    start: Start, daemon: FakeDaemon
+) -> None:
     program = start(FOUR_REPORTS + "\nassert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)")
     counted(program, [0, 0])
     daemon.run(contended=True)
@@ -213,7 +215,7 @@ def test_caches_are_not_trimmed_during_a_capture(start: Start, daemon: FakeDaemo
     program.ends_well()
 
 
-def test_trim_does_not_disturb_a_capture_that_began_meanwhile(
+def test_capture_that_begins_during_a_trim_succeeds(
     start: Start, daemon: FakeDaemon
 ) -> None:
     program = start("wait()\nbegin()\ntime.sleep(0.02)\nend()\nreport()", STEPS)
@@ -271,7 +273,7 @@ for _ in range(4):
     assert name in errors
 
 
-def test_ending_interpreter_is_not_asked_to_trim(start: Start, daemon: FakeDaemon) -> None:
+def test_ending_python_interpreter_is_not_asked_to_trim(start: Start, daemon: FakeDaemon) -> None:
     program = start('''
 class Last:
     def __del__(self, write=os.write, report=report):
@@ -344,7 +346,7 @@ module("cupy", get_default_memory_pool=Pool, cuda=types.SimpleNamespace(Device=D
     pytest.param("torch_cuda.is_initialized = lambda: False", [0, 0], id="not-on-the-card"),
     pytest.param("caching.empty(); caching.give(caching.take(255 * MIB))", [1, 1], id="too-little"),
 ])
-def test_frameworks_that_are_loaded_are_asked_to_trim(
+def test_loaded_frameworks_trim_caches_worth_trimming(
     start: Start, daemon: FakeDaemon, body: str, expected: list[int]
 ) -> None:
     program = start("report()", body)
@@ -389,7 +391,7 @@ def pair(site: Site, trim: str) -> list[Program]:
     return both
 
 
-def test_cached_memory_is_evicted_at_most_once(site: Site) -> None:
+def test_cached_memory_of_a_trimmed_program_is_evicted_at_most_once(site: Site) -> None:
     both = pair(site, "1")
     for program in both:
         assert program.hears() == "emptied"

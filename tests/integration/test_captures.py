@@ -216,7 +216,7 @@ assert graph.value
 '''
 
 
-def test_memory_is_exported_once_another_threads_capture_has_ended(site: Site) -> None:
+def test_memory_export_waits_until_another_threads_capture_has_ended(site: Site) -> None:
     ends_well(site, MODES + SHARED_MEANWHILE)
 
 

@@ -143,7 +143,9 @@ def until_told(site: Site, granted: bool) -> None:
             return
 
 
-def test_program_stays_on_the_card_while_others_fill_its_cgroup(site: Site, box: Path) -> None:
+def test_program_stays_resident_while_other_processes_fill_its_cgroup(
+    site: Site, box: Path
+) -> None:
     """While the other process runs, the program gets no host memory and stays resident."""
     site.start("--tq", "1")
     program = workload(site, box, "160MiB")

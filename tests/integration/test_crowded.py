@@ -26,7 +26,7 @@ class Workload:
         return self.popen.returncode
 
 
-def test_program_waits_and_is_logged_while_contexts_of_others_fill_the_card(
+def test_program_waits_with_a_logged_reason_while_contexts_of_others_fill_the_card(
     site_with_reserves: Site
 ) -> None:
     site_with_reserves.start("--tq", "100ms", "--trace", str(site_with_reserves.folder / "trace"))

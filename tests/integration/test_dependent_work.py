@@ -175,14 +175,14 @@ def test_call_returns_while_the_client_is_drained_and_work_depends_on_its_thread
 
 @pytest.mark.parametrize("capturing", [False, True])
 @pytest.mark.parametrize("export", EXPORTS)
-def test_export_does_not_wait_for_a_drain_of_work_that_depends_on_its_thread(
+def test_memory_export_does_not_wait_for_a_drain_that_depends_on_its_thread(
     site: Site, export: str, capturing: bool
 ) -> None:
     assert Type.REOPENED not in said_while_drained(site, export, capturing)
 
 
 @pytest.mark.parametrize("export", EXPORTS)
-def test_export_does_not_wait_at_the_gate_when_stop_arrives_before_the_reply(
+def test_memory_export_does_not_wait_at_the_gate_when_stop_precedes_its_reply(
     site: Site, export: str
 ) -> None:
     """The drain reads the reply to the export's request, so the export goes on while the gate is
@@ -206,7 +206,9 @@ def test_allocation_fails_in_time_while_a_deferred_free_waits_for_its_thread(sit
     answering.hears_all()
 
 
-def test_launch_is_let_through_when_work_in_a_drain_depends_on_its_thread(site: Site) -> None:
+def test_launch_passes_the_closed_gate_when_work_in_a_drain_depends_on_its_thread(
+    site: Site
+) -> None:
     daemon, answering, program = dependent(site, "spins()\naway()\nlaunches_until_told()\n")
     assert program.hears() == "away"
     program.go_on()

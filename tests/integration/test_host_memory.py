@@ -118,7 +118,7 @@ def test_client_keeps_host_memory_while_alone_until_it_frees_card_memory(site: S
 
 
 @pytest.mark.skipif(not may_choose_nodes(), reason="nobody here may say where memory lies")
-def test_host_memory_of_evicted_blocks_lies_near_the_card(site: Site) -> None:
+def test_host_memory_of_evicted_blocks_is_on_the_cards_numa_node(site: Site) -> None:
     evict_and_load(site, NEAR)
 
 

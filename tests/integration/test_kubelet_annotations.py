@@ -148,7 +148,7 @@ def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(
     eventually(lambda: len(lab.api.node_events) > number)
 
 
-def test_node_has_labels_of_its_gpus_and_of_no_others(
+def test_node_has_labels_of_its_own_gpus_only(
     lab: Lab, eventually: Eventually
 ) -> None:
     def expect(**values: str) -> None:
@@ -238,7 +238,7 @@ def test_annotations_need_exactly_the_rights_of_the_account(
     eventually(lambda: lab.api.used == lab.api.rights)
 
 
-def test_foreign_annotations_limit_memory_only_with_their_option(lab: Lab) -> None:
+def test_annotations_of_other_products_limit_memory_only_with_their_option(lab: Lab) -> None:
     limits = f"{CONTAINER}train.gpu-memory.limit", f"{CONTAINER}side.gpu-memory.limit"
     requests = f"{CONTAINER}train.gpu-memory.request", f"{CONTAINER}side.gpu-memory.request"
     lab.api.write("pod", {FRACTION: "0.25", "nvshare.com/weight": "7"})
@@ -264,7 +264,7 @@ def test_foreign_annotations_limit_memory_only_with_their_option(lab: Lab) -> No
     lab.expect_condition("pod", "True", "gpu-fraction cannot be '1.5'; give a number between 0")
 
 
-def test_fraction_waits_until_the_daemon_says_how_large_the_gpus_are(lab: Lab) -> None:
+def test_memory_fraction_annotation_applies_once_the_daemon_reports_gpu_sizes(lab: Lab) -> None:
     lab.node.kill_daemon()
     lab.api.write("pod", {FRACTION: "0.5"})
     lab.restart("--foreign-annotations")
@@ -273,7 +273,7 @@ def test_fraction_waits_until_the_daemon_says_how_large_the_gpus_are(lab: Lab) -
     assert lab.api.events == []
 
 
-def test_priority_class_gives_the_priority_without_an_annotation(lab: Lab) -> None:
+def test_priority_class_sets_the_priority_of_a_pod_without_an_annotation(lab: Lab) -> None:
     lab.restart("--priority-class", "..-1=background", "--priority-class", "urgent=high")
     for name, value in (("urgent", 1), ("batch", -5), ("usual", 0)):
         lab.api.write(name, {}, priorityClassName=name, priority=value)
@@ -293,7 +293,7 @@ def test_priority_class_gives_the_priority_without_an_annotation(lab: Lab) -> No
     lab.expect(batch)
 
 
-def test_terms_of_a_deleted_pod_are_removed_and_no_others(lab: Lab) -> None:
+def test_pod_deletion_removes_the_terms_of_that_pod_only(lab: Lab) -> None:
     old, gone, mine = lab.api.tenant("old"), "pod:gone", "user:root"
     lab.expect(old, weight=300)
     lab.set_terms(mine, weight=700)
@@ -318,7 +318,7 @@ def test_annotations_changed_without_a_daemon_apply_after_the_restart(lab: Lab) 
     lab.expect(old, weight=250, compute_limit=20)
 
 
-def test_annotations_apply_after_the_api_server_restarts_or_forgets(lab: Lab) -> None:
+def test_annotations_apply_after_the_api_server_restarts_or_ends_a_watch(lab: Lab) -> None:
     old = lab.api.tenant("old")
     lab.expect(old, weight=300)
     lab.api.stop()
@@ -330,7 +330,7 @@ def test_annotations_apply_after_the_api_server_restarts_or_forgets(lab: Lab) ->
     lab.expect(old, weight=30)
 
 
-def test_node_without_pods_is_watched_for_new_pods(
+def test_annotations_of_the_first_pod_of_a_node_apply(
     node: Node, api: ApiServer, eventually: Eventually
 ) -> None:
     lab = Lab(node, api, eventually)

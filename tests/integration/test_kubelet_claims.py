@@ -132,7 +132,7 @@ def lab(node: Node, api: ApiServer, eventually: Eventually, runtime: Runtime) ->
     return ClaimLab(node, api, eventually, runtime)
 
 
-def test_each_card_is_a_device_of_the_nodes_slice(lab: ClaimLab) -> None:
+def test_each_card_is_a_device_of_the_nodes_resource_slice(lab: ClaimLab) -> None:
     spec = lab.api.slices[SLICE]["spec"]
     assert (spec["driver"], spec["nodeName"], spec["pool"]["name"]) == (DRIVER, NODE, NODE)
     assert lab.api.slices[SLICE]["metadata"]["ownerReferences"][0]["uid"] == "of-the-node"
@@ -232,7 +232,7 @@ def test_claims_need_exactly_the_rights_of_the_account(lab: ClaimLab) -> None:
     lab.eventually(lambda: lab.api.used == lab.api.rights)
 
 
-def test_a_runtime_that_drops_cdi_devices_gets_no_claim(lab: ClaimLab) -> None:
+def test_claims_are_refused_where_the_container_runtime_drops_cdi_devices(lab: ClaimLab) -> None:
     lab.claim()
     lab.runtime.version = "1.6.20"
     assert "containerd 1.6.20 does not support CDI devices" in lab.prepare_error()
@@ -246,7 +246,7 @@ def test_a_runtime_that_drops_cdi_devices_gets_no_claim(lab: ClaimLab) -> None:
     assert lab.prepare().devices
 
 
-def test_claims_outlive_restarts_of_driver_and_daemon(lab: ClaimLab) -> None:
+def test_claims_are_kept_over_restarts_of_driver_and_daemon(lab: ClaimLab) -> None:
     lab.claim(compute="50", parameters={"weight": 200})
     before = lab.prepare()
     old = lab.api.tenant("old")
@@ -263,7 +263,7 @@ def test_claims_outlive_restarts_of_driver_and_daemon(lab: ClaimLab) -> None:
     lab.expect(old)
 
 
-def test_driver_killed_while_preparing_a_claim_prepares_again_after_the_restart(
+def test_dra_driver_killed_while_preparing_a_claim_prepares_it_after_the_restart(
     lab: ClaimLab
 ) -> None:
     lab.claim(compute="50")
@@ -293,7 +293,9 @@ def test_claims_of_many_pods_are_prepared_at_once(lab: ClaimLab) -> None:
     assert json.loads((lab.node.state / "claims.json").read_text()) == []
 
 
-def test_driver_registers_and_rewrites_the_slice_after_a_kubelet_restart(lab: ClaimLab) -> None:
+def test_dra_driver_registers_and_rewrites_the_resource_slice_after_a_kubelet_restart(
+    lab: ClaimLab
+) -> None:
     lab.claim(compute="50")
     before = lab.prepare()
     lab.node.kubelet.stop()
@@ -305,7 +307,7 @@ def test_driver_registers_and_rewrites_the_slice_after_a_kubelet_restart(lab: Cl
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
 
 
-def test_claim_deleted_while_the_driver_was_down_is_forgotten(lab: ClaimLab) -> None:
+def test_claim_deleted_while_the_dra_driver_was_down_is_forgotten(lab: ClaimLab) -> None:
     lab.claim(compute="50")
     assert lab.prepare().devices
     old = lab.api.tenant("old")
@@ -396,7 +398,7 @@ def test_pod_deleted_by_force_keeps_terms_until_kubelet_unprepares(lab: ClaimLab
     lab.expect(old)
 
 
-def test_a_card_that_another_driver_or_device_plugin_offers_is_not_shared(lab: ClaimLab) -> None:
+def test_card_that_another_driver_or_device_plugin_offers_is_not_shared(lab: ClaimLab) -> None:
     lab.claim()
     theirs = {"metadata": {"name": "theirs"}, "spec": {
         "driver": "gpu.nvidia.com", "nodeName": NODE,
@@ -413,7 +415,7 @@ def test_a_card_that_another_driver_or_device_plugin_offers_is_not_shared(lab: C
     lab.expect_taints(True, False)
 
 
-def test_slice_changed_by_another_writer_is_written_again(lab: ClaimLab) -> None:
+def test_resource_slice_changed_by_another_writer_is_written_again(lab: ClaimLab) -> None:
     lab.api.put_slice(json.loads(json.dumps(lab.api.slices[SLICE])), "MODIFIED")
     lab.restart()
     lab.expect_taints(False, False)
@@ -445,7 +447,7 @@ def test_device_plugin_uses_cdi_devices_when_the_runtime_supports_them(
     assert answer.mounts
 
 
-def test_driver_that_is_terminated_unregisters_and_keeps_terms(lab: ClaimLab) -> None:
+def test_terminated_dra_driver_unregisters_and_keeps_terms(lab: ClaimLab) -> None:
     lab.claim(compute="50")
     assert lab.prepare().devices
     (plugin,) = lab.node.plugins

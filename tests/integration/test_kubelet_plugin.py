@@ -53,7 +53,7 @@ def uuids(node: Node) -> list[str]:
     return [f"GPU-{UUID(raw.hex())}" for raw in node.site.uuids]
 
 
-def test_a_container_gets_library_socket_and_card(sharing: Node) -> None:
+def test_container_gets_library_socket_and_card(sharing: Node) -> None:
     first, second = uuids(sharing)
     assert set(sharing.kubelet.devices()) == {
         f"{uuid}::{number}" for uuid in (first, second) for number in range(10)}
@@ -186,7 +186,7 @@ def test_killed_plugin_offers_the_same_shares_when_restarted(sharing: Node) -> N
     assert line.stat().st_ino == inode                  # running containers have this very file
 
 
-def test_device_plugin_that_is_terminated_withdraws_all_devices(sharing: Node) -> None:
+def test_terminated_device_plugin_withdraws_all_devices(sharing: Node) -> None:
     (plugin,) = sharing.plugins
     plugin.terminate()
     assert plugin.wait(PATIENCE) == 0
@@ -194,14 +194,16 @@ def test_device_plugin_that_is_terminated_withdraws_all_devices(sharing: Node) -
     assert not list((sharing.kubelet.folder / "plugins_registry").iterdir())
 
 
-def test_removed_plugin_socket_is_made_anew(sharing: Node) -> None:
+def test_removed_device_plugin_socket_is_created_again(sharing: Node) -> None:
     (found,) = (sharing.kubelet.folder / "plugins_registry").iterdir()
     found.unlink()
     sharing.kubelet.wait(lambda: sharing.kubelet.registrations == 2)
     sharing.allocatable(20)
 
 
-def test_plugin_refuses_shares_where_the_daemon_listens_elsewhere(node: Node) -> None:
+def test_device_plugin_refuses_shares_where_the_daemon_listens_on_another_socket(
+    node: Node
+) -> None:
     node.daemon()
     node.start("--socket", "/nowhere/sock")
     node.kubelet.wait(lambda: node.kubelet.registrations == 1)

@@ -61,7 +61,7 @@ def fill(folder: Path) -> Path:
 
 @needs_root
 @needs_bus
-def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_kept(
+def test_setting_on_a_full_disk_takes_effect_and_is_reported_as_not_saved(
     site: Site, bus: PrivateBus
 ) -> None:
     folder = site.folder / "small"

@@ -120,7 +120,7 @@ def moving(site: Site, body: str, **environment: str) -> tuple[Program, FakeDaem
     return program, daemon
 
 
-def test_program_may_exit_while_its_memory_moves(site: Site) -> None:
+def test_program_can_exit_while_its_memory_moves(site: Site) -> None:
     """The driver is unloaded as a process exits: a thread within the driver would crash."""
     program, daemon = moving(site, "")
     daemon.rest()

@@ -136,7 +136,7 @@ def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_call(
     program.end()
 
 
-def test_commands_of_moving_md_park_move_and_drain_a_program(
+def test_moving_md_commands_park_move_and_drain_a_program(
     site: Site, start: Start, bus: str
 ) -> None:
     control = start()
@@ -214,7 +214,7 @@ def test_moved_program_goes_on_with_the_same_bytes_on_the_other_card(
     ({"NVSHARE_SIM_FAIL": "cuCheckpointProcessCheckpoint:1:801"}, r"checkpoint: .*801", "801"),
     ({"NVSHARE_SIM_DRIVER": "565"}, "570", ""),
 ], ids=["refused", "an old driver"])
-def test_program_that_the_driver_refuses_goes_on_and_the_reason_is_kept(
+def test_program_whose_park_the_driver_refuses_continues_and_shows_the_reason(
     site: Site, start: Start, environment: dict[str, str], reason: str, kept: str
 ) -> None:
     control = start(**environment)
@@ -319,7 +319,7 @@ def test_balance_moves_a_waiting_program_to_the_idle_card_and_says_why(
     assert "moves to gpu1 from GPU 0" in site.log.read_text()
 
 
-def test_balance_leaves_a_program_that_the_driver_refuses_and_does_not_ask_again(
+def test_balance_does_not_try_again_to_move_a_program_that_the_driver_refused(
     site: Site, start: Start
 ) -> None:
     control = start(
@@ -481,7 +481,7 @@ def test_park_waits_for_a_long_host_function_of_the_program(site: Site, start: S
     program.end()
 
 
-def test_program_whose_turn_comes_during_a_move_that_fails_everywhere_is_restored(
+def test_program_chosen_during_a_move_that_fails_on_both_cards_is_restored(
     site: Site, start: Start, bus: str, helper: Path
 ) -> None:
     asked, go = site.folder / "asked", site.folder / "go"
@@ -627,7 +627,7 @@ def test_programs_that_are_parked_and_moved_at_the_same_time_keep_their_bytes(
     assert "ERROR" not in site.log.read_text()
 
 
-def test_daemon_of_the_bench_carries_out_orders_at_the_same_time_and_names_refusals(
+def test_bench_daemon_executes_orders_concurrently_and_names_refusals(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in site.environment.items():
@@ -649,7 +649,7 @@ def test_daemon_of_the_bench_carries_out_orders_at_the_same_time_and_names_refus
     daemon.end()
 
 
-def test_child_that_a_parked_program_forks_is_refused_by_the_driver(
+def test_child_forked_by_a_parked_program_gets_a_driver_error(
     site: Site, start: Start
 ) -> None:
     control = start()
@@ -793,7 +793,7 @@ def test_move_with_a_failing_restore_leaves_the_program_on_its_card(
 POD = "8a1b2c3d-1111-2222-3333-444455556666"
 
 
-def test_status_top_metrics_history_and_pod_name_follow_a_moved_program(
+def test_moved_program_is_shown_on_the_new_card_by_status_top_metrics_and_history(
     site: Site, start: Start, bus: str
 ) -> None:
     site.module = "tests.integration.changed"
@@ -861,7 +861,7 @@ input()
 """
 
 
-def test_program_that_no_card_has_memory_for_wakes_once_a_card_has(
+def test_parked_program_wakes_once_a_card_has_memory_for_it(
     site: Site, start: Start
 ) -> None:
     control = start()

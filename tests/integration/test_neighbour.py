@@ -149,7 +149,7 @@ def test_idle_borrower_returns_memory_of_which_the_host_has_a_copy(site: Site) -
     finish([idle, *own])
 
 
-def test_card_lends_nothing_while_a_process_that_does_not_share_uses_it(site: Site) -> None:
+def test_card_lends_no_memory_while_an_unshared_process_uses_it(site: Site) -> None:
     _, trace = start(site, "--sample-interval", "50ms")
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
     lines = follow(trace)
@@ -273,7 +273,7 @@ assert get(address, 4 * MIB) == b"same" * MIB
 '''
 
 
-def test_copy_to_the_lender_that_fails_at_its_end_keeps_no_memory_there(site: Site) -> None:
+def test_copy_to_the_lender_that_fails_at_its_end_leaves_no_memory_there(site: Site) -> None:
     site.environment |= {"NVSHARE_SIM_FAIL": "cuEventSynchronize:1", **LINKED}
     daemon, program = begin(site, ONE_BLOCK, room=CAPACITY)
     daemon.stop()
@@ -302,7 +302,7 @@ def test_driver_errors_between_cards_keep_results_right(site: Site, failure: str
         assert not any(map(borrowed, moved))
 
 
-def test_context_failure_by_nvlink_ends_only_its_own_program(site: Site) -> None:
+def test_context_failure_on_nvlink_ends_only_the_failed_program(site: Site) -> None:
     _, trace = start(site)
     broken = program(site, 1, 100_000, NVSHARE_SIM_FAIL="nvlink:5:220")
     others = [program(site, seed, None) for seed in (2, 3)]

@@ -110,7 +110,7 @@ WHOLE = (850 * MIB, 910 * MIB)
     ("which", "limits"), [(VERBS, PARTS), (FILES, PARTS), (ENCODER, WHOLE), (TRACER, WHOLE)],
     ids=["network", "disk", "encoder", "ray tracer"],
 )
-def test_memory_registered_with_another_device_stays_on_the_card(
+def test_memory_registered_with_another_device_is_never_evicted(
     site: Site, tmp_path: Path, which: tuple[str, str], limits: tuple[int, int]
 ) -> None:
     site.start("--tq", "1")
@@ -123,7 +123,7 @@ def test_memory_registered_with_another_device_stays_on_the_card(
     [(VERBS, "", PARTS), (VERBS, "libvendor.so.3", PARTS), (ENCODER, "", WHOLE)],
     ids=["network", "a vendor's network", "encoder"],
 )
-def test_memory_registered_through_a_linked_library_stays_on_the_card(
+def test_memory_registered_through_a_linked_library_is_never_evicted(
     site: Site, tmp_path: Path, which: tuple[str, str], name: str, limits: tuple[int, int]
 ) -> None:
     site.start("--tq", "1")

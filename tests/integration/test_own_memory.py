@@ -17,7 +17,7 @@ def said_while_away(site: Site, body: str) -> None:
     program.ends_well()
 
 
-def test_unmapping_memory_waits_for_no_turn(site: Site) -> None:
+def test_unmap_does_not_wait_for_a_turn(site: Site) -> None:
     said_while_away(site, '''
 size = 96 * MIB
 data = noise(size)
@@ -45,7 +45,7 @@ assert free.value == total.value
 ''')
 
 
-def test_mapping_swapped_memory_waits_for_no_turn(site: Site) -> None:
+def test_map_of_swapped_memory_does_not_wait_for_a_turn(site: Site) -> None:
     said_while_away(site, '''
 size = 96 * MIB
 data = noise(size)
@@ -102,7 +102,7 @@ assert held(True) == 0
     hook.close()
 
 
-def test_memory_that_the_program_maps_keeps_its_content_over_an_eviction(site: Site) -> None:
+def test_memory_mapped_by_the_program_keeps_its_content_over_an_eviction(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 size = 96 * MIB
@@ -151,7 +151,7 @@ say(free.value)
     program.ends_well()
 
 
-def test_attributes_of_swapped_memory_are_answered(site: Site) -> None:
+def test_attribute_queries_of_swapped_memory_return_its_attributes(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 size = 64 * MIB
@@ -227,7 +227,7 @@ call("cuMemCreate", byref(c_uint64()), 1 << 50, byref(Properties(1, 0, Location(
 ''')
 
 
-def test_exported_memory_stays_on_the_card(site: Site) -> None:
+def test_exported_memory_is_never_evicted(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
 size = 96 * MIB

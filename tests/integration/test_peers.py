@@ -70,7 +70,7 @@ assert get(second, size) == data
 ''')
 
 
-def test_memory_allocated_on_two_cards_counts_on_its_own_card(site: Site) -> None:
+def test_memory_is_counted_on_its_card_whatever_context_is_current(site: Site) -> None:
     """The context that is current at the allocation makes no difference."""
     ends_well(site, TWO + '''
 def used_on(which):

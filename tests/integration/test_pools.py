@@ -425,7 +425,7 @@ say(first_result)
     assert first_result != 0, "the simulated driver's error was returned to another call"
 
 
-def test_exportable_pool_stays_on_the_card(site: Site) -> None:
+def test_exportable_pool_is_never_evicted(site: Site) -> None:
     evict_and_load(site, POOLS + '''
 a, own, data = stream(), make_pool(handles=1), noise(3 * MIB)
 address = take(len(data), a, own)

@@ -60,7 +60,7 @@ more(0)
 '''
 
 
-def test_pool_counts_on_its_own_card_whatever_device_is_current(site: Site) -> None:
+def test_pool_memory_counts_on_the_pools_card_whatever_device_is_current(site: Site) -> None:
     ends_well(site, COUNTED)
 
 
@@ -105,7 +105,7 @@ assert (used_on(context), used_on(other)) == (before, first)
 '''
 
 
-def test_pool_of_an_unused_card_counts_on_that_card(site: Site) -> None:
+def test_pool_memory_of_an_unused_card_counts_on_that_card(site: Site) -> None:
     """The pool counts from its first allocation after the card's first use."""
     ends_well(site, NOT_USED_YET)
 
@@ -125,5 +125,7 @@ assert (used_on(context), used_on(other)) == before
 '''
 
 
-def test_default_pool_counts_on_its_card_when_another_cards_stream_asks_first(site: Site) -> None:
+def test_default_pool_memory_counts_on_its_card_when_another_cards_stream_uses_it_first(
+    site: Site
+) -> None:
     ends_well(site, ITS_OWN)

@@ -49,7 +49,7 @@ def heard(daemon: FakeDaemon) -> list[Type]:
     return [report.type for report in daemon.said]
 
 
-def test_release_reports_idleness_long_before_the_idle_window(
+def test_release_reports_idleness_before_the_idle_window_ends(
     site: Site, daemon: FakeDaemon
 ) -> None:
     program = start(site, daemon, "pause('works')\npause(sharing.release())")
@@ -62,7 +62,7 @@ def test_release_reports_idleness_long_before_the_idle_window(
     program.finish()
 
 
-def test_release_without_waiting_programs_counts_once_another_waits(
+def test_release_without_waiting_programs_takes_effect_when_another_program_waits(
     site: Site, daemon: FakeDaemon
 ) -> None:
     program = start(site, daemon, "pause(sharing.release())")
@@ -72,7 +72,7 @@ def test_release_without_waiting_programs_counts_once_another_waits(
     program.finish()
 
 
-def test_release_is_void_once_the_program_submits_work(site: Site, daemon: FakeDaemon) -> None:
+def test_release_is_cancelled_when_the_program_submits_work(site: Site, daemon: FakeDaemon) -> None:
     program = start(
         site, daemon, "sharing.release()\nwork()\npause('works')\npause(sharing.release())")
     assert program.hears() == "works"
@@ -99,7 +99,7 @@ def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: FakeDaemon)
     program.finish()
 
 
-def test_nested_sharing_turns_release_when_the_outermost_ends(
+def test_nested_sharing_turn_blocks_release_the_turn_when_the_outermost_ends(
     site: Site, daemon: FakeDaemon
 ) -> None:
     program = start(site, daemon, '''

@@ -192,7 +192,7 @@ def test_stderr_at_the_file_size_limit_does_not_end_the_program(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
-def test_stderr_that_is_read_gets_the_line(
+def test_stderr_pipe_with_a_reader_gets_the_line(
     site: Site, resources: Path, tmp_path: Path, kind: str
 ) -> None:
     if kind == "file":

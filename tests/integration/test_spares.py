@@ -208,7 +208,7 @@ assert mapped(spare)
 ''').ends_well()
 
 
-def test_freed_memory_is_not_kept_where_other_clients_would_be_refused(site: Site) -> None:
+def test_freed_memory_is_not_kept_when_other_clients_would_be_refused_memory(site: Site) -> None:
     """Where card and host budget are nearly promised, a free must be reported at once."""
     site.start("--swap-budget", "0")
     program(site, '''

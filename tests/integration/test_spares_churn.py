@@ -53,7 +53,7 @@ def ends_well(process: subprocess.Popen[str]) -> dict[str, int]:
     pytest.param("thread", 1, marks=pytest.mark.long),      # takes long to end
     pytest.param("address", 2, marks=pytest.mark.long),
 ])
-def test_program_keeps_every_byte_while_other_programs_start_and_end(
+def test_programs_keep_every_byte_while_other_programs_start_and_end(
     site: Site, sanitizer: str, visitors: int
 ) -> None:
     with built(sanitizer) as build:

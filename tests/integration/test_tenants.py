@@ -40,7 +40,7 @@ def test_name_of_a_program_survives_a_restart_of_the_daemon(site: Site, bus: str
     finish(programs)
 
 
-def test_programs_of_a_tenant_together_cannot_allocate_beyond_its_limit(
+def test_tenant_memory_limit_bounds_allocations_of_all_its_programs_together(
     site: Site, bus: str
 ) -> None:
     site.start("--bus", bus)

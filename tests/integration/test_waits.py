@@ -44,7 +44,7 @@ class Program:
         assert self.popen.wait(PATIENCE) == 0, self.said
 
 
-def test_waiting_program_logs_the_place_in_the_queue(site: Site) -> None:
+def test_waiting_program_logs_its_position_in_the_queue(site: Site) -> None:
     site.start("--tq", "3600")
     holder = site.holding()        # and does not look idle on a busy machine
     first = Program(site, LARGE, "--steps", "1", NVSHARE_VERBOSE="1")
@@ -62,7 +62,7 @@ def test_waiting_program_logs_the_place_in_the_queue(site: Site) -> None:
     assert silent.said == []
 
 
-def test_program_without_a_wait_prints_no_line(site: Site) -> None:
+def test_program_that_does_not_wait_logs_no_line(site: Site) -> None:
     site.start()
     program = Program(site, SMALL, "--steps", "3", NVSHARE_VERBOSE="1")
     program.ends_well()
@@ -118,7 +118,7 @@ sys.stdin.readline()
 '''
 
 
-def test_program_that_waits_for_a_commit_logs_the_reason(site: Site) -> None:
+def test_program_waiting_for_a_commit_logs_the_reason(site: Site) -> None:
     daemon = FakeDaemon(site)
     site.environment["NVSHARE_VERBOSE"] = "1"
     program = Own(site, ASKS)

@@ -171,7 +171,7 @@ def test_policy_refuses_pods_of_a_deployment_with_two_shares_per_container(
     assert policies.get("pods")["items"] == []
 
 
-def test_policy_lets_only_kubelet_create_mirrors_of_static_pods(policies: Cluster) -> None:
+def test_policy_refuses_mirror_pods_not_created_by_kubelet(policies: Cluster) -> None:
     one = pod("static", annotations={MIRROR: "0a" * 16})
     one["spec"]["nodeName"] = NAME
     create = ("create", "--dry-run=server", "--filename=-", "--output=name")

@@ -37,7 +37,7 @@ def test_node_offers_ten_shares_per_gpu(cluster: Cluster) -> None:
     cluster.until(lambda: labels() == wanted, "the node's labels say so")
 
 
-def test_a_pod_gets_library_and_socket_and_is_a_tenant(cluster: Cluster) -> None:
+def test_pod_gets_library_and_socket_and_is_a_tenant(cluster: Cluster) -> None:
     cluster.start_pods(pod("one"))
     process = f"/proc/{first_process(cluster, 'one')}"
     environment = cluster.run("cat", f"{process}/environ").stdout.split("\0")
@@ -52,7 +52,7 @@ def test_a_pod_gets_library_and_socket_and_is_a_tenant(cluster: Cluster) -> None
     cluster.finish("one")
 
 
-def test_pods_that_do_not_fit_together_take_turns_and_are_right(cluster: Cluster) -> None:
+def test_pods_that_do_not_fit_together_take_turns_with_right_results(cluster: Cluster) -> None:
     cluster.run("nvsharectl", "set-tq", "100ms")
     turns = card.status(cluster)["gpus"][0]["turns"]
     cluster.start_pods(*(pod(name, MOST_OF_IT, seed=seed) for seed, name in enumerate("ab", 1)))
@@ -65,7 +65,7 @@ def test_pod_with_restricted_security_shares_the_gpu(cluster: Cluster) -> None:
     cluster.finish("free", "restricted")
 
 
-def test_the_eleventh_pod_waits_for_a_share(cluster: Cluster) -> None:
+def test_eleventh_pod_waits_for_a_share(cluster: Cluster) -> None:
     names = [f"p{number}" for number in range(11)]
     cluster.apply(*map(pod, names))
     cluster.until(lambda: [cluster.phase(name) for name in names].count("Running") == 10, "ten run")

@@ -65,7 +65,7 @@ def run(cluster: Cluster, page: str, command: str, *, check: bool = True) -> str
     return done.stdout + done.stderr
 
 
-def test_node_set_up_with_units_offers_shares(there: Cluster) -> None:
+def test_node_set_up_by_the_pages_unit_commands_offers_shares(there: Cluster) -> None:
     page, heading = "kubernetes.md", "Setting a node up"
     first, policy = sections(page)[heading]
     run(there, page, first)
@@ -88,7 +88,7 @@ def test_invalid_annotation_is_refused_with_the_message_in_the_page(there: Clust
     there.kubectl("delete", "pod", "train", "--grace-period=0", "--force")
 
 
-def test_namespace_whose_label_is_set_shares_nvidias_resource(there: Cluster) -> None:
+def test_labelled_namespace_shares_gpus_requested_as_nvidia_com_gpu(there: Cluster) -> None:
     there.kubectl("create", "namespace", "lab")
     follow(there, "kubernetes.md", "nvidia.com/gpu")
     assert there.get("namespace", "lab")["metadata"]["labels"]["nvshare.com/share"] == "true"

@@ -45,7 +45,7 @@ def client(cluster: Cluster, name: str) -> dict[str, Any]:
     return found
 
 
-def test_urgent_pod_takes_the_card_from_a_background_pod_which_loses_nothing(
+def test_urgent_pod_takes_the_card_from_a_background_pod_without_data_loss(
     classes: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
     classes.start_pods(of_class("batch", 1))

@@ -7,7 +7,7 @@ from tests.system.container import Container
 CONNECT = "import socket; socket.socket(socket.AF_UNIX).connect('/run/nvshare/checkpoint.sock')"
 
 
-def test_user_may_park_an_own_program_but_not_one_of_another_user(
+def test_user_may_park_only_own_programs(
     running: Container, launch: Launch
 ) -> None:
     lines = "".join(f"Environment={name}={value}\n" for name, value in ENVIRONMENT.items())

@@ -17,7 +17,9 @@ def status_line(container: Container) -> str:
     return container.output("systemctl", "show", "nvshared", "-P", "StatusText")
 
 
-def test_two_users_programs_take_turns_and_are_right(running: Container, launch: Launch) -> None:
+def test_programs_of_two_users_take_turns_with_right_results(
+    running: Container, launch: Launch
+) -> None:
     running.run("nvsharectl", "set-tq", "1")
     turns = card.status(running)["gpus"][0]["turns"]
     programs = [

@@ -239,7 +239,7 @@ def test_job_with_a_shard_without_a_number_has_a_single_shard(cluster: Container
     job.finish()
 
 
-def test_commands_of_the_page_submit_and_show_jobs(cluster: Container) -> None:
+def test_slurm_page_commands_submit_and_show_jobs(cluster: Container) -> None:
     for line in (*pages.block("docs/slurm.md", "Name=gpu").splitlines(),
                  *pages.block("docs/slurm.md", "GresTypes").splitlines()):
         assert line in (FILES / "gres.conf").read_text() + (FILES / "slurm.conf").read_text()
@@ -260,14 +260,14 @@ def test_commands_of_the_page_submit_and_show_jobs(cluster: Container) -> None:
         assert "LD_PRELOAD=libnvshare.so" in cluster.output("cat", f"/home/bob/slurm-{number}.out")
 
 
-def test_a_job_without_shards_is_left_alone(cluster: Container) -> None:
+def test_job_without_shards_is_not_changed(cluster: Container) -> None:
     said = cluster.output("srun", "env", user="alice")
     assert "nvshare" not in said
     asked = cluster.output("srun", "--nvshare=weight=50", "env", user="alice")
     assert "LD_PRELOAD=libnvshare.so" in asked
 
 
-def test_job_is_out_of_memory_at_the_limit_with_the_reason(cluster: Container) -> None:
+def test_job_gets_out_of_memory_at_its_limit_and_logs_the_reason(cluster: Container) -> None:
     job = Job(cluster, "alice", "--nvshare=memory=40MiB", memory=64)
     cluster.until(lambda: job.state == "FAILED", "it has failed")
     assert f"all programs of {job.tenant} together are limited to 40MiB" in job.said
@@ -299,7 +299,7 @@ def test_each_job_of_a_slurm_array_has_its_own_gpu_time(cluster: Container) -> N
     assert used()[0] != used()[1]
 
 
-def test_sbatch_help_explains_the_option_nvshare(cluster: Container) -> None:
+def test_sbatch_help_explains_the_nvshare_option(cluster: Container) -> None:
     said = cluster.output("sbatch", "--help")
     assert "--nvshare=TERM=VALUE" in said
     assert "weight=NUMBER" in said
@@ -412,7 +412,7 @@ def test_jobs_and_their_terms_survive_a_restart_of_slurm_and_nvshared(cluster: C
     cluster.until(lambda: not terms(cluster, job.tenant), "nothing is set for it")
 
 
-def test_prolog_reports_refused_terms_and_the_job_gets_those_of_the_rule(
+def test_prolog_reports_refused_terms_and_the_job_gets_the_terms_of_the_rule(
     cluster: Container
 ) -> None:
     cluster.write(

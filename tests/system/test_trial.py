@@ -53,7 +53,7 @@ def total(machine: Container) -> list[int]:
     return [gpu["memory_total"] for gpu in card.status(machine)["gpus"]]
 
 
-def test_page_commands_run_two_programs_in_turns(machine: Container) -> None:
+def test_trial_page_commands_run_two_programs_in_turns(machine: Container) -> None:
     with trial(machine, START):
         programs = [machine.start("sh", "-ec", PROGRAM, user=user) for user in ("alice", "bob")]
         machine.until(lambda: len(card.clients(machine)) == 2, "both programs share the GPU")
@@ -70,7 +70,7 @@ def test_page_commands_run_two_programs_in_turns(machine: Container) -> None:
         assert "user:alice" in machine.output("nvsharectl", "tenants")
 
 
-def test_restart_without_programs_keeps_the_gpus(machine: Container) -> None:
+def test_trial_restart_without_programs_keeps_the_gpus(machine: Container) -> None:
     with trial(machine, "nvsharectl trial start --gpus 2 --memory 256MiB"):
         # A program with another idea of the GPUs is the first to look at them.
         stray = ENVIRONMENT | {"NVSHARE_SIM_MEMORY": "64M", "NVSHARE_SIM_GPUS": "1"}
@@ -99,7 +99,7 @@ def test_trial_gpu_is_shared_by_users_and_containers(machine: Container, launch:
         card.finish(programs)
 
 
-def test_removal_of_the_package_ends_the_trial(machine: Container, built: Packages) -> None:
+def test_package_removal_ends_the_trial(machine: Container, built: Packages) -> None:
     machine.run("sh", "-ec", START)
     machine.run("apt-get", "remove", "-y", "nvshared")
     for path in (FOLDER, f"{DROP_INS}/nvshare-trial.conf"):

@@ -58,7 +58,7 @@ def test_upgrade_with_wrong_settings_keeps_the_daemon_running(
     machine.run("rm", wrong)
 
 
-def test_an_upgrade_keeps_settings_and_programs(
+def test_upgrade_keeps_settings_and_running_programs(
     machine: Container, built: Packages, tmp_path: Path, launch: Launch
 ) -> None:
     programs = [
