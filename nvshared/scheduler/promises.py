@@ -250,6 +250,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
         elif left >= 0 and client.account:
             others = [c for c in others if c.account == client.account]
         clients = [c for c in others if c is not client and not c.unresponsive]
+        # While other cards gather clients, the card may promise a part of the host memory only.
         unknown = within >= 0 > min(left, spare) and card.host.budget.gathering
         waits = (unknown and not _overdue(card, client)) or _recall(
             card, client, clients,
