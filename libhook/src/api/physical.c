@@ -12,88 +12,11 @@
  * memory, so the wrappers refuse what the driver refuses for plain memory: to map, unmap or change
  * it, and to return a handle for it.
  */
-#include <stdlib.h>
-
 #include "api/wrapper.h"
 #include "block/region.h"
 #include "gate/client.h"
 #include "memory/allocation.h"
 #include "memory/vmm.h"
-
-struct physical {
-    unsigned references;             /* handles and mappings */
-};
-
-/* A handle or the start of a mapping. */
-struct reference {
-    uint64_t key;
-    size_t size;                     /* bytes of a mapping */
-    struct physical *physical;
-    struct reference *next;
-};
-
-#define BUCKETS 1024
-
-/* Protects all of the above. Its holder takes no other lock. */
-static pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct reference *buckets[BUCKETS];
-
-static struct reference **bucket_of(uint64_t key)
-{
-    return &buckets[key * 0x9E3779B97F4A7C15u >> 54];
-}
-
-static struct physical *find(uint64_t key)
-{
-    struct reference *reference = *bucket_of(key);
-    while (reference != NULL && reference->key != key)
-        reference = reference->next;
-    return reference == NULL ? NULL : reference->physical;
-}
-
-static void refer(uint64_t key, size_t size, struct physical *physical)
-{
-    struct reference *reference = malloc(sizeof *reference);
-    physical->references++;
-    if (reference == NULL)
-        return;                      /* out of memory: counted until the process ends */
-    *reference = (struct reference){ key, size, physical, *bucket_of(key) };
-    *bucket_of(key) = reference;
-}
-
-/* Drops the oldest reference with this key: the driver may have reused the handle or address before
- * this thread got here. Returns its size, 0 if there is none; *gone is the physical memory without
- * any reference left. */
-static size_t drop(uint64_t key, struct physical **gone)
-{
-    struct reference **oldest = NULL;
-    *gone = NULL;
-    for (struct reference **link = bucket_of(key); *link != NULL; link = &(*link)->next)
-        if ((*link)->key == key)
-            oldest = link;
-    if (oldest == NULL)
-        return 0;
-    struct reference *reference = *oldest;
-    size_t size = reference->size;
-    *oldest = reference->next;
-    if (--reference->physical->references == 0)
-        *gone = reference->physical;
-    free(reference);
-    return size;
-}
-
-/* As drop(), and stops counting physical memory that has no reference left. */
-static size_t forget(uint64_t key)
-{
-    struct physical *gone;
-    pthread_mutex_lock(&physical_lock);
-    size_t size = drop(key, &gone);
-    pthread_mutex_unlock(&physical_lock);
-    if (gone != NULL)
-        pinned_forget(counted_key(COUNTED_PHYSICAL, (uint64_t)gone));
-    free(gone);
-    return size;
-}
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
                             const CUmemAllocationProp *properties, unsigned long long flags)
@@ -110,12 +33,8 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (result != CUDA_SUCCESS)
         return result;
     result = REAL(cuMemCreate)(handle, size, properties, flags);
-    struct physical *physical = result == CUDA_SUCCESS ? calloc(1, sizeof *physical) : NULL;
-    if (physical != NULL) {
-        pinned_remember(counted_key(COUNTED_PHYSICAL, (uint64_t)physical), size);
-        LOCKED(physical_lock);
-        refer(counted_key(COUNTED_HANDLE, *handle), size, physical);
-    }
+    if (result == CUDA_SUCCESS)
+        pinned_remember(counted_key(COUNTED_HANDLE, *handle), size);
     pinned_end(result == CUDA_SUCCESS ? size : 0);
     return result;
 }
@@ -126,8 +45,8 @@ EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     if (vmm_release(handle, &result))
         return result;
     result = REAL(cuMemRelease)(handle);
-    if (result == CUDA_SUCCESS && !client_none())
-        forget(counted_key(COUNTED_HANDLE, handle));
+    if (result == CUDA_SUCCESS)
+        pinned_forget(counted_key(COUNTED_HANDLE, handle));
     return result;
 }
 
@@ -141,12 +60,9 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     CUdeviceptr start;
     size_t size;
     if (result == CUDA_SUCCESS && !client_none()
-        && REAL(cuMemGetAddressRange_v2)(&start, &size, (CUdeviceptr)address) == CUDA_SUCCESS) {
-        LOCKED(physical_lock);
-        struct physical *physical = find(counted_key(COUNTED_MAPPING, start));
-        if (physical != NULL)
-            refer(counted_key(COUNTED_HANDLE, *handle), 0, physical);
-    }
+        && REAL(cuMemGetAddressRange_v2)(&start, &size, (CUdeviceptr)address) == CUDA_SUCCESS)
+        pinned_refer(counted_key(COUNTED_HANDLE, *handle), size,
+                     counted_key(COUNTED_MAPPING, start));
     return result;
 }
 
@@ -160,12 +76,9 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
         return result;
     reservation_is_mixed(address);
     result = REAL(cuMemMap)(address, size, offset, handle, flags);
-    if (result == CUDA_SUCCESS && !client_none()) {
-        LOCKED(physical_lock);
-        struct physical *physical = find(counted_key(COUNTED_HANDLE, handle));
-        if (physical != NULL)
-            refer(counted_key(COUNTED_MAPPING, address), size, physical);
-    }
+    if (result == CUDA_SUCCESS)
+        pinned_refer(counted_key(COUNTED_MAPPING, address), size,
+                     counted_key(COUNTED_HANDLE, handle));
     return result;
 }
 
@@ -174,7 +87,7 @@ static void forget_mappings(CUdeviceptr address, size_t size)
 {
     size_t part;
     for (size_t done = 0; done < size; done += part) {
-        part = forget(counted_key(COUNTED_MAPPING, address + done));
+        part = pinned_forget(counted_key(COUNTED_MAPPING, address + done));
         if (part == 0)
             part = PAGE;
     }

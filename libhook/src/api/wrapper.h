@@ -26,11 +26,10 @@
 
 /* Device memory that cannot be swapped is counted as pinned. */
 
-/* Tags in the keys of pinned_remember() and physical.c: handles and addresses come from several
- * address spaces, none of which uses the highest bits. */
+/* Tags in the keys of pinned_remember(): handles and addresses come from several address spaces,
+ * none of which uses the highest bits. */
 enum counted_kind {
-    COUNTED_ADDRESS = 1, COUNTED_ARRAY, COUNTED_MIPMAP, COUNTED_PHYSICAL, COUNTED_HANDLE,
-    COUNTED_MAPPING,
+    COUNTED_ADDRESS = 1, COUNTED_ARRAY, COUNTED_MIPMAP, COUNTED_HANDLE, COUNTED_MAPPING,
 };
 
 static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)

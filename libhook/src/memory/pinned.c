@@ -162,55 +162,89 @@ void pinned_release_on(CUdevice device, size_t bytes)
     count_less(client, bytes);
 }
 
-struct remembered {
-    uint64_t key;
+/* Memory that counts until the last of its keys is forgotten. */
+struct counted {
     size_t bytes;
     struct client *client;
     CUcontext context;               /* whose end frees it; NULL: no context's end does */
-    struct remembered *next;
+    unsigned keys;
+};
+
+struct entry {
+    uint64_t key;
+    size_t size;                     /* as given with the key */
+    struct counted *counted;
+    struct entry *next;
 };
 
 #define BUCKETS 1024
-static struct remembered *buckets[BUCKETS];        /* protected by memory_lock */
+static struct entry *buckets[BUCKETS];             /* protected by memory_lock */
 
-static struct remembered **bucket_of(uint64_t key)
+static struct entry **bucket_of(uint64_t key)
 {
     return &buckets[key * 0x9E3779B97F4A7C15u >> 54];
 }
 
-void pinned_remember(uint64_t key, size_t bytes)
+static void add_key(uint64_t key, size_t size, struct counted *counted)
 {
-    struct client *client = request.client;
-    struct remembered *entry = client == NULL ? NULL : malloc(sizeof *entry);
+    struct entry *entry = malloc(sizeof *entry);
+    counted->keys++;
     if (entry == NULL)
         return;                      /* out of memory: counted until the process ends */
-    LOCKED(memory_lock);
-    struct remembered **bucket = bucket_of(key);
-    *entry = (struct remembered){ key, bytes, client, request.context, *bucket };
-    *bucket = entry;
+    *entry = (struct entry){ key, size, counted, *bucket_of(key) };
+    *bucket_of(key) = entry;
 }
 
-static void drop(struct remembered **link)
+void pinned_remember(uint64_t key, size_t bytes)
 {
-    struct remembered *entry = *link;
-    *link = entry->next;
-    count_less(entry->client, entry->bytes);
-    free(entry);
+    struct counted *counted = request.client == NULL ? NULL : malloc(sizeof *counted);
+    if (counted == NULL)
+        return;                      /* out of memory: as above */
+    *counted = (struct counted){ bytes, request.client, request.context, 0 };
+    LOCKED(memory_lock);
+    add_key(key, bytes, counted);
 }
 
-void pinned_forget(uint64_t key)
+void pinned_refer(uint64_t key, size_t size, uint64_t known)
 {
     if (client_none())
         return;
     LOCKED(memory_lock);
+    const struct entry *entry = *bucket_of(known);
+    while (entry != NULL && entry->key != known)
+        entry = entry->next;
+    if (entry != NULL)
+        add_key(key, size, entry->counted);
+}
+
+static void drop(struct entry **link)
+{
+    struct entry *entry = *link;
+    struct counted *counted = entry->counted;
+    *link = entry->next;
+    if (--counted->keys == 0) {
+        count_less(counted->client, counted->bytes);
+        free(counted);
+    }
+    free(entry);
+}
+
+size_t pinned_forget(uint64_t key)
+{
+    if (client_none())
+        return 0;
+    LOCKED(memory_lock);
     /* The oldest entry: the driver may have reused the key before the release of the first object
      * reached this function. */
-    struct remembered **oldest = NULL;
-    for (struct remembered **link = bucket_of(key); *link != NULL; link = &(*link)->next)
+    struct entry **oldest = NULL;
+    for (struct entry **link = bucket_of(key); *link != NULL; link = &(*link)->next)
         if ((*link)->key == key)
             oldest = link;
-    if (oldest != NULL)
-        drop(oldest);
+    if (oldest == NULL)
+        return 0;
+    size_t size = (*oldest)->size;
+    drop(oldest);
+    return size;
 }
 
 /* A later destroy call for one of these objects finds no entry under its key, or the entry of a new
@@ -218,8 +252,8 @@ void pinned_forget(uint64_t key)
 void pinned_context_ends(CUcontext context)
 {
     for (unsigned i = 0; i < BUCKETS && context != NULL; i++)
-        for (struct remembered **link = &buckets[i]; *link != NULL;) {
-            if ((*link)->context == context)
+        for (struct entry **link = &buckets[i]; *link != NULL;) {
+            if ((*link)->counted->context == context)
                 drop(link);
             else
                 link = &(*link)->next;

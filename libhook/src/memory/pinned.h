@@ -31,11 +31,15 @@ struct room {
 bool room_begin(struct room *room);
 void room_end(void);
 void pinned_release_on(CUdevice device, size_t bytes);
-/* Records the size of an object under a key (a handle, an address), so that pinned_forget() can
- * subtract it when the object is destroyed. Called between pinned_begin() and pinned_end(), the end
- * of the current context forgets it, too; after pinned_begin_on() it belongs to no context. */
+/* Records the size of an object under a key (a handle, an address). The object counts until
+ * pinned_forget() is called for each of its keys. Called between pinned_begin() and pinned_end(),
+ * the end of the current context forgets it, too; after pinned_begin_on() it belongs to no
+ * context. */
 void pinned_remember(uint64_t key, size_t bytes);
-void pinned_forget(uint64_t key);
+/* Adds a key to the object that has the key `known`. No-op if there is none. */
+void pinned_refer(uint64_t key, size_t size, uint64_t known);
+/* Returns the size that was given with the key; 0: no object has it. */
+size_t pinned_forget(uint64_t key);
 
 /* The end of a context frees the memory recorded in it: it is no longer counted. With memory_lock
  * held. */
