@@ -59,7 +59,7 @@ WEAK bool reclaim(struct client *client, uint64_t bytes, uint64_t until) { retur
 
 WEAK uint32_t gate_block(void) { return 0; }
 WEAK void gate_unblock(const uint32_t *before) {}
-WEAK void gate_abandon(void) {}
+WEAK void gate_recheck(void) {}
 WEAK bool gate_empty(void) { return true; }
 WEAK bool gate_has_blocked(void) { return false; }
 WEAK bool gate_has_waiters(void) { return false; }

@@ -266,6 +266,7 @@ static struct client *new_client(CUdevice device)
     client->idle_window = DEFAULT_IDLE_WINDOW_US;
     client->wakes = client->wake = -1;
     client->lender = CU_DEVICE_INVALID;
+    client->prints_waits = waiting_is_printed();
     const char *name = setting("NVSHARE_NAME");
     strncpy(client->name, name != NULL ? name : "", sizeof client->name - 1);
     name_gang(client);
@@ -300,7 +301,6 @@ static void attach(CUdevice device)
     if (!prepared) {
         gate_prepare();
         rebind_driver();
-        gate_on_waiter = waiting_begins;
         reclaim_from(RECLAIMERS);
         clients_watch_forks();
         prepared = true;

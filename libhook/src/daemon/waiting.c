@@ -34,20 +34,9 @@ static bool is_set(const char *name)
     return value != NULL && strcmp(value, "1") == 0;
 }
 
-static bool verbose(void)
+bool waiting_is_printed(void)
 {
-    static _Atomic int wanted = -1;
-    if (wanted < 0)
-        wanted = is_set("NVSHARE_VERBOSE");
-    return wanted;
-}
-
-void waiting_begins(void)
-{
-    clients_want();
-    if (verbose())
-        EACH_CLIENT(client)
-            client_wake(client);
+    return is_set("NVSHARE_VERBOSE");
 }
 
 /* Requests the reason from the daemon. False: no daemon is connected. */
@@ -78,7 +67,7 @@ static bool waits_for_commit(const struct client *client)
 int64_t waiting_step(struct client *client)
 {
     unsigned i = client->index;
-    if (!verbose())
+    if (!client->prints_waits)
         return NEVER;
     pthread_mutex_lock(&memory_lock);
     bool for_memory = waits_for_commit(client), at_gate = waits_at_gate(client);

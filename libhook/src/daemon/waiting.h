@@ -12,8 +12,7 @@ struct nvshare_order;
 int64_t waiting_step(struct client *client);
 /* Prints the reason for the wait, from the daemon's QUEUED. */
 void waiting_for(const struct client *client, const struct nvshare_order *order);
-/* The function of gate_on_waiter: a thread is about to wait at the gate. */
-void waiting_begins(void);
+bool waiting_is_printed(void);                    /* NVSHARE_VERBOSE=1 */
 
 /* Called when the program has no daemon; `trouble` is the printed reason, as "does not answer".
  * True: try again, after the pause made here; false: run without a daemon. */

@@ -69,7 +69,8 @@ static void abandon(void)
 
 void clients_watch_forks(void)
 {
-    forks_watch(abandon, gate_abandon);
+    /* gate_recheck() wakes a thread at the gate whose signal handler has forked. */
+    forks_watch(abandon, gate_recheck);
 }
 
 uint64_t now_microseconds(void)
@@ -385,6 +386,8 @@ void clients_want(void)
 {
     LOCKED(memory_lock);
     EACH_CLIENT(client) {
+        if (client->prints_waits)
+            client_wake(client);
         if (client->granted || client->stopping || client->want_sent)
             continue;
         client->want_sent = true;

@@ -46,6 +46,7 @@ struct client {
     bool reports_idle;
     bool reports_busy;
     bool want_sent;
+    bool prints_waits;               /* daemon/waiting.c: wake its thread when a thread waits */
     /* Nothing is in flight: true from STOPPED to RUN. */
     bool drained;
     /* Memory is absent or the room is too small: GATE_STARVED(client) is set. */

@@ -37,7 +37,6 @@
 
 _Atomic uint64_t gate_closed;
 __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
-void (*gate_on_waiter)(void);
 _Atomic uint64_t gate_taken, gate_goal;
 void (*gate_on_taken)(uint64_t number);
 bool (*gate_on_paced)(uint64_t *since);
@@ -221,8 +220,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool (*is_vain)(void))
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));
         atomic_store_explicit(&self->inside, 0, memory_order_release);
-        if (gate_on_waiter != NULL)
-            gate_on_waiter();
+        clients_want();
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         sleep_at_gate(self, is_vain);
         pthread_sigmask(SIG_SETMASK, &all, NULL);
@@ -313,9 +311,4 @@ uint64_t gate_passes(void)
 uint64_t gate_submissions(void)
 {
     return atomic_load(&gate.submissions);
-}
-
-void gate_abandon(void)
-{
-    bell_ring(&gate.opened);            /* wakes a thread whose signal handler has forked */
 }

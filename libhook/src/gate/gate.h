@@ -94,7 +94,6 @@ bool gate_has_blocked(void);                       /* a thread waits at the gate
 uint64_t gate_passes(void);                        /* changes when work is submitted */
 uint64_t gate_submissions(void);                   /* passes not captured, with GATE_CAPTURING */
 void gate_allow(uint64_t goal);                    /* sets gate_goal */
-void gate_abandon(void);                           /* in a forked child, where it stays open */
 
 /* BLOCKED: until the end of the block this thread of the program waits within the library, where
  * the driver would not have made it wait. Work in flight may depend on the thread's next action, so
@@ -112,9 +111,6 @@ struct gate_publishing {
     bool (*holds)(void);             /* outside: a watched program has work in flight */
 };
 extern const struct gate_publishing *_Atomic gate_publishing;
-
-/* Called by a thread that is about to wait at the gate, with no lock held. */
-extern void (*gate_on_waiter)(void);
 
 /* Passes let through while paced, since the process began, and the limit for that number. */
 extern _Atomic uint64_t gate_taken, gate_goal;
