@@ -5,7 +5,6 @@ from dataclasses import astuple, replace
 
 from nvshared.hook.protocol import (
     ANSWERS,
-    ASKS,
     HEAD,
     LENDER,
     NAMES_GPU,
@@ -17,6 +16,13 @@ from nvshared.hook.protocol import (
     ReportRecord,
     Type,
 )
+
+
+def last_words(kind: Type) -> tuple[str, str]:
+    """Returns the names of the last two words of a report of this type."""
+    return {
+        Type.HELLO: ("commit", "pins"), Type.COMMIT: ("wanted", "pins"),
+    }.get(kind, ("moved", "took"))
 
 
 def decode_order(packet: bytes) -> OrderRecord:
@@ -34,9 +40,8 @@ def encode_report(report: ReportRecord) -> bytes:
     if report.type in TEXTS:
         return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
     *figures, answered, to_pin, reason, _, _, _ = astuple(report.memory)
-    asks = report.type in ASKS
     return REPORT.pack(
         report.type, report.version, report.flags, reason, report.number, *figures,
         report.uuid if report.type in NAMES_GPU else ANSWERS.pack(answered, to_pin),
-        *((report.commit, report.pins) if asks else (report.moved, report.took)),
+        *(getattr(report, name) for name in last_words(report.type)),
     )

@@ -294,9 +294,9 @@ class HookConnection:
         self._loop.remove_reader(self._pidfd)
         self._server.rotation.offer(self.peer.account, partial(self.end, "its process ended"))
 
-    def resume(self) -> None:
-        """Reads again: the session has finished the lookup that its next record needed."""
-        self._server.rotation.offer(self.peer.account, self._read)
+    def resume(self, work: Callable[[], None]) -> None:
+        """Does the work and reads again, as the lookup that the last record needed is finished."""
+        self._server.rotation.offer(self.peer.account, partial(self._read, work))
 
     def _listen(self, *, on: bool) -> None:
         if on == self._listens:
@@ -307,12 +307,14 @@ class HookConnection:
         else:
             self._loop.remove_reader(self._socket)
 
-    def _read(self) -> None:
+    def _read(self, work: Callable[[], None] | None = None) -> None:
+        """Receives and handles packets, after the work that the last packet has left."""
         for _ in range(PACKETS_AT_A_TIME):
             if self._ended or self.session.looking_up:
                 break
             try:
-                self._receive()
+                (work or self._receive)()
+                work = None
             except (BlockingIOError, InterruptedError):
                 break
             except ProtocolError as error:
@@ -324,9 +326,6 @@ class HookConnection:
 
     def _receive(self) -> None:
         """Raises BlockingIOError, InterruptedError or ProtocolError."""
-        if self.session.deferred is not None:
-            self.session.handle_deferred()
-            return
         try:
             packet = receive(self._socket, protocol.SIZE + 1)
         except (BlockingIOError, InterruptedError):

@@ -90,6 +90,12 @@ class ParkedHook:
         for _, packet, page in held:
             self._send(packet, page)
 
+    def want_driver(self) -> bool:
+        """Notes that a thread wants the driver. True: the client is checkpointed and must wake."""
+        wakes = self.checkpointed and not self.driver_wanted
+        self.driver_wanted = True
+        return wakes
+
     def lost(self) -> None:
         """Fails a pending park() and drops the held orders, as the connection has ended."""
         if self._answer is not None and not self._answer.done():
@@ -102,13 +108,9 @@ class ParkedHook:
                 os.close(page)
         self._held = None
 
-    def send(
-        self, packet: bytes, page: int | None = None, order: actions.Order | None = None
-    ) -> None:
-        """Sends a packet, or keeps it until unpark(): a newer unasked LIMITS replaces an older."""
-        if self._held is None:
-            self._send(packet, page)
-            return
+    def hold(self, packet: bytes, page: int | None, order: actions.Order | None) -> None:
+        """Keeps a packet until unpark(): a newer unasked LIMITS replaces an older."""
+        assert self._held is not None
         if _is_unasked_limits(order):
             self._held = [one for one in self._held if not _is_unasked_limits(one[0])]
         self._held.append((order, packet, page))

@@ -117,7 +117,6 @@ TEXT_PIECE = 88                         # bytes of text in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in a whole REASON
 TEXTS = (Type.NAME, Type.GANG)
 NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # have `uuid` in place of struct ANSWERS
-ASKS = frozenset({Type.HELLO, Type.COMMIT})     # have `commit`, `pins` in place of `moved`, `took`
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,8 @@ class ReportRecord:
     number: int = 0
     memory: Memory = Memory()           # `answered`, `to_pin` are 0 in HELLO and BORROWED
     uuid: bytes = NO_UUID               # in HELLO, BORROWED
-    commit: int = 0                     # in HELLO, COMMIT
+    commit: int = 0                     # in HELLO
+    wanted: int = 0                     # in COMMIT
     pins: int = 0                       # in COMMIT
     moved: int = 0                      # in all others; in STOPPED: `used`
     took: int = 0                       # us; in STORED an errno, in BORROWED bytes
@@ -206,9 +206,12 @@ def decode_report(packet: bytes) -> ReportRecord:
     _, _, flags, why, number, *figures, tail, first, second = REPORT.unpack(packet)
     answers, uuid = ((0, 0), tail) if kind in NAMES_GPU else (ANSWERS.unpack(tail), NO_UUID)
     memory = Memory(*[*figures, *answers, _pin_reason(why, version)])
-    if kind in ASKS:
-        return ReportRecord(
-            kind, flags, number, memory, uuid, commit=first, pins=second, version=version)
+    match kind:
+        case Type.HELLO:
+            return ReportRecord(
+                kind, flags, number, memory, uuid, commit=first, pins=second, version=version)
+        case Type.COMMIT:
+            return ReportRecord(kind, flags, number, memory, uuid, wanted=first, pins=second)
     return ReportRecord(kind, flags, number, memory, uuid, moved=first, took=second)
 
 

@@ -29,6 +29,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
@@ -68,8 +69,8 @@ class Wire(Protocol):
     def finish(self) -> None:
         """Closes the connection once the client has read everything; no more will be sent."""
 
-    def resume(self) -> None:
-        """The lookup is finished: calls handle_deferred(), then passes packets in again."""
+    def resume(self, work: Callable[[], None]) -> None:
+        """Does the work as a packet's, then passes packets in again: the lookup is finished."""
 
 
 class StoringHook:
@@ -171,8 +172,8 @@ class Session:
         self.peer = peer
         self.client: Client | None = None
         self.finished = False           # refused or ended: further records are ignored
-        self.deferred: ReportRecord | None = None   # waits for a lookup about the process
-        self.looking_up = False         # the lookup is in progress: no packet may be passed in
+        # The last record waits for a lookup about the process: no packet may be passed in.
+        self.looking_up = False
         self._manager = manager
         self._wire = wire
         self._refusal = refusal
@@ -221,21 +222,15 @@ class Session:
         # HELLO and COMMIT are answered only once the limits of the client's cgroups are known.
         if record.type is Type.COMMIT or (record.type is Type.HELLO and self._refusal is None):
             more = record.memory.host + record.memory.beyond if self.client is None else 0
-            if self._manager.read_limits(self.peer, more, self._lookup_done):
-                self.deferred, self.looking_up = record, True
+            if self._manager.read_limits(self.peer, more, partial(self._lookup_done, record)):
+                self.looking_up = True
                 return
         self._handle(record)
 
-    def _lookup_done(self) -> None:
+    def _lookup_done(self, record: ReportRecord) -> None:
         self.looking_up = False
         if not self.finished:
-            self._wire.resume()
-
-    def handle_deferred(self) -> None:
-        """Handles the deferred record. Raises ProtocolError."""
-        assert self.deferred is not None
-        record, self.deferred = self.deferred, None
-        self._handle(record)
+            self._wire.resume(partial(self._handle, record))
 
     def _handle(self, record: ReportRecord) -> None:
         if self.client is None:
@@ -246,13 +241,11 @@ class Session:
             self._parked.handle_parked(record)
             return
         wants = record.type is Type.WAKE or bool(record.flags & Flag.WANTS)
-        wakes = self._parked.checkpointed and not self._parked.driver_wanted and wants
-        self._parked.driver_wanted |= wants
-        if wakes:
+        if wants and self._parked.holds and self._parked.want_driver():
             self.client.gpu.expect_context(self.client)
         self.client.gpu.tell(self._event(self.client, record, wants))
         if record.type is Type.WAITING:
-            self._parked.send(protocol.encode_order(_wait(self.client)))
+            self._send(protocol.encode_order(_wait(self.client)))
 
     def _handle_stored(self, record: ReportRecord) -> None:
         known, before = self.client is not None and not self._introduction, self._storing.error
@@ -334,7 +327,7 @@ class Session:
         """Link: sends an order of the scheduler to the hook. The first order is Limits."""
         if isinstance(order, actions.Limits):
             for packet in protocol.encode_reason(order.reason):
-                self._parked.send(packet)
+                self._send(packet)
         if (self._parked.checkpointed and isinstance(order, actions.MoveOrder)
                 and parking.answerable(order)):
             self._answer(order)
@@ -350,10 +343,18 @@ class Session:
             page = self._page(order)
             if page is None:
                 return
-        self._parked.send(protocol.encode_order(_record(order)), page, order)
+        self._send(protocol.encode_order(_record(order)), page, order)
         if self._parked.checkpointed and isinstance(order, actions.Load | actions.Run):
             assert self.client is not None
             self._manager.moving.wake(self.client)
+
+    def _send(
+        self, packet: bytes, page: int | None = None, order: actions.Order | None = None
+    ) -> None:
+        if self._parked.holds:
+            self._parked.hold(packet, page, order)
+        else:
+            self._wire.send(packet, page)
 
     def _page(self, order: actions.Publish | actions.Watch) -> int | None:
         """Returns a descriptor of an inflight page. None: its client has left, or OSError."""
@@ -425,7 +426,7 @@ class Session:
             case Type.MEMORY | Type.WAITING | Type.WAKE:
                 return events.MemoryChanged(id, memory, wants)
             case Type.COMMIT:
-                wanted, pins = (min(size, MOST_BYTES) for size in (record.commit, record.pins))
+                wanted, pins = (min(size, MOST_BYTES) for size in (record.wanted, record.pins))
                 return events.CommitAsked(id, memory, record.number, wanted, pins)
             case Type.COPIES:
                 return events.Copies(

@@ -129,7 +129,7 @@ def swarm(attack: Attack) -> Iterator[None]:
 
 def answer_nothing(attack: Attack) -> Iterator[None]:
     """Connects, registers, asks questions, and never reads; once it is dropped, it comes again."""
-    question = encode_report(ReportRecord(Type.COMMIT, number=1, commit=MIB))
+    question = encode_report(ReportRecord(Type.COMMIT, number=1, wanted=MIB))
     crowd: list[socket.socket] = []
     while True:
         crowd += attack.registered()[len(crowd):]
@@ -235,7 +235,7 @@ def claim(attack: Attack, first: Memory, commit: int, then: Memory) -> Iterator[
         say(one, encode_report(hello))
         say(one, encode_report(ReportRecord(Type.MEMORY, memory=then)))
         say(one, encode_report(
-            ReportRecord(Type.COMMIT, number=1, commit=1 << 40, memory=then)))
+            ReportRecord(Type.COMMIT, number=1, wanted=1 << 40, memory=then)))
         say(one, encode_report(ReportRecord(Type.COMMIT, number=2, memory=then)))
     while True:
         for one in crowd:

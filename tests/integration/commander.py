@@ -368,12 +368,12 @@ class Commander:
                 else:
                     self.bytes_moved += record.moved
                 hook.had_borrowed, hook.had_dirty = hook.borrowed > 0, hook.dirty
-            case Type.COMMIT if record.commit == 0:
+            case Type.COMMIT if record.wanted == 0:
                 self.beyond += 1
                 self.send(hook, self._limits(hook, record.number, beyond=memory.beyond))
             case Type.COMMIT:
-                limits = self._limits(hook, record.number, record.commit)
-                if record.pins and limits.commit >= record.commit:
+                limits = self._limits(hook, record.number, record.wanted)
+                if record.pins and limits.commit >= record.wanted:
                     hook.grants[record.number] = record.pins
                 self.send(hook, limits)
             case Type.COPIES:

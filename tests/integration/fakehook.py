@@ -20,6 +20,7 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nvshared.hook import protocol
 from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
@@ -74,12 +75,10 @@ class Hook:
         """True if the gate is open."""
         return self.granted and self.whole
 
-    def say(
-        self, kind: Type, *, flags: int = 0, number: int = 0, commit: int = 0, moved: int = 0
-    ) -> bool:
-        """Sends one record. False: the connection has ended."""
+    def say(self, kind: Type, *, flags: int = 0, number: int = 0, **words: int) -> bool:
+        """Sends one record with its last words. False: the connection has ended."""
         report = ReportRecord(
-            kind, flags, number, self.memory, self.uuid, commit=commit, moved=moved)
+            kind, flags, number, self.memory, self.uuid, **dict[str, Any](words))
         try:
             self.send(encode_report(report))
         except (BrokenPipeError, ConnectionResetError):
@@ -116,7 +115,7 @@ class Hook:
         target = self.memory.allocated + self.memory.pinned + size
         if target > self.limits.commit:
             self.questions += 1
-            self.say(Type.COMMIT, number=self.questions, commit=target)
+            self.say(Type.COMMIT, number=self.questions, wanted=target)
             while True:
                 record = self.hear()
                 assert record is not None
@@ -134,7 +133,7 @@ class Hook:
     def settle(self) -> None:
         """Carries out orders until the daemon has received all answers."""
         self.questions += 1
-        self.say(Type.COMMIT, number=self.questions, commit=self.limits.commit)
+        self.say(Type.COMMIT, number=self.questions, wanted=self.limits.commit)
         while True:
             record = self.hear()
             assert record is not None

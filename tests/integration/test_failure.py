@@ -31,7 +31,7 @@ def test_client_that_never_reads_is_disconnected(site: Site) -> None:
     silent.hello()
     other.hello()
     number = 1
-    while silent.say(Type.COMMIT, number=number, commit=MIB):
+    while silent.say(Type.COMMIT, number=number, wanted=MIB):
         number += 1                     # each question has an answer, and none is read
     assert other.allocate(MIB)
     assert "does not read what it is sent" in site.log.read_text()
@@ -68,7 +68,7 @@ def test_daemon_answers_hello_of_many_clients(site: Site, number: int) -> None:
             assert answer.type is Type.LIMITS
             hook.limits = answer
     # A client requests memory, and gets unused commit of others.
-    hooks[0].say(Type.COMMIT, number=1, commit=MIB)
+    hooks[0].say(Type.COMMIT, number=1, wanted=MIB)
     pump(hooks, lambda: hooks[0].limits.commit >= MIB)
     assert hooks[0].allocate(MIB)
     hooks[0].want()

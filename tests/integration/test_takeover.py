@@ -80,7 +80,7 @@ def test_reply_to_an_order_of_an_earlier_daemon_is_ignored(
     kill(daemon)
     manager.start("--tq", "1")
     # The STOP is of the earlier daemon, and so is its answer; in between comes a COMMIT.
-    one.say(Type.COMMIT, number=99, commit=2 * LARGE)
+    one.say(Type.COMMIT, number=99, wanted=2 * LARGE)
     assert record is not None
     one.obey(record)
     pump([one, two], lambda: two.running)

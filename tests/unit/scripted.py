@@ -207,7 +207,7 @@ class Wire:
         self.sent: list[OrderRecord] = []
         self.descriptors: list[int] = []
         self.finished = False
-        self.resumed = False
+        self.resumed: Callable[[], None] | None = None
         self.dropped = ""
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
@@ -224,9 +224,9 @@ class Wire:
         """As Wire.finish."""
         self.finished = True
 
-    def resume(self) -> None:
+    def resume(self, work: Callable[[], None]) -> None:
         """As Wire.resume."""
-        self.resumed = True
+        self.resumed = work
 
 
 def script(monkeypatch: pytest.MonkeyPatch) -> None:

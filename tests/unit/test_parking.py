@@ -46,7 +46,7 @@ def test_delayed_order_of_a_lost_connection_has_its_descriptor_closed() -> None:
     parked = ParkedHook(lambda _, __: None)
     parked.take_over()
     read, write = os.pipe()
-    parked.send(b"", write)
+    parked.hold(b"", write, None)
     parked.lost()
     assert os.read(read, 1) == b""      # the pipe has no writer any more
     os.close(read)

@@ -26,7 +26,7 @@ from nvshared.hook.protocol import (
     encode_order,
 )
 from nvshared.scheduler.events import Memory, PinReason
-from tests.records import decode_order, encode_report
+from tests.records import decode_order, encode_report, last_words
 
 INCLUDE = Path(__file__).parents[2] / "libhook" / "include"
 HEADER = INCLUDE / "nvshare" / "protocol.h"
@@ -43,7 +43,7 @@ FIELDS = {
     "nvshare_memory": FIGURES,
     "nvshare_report": [
         "type", "version", "flags", "pin_reason", "number", "memory", "uuid", "answered", "to_pin",
-        "commit", "pins", "moved", "took", "text",
+        "commit", "wanted", "pins", "moved", "took", "text",
     ],
 }
 
@@ -147,21 +147,16 @@ def test_order_fields_have_the_offsets_of_the_header(compiled: dict[str, int]) -
     assert compiled["nvshare_order.waits_for"] == compiled["nvshare_order.flags"]
 
 
-@pytest.mark.parametrize(("kind", "last"), [
-    (Type.COMMIT, ("commit", "pins")), (Type.MOVED, ("moved", "took")),
-    (Type.STOPPED, ("moved", "took")), (Type.HELLO, ("commit", "pins")),
-])
-def test_report_fields_have_the_offsets_of_the_header(
-    compiled: dict[str, int], kind: Type, last: tuple[str, str]
-) -> None:
+@pytest.mark.parametrize("kind", [Type.COMMIT, Type.MOVED, Type.STOPPED, Type.HELLO])
+def test_report_fields_have_the_offsets_of_the_header(compiled: dict[str, int], kind: Type) -> None:
     figures = {name: 10 + number for number, name in enumerate(FIGURES)}
     heard = {} if kind is Type.HELLO else {"answered": 30, "to_pin": 31}
     uuid = bytes(range(1, 17))
     packet = encode_report(ReportRecord(
         kind, 0x1112, 2, Memory(**figures, **heard, pin_reason=PinReason.UNSEEN), uuid,
-        40, 41, 50, 51
+        40, 41, 42, 50, 51
     ))
-    values = {"commit": 40, "pins": 41, "moved": 50, "took": 51}
+    values = {"commit": 40, "wanted": 41, "pins": 42, "moved": 50, "took": 51}
     compare(packet, compiled, [
         ("nvshare_report.type", 2, kind),
         ("nvshare_report.version", 2, protocol.VERSION),
@@ -170,7 +165,7 @@ def test_report_fields_have_the_offsets_of_the_header(
         ("nvshare_report.number", 8, 2),
         *((f"nvshare_report.memory.{name}", 8, figures[name]) for name in FIGURES),
         *((f"nvshare_report.{name}", 8, value) for name, value in heard.items()),
-        *((f"nvshare_report.{name}", 8, values[name]) for name in last),
+        *((f"nvshare_report.{name}", 8, values[name]) for name in last_words(kind)),
         *([] if heard else [("nvshare_report.uuid", 16, int.from_bytes(uuid, "little"))]),
     ])
 
@@ -190,11 +185,11 @@ def test_encoded_report_is_decoded_unchanged(
     heard: tuple[int, int], last: tuple[int, int], pin_reason: PinReason,
 ) -> None:
     hello, memory = kind is Type.HELLO, Memory(*list[Any]([*figures, 0, 0, pin_reason]))
-    asked, done = (last, (0, 0)) if kind in protocol.ASKS else ((0, 0), last)
     report = ReportRecord(
         kind, flags, number,
         memory if hello else replace(memory, answered=heard[0], to_pin=heard[1]),
-        uuid if hello else protocol.NO_UUID, *asked, *done,
+        uuid if hello else protocol.NO_UUID,
+        **dict[str, Any](zip(last_words(kind), last, strict=True)),
     )
     assert decode_report(encode_report(report)) == report
 

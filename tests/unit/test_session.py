@@ -175,8 +175,8 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
     (ReportRecord(Type.IDLE), events.WentIdle(1, FIGURES)),
     (ReportRecord(Type.MEMORY), events.MemoryChanged(1, FIGURES, False)),
     (ReportRecord(Type.MEMORY, flags=Flag.WANTS), events.MemoryChanged(1, FIGURES, True)),
-    (ReportRecord(Type.COMMIT, number=2, commit=8), events.CommitAsked(1, FIGURES, 2, 8)),
-    (ReportRecord(Type.COMMIT, number=2, commit=8, pins=3),
+    (ReportRecord(Type.COMMIT, number=2, wanted=8), events.CommitAsked(1, FIGURES, 2, 8)),
+    (ReportRecord(Type.COMMIT, number=2, wanted=8, pins=3),
      events.CommitAsked(1, FIGURES, 2, 8, 3)),
     (ReportRecord(Type.COMMIT, number=2), events.CommitAsked(1, FIGURES, 2, 0)),
     (ReportRecord(Type.COPIES, flags=Flag.INWARD), events.Copies(1, FIGURES, True, False)),
@@ -464,7 +464,7 @@ def test_commit_beyond_the_card_in_hello_is_clamped(manager: Manager) -> None:
 
 @pytest.mark.parametrize("absurd", [1 << 57, (1 << 64) - 1])
 def test_commit_request_beyond_any_machine_is_clamped(hook: Hook, absurd: int) -> None:
-    hook.says(ReportRecord(Type.COMMIT, number=3, commit=absurd, pins=absurd, memory=FIGURES))
+    hook.says(ReportRecord(Type.COMMIT, number=3, wanted=absurd, pins=absurd, memory=FIGURES))
     hook.says(ReportRecord(Type.MEMORY, memory=replace(FIGURES, pending=absurd)))
     assert Scripted.latest.events == [
         events.CommitAsked(1, FIGURES, 3, MOST_BYTES, MOST_BYTES),
@@ -481,7 +481,7 @@ def test_restarted_daemon_ignores_records_sent_before_the_new_hello(
     for old in (
         HELLO, replace(HELLO, number=6), ReportRecord(Type.STOPPED),
         ReportRecord(Type.MOVED, number=3),
-        ReportRecord(Type.COMMIT, number=4, commit=GIB),
+        ReportRecord(Type.COMMIT, number=4, wanted=GIB),
     ):
         hook.says(old)
     assert Scripted.latest.events == [events.Awaited(expected=True)]
@@ -593,15 +593,17 @@ def test_hello_and_commit_wait_for_the_lookup_of_the_process(manager: Manager) -
     assert (made.session.client, made.session.looking_up, made.wire.sent) == (None, True, [])
     assert looks[0][0] == 9             # which are not counted yet
     looks[0][1]()
-    assert (made.wire.resumed, made.session.looking_up) == (True, False)
-    made.session.handle_deferred()
+    assert made.wire.resumed is not None
+    assert not made.session.looking_up
+    made.wire.resumed()
     assert made.session.client is not None
     made.says(ReportRecord(Type.MEMORY))
     assert len(looks) == 1
     Scripted.latest.events.clear()
-    made.says(ReportRecord(Type.COMMIT, number=1, commit=GIB))
+    made.says(ReportRecord(Type.COMMIT, number=1, wanted=GIB))
     assert (looks[1][0], Scripted.latest.events) == (0, [])
-    made.session.handle_deferred()
+    looks[1][1]()
+    made.wire.resumed()
     assert isinstance(Scripted.latest.events[-1], events.CommitAsked)
 
 

@@ -9,6 +9,7 @@ been.
 
 import os
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -80,8 +81,8 @@ class Wire:
     def finish(self) -> None:
         return
 
-    def resume(self) -> None:
-        return
+    def resume(self, work: Callable[[], None]) -> None:
+        work()
 
 
 class Liar:
@@ -212,7 +213,7 @@ class Liars(RuleBasedStateMachine):
         known = liar.numbers()
         for _ in range(times):
             liar.say(encode_report(ReportRecord(
-                kind, said, known[number % len(known)], memory, commit=size, pins=size, moved=size,
+                kind, said, known[number % len(known)], memory, wanted=size, pins=size, moved=size,
                 took=size,
             )))
 
