@@ -20,9 +20,8 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, TypeVar
 
 from nvshared.errors import NotKept
 from nvshared.names import TERM_SOURCES
@@ -36,28 +35,15 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "settings.json"
 TENANTS_FILE = "tenants.json"
 VERSION = 1
-AUTO: Final = "auto"
+AUTO = "auto"                           # stands for the tq None
 Read = TypeVar("Read")
+# Settings changed at run time, by UUID of the GPU ("": of all GPUs): `tq` and `anti_thrash` of the
+# scheduler's Settings, as far as they were changed.
+Overrides = dict[str, dict[str, Any]]
 # By tenant, then by term: the value, and one of TERM_SOURCES or "" for a term set by hand.
 KeptTerms = dict[str, dict[str, tuple[int, str]]]
 # Everything that reading a file with arbitrary content may raise.
 NOISE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError)
-
-
-@dataclass(frozen=True, slots=True)
-class Override:
-    """Settings changed at run time, of all GPUs or of one; None: unchanged."""
-
-    tq: int | Literal["auto"] | None = None     # microseconds
-    anti_thrash: AntiThrash | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """Settings changed at run time: for all GPUs, and for single GPUs by UUID."""
-
-    everywhere: Override = Override()
-    by_gpu: dict[str, Override] = field(default_factory=dict)
 
 
 class StateFile:
@@ -68,8 +54,8 @@ class StateFile:
         self._writer = ThreadPoolExecutor(1, FILE_NAME)
 
     def load(self) -> Overrides:
-        """What was saved."""
-        return load(self.path, _overrides, "the configuration alone holds") or Overrides()
+        """Returns the overrides in the file; {} if it is missing or broken."""
+        return load(self.path, _overrides, "the configuration alone holds") or {}
 
     def save(self, overrides: Overrides) -> Future[None]:
         """Writes the overrides in the thread.
@@ -87,7 +73,7 @@ class TenantsFile:
         self._writer = ThreadPoolExecutor(1, TENANTS_FILE)
 
     def load(self) -> KeptTerms:
-        """What was saved."""
+        """Returns the terms in the file; {} if it is missing or broken."""
         return load(
             self.path, _kept, "the rules of the configuration alone hold for tenants") or {}
 
@@ -154,19 +140,17 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _plain(overrides: Overrides) -> dict[str, Any]:
-    return {
-        "version": VERSION,
-        "everywhere": _plain_one(overrides.everywhere),
-        "gpus": {uuid: _plain_one(one) for uuid, one in overrides.by_gpu.items()},
-    }
+    plain = {uuid: _plain_one(**changed) for uuid, changed in overrides.items()}
+    return {"version": VERSION, "everywhere": plain.pop("", {}), "gpus": plain}
 
 
-def _plain_one(override: Override) -> dict[str, Any]:
-    tq, usec = override.tq, None
-    if isinstance(tq, int):
-        tq, usec = (None, tq) if tq % SECOND else (tq // SECOND, None)
-    named = {"tq": tq, "tq-usec": usec, "anti-thrash": override.anti_thrash}
-    return {name: value for name, value in named.items() if value is not None}
+def _plain_one(*, tq: int | None = 0, anti_thrash: AntiThrash | None = None) -> dict[str, Any]:
+    """The changed settings of one GPU as in the file; `tq` 0 and `anti_thrash` None: unchanged."""
+    plain: dict[str, Any] = {} if anti_thrash is None else {"anti-thrash": anti_thrash}
+    if tq is None:
+        return plain | {"tq": AUTO}
+    name, unit = ("tq-usec", 1) if tq % SECOND else ("tq", SECOND)
+    return plain | {name: tq // unit} if tq else plain
 
 
 def _kept(plain: dict[str, Any]) -> KeptTerms:
@@ -184,18 +168,19 @@ def _kept(plain: dict[str, Any]) -> KeptTerms:
 
 
 def _overrides(plain: dict[str, Any]) -> Overrides:
-    return Overrides(
-        _override(plain["everywhere"]),
-        {uuid: _override(one) for uuid, one in plain["gpus"].items()},
-    )
+    by_gpu = {"": plain["everywhere"], **plain["gpus"]}
+    return {uuid: _override(changed) for uuid, changed in by_gpu.items()}
 
 
-def _override(plain: dict[str, Any]) -> Override:
+def _override(plain: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
     name, unit = ("tq-usec", 1) if "tq-usec" in plain else ("tq", SECOND)
-    tq = plain.get(name)
-    if tq not in (None, AUTO):
+    if (tq := plain.get(name)) == AUTO:
+        changed["tq"] = None
+    elif tq is not None:
         if type(tq) is not int or not MILLISECOND <= tq * unit <= LONGEST_TQ * SECOND:
             raise ValueError(f"{name} cannot be {tq!r}")
-        tq *= unit
-    mode = plain.get("anti-thrash")
-    return Override(tq, None if mode is None else AntiThrash(mode))
+        changed["tq"] = tq * unit
+    if (mode := plain.get("anti-thrash")) is not None:
+        changed["anti_thrash"] = AntiThrash(mode)
+    return changed

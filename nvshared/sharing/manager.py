@@ -22,7 +22,7 @@ from nvshared.scheduler.domains import Domains, SharedBudget
 from nvshared.scheduler.events import Awaited
 from nvshared.scheduler.settings import AntiThrash, Settings
 from nvshared.settings.defaults import Defaults
-from nvshared.settings.state import AUTO, Override, Overrides, StateFile, saved
+from nvshared.settings.state import Overrides, StateFile, saved
 from nvshared.sharing.balancing import Balancing
 from nvshared.sharing.budget import Budget
 from nvshared.sharing.disk import Disk
@@ -54,7 +54,7 @@ class Manager:
         self._read = read
         self._defaults = read()
         self.tenancy = tenancy or Tenancy()
-        self._overrides = Overrides() if store is None else store.load()
+        self._overrides = {} if store is None else store.load()
         self._store = store
         self._clock = clock
         self._timer = timer
@@ -175,7 +175,7 @@ class Manager:
                 f"the quantum cannot be {tq / SECOND:.10g} seconds",
                 f"give {MILLISECOND / SECOND:g} to {LONGEST_TQ}",
             )
-        return self._override(gpu, tq=AUTO if tq is None else tq)
+        return self._override(gpu, tq=tq)
 
     def set_anti_thrash(self, mode: str, gpu: GPU | None = None) -> Future[None]:
         """Like set_tq. Raises InvalidArgs unless `mode` is auto, on or off."""
@@ -221,20 +221,17 @@ class Manager:
 
     def reset_settings(self) -> Future[None]:
         """Removes all changes made at run time, so that the configuration applies again."""
-        return self._set_overrides(Overrides())
+        return self._set_overrides({})
 
     def _override(self, gpu: GPU | None, **changed: Any) -> Future[None]:
-        """Sets fields of the override of one GPU, or of all."""
-        old = self._overrides
-        if gpu is not None:
-            uuid = gpu.facts.uuid
-            override = replace(old.by_gpu.get(uuid, Override()), **changed)
-            return self._set_overrides(replace(old, by_gpu={**old.by_gpu, uuid: override}))
-        # A setting for all cards removes the same setting of single cards.
-        same: dict[str, Any] = dict.fromkeys(changed)
-        return self._set_overrides(Overrides(
-            replace(old.everywhere, **changed),
-            {uuid: replace(one, **same) for uuid, one in old.by_gpu.items()}))
+        """Overrides fields of the settings of one GPU, or of all."""
+        overrides = self._overrides
+        if gpu is None:                 # removes the same settings of single GPUs
+            overrides = {
+                uuid: {name: value for name, value in one.items() if name not in changed}
+                for uuid, one in overrides.items()}
+        key = "" if gpu is None else gpu.facts.uuid
+        return self._set_overrides({**overrides, key: overrides.get(key, {}) | changed})
 
     def _set_overrides(self, overrides: Overrides) -> Future[None]:
         self._overrides = overrides
@@ -258,12 +255,5 @@ class Manager:
         return settings
 
     def _effective(self, uuid: str) -> Settings:
-        settings = self._defaults.settings
-        layers = (self._overrides.everywhere, self._overrides.by_gpu.get(uuid, Override()))
-        for layer in layers:
-            if layer.tq is not None:
-                tq = None if layer.tq == AUTO else layer.tq
-                settings = replace(settings, tq=tq)
-            if layer.anti_thrash is not None:
-                settings = replace(settings, anti_thrash=layer.anti_thrash)
-        return settings
+        overrides = self._overrides.get("", {}) | self._overrides.get(uuid, {})
+        return replace(self._defaults.settings, **overrides)

@@ -10,7 +10,7 @@ from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Awaited
 from nvshared.scheduler.settings import AntiThrash
-from nvshared.settings.state import FILE_NAME, Override, Overrides, StateFile
+from nvshared.settings.state import FILE_NAME, StateFile
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
@@ -111,7 +111,7 @@ def test_set_tq_changes_one_gpu_or_all_and_is_saved(manager: Manager, tmp_path: 
     assert quanta(manager) == [30, 30, 30]
     manager.set_tq(5 * SECOND, manager.gpus[1]).result()
     assert quanta(manager) == [30, 30, 5]
-    assert StateFile(tmp_path).load() == Overrides(by_gpu={OTHER.uuid: Override(tq=5_000_000)})
+    assert StateFile(tmp_path).load() == {"": {}, OTHER.uuid: {"tq": 5_000_000}}
     manager.set_anti_thrash("on", manager.gpus[1])
     manager.set_tq(7 * SECOND)
     assert quanta(manager) == [7, 7, 7]
@@ -121,7 +121,7 @@ def test_set_tq_changes_one_gpu_or_all_and_is_saved(manager: Manager, tmp_path: 
     assert {gpu.settings.anti_thrash for gpu in manager.gpus} == {AntiThrash.OFF}
     manager.reset_settings().result()
     assert quanta(manager) == [30, 30, 30]
-    assert StateFile(tmp_path).load() == Overrides()
+    assert StateFile(tmp_path).load() == {"": {}}
     assert len(heard) == 5
 
 
@@ -129,12 +129,12 @@ def test_set_tq_to_auto_changes_one_gpu_or_all_and_is_saved(
     manager: Manager, tmp_path: Path
 ) -> None:
     manager.set_tq(None, manager.gpus[1]).result()
-    assert StateFile(tmp_path).load() == Overrides(by_gpu={OTHER.uuid: Override(tq="auto")})
+    assert StateFile(tmp_path).load() == {"": {}, OTHER.uuid: {"tq": None}}
     assert auto(manager) == [False, False, True]
     assert [gpu.tq for gpu in manager.gpus] == [30_000_000, 1_200_000]
     assert quanta(manager) == [30, 30, 2]
     manager.set_tq(None).result()
-    assert StateFile(tmp_path).load() == Overrides(Override(tq="auto"), {OTHER.uuid: Override()})
+    assert StateFile(tmp_path).load() == {"": {"tq": None}, OTHER.uuid: {}}
     assert auto(manager) == [True, True, True]
     assert quanta(manager) == [30, 2, 2]
     manager.set_tq(5 * SECOND, manager.gpus[0])
@@ -199,12 +199,11 @@ def test_saved_overrides_apply_from_the_start(
     script(monkeypatch)
     time = Time()
     store = StateFile(tmp_path)
-    store.save(Overrides(
-        Override(tq=4_000_000), {OTHER.uuid: Override(anti_thrash=AntiThrash.ON)})).result()
+    store.save({"": {"tq": 4_000_000}, OTHER.uuid: {"anti_thrash": AntiThrash.ON}}).result()
     manager = Manager(lambda: DEFAULTS, time.clock, time.timer, store)
     gpu: GPU = manager.add(OTHER, Sample(), gather=True)
     assert (gpu.tq, gpu.settings.anti_thrash) == (4 * SECOND, AntiThrash.ON)
-    store.save(Overrides(Override(tq="auto"))).result()
+    store.save({"": {"tq": None}}).result()
     manager = Manager(lambda: DEFAULTS, time.clock, time.timer, store)
     assert manager.add(FACTS, Sample(), gather=True).settings.tq is None
 

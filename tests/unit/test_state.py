@@ -10,15 +10,12 @@ import pytest
 
 from nvshared.errors import NotKept
 from nvshared.scheduler.settings import AntiThrash
-from nvshared.settings.state import FILE_NAME, Override, Overrides, StateFile
+from nvshared.settings.state import FILE_NAME, Overrides, StateFile
 
-CHANGED = Overrides(
-    Override(tq=5_000_000),
-    {
-        "GPU-1": Override(anti_thrash=AntiThrash.OFF), "GPU-2": Override(7_000_000),
-        "GPU-3": Override("auto"), "GPU-4": Override(1_500_000),
-    },
-)
+CHANGED: Overrides = {
+    "": {"tq": 5_000_000}, "GPU-1": {"anti_thrash": AntiThrash.OFF}, "GPU-2": {"tq": 7_000_000},
+    "GPU-3": {"tq": None}, "GPU-4": {"tq": 1_500_000},
+}
 
 
 def test_saved_state_is_loaded_unchanged(tmp_path: Path) -> None:
@@ -29,7 +26,7 @@ def test_saved_state_is_loaded_unchanged(tmp_path: Path) -> None:
 
 
 def test_state_without_a_file_is_empty(tmp_path: Path) -> None:
-    assert StateFile(tmp_path).load() == Overrides()
+    assert StateFile(tmp_path).load() == {}
 
 
 @pytest.mark.parametrize("text", [
@@ -49,7 +46,7 @@ def test_broken_state_file_counts_as_empty_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     (tmp_path / FILE_NAME).write_text(text)
-    assert StateFile(tmp_path).load() == Overrides()
+    assert StateFile(tmp_path).load() == {}
     assert f"{tmp_path / FILE_NAME} is not used" in caplog.text
 
 
@@ -64,7 +61,7 @@ def test_state_save_on_a_full_disk_keeps_the_old_file_and_logs(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(NotKept) as caught:
-        state.save(Overrides()).result()
+        state.save({}).result()
     assert str(caught.value) == (
         "what was changed holds, but will be forgotten at the next start: "
         f"{state.path} cannot be written: No space left on device; "
@@ -86,7 +83,7 @@ def test_state_save_while_the_disk_hangs_returns_and_writes_in_order_later(
         fsync(descriptor)
 
     monkeypatch.setattr("os.fsync", slow)
-    first, last = state.save(Overrides()), state.save(CHANGED)
+    first, last = state.save({}), state.save(CHANGED)
     syncs.wait()
     assert not first.done()
     assert not last.done()
