@@ -33,9 +33,8 @@ from nvshared.machine.nvml import NVML, Facts, Sample
 from nvshared.report import journal, log, systemd
 from nvshared.report.trace import Trace
 from nvshared.settings import arguments
-from nvshared.settings.config import DEFAULT_FILE, Config, waiting
+from nvshared.settings.config import DEFAULT_FILE, Config, load, waiting
 from nvshared.settings.defaults import Defaults, check_disk, derive
-from nvshared.settings.files import load
 from nvshared.settings.state import StateFile, TenantsFile
 from nvshared.settings.watch import Watch
 from nvshared.sharing.control_groups import ControlGroups

@@ -32,8 +32,7 @@ from nvshared.names import DEFAULT_SOCKET, KUBELET_STATE, SOCKET_VARIABLE, TRIAL
 from nvshared.preload import switch, trial
 from nvshared.preload.tree import Tree
 from nvshared.quantity import rounded, sized
-from nvshared.settings import files
-from nvshared.settings.config import Config
+from nvshared.settings.config import Config, load
 from nvshared.units import GIB
 
 
@@ -457,7 +456,7 @@ def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
 def neighbour_mode() -> str:
     """The setting `neighbour`; off if `tiers` excludes it; the default if the file is invalid."""
     try:
-        config = files.load(None, os.environ, {})
+        config = load(None, os.environ, {})
     except NvshareError:
         config = Config()
     return config.neighbour if "neighbour" in config.tiers else "off"
@@ -467,7 +466,7 @@ def _budget(cards: int) -> Finding:
     """The finding about the swap budget. `cards`: bytes of all cards together."""
     topic = "swap budget"
     try:
-        settings = files.load(None, os.environ, {})
+        settings = load(None, os.environ, {})
     except NvshareError as error:
         return fault(
             "configuration", error.message.replace("\n", "; "),

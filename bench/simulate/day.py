@@ -14,7 +14,7 @@ from bench.simulate.kinds import HOUR, KINDS, MINUTE
 from nvshared.machine.capacity import Capacity
 from nvshared.machine.nvml import Facts
 from nvshared.scheduler.settings import Settings
-from nvshared.settings import files
+from nvshared.settings.config import load
 from nvshared.settings.defaults import derive
 from nvshared.settings.rules import Rule
 from nvshared.sharing.tenancy import Tenancy
@@ -72,7 +72,7 @@ class Outcome:
 def settings(wanted: Wanted) -> tuple[Settings, tuple[Rule, ...]]:
     """As the daemon would have them. Raises ConfigError, InvalidArgs."""
     given = {} if wanted.tq is None else {"tq": wanted.tq}
-    read = files.load(wanted.policy or Path(os.devnull), {}, given)
+    read = load(wanted.policy or Path(os.devnull), {}, given)
     card = Facts(0, "GPU-simulated", "simulated", "", wanted.memory)
     defaults = derive(replace(read, swap_budget=None), [card], 0)   # this host's is not meant
     room = Capacity(card.memory_total, defaults.card(card).allowances)

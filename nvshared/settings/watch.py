@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nvshared.errors import ConfigError
-from nvshared.settings.files import drop_ins
+from nvshared.settings.config import drop_ins
 
 logger = logging.getLogger(__name__)
 

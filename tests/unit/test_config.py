@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from nvshared import daemon, quantity
 from nvshared.errors import ConfigError, ExitCode, InvalidArgs
 from nvshared.quantity import Amount
-from nvshared.settings import arguments, config, files
-from nvshared.settings.config import Config
-from nvshared.settings.files import load
+from nvshared.settings import arguments, config
+from nvshared.settings.config import Config, load
 from nvshared.units import GIB
 
 
@@ -34,7 +33,7 @@ def drop_in(file: Path, name: str, text: str) -> Path:
 def test_config_without_files_is_the_defaults(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(files, "DEFAULT_FILE", tmp_path / "none.conf")
+    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "none.conf")
     assert load(None, {}, {}) == Config()
 
 
@@ -144,7 +143,7 @@ def test_config_path_that_cannot_be_examined_is_an_error(
     drop_ins.symlink_to(drop_ins)
     with pytest.raises(ConfigError, match=r"a\.conf\.d cannot be read: Too many levels"):
         load(path, {}, {})
-    monkeypatch.setattr(files, "DEFAULT_FILE", tmp_path / ("x" * 300))
+    monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / ("x" * 300))
     with pytest.raises(ConfigError, match=r"x cannot be read: File name too long"):
         load(None, {}, {})
 

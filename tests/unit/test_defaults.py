@@ -10,9 +10,8 @@ from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.quantity import Amount
 from nvshared.scheduler.settings import Accounting, AntiThrash
-from nvshared.settings.config import Config
+from nvshared.settings.config import Config, load
 from nvshared.settings.defaults import derive
-from nvshared.settings.files import load
 from nvshared.units import GIB, MIB
 from tests.unit.scripted import FACTS, OTHER
 

@@ -11,7 +11,7 @@ import pytest
 
 from nvshared.machine import disk, host
 from nvshared.machine.nvml import Sample
-from nvshared.settings.files import load
+from nvshared.settings.config import load
 from nvshared.sharing.disk import AGAIN, APART, Disk, File
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND

@@ -217,7 +217,7 @@ def test_doctor_grades_the_host_budget_against_host_memory(
     grade: Grade, words: str,
 ) -> None:
     (tmp_path / "nvshared.conf").write_text(settings)
-    monkeypatch.setattr("nvshared.settings.files.DEFAULT_FILE", tmp_path / "nvshared.conf")
+    monkeypatch.setattr("nvshared.settings.config.DEFAULT_FILE", tmp_path / "nvshared.conf")
     monkeypatch.setattr(host, "total", lambda: 100 * GIB)
     monkeypatch.setattr(host, "free", lambda: 50 * GIB)
     facts = dataclasses.replace(FACTS, memory_total=cards_total)

@@ -9,8 +9,7 @@ from nvshared.daemon import main
 from nvshared.errors import ConfigError, ExitCode
 from nvshared.machine import host
 from nvshared.machine import tenant as kernel
-from nvshared.settings.config import Config
-from nvshared.settings.files import load
+from nvshared.settings.config import Config, load
 from nvshared.settings.rules import TERMS, Rule, holding, tenant
 from nvshared.units import GIB
 
