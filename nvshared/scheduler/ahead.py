@@ -52,7 +52,6 @@ is never delayed: while a client drains or a holder lacks memory, no move waits.
 
 from collections.abc import Iterable
 
-from nvshared.scheduler import quantum
 from nvshared.scheduler.actions import Preallocate, Writeback, Yield
 from nvshared.scheduler.card import BURST, Card
 from nvshared.scheduler.client import Direction, Goal, Phase, ScheduledClient
@@ -188,14 +187,14 @@ def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
 def _is_early(card: Card, head: ScheduledClient, tq: int) -> bool:
     """Whether bytes can be loaded for the head, and a wait leaves enough of the turn for that."""
     room = card.beside(card.holders) - head.memory.resident
-    ahead = min(quantum.missing_bytes(head), room)
+    ahead = min(head.missing_bytes, room)
     if ahead <= 0:
         return False
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True                     # no turn has a planned end
     started = min(
         (c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=card.now)
-    return not card.due(started + tq - quantum.load_time(card, head, ahead))
+    return not card.due(started + tq - card.load_time(head, ahead))
 
 
 def _load_ahead(

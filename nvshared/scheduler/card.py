@@ -464,6 +464,11 @@ class Card:
         """Whether these clients can all be fully resident at once."""
         return self.beside(group) >= 0
 
+    def load_time(self, client: ScheduledClient, size: int) -> int:
+        """Microseconds to load `size` bytes of a client, and to make room for them."""
+        pace = client.pace if client.pace.number else self.pace
+        return round(pace.value * size)
+
     def count(self, client: ScheduledClient, **more: int) -> None:
         """Adds to the totals of a client and of the card."""
         for totals in (self.counters, client.history):

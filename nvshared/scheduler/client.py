@@ -44,7 +44,7 @@ class Average:
         return Average(self.value + (measured - self.value) / number, self.least, number)
 
 
-PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # of hand-overs, us per byte; see quantum.py
+PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # of hand-overs, us per byte; see turns.py
 PAUSE = Average(0, SECOND)              # us between a client's uses of the card; see ahead.py
 
 
@@ -269,7 +269,7 @@ class ScheduledClient(Counting):
     moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when a LOAD last loaded any bytes
     cut: bool = False                   # a LOAD ended early, and left room empty
-    pace: Average = PACE                # of its hand-overs, see quantum.py
+    pace: Average = PACE                # of its hand-overs, see turns.py
     cost: int | None = None             # us, of the last hand-over; None: it did not wait for room
 
     failures: Failures = field(default_factory=Failures)
@@ -287,7 +287,7 @@ class ScheduledClient(Counting):
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
     stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged ones
     pauses: Pauses = Pauses()
-    halvings: int = 0                   # of its idle window, see quantum.py
+    halvings: int = 0                   # of its idle window, see turns.py
     idle_end_window: int | None = None  # the unhalved window, if idleness ended its last turn
 
     promise: Promise = field(init=False)
@@ -305,6 +305,11 @@ class ScheduledClient(Counting):
     def need(self) -> int:
         """Bytes that must be resident before the gate opens."""
         return self.memory.need
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes to be loaded, or made room for, before the client is whole."""
+        return max(0, self.need - self.memory.filled)
 
     @property
     def lacks_room(self) -> int:

@@ -19,7 +19,7 @@ beside the holders, but its turn ends with the first of theirs, so the head lose
 that could not run even alone holds up no other.
 
 **Turns end** only for a blocked head: those of holders that report idleness, and those whose
-quantum (quantum.py), counted from RUN, is over. Holders are stopped when that is enough for the
+quantum, counted from RUN, is over. Holders are stopped when that is enough for the
 head to fit, and no more of them than needed. So the head waits at most one quantum and a
 hand-over, or several quanta where by its weight the holder would be the next again. A drain that
 does not end opens the gate again, and is asked for ever more rarely. Background clients wait

@@ -81,7 +81,7 @@ class Settings:
     capacity: int                       # bytes of the card that clients may fill
     total: int                          # size of the card that is reported to programs
     host_budget: int                    # host memory for swapped blocks, where no budget is shared
-    tq: int | None = 30 * SECOND        # the quantum; None: auto, see quantum.py
+    tq: int | None = 30 * SECOND        # the quantum; None: auto, see turns.py
     longest_tq: int = 30 * SECOND       # the longest automatic quantum
     anti_thrash: AntiThrash = AntiThrash.AUTO
     draining: bool = False              # the daemon will end: clients that fit run, no turn ends

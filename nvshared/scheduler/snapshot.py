@@ -16,7 +16,7 @@ from functools import cache, cached_property, partial
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from nvshared.scheduler import quantum, queue
+from nvshared.scheduler import queue, turns
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
@@ -104,7 +104,7 @@ def take(card: Card) -> Snapshot:
         clients=_Views(card),
         counters=replace(card.counters),
         forecast=partial(_forecast, card),
-        tq=quantum.in_force(card),
+        tq=turns.tq_in_force(card),
     )
 
 
@@ -167,7 +167,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
     ends: list[tuple[int, int, int]] = []       # of turns: when, client, bytes
     for client in card.holders:
         if client.phase is Phase.LOADING:
-            come = quantum.load_time(card, client, quantum.missing_bytes(client))
+            come = card.load_time(client, client.missing_bytes)
             found[client.id] = Wait(len(found) + 1, come)
         elif client.is_permanent or client.unresponsive:
             continue                    # no other client waits for its turn to end
@@ -182,7 +182,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
         while ends and (one_at_a_time or taken + client.takes > alone):
             end, _, freed = heappop(ends)
             now, taken = max(now, end), taken - freed
-        cost = quantum.load_time(card, client, quantum.missing_bytes(client))
+        cost = card.load_time(client, client.missing_bytes)
         found[client.id] = Wait(position, now + cost)
         heappush(ends, (now + cost + _usual(card, client), client.id, client.takes))
         taken += client.takes
@@ -197,16 +197,16 @@ def _usual(card: Card, client: ScheduledClient) -> int:
     now = turn is not None and turn.started is not None
     before = client.history.turns - now
     held = client.time_held(card.now) - (_lasted(card, client) if now else 0)
-    most = quantum.in_force(card)
+    most = turns.tq_in_force(card)
     return min(held // before, most) if before > 0 else most
 
 
 def _left(card: Card, client: ScheduledClient) -> int:
     """Microseconds left of a turn: of its usual length, or of a quantum if it has lasted longer."""
     if client.phase is Phase.LOADING:
-        return quantum.load_time(card, client, quantum.missing_bytes(client)) + _usual(card, client)
+        return card.load_time(client, client.missing_bytes) + _usual(card, client)
     lasted, usual = _lasted(card, client), _usual(card, client)
-    return max(0, (usual if lasted < usual else quantum.in_force(card)) - lasted)
+    return max(0, (usual if lasted < usual else turns.tq_in_force(card)) - lasted)
 
 
 def _lasted(card: Card, client: ScheduledClient) -> int:

@@ -17,7 +17,7 @@ program from a slow one, such as a program with a kernel that takes a minute.
 finish sooner one at a time. Run together, they reach 93 % of the throughput that they have one
 after the other (H200, 20 s), because the card switches between them every few milliseconds and each
 finds its caches overwritten. No memory is moved, so a turn costs only a drain and a RUN, which is
-little against half a second (quantum.py: BUSY).
+little against half a second (BUSY_TQ).
 
 They begin as follows. A client with gaps, such as a service or a notebook, leaves the card to the
 others in its gaps. With turns it would have to wait for them. So no such client is ever put into
@@ -53,20 +53,89 @@ While a background client holds the card, each other client publishes that holds
 could launch without waiting for memory. At other times no client publishes, so launches have no
 extra cost. A client that has to wait for memory need not publish: the scheduler ends turns for it.
 A background client watches at most WATCHED_MOST clients, holders first.
+
+**The length of a turn** while others wait, and the idle time after which a holder reports IDLE,
+follow from the cost of a hand-over. An automatic quantum is as short as possible while
+hand-overs take at most a twentieth of the time.
+
+**The cost of a hand-over** is the time in which no client uses the room that changes hands: from
+the end of the old holder's drain until the gate opens for the client that waited for its room. The
+drain is not part of the cost, because work in flight is work. Memory that was loaded ahead, while
+others ran, cost nothing. So the next hand-over will cost
+
+    latency + pace * (bytes that the next client lacks when it is chosen)
+
+*Latency* passes even if no memory has to move: orders and replies take time. It is measured at each
+STOP: the time until STOPPED arrives, less the time that the drain took by the hook's report.
+
+*Pace* is microseconds per byte, from being chosen to being whole. It is learned from whole
+hand-overs and not from the times that hooks report for each move: moves in both directions overlap
+and wait for each other's room, zero and unchanged blocks are not copied, and a slow host delays
+everything. Each client has its own pace, because the content of its memory matters most: of
+100 GiB that a framework has reserved and not used, nothing is copied. A client without a
+measurement gets the recent average of the card. Hand-overs of a few blocks teach nothing about the
+pace.
+
+**The automatic quantum** is 19 times the cost of a hand-over. Each client of a round has one turn
+and is loaded once, so the mean over the clients counts, and all have the same quantum. If the
+length of each turn followed from the cost of its own successor, clients with cheap successors would
+get less of the card.
+
+The mean is over the clients that hold the card or wait for it. Each counts with the bytes that it
+lacked when it was last chosen. Clients that were loaded beside a holder, without waiting for room,
+do not count, because no time was lost. Only the next client counts with the bytes that it lacks
+now. These shrink while it is loaded ahead, so the quantum shrinks during a turn, and the turn ends
+when it has lasted long enough for the bytes that are still to be moved. Where every client can be
+loaded ahead, turns become as long as that loading takes, and hand-overs cost next to nothing. Where
+all memory is on the card already, turns are as short as LEAST_TQ: a person at a notebook does not
+notice a tenth of a second, kernels of some milliseconds drain in a small part of it, and latencies
+and cold caches cost well below the twentieth. The administrator sets the longest quantum, for cards
+where a hand-over takes seconds.
+
+The quantum that people are shown follows from past hand-overs. It is updated only when it changes
+by an eighth.
+
+**Idleness.** If an idle holder continues soon, stopping it was wrong. If it stays idle for long,
+waiting for it was wrong. Waiting exactly as long as a hand-over costs loses at most twice the
+loss of the best decision (the ski-rental rule). So a hook reports idleness after the time that
+loading the next client would take now. That window is at least IDLE_LEAST: hooks poll
+every 5 ms, and a program's host work between two launches must not cost it a turn. It is at most
+IDLE_MOST: pauses of programs are either short or very long, and a wrong estimate must not leave the
+card unused for longer than a person takes to notice.
+
+If a program's turn ends by idleness and the program then stays idle for IDLE_MOST, stopping it
+earlier would have been right. So its window is halved after each such turn, down to IDLE_LEAST. If
+the program wants the card again within a whole window, it was stopped too early, and gets the whole
+window again. The windows adapt even if no client waits: while a client has swapped memory all
+clients are watched for idleness, with a window of IDLE_WATCHED, halved in the same way. A window is
+sent again when it has halved or doubled.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
-from nvshared.scheduler import ahead, gang, quantum, queue
+from nvshared.scheduler import ahead, gang, queue
 from nvshared.scheduler.actions import Publish, Run, Stuck, TurnEnd, TurnStarted, Watch
 from nvshared.scheduler.card import Card, crowd
 from nvshared.scheduler.client import Direction, Phase, ScheduledClient, Turn
 from nvshared.scheduler.events import Busy, Copies, Ganged, Standing, Stopped, WentIdle
-from nvshared.scheduler.settings import AntiThrash, Priority
+from nvshared.scheduler.settings import BLOCK, AntiThrash, Priority
 from nvshared.units import MILLISECOND, SECOND
 
+HANDOVER_FACTOR = 19                    # automatic quantum in hand-over costs: these are 1/20 then
+LEAST_TQ = 100 * MILLISECOND
+BUSY_TQ = 500 * MILLISECOND             # of busy turns, in which no memory moves
+SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
+IDLE_LEAST = 10 * MILLISECOND
+IDLE_MOST = 500 * MILLISECOND
+MOST_HALVINGS = 6                       # these bring IDLE_MOST down to IDLE_LEAST
+IDLE_WATCHED = IDLE_MOST // 4           # if no client waits: the gate would open again at once
+IDLE_USUAL = 50 * MILLISECOND           # if no hand-over depends on it; the hook's own default
+RESEND_FACTOR = 2                       # a window is sent again after a change by this factor
+MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
+SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
+LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; measurements are clamped to this range
 # The time to the next STOP doubles with each drain that does not end, up to patience << DOUBLINGS.
 DOUBLINGS = 6
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
@@ -86,7 +155,7 @@ WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
 PROOF = SECOND                          # counted from the latest holder's BUSY
 RETURNS_WITHIN = 20 * MILLISECOND       # until a thread that waited for the drained work launches
-BUSY_DRAIN_MOST = quantum.BUSY // 2     # longest drain of a member
+BUSY_DRAIN_MOST = BUSY_TQ // 2          # longest drain of a member
 REPORT_MOST = 64                        # with more running clients, hooks report no BUSY
 OTHERS_IDLE = 2 * SECOND                # idleness after which holders that are not busy are stopped
 EXCLUDED_LEAST = 2 * SECOND             # a member with a gap is excluded for so long,
@@ -112,7 +181,7 @@ def want(card: Card, client: ScheduledClient) -> None:
     if client.phase is Phase.IDLE:
         if client.history.turns:        # it had used the card before
             client.pauses = client.pauses.after(card.now - client.since)
-        quantum.adapt_idle_window(client, card.now)
+        _adapt_idle_window(client, card.now)
         queue.arrive(card, client)
 
 
@@ -147,7 +216,7 @@ def stopped(card: Card, client: ScheduledClient, answer: Stopped) -> None:
     client.invited = False
     if turn.ending is not None and turn.parked is None:
         latency = card.now - turn.stop_sent - answer.microseconds   # without the drain
-        latency = min(max(latency, quantum.LEAST_LATENCY), quantum.MOST_LATENCY)
+        latency = min(max(latency, LEAST_LATENCY), MOST_LATENCY)
         card.latency = card.latency.after(latency)
     client.failures.drains = 0
     client.failures.spare_host_unusable = False
@@ -156,7 +225,7 @@ def stopped(card: Card, client: ScheduledClient, answer: Stopped) -> None:
     client.idle_end_window = None
     run = card.common_run
     if turn.ending is TurnEnd.IDLE and turn.last_run is not None and run is not None:
-        client.idle_end_window = run.idle_window if run.pace else quantum.IDLE_WATCHED
+        client.idle_end_window = run.idle_window if run.pace else IDLE_WATCHED
     if answer.used is not None:
         held = card.now - turn.started
         for node in client.nodes:
@@ -165,7 +234,7 @@ def stopped(card: Card, client: ScheduledClient, answer: Stopped) -> None:
     if turn.ending is TurnEnd.PREEMPTED:
         queue.give_precedence(card, client)
     if answer.wants:
-        quantum.adapt_idle_window(client, card.now)
+        _adapt_idle_window(client, card.now)
         queue.join(card, client)
 
 
@@ -309,7 +378,7 @@ def _choose(card: Card, client: ScheduledClient, beside: frozenset[int] = frozen
     waited = client.id == card.head
     client.turn = Turn(
         next(card.serials), chosen=card.now, beside=beside,
-        bytes_missing=quantum.missing_bytes(client) if waited else None,
+        bytes_missing=client.missing_bytes if waited else None,
         swapped=client.swapped,
     )
     client.enter(Phase.LOADING, card.now)
@@ -385,7 +454,7 @@ def _admit(card: Card) -> Admission:
     draining = sum(c.takes for c in card.groups[Phase.DRAINING] if c.unresponsive)
     beside = alone - (card.groups.sums.holders_take - draining)
     least = min([c.takes for c in card.groups["queued"]], default=0)
-    tq = quantum.now(card, None)
+    tq = _tq_now(card, None)
     tight = card.tight
     blocked = None
     overtaken: list[ScheduledClient] = []
@@ -411,7 +480,7 @@ def _admit(card: Card) -> Admission:
             continue
         if blocked is None and not fits:
             blocked, overtaken = client, card.holders
-            tq = quantum.now(card, blocked)
+            tq = _tq_now(card, blocked)
             # No other client fits or may overtake, so the rest of the queue need not be checked.
             full = beside < least or one_at_a_time
             if full or not _may_overtake(card, blocked, overtaken, tq):
@@ -476,7 +545,7 @@ def _ended(
         yields = holder.priority is Priority.BACKGROUND < rank
         over = not turn.beside <= lasting
         if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
-            most = min(tq, quantum.LEAST) if yields else tq
+            most = min(tq, LEAST_TQ) if yields else tq
             again = head is not None and queue.stays_first(card, holder, head)
             if not over and again and card.due(turn.counted + most):
                 turn.renewed = card.now
@@ -541,7 +610,7 @@ def _start(card: Card) -> bool:
         if not client.whole or client.standing not in MAY_START:
             continue
         turn.started = card.now
-        learnt = quantum.measure(card, client) or learnt
+        learnt = _measure_handover(card, client) or learnt
         client.failures.load.length = 0
         if client.written_back:         # the program makes the copies stale
             client.writeback_after = min(2 * client.writeback_after, WRITEBACK_AFTER_MOST)
@@ -578,12 +647,12 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
     moves = card.contended and not card.busy_members    # whether memory moves between turns
     hinders = _awaits_idle(card)
     if not endless:
-        quantum.update_shown(card, blocked)
+        _update_shown_tq(card, blocked)
     common = Run(
         0, pace=card.contended or bool(card.busy_members),
         report_idle=moves or watched or hinders,
         report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
-        idle_window=quantum.idle_window(card, blocked), report_busy=_busy_reports_matter(card))
+        idle_window=_idle_window(card, blocked), report_busy=_busy_reports_matter(card))
     changed = card.groups.news("turns")
     if not endless or card.common_run != common or card.watched != watched:
         changed = running
@@ -595,10 +664,10 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         if not endless:
             # The turn of a gate that opened just now ends at this time.
             card.due(turn.counted + tq)
-        window = quantum.patience(client, quantum.IDLE_WATCHED) if watched else 0
+        window = _idle_window_of(client, IDLE_WATCHED) if watched else 0
         if moves or client.rationed:
             window = common.idle_window
-            window = quantum.patience(client, window) if card.contended else window
+            window = _idle_window_of(client, window) if card.contended else window
         elif hinders and turn.busy is None and not window:
             window = OTHERS_IDLE
         run = replace(
@@ -738,3 +807,93 @@ def pace_background(card: Card) -> None:
             card.send(Publish(id, False))
     card.publishing = publishing
     card.watching = watching
+
+
+def _measure_handover(card: Card, client: ScheduledClient) -> bool:
+    """Measures the hand-over to a client whose gate opens now.
+
+    True: client.cost has changed, so the automatic quantum may have changed.
+    """
+    turn = client.its_turn
+    if turn.bytes_missing is None:
+        known, client.cost = client.cost is not None, None
+        return known
+    took = card.now - turn.chosen
+    if turn.bytes_missing >= MEASURABLE:
+        pace = min(took / turn.bytes_missing, 1 / SLOWEST_PACE)
+        client.pace, card.pace = client.pace.after(pace), card.pace.after(pace)
+    client.cost = card.load_time(client, turn.bytes_missing)
+    card.count(client, handovers=1, handover=took)
+    return True
+
+
+def _tq_now(card: Card, head: ScheduledClient | None) -> int:
+    """The quantum now, in microseconds, while `head` is blocked."""
+    if (tq := _fixed_tq(card)) is not None:
+        return tq
+    total, known = card.groups.sums.cost, card.groups.size("measured")
+    if head is not None:
+        if head.cost is not None:
+            total, known = total - head.cost, known - 1
+        total, known = total + card.load_time(head, head.missing_bytes), known + 1
+    return _auto_tq(card, total, known)
+
+
+def _update_shown_tq(card: Card, head: ScheduledClient | None) -> None:
+    """Updates the automatic quantum that is shown: by past hand-overs, not by current moves."""
+    if _fixed_tq(card) is not None:
+        return
+    fresh = _tq_now(card, head)
+    if head is None or head.cost is not None:
+        fresh = _auto_tq(card, card.groups.sums.cost, card.groups.size("measured"))
+    if SHOWN_CHANGE * abs(fresh - card.shown_tq) > card.shown_tq:
+        card.shown_tq = fresh
+
+
+def tq_in_force(card: Card) -> int:
+    """The quantum in force; where it is auto and no client waits, the last one."""
+    tq = _fixed_tq(card)
+    return min(card.shown_tq, card.settings.longest_tq) if tq is None else tq
+
+
+def _idle_window(card: Card, head: ScheduledClient | None) -> int:
+    """Microseconds of idleness after which a holder sends IDLE, before halvings. This is the window
+    of the last RUN, unless the present cost gives a window RESEND_FACTOR times as long or short.
+    """
+    if not card.contended:
+        return IDLE_USUAL
+    costs = 0
+    if head is not None:
+        costs = round(card.latency.value) + card.load_time(head, head.missing_bytes)
+    window = min(max(costs, IDLE_LEAST), IDLE_MOST)
+    before = 0 if card.common_run is None else card.common_run.idle_window
+    return before if before < RESEND_FACTOR * window and window < RESEND_FACTOR * before else window
+
+
+def _idle_window_of(client: ScheduledClient, window: int) -> int:
+    """The client's idle window: the common window, halved `halvings` times."""
+    return max(min(window, IDLE_LEAST), window >> client.halvings)
+
+
+def _adapt_idle_window(client: ScheduledClient, now: int) -> None:
+    """Adapts the idle window of a client that wants the card again."""
+    if client.idle_end_window is not None:
+        if now - client.since >= IDLE_MOST:
+            client.halvings = min(client.halvings + 1, MOST_HALVINGS)
+        elif now - client.since < client.idle_end_window:
+            client.halvings = 0
+    client.idle_end_window = None
+
+
+def _fixed_tq(card: Card) -> int | None:
+    """The quantum if it is set or busy turns fix it; None: it follows from hand-over costs."""
+    tq = card.settings.tq
+    if card.busy_members:
+        return BUSY_TQ if tq is None else min(tq, BUSY_TQ)
+    return tq
+
+
+def _auto_tq(card: Card, total: int, known: int) -> int:
+    """The quantum in us that follows from the sum of the costs of `known` hand-overs."""
+    mean = card.latency.value + (total / known if known else 0)
+    return min(max(LEAST_TQ, round(HANDOVER_FACTOR * mean)), card.settings.longest_tq)

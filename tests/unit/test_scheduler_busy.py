@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvshared.scheduler import quantum, turns
+from nvshared.scheduler import turns
 from nvshared.scheduler.actions import Action, Evict, Load, Run, Stop
 from nvshared.scheduler.events import (
     Busy,
@@ -81,7 +81,7 @@ def test_busy_turns_of_two_clients_move_no_memory() -> None:
     pair = Pair()
     holder = pair.one_runs()
     for _ in range(6):
-        pair.now += quantum.BUSY
+        pair.now += turns.BUSY_TQ
         actions = pair.tick()
         assert actions == [Stop(holder)]
         pair.now += 30 * MILLISECOND
@@ -131,7 +131,7 @@ def test_busy_turns_resume_after_a_delay_that_doubles_with_each_reported_gap() -
     holder = pair.one_runs()
     for rest in (2, 4, 8, 16, 32, 64, 64):
         while holder != ONE:
-            pair.now += quantum.BUSY
+            pair.now += turns.BUSY_TQ
             holder = pair.answer(pair.tick())
         pair.busy(ONE, gaps=True)
         ended = pair.now
@@ -145,7 +145,7 @@ def test_busy_turns_resume_after_a_delay_that_doubles_with_each_reported_gap() -
         holder = pair.answer(actions)
     pair.now += turns.EXCLUDED_RESET
     while (holder := pair.answer(pair.tick())) != ONE:
-        pair.now += quantum.BUSY
+        pair.now += turns.BUSY_TQ
     pair.busy(ONE, gaps=True)
     for client in (ONE, TWO):
         pair.busy(client)
@@ -167,7 +167,7 @@ def test_busy_report_after_a_turn_is_ignored() -> None:
     holder = pair.one_runs()
     other = ONE + TWO - holder
     assert pair.busy(other, gaps=True) == []
-    pair.now += quantum.BUSY
+    pair.now += turns.BUSY_TQ
     assert pair.tick() == [Stop(holder)]
     assert pair.busy(holder, gaps=True) == []
     assert pair.takes_turns()
@@ -176,7 +176,7 @@ def test_busy_report_after_a_turn_is_ignored() -> None:
 def test_busy_turns_end_when_a_member_stays_idle() -> None:
     pair = Pair()
     holder = pair.one_runs()
-    pair.now += quantum.BUSY
+    pair.now += turns.BUSY_TQ
     pair.tick()
     pair.stopped(holder, wants=False)
     assert pair.takes_turns()
@@ -184,7 +184,7 @@ def test_busy_turns_end_when_a_member_stays_idle() -> None:
     pair.want(holder)                       # it was only waiting for its work
     assert pair.takes_turns()
     holder = ONE + TWO - holder
-    pair.now += quantum.BUSY
+    pair.now += turns.BUSY_TQ
     pair.tick()
     pair.stopped(holder, wants=False)
     pair.now += turns.RETURNS_WITHIN
@@ -197,7 +197,7 @@ def test_busy_turns_end_when_a_member_stays_idle() -> None:
 def test_busy_turns_end_when_a_member_drains_for_long() -> None:
     pair = Pair()
     holder = pair.one_runs()
-    pair.now += quantum.BUSY
+    pair.now += turns.BUSY_TQ
     assert pair.tick() == [Stop(holder)]
     pair.now += turns.BUSY_DRAIN_MOST - 1
     assert pair.tick() == []
@@ -259,7 +259,7 @@ def test_idle_holder_is_not_stopped_for_busy_turns_while_another_client_is_not_b
 def test_busy_turns_end_when_a_drain_does_not_end() -> None:
     pair = Pair()
     holder = pair.one_runs()
-    pair.now += quantum.BUSY
+    pair.now += turns.BUSY_TQ
     pair.tick()
     pair.reopened(holder)
     assert len(pair.running) == 2

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from nvshared.scheduler import quantum
+from nvshared.scheduler import turns
 from nvshared.scheduler.actions import Action, Run, TurnEnd
 from nvshared.scheduler.events import SettingsChanged, TermsChanged, Tick
 from nvshared.scheduler.settings import AntiThrash, Settings, Terms
@@ -108,10 +108,10 @@ def test_quantum_auto_is_shortest_when_all_are_resident() -> None:
     world = Watched(SETTINGS, [20, 20, 20, 20])
     world.learn()
     seen = watch(world, 20)
-    assert min(seen.quanta) >= quantum.LEAST
+    assert min(seen.quanta) >= turns.LEAST_TQ
     # Work in flight at the end is drained, and the orders take a moment.
-    assert max(seen.quanta) <= quantum.LEAST + KERNEL + 2 * MILLISECOND
-    assert world.scheduler.snapshot().tq == quantum.LEAST
+    assert max(seen.quanta) <= turns.LEAST_TQ + KERNEL + 2 * MILLISECOND
+    assert world.scheduler.snapshot().tq == turns.LEAST_TQ
 
 
 def test_quantum_auto_is_at_most_longest_tq() -> None:
@@ -210,9 +210,9 @@ def windows(actions: list[Action], client: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("size", "expected"), [
-    (100, quantum.IDLE_MOST),
+    (100, turns.IDLE_MOST),
     (10, 10 * GIB // 25_000 + 1000),    # at the speed that is thought usual, and the latency
-    (0, quantum.IDLE_LEAST),
+    (0, turns.IDLE_LEAST),
 ])
 def test_idle_window_is_about_the_cost_of_the_hand_over(size: int, expected: int) -> None:
     talk = Talk(mode=AntiThrash.ON)
@@ -225,9 +225,9 @@ def test_idle_window_is_sent_again_when_halved() -> None:
     talk = Talk(mode=AntiThrash.ON, step=0.125)
     talk.run(1, 30)
     sent = windows(talk.run(2, 40), 1)  # in 320 pieces
-    assert sent[0] == quantum.IDLE_MOST
-    assert sent[-1] < 2 * quantum.IDLE_LEAST
-    assert all(later <= earlier / quantum.RESEND_FACTOR for earlier, later in pairwise(sent))
+    assert sent[0] == turns.IDLE_MOST
+    assert sent[-1] < 2 * turns.IDLE_LEAST
+    assert all(later <= earlier / turns.RESEND_FACTOR for earlier, later in pairwise(sent))
     assert len(sent) <= 6
 
 
@@ -249,7 +249,7 @@ def test_idle_window_of_a_compute_limited_client_alone_has_the_usual_length() ->
     talk = Talk()
     talk.run(1, 30)
     actions = talk.tell(TermsChanged(1, Terms(compute_limit=50)))
-    assert windows(actions, 1) == [quantum.IDLE_USUAL]
+    assert windows(actions, 1) == [turns.IDLE_USUAL]
 
 
 def last_window(talk: Talk, client: int) -> int:
@@ -277,13 +277,13 @@ def test_idle_window_halves_after_long_pauses_only() -> None:
 
     for _ in range(12):
         hand_over(3)
-    assert sent[1] == quantum.IDLE_MOST
-    assert sent[3:8:2] == [quantum.IDLE_MOST >> halvings for halvings in (1, 2, 3)]
-    assert sent[-1] >= quantum.IDLE_LEAST
+    assert sent[1] == turns.IDLE_MOST
+    assert sent[3:8:2] == [turns.IDLE_MOST >> halvings for halvings in (1, 2, 3)]
+    assert sent[-1] >= turns.IDLE_LEAST
     hand_over(3, took=0.1)
     hand_over(0.1)                      # the client evicted before was stopped too early
     hand_over(3)
-    assert sent[-1] == quantum.IDLE_MOST
+    assert sent[-1] == turns.IDLE_MOST
 
 
 def test_pacing_and_idle_window_are_sent_in_a_single_run() -> None:

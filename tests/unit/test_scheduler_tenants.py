@@ -35,7 +35,6 @@ from nvshared.scheduler.events import (
     TermsChanged,
     Tick,
 )
-from nvshared.scheduler.quantum import LEAST
 from nvshared.scheduler.settings import (
     Accounting,
     AntiThrash,
@@ -45,6 +44,7 @@ from nvshared.scheduler.settings import (
     Terms,
 )
 from nvshared.scheduler.snapshot import CardState
+from nvshared.scheduler.turns import LEAST_TQ
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_talk import Talk, limits, runs, stops
@@ -465,7 +465,7 @@ def test_background_holder_is_stopped_at_once_for_a_normal_client() -> None:
     assert stops(talk.idle(2)) == [2]
     assert runs(talk.obey(talk.stopped(2, wants=False))) == [1]
     assert stops(talk.obey(talk.want(2))) == []
-    assert stops(talk.wait(LEAST / SECOND)) == [1]  # a turn of the least length
+    assert stops(talk.wait(LEAST_TQ / SECOND)) == [1]  # a turn of the least length
 
 
 def test_background_client_that_loads_returns_to_the_queue_for_a_normal_client() -> None:
