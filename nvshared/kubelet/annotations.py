@@ -167,8 +167,8 @@ PERIOD = 2.0                            # seconds until nvshared is called again
 MOST_IN_STATUS = 4096                   # bytes of a condition's message; the limit is 32,768
 MOST_QUOTED = 60                        # characters of an annotation that a message quotes
 ANNOTATION, CLAIM, CLASS = "annotation", "claim", "class"       # sources of a term
-NONE = (0, CLASS)                       # value and source of a term that is not set,
-UNKNOWN = (-1, "")                      # and of a term that nvshared may have or not
+NONE = (0, CLASS)                       # value and source of a term that is not set
+UNKNOWN = (-1, "")                      # value and source of a term that nvshared may have or not
 
 # Terms whose annotation cannot exceed the claim; each with the formatter of its value.
 CLAIMED: Mapping[str, Callable[[int], str]] = {
@@ -177,7 +177,7 @@ CLAIMED: Mapping[str, Callable[[int], str]] = {
 
 
 class Terms:
-    """The names and terms of pods, and which of them nvshared has. A thread sends the rest."""
+    """The names and terms of pods. A thread sends nvshared those that it does not have yet."""
 
     def __init__(
         self, bus: str, report: Callable[[Pod, str], None],
@@ -196,24 +196,24 @@ class Terms:
         self._smallest = smallest
         self._events: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._pods: dict[str, Pod] = {}                 # as last reported by the API server, by uid
-        self._annotated: dict[Pod, dict[str, int]] = {}     # terms by valid annotations
+        self._annotated: dict[Pod, dict[str, int]] = {}     # terms that valid annotations set
         self._claimed = {pod: dict(terms) for pod, terms in (claimed or {}).items() if terms}
-        self._reasons: dict[Pod, dict[str, str]] = {}   # of refusals, see _refuse()
-        self._refusals: dict[Pod, list[str]] = {}       # not sent as events yet
+        self._reasons: dict[Pod, dict[str, str]] = {}   # of current refusals, see _refuse()
+        self._refusals: dict[Pod, list[str]] = {}       # reasons that no event has reported yet
         # The terms that we have set in nvshared: value and source.
         self._set = {pod: dict.fromkeys(terms, UNKNOWN) for pod, terms in self._claimed.items()}
-        # Of these, pods whose annotations are unknown until the first list. nvshared may have kept
-        # stricter terms by them, which the claims' terms must not overwrite.
+        # Pods of claims from before the start, until the first list has their annotations. Nvshared
+        # may have stricter terms by annotations, which the claims' terms must not overwrite.
         self._unlisted = set(self._claimed)
-        self._changed: set[Pod] = set()                 # their terms may differ from nvshared's
-        self._renamed = False                           # nvshared lacks names of pods
-        self._listed = False                            # terms of removed pods may be left
-        self._waiting: list[Future[None]] = []          # claims that nvshared does not have yet
-        self._claim_error: NvshareError | None = None       # its error for one of them
+        self._changed: set[Pod] = set()                 # pods whose terms nvshared may not have
+        self._renamed = False                           # nvshared lacks the name of a pod
+        self._listed = False                            # nvshared may have terms of deleted pods
+        self._waiting: list[Future[None]] = []          # of claims whose terms nvshared lacks
+        self._claim_error: NvshareError | None = None       # nvshared's error for such a claim
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
     def handle(self, event: str, payload: Any = None) -> None:
-        """Queues news of pods from the API server, or RESTARTED: nvshared has restarted."""
+        """Queues an event of api.watch(), or RESTARTED: nvshared has restarted."""
         self._events.put((event, payload))
 
     def claim(self, claimed: Claimed) -> "Future[None]":
@@ -284,10 +284,10 @@ class Terms:
             self._update_pod(payload)
 
     def _update_pod(self, pod: Pod) -> None:
-        """Takes a new or changed pod, unless another pod has its tenant.
+        """Stores a new or changed pod, unless another pod has the same tenant.
 
-        A static pod's tenant is named by a hash in its annotations, which others could copy. The
-        first pod with it is kubelet's: only kubelet knows the hash before.
+        A hash in a static pod's annotations names its tenant. Users can copy that hash to another
+        pod, but only after kubelet has published its own pod: so the first pod is the real one.
         """
         for other in self._pods.values():
             if other.tenant == pod.tenant and other.uid != pod.uid:
@@ -299,7 +299,7 @@ class Terms:
         self._read(pod, {} if before is None else before.annotations)
 
     def _remove_pod(self, pod: Pod) -> None:
-        """Takes a removed pod. Its claims stay until kubelet unprepares them."""
+        """Forgets a deleted pod. The terms of its claims stay until the claims are unprepared."""
         del self._pods[pod.uid]
         self._annotated.pop(pod, None)
         self._reasons.pop(pod, None)
@@ -380,7 +380,7 @@ class Terms:
             pod = next(iter(self._changed))
             held = self._set.setdefault(pod, {})
             for term in sorted(held.keys() | self._desired(pod).keys()):
-                # A refused value is wanted no longer: then the next source sets the term.
+                # If nvshared refuses the value of one source, the value of the next source is sent.
                 while (wanted := self._desired(pod).get(term, NONE)) != held.get(term, NONE):
                     if not self._send(daemon, pod, term, *wanted):
                         break
@@ -420,7 +420,7 @@ class Terms:
                 why = f"{term} cannot be {value or 'reset'}: {why}"
                 if self._reasons.get(pod, {}).get(by_class) != why:
                     self._refuse(pod, by_class, why)
-                held[term] = UNKNOWN            # to be sent again
+                held[term] = UNKNOWN            # sent again after a change or restart
                 return False
             return True
         self._reasons.get(pod, {}).pop(by_class, None)
@@ -430,7 +430,10 @@ class Terms:
         return True
 
     def _reset_leftovers(self, daemon: Daemon) -> None:
-        """Resets terms of pods that were removed unseen: nvshared has no name for them."""
+        """Resets terms of pods that were deleted while nvshare-kubelet did not run.
+
+        Nvshared has no name for such a pod.
+        """
         claimed = {pod.tenant for pod in self._claimed}
         for tenant in daemon.tenants():
             by_hand = {term.name: 0 for term in tenant.terms if not term.rule}
@@ -459,5 +462,5 @@ class Terms:
 
 
 def quoted(text: str) -> str:
-    """An annotation as a message quotes it: shortened, since events are limited in size."""
+    """The text in quotes, at most MOST_QUOTED characters of it: events are limited in size."""
     return repr(text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}…")

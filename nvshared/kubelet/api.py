@@ -39,7 +39,7 @@ WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
 PATIENCE = 10.0                         # seconds for a response, and after LISTEN for a watch
 NODES = "/api/v1/nodes"
 PERIOD = 2.0                            # seconds between attempts to reach the API server
-# Another server may answer at the address, so the response may be anything.
+# Exceptions of a request. Another server may answer at the address, with any content.
 FAILURES = (
     NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
     AttributeError,
@@ -178,12 +178,13 @@ def watch(
 
 
 class Writer:
-    """Writes something to the API server whenever it changes, in a thread, until that succeeds."""
+    """Writes an object to the API server whenever the object changes; a thread of its own retries
+    failed writes."""
 
     def __init__(self, words: str, write: Callable[[Any], object], pause: float = PERIOD) -> None:
-        """`words`: the thing, for the log. `write` may raise as Server.ask() does.
+        """`words`: a name of the object, for the log. `write` may raise as Server.ask() does.
 
-        `pause`: seconds until a failed write is tried again.
+        `pause`: seconds after which a failed write is repeated.
         """
         self._words = words
         self._write = write
@@ -193,20 +194,20 @@ class Writer:
         threading.Thread(target=self._run, name=words, daemon=True).start()
 
     def set_wanted(self, wanted: Any) -> None:
-        """Has this written, unless it was wanted before."""
+        """Queues the object for writing, unless it equals the last one."""
         if wanted != self._wanted:
             self._wanted = wanted
             self._pending.put(wanted)
 
     def write_again(self) -> None:
-        """Has it written again: it was removed. No-op if nothing is wanted yet."""
+        """Queues the last object again, as the API server has lost it. No-op without an object."""
         if self._wanted is not None:
             self._pending.put(self._wanted)
 
     def _run(self) -> None:
         problem = ""
         while True:
-            with suppress(queue.Empty):             # then the same is tried again
+            with suppress(queue.Empty):             # Empty: the failed write is repeated
                 wanted = self._pending.get(timeout=self._pause if problem else None)
             try:
                 self._write(wanted)
@@ -218,7 +219,7 @@ class Writer:
 
 
 def _certificates(text: bytes) -> str:
-    """The certificates of an authority's file without the text around them: ssl wants ASCII."""
+    """The certificates of an authority's file. Text around them is dropped, as ssl takes ASCII."""
     found = CERTIFICATE.findall(text)
     if not found:
         raise ValueError("there is no certificate in the authority's file")
@@ -263,7 +264,7 @@ def _of(config: Any, kubeconfig: Path) -> Server:
     cluster, user = named("cluster", context["cluster"]), named("user", context["user"])
     authority = content(cluster, "certificate-authority")
     token = content(user, "tokenFile").decode().strip() or user.get("token") or ""
-    # Kubelet's own certificate and key are one file, which is to be taken once.
+    # Kubelet's own kubeconfig names one file for certificate and key: its content is used once.
     certificate = b"\n".join(dict.fromkeys(
         (content(user, "client-certificate"), content(user, "client-key"))))
     if not token and not certificate:

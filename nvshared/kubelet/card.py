@@ -26,10 +26,10 @@ from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.claims import RESOURCE
 
 PATIENCE = 5.0                          # seconds for nvshared's reply
-RESTART = 5.0                           # seconds without a reply until shares are withdrawn
+RESTART = 5.0                           # seconds without a reply after which shares are withdrawn
 DRIVER = Path("/proc/driver/nvidia/gpus")
 
-# UUIDs of a GPU and of a MIG device; one without that prefix may belong to anything.
+# UUIDs of a GPU and of a MIG device. A UUID without such a prefix may be that of any device.
 UUID = re.compile(r"(?:gpu|mig)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 PCI = re.compile(r"(?:(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?![0-9a-f])")
 MINOR = re.compile(r"(?:^|/)nvidia(\d+)(?![\d.])")
@@ -59,9 +59,9 @@ class Card:
 
 
 def identifies(device: str, card: Card, driver: Path = DRIVER) -> bool | None:
-    """Whether a device's name identifies this GPU; None if it identifies no GPU at all.
+    """Whether a device's name identifies this GPU; None if the name identifies no GPU.
 
-    The UUID of a MIG device matches no GPU: a GPU divided by MIG is not shared anyway.
+    The UUID of a MIG device matches no GPU: a GPU divided by MIG is not shared in any case.
     """
     text = device.lower()
     uuid = card.uuid.lower()
@@ -80,12 +80,12 @@ def identifies(device: str, card: Card, driver: Path = DRIVER) -> bool | None:
 
 
 def address(text: str) -> str:
-    """A PCI address in the kernel's form: NVML pads its domain, others leave the domain out."""
+    """A PCI address in the kernel's form: NVML pads the domain, device plugins may omit it."""
     domain, _, rest = text.lower().rpartition(":")[0].rpartition(":")
     return f"{int(domain or '0', 16):04x}:{rest}:{text.lower().rpartition(':')[2]}"
 
 
-# The GPUs, or the error of asking nvshared; and nvshared's unique bus name, "" without a reply.
+# The GPUs or the error of the call of nvshared; nvshared's unique D-Bus name, "" after an error.
 Reading = tuple[tuple[Card, ...] | NvshareError, str]
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 # Names of resources whose devices may be NVIDIA GPUs, and of other makers' resources.
@@ -159,10 +159,10 @@ async def retry_until_reply(
 
 
 def read_gpus(bus: str, socket: Path, kubelet: Path, *, fresh: bool = False) -> Reading:
-    """The current GPUs, or the error of asking nvshared; and nvshared's unique bus name.
+    """The current GPUs, or the error of the call of nvshared; and nvshared's unique D-Bus name.
 
-    The name differs after each restart; "" without a reply. `socket`: nvshared's socket for
-    programs. `fresh`: nvshared samples each GPU's driver first, which may take a second.
+    The name differs after each restart of nvshared; "" after an error. `socket`: the socket at
+    which nvshared serves programs. `fresh`: nvshared queries NVML first, which may take a second.
     """
     try:
         with Daemon(bus, PATIENCE) as daemon:
@@ -195,7 +195,8 @@ def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
 SEPARATOR = "::"
 
 
-# How many pods may share a GPU of this index, UUID or PCI address, "": any. The last match holds.
+# For an index, UUID or PCI address of a GPU ("": each GPU): how many pods may share the GPU. Of
+# several entries that match a GPU, the last counts.
 Replicas = Sequence[tuple[str, int]]
 
 
@@ -205,7 +206,7 @@ def card_of(share: str) -> str:
 
 
 class SameCardTwice(InvalidArgs):
-    """A container was to get several shares of one GPU: the node has too few GPUs for it."""
+    """Kubelet chose several shares of one GPU for a container: other GPUs have no free share."""
 
 
 class Offer:
@@ -214,13 +215,13 @@ class Offer:
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
         self._cards: tuple[Card, ...] = ()
-        # Why no GPU can be shared; "" if that depends on the GPU.
+        # A reason why no GPU can be shared; "": each GPU has its own `problem`.
         self.common_problem = "nvshared has not answered yet"
         self._other_drivers: dict[str, str] = {}        # driver by attribute of its devices
         self._changed = asyncio.Event()
 
     def update(self, reading: tuple[Card, ...] | NvshareError) -> bool:
-        """Takes the current GPUs, or the error of asking nvshared. Returns whether that changed."""
+        """Stores the current GPUs, or the error of the call of nvshared. True: it is a change."""
         before = (self._cards, self.common_problem)
         if isinstance(reading, NvshareError):
             self.common_problem = str(reading)
@@ -232,7 +233,7 @@ class Offer:
         return has_changed
 
     def update_other_drivers(self, devices: Mapping[str, str]) -> None:
-        """Takes the attributes of devices that other DRA drivers offer, with the driver's name."""
+        """Stores attributes of devices of other DRA drivers, each with the name of the driver."""
         if devices != self._other_drivers:
             self._other_drivers = dict(devices)
             self._notify()
@@ -244,7 +245,7 @@ class Offer:
     async def changes(self, refresh: float | None = None) -> AsyncIterator[None]:
         """Yields at once, at each change of the offer, and `refresh` seconds after the last."""
         while True:
-            changed = self._changed     # from before the yield: a change meanwhile counts
+            changed = self._changed     # read first: a change during the yield must be noticed
             yield
             with suppress(TimeoutError):
                 async with asyncio.timeout(refresh):
@@ -319,6 +320,6 @@ def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[
     while len(chosen) < size and free:
         here, left = Counter(map(card_of, chosen)), Counter(map(card_of, free))
         share = min(free, key=lambda one: (here[card_of(one)], -left[card_of(one)], card_of(one)))
-        free.remove(share)              # the GPU's with the lowest number: min() takes the first
+        free.remove(share)              # of the GPU's free shares, the one with the lowest number
         chosen.append(share)
     return chosen

@@ -33,7 +33,7 @@ from nvshared.quantity import priority, weight
 
 PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one is a share of a GPU
-# Annotations of KAI's scheduler and of NVIDIA's GPU sharing: annotations.py.
+# Annotations of KAI's scheduler and of NVIDIA's GPU sharing; annotations.py explains them.
 FRACTION, MEMORY, CONTAINER = "gpu-fraction", "gpu-memory", "nvidia.com/container."
 # Annotations of a static pod's mirror. The hash names the pod's cgroup. Only a hash is accepted: an
 # API server's UID there would give the pod the tenant of another pod.
@@ -53,18 +53,19 @@ class Pod:
     uid: str                            # the API server's
     tenant: str                         # its name in nvshared: pod:UID, or pod:HASH if static
     created: str = field(default="", compare=False)
-    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # with a meaning
+    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # that we read
     containers: Mapping[str, str] = field(default_factory=dict, compare=False)      # names by id
     static: str = field(default="", compare=False)      # kubelet's id of a static pod
-    wanting: frozenset[str] = field(default=frozenset(), compare=False)     # that request shares
-    refused: str = field(default="", compare=False)     # the message of its condition
+    # Names of the containers that request shares.
+    requesting: frozenset[str] = field(default=frozenset(), compare=False)
+    refused: str = field(default="", compare=False)     # message of the condition CONDITION
     priority_class: tuple[str, int] = field(default=("", 0), compare=False)     # name and value
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
-Claimed = Mapping[Pod, dict[str, int]]  # terms that pods have by claims
+Claimed = Mapping[Pod, dict[str, int]]  # for each pod the terms that its claims set
 
 
 def pod(api_object: Mapping[str, Any]) -> Pod:
@@ -107,7 +108,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "claims.json"
 DRIVER = "gpu.nvshare.com"
-# By name of a capacity: the term that consuming it sets.
+# For each capacity the term that is set to the consumed amount.
 TERMS = {"memory": "memory-limit", "compute": "compute-limit"}
 QUANTITY = re.compile(
     r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
@@ -123,9 +124,8 @@ class Share:
     pool: str
     device: str
     id: str                             # "" if the device is allocated to one claim only
-
-    consumed: Mapping[str, int]         # terms by capacities
-    given: Mapping[str, int]            # terms by opaque parameters
+    consumed: Mapping[str, int]         # terms that the consumed capacity sets
+    given: Mapping[str, int]            # terms that opaque parameters set
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ class Claim:
     namespace: str
     name: str
     uid: str
-    pods: tuple[Pod, ...]               # that it is reserved for
-    is_shareable: bool                  # further pods may use it later
+    pods: tuple[Pod, ...]               # for which the claim is reserved
+    is_shareable: bool                  # whether the claim may be reserved for further pods later
     shares: tuple[Share, ...]
     api_object: Any = field(compare=False)    # the parts of the API object that read() needs
 

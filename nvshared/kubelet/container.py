@@ -44,7 +44,7 @@ SHARED = "shared"
 FILE = "nvshare.com-gpu.json"
 VERSION = "0.3.0"                       # of the format: the oldest, which every runtime knows
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"      # requests GPUs from NVIDIA's container runtime
-VOID = "void"                           # requests none: CUDA images set "all"
+VOID = "void"                           # requests no GPU; CUDA images set "all"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from nvshared.report import log, systemd
 
 logger = logging.getLogger(__name__)
 
-PERIOD = 2.0                            # seconds between checks of nvshared and of our socket
+PERIOD = 2.0                            # seconds between checks of nvshared and of the socket
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,7 +85,7 @@ async def _serve(options: Options) -> None:
         StaticPods(options.state, options.kubelet),
         options.classes, offer.smallest if options.foreign else None,
     )
-    nvshared = ""                       # its unique bus name at its last reply
+    nvshared = ""                       # unique D-Bus name of the nvshared that replied last
 
     async def refresh(*, fresh: bool = False) -> None:
         nonlocal nvshared
@@ -96,7 +96,7 @@ async def _serve(options: Options) -> None:
             0 if offer.common_problem else RESTART)
         has_changed = offer.update(reading)
         if answered not in ("", nvshared):
-            pods.nvshared_is_back()     # after update(): it uses the offer
+            pods.nvshared_is_back()     # after update(): pods.smallest() reads the offer
         nvshared = answered or nvshared
         if has_changed:
             logger.info("%s", offer.describe())

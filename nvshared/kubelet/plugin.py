@@ -30,9 +30,10 @@ from nvshared.kubelet.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-REGISTRATION_PATIENCE = 10.0            # seconds for a running kubelet to register a plugin
-REGISTRY = "plugins_registry"           # in kubelet's folder; each socket there is a plugin's
-KUBELET_SOCKET = "device-plugins/kubelet.sock"      # in kubelet's folder, while it runs
+REGISTRATION_PATIENCE = 10.0            # seconds within which a running kubelet registers a plugin
+# In kubelet's folder:
+REGISTRY = "plugins_registry"           # has a socket of each plugin, which kubelet's watcher finds
+KUBELET_SOCKET = "device-plugins/kubelet.sock"      # accepts connections while kubelet runs
 
 
 class Plugin(ABC):
@@ -84,9 +85,10 @@ class Plugin(ABC):
         })
 
     async def await_registration(self) -> None:
-        """Waits until kubelet has registered the plugin; not if kubelet does not run yet.
+        """Waits until kubelet has registered the plugin. Returns at once if kubelet does not run.
 
-        Until then kubelet refuses for good each pod with a share that is bound to the node.
+        Before the registration, kubelet fails each pod that requests a share and is bound to this
+        node, and does not retry the pod later.
         """
         with socket.socket(socket.AF_UNIX) as probe:
             try:
@@ -177,9 +179,9 @@ class DevicePlugin(Plugin):
     def _answer(self, shares: Sequence[str], *, by_cdi: bool) -> Any:
         """The response for one container. Raises NvshareError.
 
-        A pod that is refused here fails, and its Deployment replaces it at once, many times in a
-        second. If no retry can succeed, the response names a device that does not exist, with the
-        reason as its path: so the container cannot be created, and kubelet retries with backoff.
+        If this call fails, the pod fails, and its Deployment creates the next pod at once, many
+        times a second. So if no retry can succeed, the response names a device that does not exist,
+        with the reason as its path: creating the container fails, and kubelet retries with backoff.
         """
         try:
             cards = self._offer.check(shares)
@@ -191,8 +193,8 @@ class DevicePlugin(Plugin):
         return DP["ContainerAllocateResponse"](**self._containers.response(cards, by_cdi=by_cdi))
 
 
-HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # with the same messages
-HEALTHY, UNHEALTHY = 1, 2
+HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # of the interface; their messages are equal
+HEALTHY, UNHEALTHY = 1, 2               # values of the enumeration HealthStatus
 REFRESH = 10.0                          # seconds; kubelet drops a device's health after 30
 
 
@@ -202,11 +204,11 @@ class Driver(Plugin):
     kind, name, version = "DRAPlugin", DRIVER, "v1.DRAPlugin"
 
     def __init__(self, *common: Any, pods: Pods, node: str) -> None:
-        """`common`: as for all plugins; `node`: its name, which is that of the pool of GPUs."""
+        """`common`: as for Plugin; `node`: the node's name, which also names the pool of GPUs."""
         super().__init__(*common)
         self._pods = pods
         self._node = node
-        self._alone = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def services(self) -> Mapping[str, rpc.Methods]:
         """The gRPC services that kubelet calls."""
@@ -226,7 +228,7 @@ class Driver(Plugin):
     async def prepare(self, request: Any, _context: Any) -> Any:
         """Prepares claims; the response has CDI devices, or the reason of a failure, for each."""
         answer = DRA["NodePrepareResourcesResponse"]()
-        async with self._alone:
+        async with self._lock:
             await self._refresh()
             for requested in request.claims:
                 one = answer.claims[requested.uid]
@@ -276,7 +278,7 @@ class Driver(Plugin):
     async def unprepare(self, request: Any, _context: Any) -> Any:
         """Unprepares claims, after all their pods have ended."""
         answer = DRA["NodeUnprepareResourcesResponse"]()
-        async with self._alone:
+        async with self._lock:
             for requested in request.claims:
                 one = answer.claims[requested.uid]
                 try:

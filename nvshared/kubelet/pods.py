@@ -43,10 +43,10 @@ class StaticPods:
         """`state`: our folder, `kubelet`: its folder."""
         self._path = state / WITHOUT_GPU
         self._kubelet = kubelet
-        self._without: dict[Pod, str] = {}      # problems that were reported, by pod
+        self._without: dict[Pod, str] = {}      # pods without a share, with the reported reason
 
     def handle(self, event: str, payload: Any) -> list[tuple[Pod, str]]:
-        """Takes news of pods from the API server. Returns pods newly without a share, and why.
+        """Handles an event of api.watch(). Returns pods that were found without a share, and why.
 
         While kubelet's checkpoint file cannot be read, none are found: nvshare-kubelet then offers
         no shares, and reports why.
@@ -72,7 +72,7 @@ class StaticPods:
 
     def _containers_without_share(self, one: Pod) -> frozenset[str]:
         """The names of its containers that started without a share."""
-        started = one.wanting.intersection(one.containers.values())
+        started = one.requesting.intersection(one.containers.values())
         try:
             return started and started.difference(
                 entry.container for entry in checkpoint(self._kubelet)
@@ -82,7 +82,7 @@ class StaticPods:
 
 
 class Pods:
-    """Two threads: one watches pods, the other (of Terms) sends terms to nvshared."""
+    """Watches pods in one thread, and sends their terms to nvshared in another one (of Terms)."""
 
     def __init__(
         self, bus: str, kubeconfig: Path, node: str, prepared: Prepared,
@@ -97,7 +97,8 @@ class Pods:
             bus, self._write_pod_event, self._write_condition,
             prepared.terms(pod for one in prepared.claims() for pod in one.pods),
             classes, smallest)
-        self._before = {claim.uid for claim in prepared.claims()}   # their pods may be gone
+        # Claims from before the start, whose pods may have been deleted since.
+        self._before = {claim.uid for claim in prepared.claims()}
         threading.Thread(target=watch, name="pods", daemon=True, args=(
             "annotations of pods", kubeconfig, "/api/v1/pods", node, pod, self._handle)).start()
 

@@ -19,8 +19,9 @@ In the slice each GPU is one device that several claims share, each consuming a 
     clients     number of claims; each consumes one
 
 A capacity that a claim does not request is not consumed, and sets no limit. A device is tainted
-while its GPU cannot be shared. Kubelet removes all slices when it starts, and ours when we do not
-run for long: a watch notices that, and also which GPUs other drivers offer.
+while its GPU cannot be shared. Kubelet removes all slices when it starts, and this driver's slice
+when the driver has not run for long. A watch of all slices notices a removal, and also which GPUs
+other drivers offer.
 """
 
 import re
@@ -108,12 +109,12 @@ def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Published:
-    """Writes the labels, and, with claims, the slice, of which a thread watches that it stays."""
+    """Writes the node's labels and, with DRA, the slice. A thread watches for its removal."""
 
     def __init__(
         self, kubeconfig: Path, node: str, on_other_drivers: Callable[[dict[str, str]], None] | None
     ) -> None:
-        """`on_other_drivers` gets attributes of other drivers' devices, by a thread.
+        """A thread calls `on_other_drivers` with attributes of other drivers' devices.
 
         None: no slice is published.
         """

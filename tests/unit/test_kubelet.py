@@ -392,7 +392,7 @@ def test_shares_of_a_pod_count_containers_init_containers_and_sidecars(kind: str
     listed = [{"name": name, "restartPolicy": "Always", "resources": {"limits": one}}
               for name, one in limits.items()]
     meta = {"namespace": "n", "name": "p", "uid": "u"}
-    assert pod({"metadata": meta, "spec": {f"{kind}s": listed}}).wanting == {"a"}
+    assert pod({"metadata": meta, "spec": {f"{kind}s": listed}}).requesting == {"a"}
 
 
 @pytest.mark.parametrize(("content", "is_reported"), [
