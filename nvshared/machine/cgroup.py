@@ -20,7 +20,7 @@ from stat import S_IWGRP, S_IWOTH
 
 from nvshared.machine.tenant import DEPTH, OTHERS, lines
 
-STANDARD = ROOT = Path("/sys/fs/cgroup")
+ROOT = Path("/sys/fs/cgroup")
 MOUNTINFO = Path("/proc/self/mountinfo")
 ESCAPED = re.compile(r"\\([0-7]{3})")   # mountinfo's escape of a blank or another separator
 TITLE = re.compile(rb"slurmstepd: \[([0-9]+)\.")
@@ -76,7 +76,7 @@ class Group:
 
 
 def memberships(text: str) -> list[Membership]:
-    """The memberships in /proc/PID/cgroup that may limit memory."""
+    """The groups named in /proc/PID/cgroup, of the hierarchies that may limit memory."""
     return [(c, path) for c, path in lines(text) if c == "" or "memory" in c.split(",")]
 
 
@@ -120,14 +120,14 @@ def slurm_job(controllers: str, path: str) -> str:
     return ""
 
 
-def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
+def chain(text: str) -> tuple[Group, ...]:
     """The groups named in /proc/PID/cgroup, and all above them, the innermost first.
 
     Groups that are not visible are missing, and so are levels below DEPTH.
     """
     groups: list[Group] = []
     for controllers, path in memberships(text):
-        located = _directory(controllers, path, root)
+        located = _directory(controllers, path)
         if located is None:
             continue
         start, folder = located
@@ -138,64 +138,57 @@ def chain(text: str, root: Path | None = None) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def top(controllers: str, root: Path | None = None) -> Path:
-    """The mount point of a hierarchy. Version 2 has its own directory beside version 1."""
-    root = root or ROOT
+def mount_point(controllers: str) -> Path:
+    """The usual mount point of a hierarchy. Version 2 has its own directory beside version 1."""
     if controllers:
-        return root / ("memory" if "memory" in controllers.split(",") else
+        return ROOT / ("memory" if "memory" in controllers.split(",") else
                        controllers.removeprefix("name="))
-    beside = root / "unified"
-    return beside if (beside / "cgroup.controllers").exists() else root
+    beside = ROOT / "unified"
+    return beside if (beside / "cgroup.controllers").exists() else ROOT
 
 
-def hides(text: str) -> bool:
-    """Whether there are groups above the visible ones; `text` is /proc/self/cgroup."""
+def has_hidden_ancestors(text: str) -> bool:
+    """Whether the daemon's groups have ancestors that it cannot read. `text`: /proc/self/cgroup."""
     for controllers, path in memberships(text):
+        start, ours = _visible_top(controllers)
         if controllers:
-            hidden = not (top(controllers) / path.lstrip("/")).exists()
+            hidden = not (start / path.lstrip("/")).exists()
         else:
-            hidden = (top("") / "cgroup.events").exists()   # which the root group lacks
-        outside = _outside(controllers)
-        if hidden if outside is None else outside[1] is None:
+            hidden = (start / "cgroup.events").exists()     # which only the root group lacks
+        if ours is None or (not ours and hidden):
             return True
     return False
 
 
-def _directory(controllers: str, path: str, root: Path | None = None) -> tuple[Path, Path] | None:
+def _directory(controllers: str, path: str) -> tuple[Path, Path] | None:
     """The visible top of a hierarchy, and the directory of a group in it.
 
     None: the group is not visible.
     """
     names = [name for name in path.split("/") if name not in ("", "..")][:DEPTH]
     out = path.split("/").count("..")
-    outside = _outside(controllers) if root is None and ROOT == STANDARD else None
-    if outside is None:
-        start = top(controllers, root)
-        return None if out else (start, start.joinpath(*names))
-    start, ours = outside
+    start, ours = _visible_top(controllers)
     if ours is None or out > len(ours):
         return None
     return start, start.joinpath(*ours[:len(ours) - out], *names)
 
 
 @cache
-def _outside(controllers: str) -> tuple[Path, tuple[str, ...] | None] | None:
-    """A mount that begins above the usual one, and the path to the daemon's group in it.
+def _visible_top(controllers: str) -> tuple[Path, tuple[str, ...] | None]:
+    """The highest visible group of a hierarchy, and the path from there to the namespace's root.
 
-    In a control group namespace paths are relative to the group where the namespace was created,
-    and mounts in the namespace begin at that group. But the host's hierarchy may be mounted in a
-    container, too. /proc/self/mountinfo then says how many levels above the namespace's root it
-    begins: /../../.. It does not name the groups in between; the daemon's is the group with the
-    same inode number. None for the path: the usual mount begins above the daemon's group, and that
-    group is not found below it.
+    Paths in /proc/PID/cgroup are relative to the root of the daemon's control group namespace, and
+    a mount that was made in the namespace begins there: the path is empty. A container may also
+    have a mount of the host's hierarchy. Its root in /proc/self/mountinfo, such as /../../.., tells
+    how many levels above the namespace's root it begins, but not the names of the groups between.
+    They are found by the inode number of the namespace's root. None: that group is not found.
     """
     found = _mounted(controllers)
     above = {point: root.count("..") for root, point in found if not root.strip("/.")}
     begin = max(above, key=lambda point: above[point], default=None)
-    if begin is None or (not above[begin] and top(controllers) in above):
-        return None
-    if not above[begin]:
-        return begin, ()
+    usual = mount_point(controllers)
+    if begin is None or not above[begin]:
+        return (usual if begin is None or usual in above else begin), ()
     try:
         own = next(point.stat().st_ino for point, number in above.items() if not number)
         for entry in _folders(begin, above[begin]):
@@ -203,7 +196,7 @@ def _outside(controllers: str) -> tuple[Path, tuple[str, ...] | None] | None:
                 return begin, Path(entry).relative_to(begin).parts
     except (OSError, StopIteration):
         pass
-    return (begin, None) if above.get(top(controllers)) else None
+    return (begin, None) if above.get(usual) else (usual, ())
 
 
 def _folders(folder: Path, deep: int) -> Iterator["os.DirEntry[str]"]:

@@ -91,7 +91,7 @@ class ControlGroups:
         self._run = run
         own = host.kernel_text(host.CGROUP)
         self._own_groups = frozenset(cgroup.chain(own))
-        if cgroup.hides(own):
+        if cgroup.has_hidden_ancestors(own):
             # If processes outside the namespace are visible, they may become clients: warn.
             outside = "/.." in host.process(1, "cgroup")
             logger.log(logging.WARNING if outside else logging.INFO, BLIND)

@@ -98,6 +98,7 @@ def lose(path: str) -> None:
 def put_into_group(root: str) -> None:
     process = host.process
     cgroup.ROOT = Path(root)
+    cgroup._visible_top = lambda name: (cgroup.mount_point(name), ())     # type: ignore[assignment]
     host.process = lambda pid, name: "0::/pod/box\n" if name == "cgroup" else process(pid, name)
 
 
@@ -126,6 +127,7 @@ def hang(folder: str) -> None:
     getpwuid = pwd.getpwuid
     host.PROCESSES = Processes()        # type: ignore[assignment]
     cgroup.ROOT = box / "groups"
+    cgroup._visible_top = lambda name: (cgroup.mount_point(name), ())     # type: ignore[assignment]
     pwd.getpwuid = look_up
 
 

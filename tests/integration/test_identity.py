@@ -34,15 +34,15 @@ FULL = 255                              # bytes of a folder's name, at most
 @pytest.fixture
 def groups() -> Iterator[Path]:
     """A slice of its own among the system's control groups; removed at the end."""
-    yield from a_slice(cgroup.top(""))
+    yield from a_slice(cgroup.mount_point(""))
 
 
 @pytest.fixture
 def old_groups() -> Iterator[Path]:
     """The same in a hierarchy of version 1."""
-    if not (cgroup.top("freezer") / "tasks").exists():
+    if not (cgroup.mount_point("freezer") / "tasks").exists():
         pytest.skip("this machine has no hierarchy of version 1")
-    yield from a_slice(cgroup.top("freezer"))
+    yield from a_slice(cgroup.mount_point("freezer"))
 
 
 def a_slice(top: Path) -> Iterator[Path]:
@@ -232,7 +232,7 @@ def test_user_in_a_cgroup_named_like_a_pod_receives_no_memory_of_the_pod(
     wait_until(lambda: bool(tenants(site, victim.pid)))
     assert tenants(site, victim.pid) == [{f"pod:{UID}", f"user:{user(ALICE)}"}]
     attacker = pretender(site, manager(groups, ALICE), ALICE)
-    looks = [b"x\r0::", *map(os.fsencode, pod(groups).relative_to(cgroup.top("")).parts)]
+    looks = [b"x\r0::", *map(os.fsencode, pod(groups).relative_to(cgroup.mount_point("")).parts)]
     says(attacker, " ".join(name.hex() for name in looks), "was there")
     says(attacker, "steal", "waits")
 
@@ -338,7 +338,7 @@ def test_daemon_inside_a_pod_knows_the_tenants_of_other_pods(
     kubepods = groups / "kubepods"
     own = made(kubepods / "besteffort" / f"pod{UID[::-1]}" / CONTAINER[::-1])
     site.before = ["bash", "-c", CONTAINED, "bash", str(own),
-                   str(host) if mounts_the_hosts else "", str(cgroup.top(""))]
+                   str(host) if mounts_the_hosts else "", str(cgroup.mount_point(""))]
     site.start("--trace", str(site.folder / "trace"))
     places = {
         made(kubepods / "besteffort" / f"pod{UID}" / CONTAINER): f"pod:{UID}",

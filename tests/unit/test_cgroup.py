@@ -23,8 +23,11 @@ def write(folder: Path, **files: str | int) -> None:
 
 
 def limits(text: str, root: Path) -> list[tuple[str, int, int]]:
-    """For each limit: its file, its size and the MiB below it that are free."""
-    found = [limit for group in chain(text, root) if (limit := group.limit()) is not None]
+    """For each limit of groups below `root`: its file, its size and the free memory, in MiB."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cgroup, "ROOT", root)
+        patch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
+        found = [limit for group in chain(text) if (limit := group.limit()) is not None]
     return [
         (str(one.file.relative_to(root)), one.size // MIB, one.free // MIB) for one in found
     ]
@@ -101,13 +104,13 @@ class Inside:
             f"{number} 22 0:26 {root} {str(point).replace(' ', chr(92) + '040')} ro,nosuid "
             "shared:9 master:4 - cgroup2 cgroup rw,nsdelegate\n"
             for number, (root, point) in enumerate(places.items(), 30)))
-        cgroup._outside.cache_clear()
+        cgroup._visible_top.cache_clear()
 
 
 @pytest.fixture
 def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
     yield Inside(tmp_path, monkeypatch)
-    cgroup._outside.cache_clear()
+    cgroup._visible_top.cache_clear()
 
 
 def test_cgroup_chain_in_a_namespace_reaches_the_hosts_cgroups_where_they_are_mounted(
@@ -125,7 +128,7 @@ def test_cgroup_chain_in_a_namespace_reaches_the_hosts_cgroups_where_they_are_mo
     assert found("0::/../../../burstable/pod2/box\n") == [80, 500]
     assert found("0::/../../../../system.slice/x.service\n") == []
     assert found("0::/../../../../../x\n") == []     # which the kernel does not show
-    assert not cgroup.hides("0::/\n")
+    assert not cgroup.has_hidden_ancestors("0::/\n")
 
 
 @pytest.mark.parametrize("places", [["/"], ["/../../../.."], ["/../.."], []])
@@ -142,14 +145,13 @@ def test_cgroup_chain_is_empty_for_a_cgroup_outside_the_visible_mounts(
 def test_cgroup_chain_is_empty_where_the_cgroup_mount_begins_above_the_own_cgroup(
     inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroup, "STANDARD", inside.host)
     monkeypatch.setattr(cgroup, "ROOT", inside.host)
     inside.mounts({"/../../../..": inside.host})
     assert chain("0::/kubepods\n") == ()       # which is not that of the host
-    assert cgroup.hides("0::/\n")
+    assert cgroup.has_hidden_ancestors("0::/\n")
     inside.mounts({"/../../../..": inside.host, "/": inside.own})
     assert chain("0::/\n")[0].folder == inside.own
-    assert not cgroup.hides("0::/\n")
+    assert not cgroup.has_hidden_ancestors("0::/\n")
 
 
 def test_cgroup_owner_outside_the_namespace_is_the_owner_of_its_folder(inside: Inside) -> None:
@@ -169,6 +171,7 @@ def test_cgroup_chain_omits_cgroups_nested_deeper_than_the_maximum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
     found = chain("0::" + "/a" * 1900)
     assert len(found) == DEPTH + 1
     assert found[-1].folder == tmp_path

@@ -30,6 +30,7 @@ class Machine:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.processes = folder / "fs", folder / "proc"
         monkeypatch.setattr(cgroup, "ROOT", self.root)
+        monkeypatch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
         monkeypatch.setattr(host, "PROCESSES", self.processes)
         monkeypatch.setattr(host, "CGROUP", folder / "cgroup")
         (folder / "cgroup").write_text("0::/all/daemon\n")

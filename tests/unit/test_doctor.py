@@ -187,6 +187,7 @@ def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
+    monkeypatch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
     monkeypatch.setattr(checks, "_mapped", lambda _: None)
     monkeypatch.setattr(host, "process", lambda pid, _: f"0::/{'box' if pid < 9 else ''}\n")
     (tmp_path / "box").mkdir()
