@@ -58,7 +58,7 @@ class Card:
         return {self.uuid, str(self.index), pci, pci.removeprefix("00000000:")}
 
 
-def identifies(device: str, card: Card, driver: Path = DRIVER) -> bool | None:
+def identifies(device: str, card: Card) -> bool | None:
     """Whether a device's name identifies this GPU; None if the name identifies no GPU.
 
     The UUID of a MIG device matches no GPU: a GPU divided by MIG is not shared in any case.
@@ -73,7 +73,7 @@ def identifies(device: str, card: Card, driver: Path = DRIVER) -> bool | None:
         return address(card.pci_bus_id) in map(address, addresses)
     if numbers := MINOR.findall(text):
         with suppress(OSError, ValueError):
-            text = (driver / address(card.pci_bus_id) / "information").read_text(errors="replace")
+            text = (DRIVER / address(card.pci_bus_id) / "information").read_text(errors="replace")
             found = re.search(r"^Device Minor:\s*(\d+)\s*$", text, re.MULTILINE)
             return int(found[1]) in map(int, numbers) if found else None
     return None
@@ -129,14 +129,14 @@ def checkpoint(kubelet: Path) -> list[Entry]:
     return found
 
 
-def conflict(card: Card, devices: Mapping[str, str], driver: Path = DRIVER) -> str:
+def conflict(card: Card, devices: Mapping[str, str]) -> str:
     """Why another device plugin may have handed out this GPU; "" if none has.
 
     `devices`: names of devices, each with its resource.
     """
     unknown = ""
     for device, resource in devices.items():
-        match identifies(device, card, driver):
+        match identifies(device, card):
             case True:
                 return f"{card.uuid} is handed out as {resource} already"
             case None if GPU_RESOURCE.search(resource) and not OTHER_MAKER.match(resource):

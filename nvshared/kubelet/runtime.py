@@ -27,19 +27,18 @@ from nvshared.kubelet.rpc import CRI
 logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0                          # seconds for the runtime's response
-
+PROCESSES = Path("/proc")
 SERVICE = "runtime.v1.RuntimeService"
 
 
 class Runtime:
     """The container runtime of this node, or the administrator's --cdi."""
 
-    def __init__(self, cdi: str, sockets: Sequence[Path], proc: Path = Path("/proc")) -> None:
+    def __init__(self, cdi: str, sockets: Sequence[Path]) -> None:
         """`sockets`: the administrator's --runtime, or the usual paths of runtimes."""
         self._cdi = cdi
         self._sockets = sockets
-        self._proc = proc
-        self.supports_cdi = False              # the result of the last check
+        self.supports_cdi = False       # the result of the last check
 
     async def cdi_problem(self) -> str:
         """Why containers cannot get CDI devices; "" if they can."""
@@ -51,7 +50,7 @@ class Runtime:
         if self._cdi != AUTO:
             return "" if self._cdi == ON else "--cdi off says that CDI devices are not supported"
         sockets = [path for path in self._sockets if path.is_socket()]
-        if len(self._sockets) > 1 and (used := await asyncio.to_thread(endpoint, self._proc)):
+        if len(self._sockets) > 1 and (used := await asyncio.to_thread(endpoint)):
             sockets = [used]
         if not sockets:
             return (
@@ -79,9 +78,9 @@ class Runtime:
         return refusal(version.runtime_name, version.runtime_version, status.info.get("config", ""))
 
 
-def endpoint(proc: Path) -> Path | None:
+def endpoint() -> Path | None:
     """The container runtime's socket from the running kubelet's options; None if not given."""
-    for process in proc.glob("[0-9]*"):
+    for process in PROCESSES.glob("[0-9]*"):
         try:
             if not _is_kubelet(process):
                 continue

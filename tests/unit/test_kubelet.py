@@ -239,18 +239,22 @@ def test_kubelet_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path)
     ("nvidia.com/gpu", ANOTHER, "may be"),
 ])
 def test_conflict_identifies_the_card_from_another_plugins_device_name(
-    tmp_path: Path, resource: str, device: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str, device: str, said: str
 ) -> None:
+    monkeypatch.setattr("nvshared.kubelet.card.DRIVER", tmp_path)
     (tmp_path / "0000:17:00.0").mkdir()
     (tmp_path / "0000:17:00.0/information").write_bytes(
         b"Model: \t\t NVIDIA \xff\nDevice Minor: \t 3\nGPU Excluded:\t No\n")
-    found = conflict(HERE, {"nic": "example.com/nic", device: resource}, tmp_path)
+    found = conflict(HERE, {"nic": "example.com/nic", device: resource})
     start = f"{HERE.uuid} {said} handed out as {resource} already"
     assert found.startswith(start) if said else found == ""
 
 
-def test_conflict_reports_every_card_when_device_minor_numbers_are_unknown(tmp_path: Path) -> None:
-    found = conflict(HERE, {"nvidia7": "nvidia.com/gpu"}, tmp_path)
+def test_conflict_reports_every_card_when_device_minor_numbers_are_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvshared.kubelet.card.DRIVER", tmp_path)
+    found = conflict(HERE, {"nvidia7": "nvidia.com/gpu"})
     assert "may be handed out as nvidia.com/gpu already: the name 'nvidia7' does not" in found
 
 

@@ -317,8 +317,10 @@ def process(proc: Path, number: int, *command: str, status: str = "NSpid:\t7\n")
     ([], None, None),
 ])
 def test_runtime_endpoint_is_that_of_the_running_kubelet(
-    tmp_path: Path, options: list[str], config: str | None, found: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], config: str | None,
+    found: str | None,
 ) -> None:
+    monkeypatch.setattr("nvshared.kubelet.runtime.PROCESSES", tmp_path / "proc")
     file = tmp_path / "kubelet.yaml"
     if config is not None:
         file.write_text(config)
@@ -326,4 +328,4 @@ def test_runtime_endpoint_is_that_of_the_running_kubelet(
     process(tmp_path / "proc", 6, "/usr/bin/kubelet", "--container-runtime-endpoint=/run/inside",
             status="NSpid:\t6\t1\n")      # in a container: no business of ours
     process(tmp_path / "proc", 7, "/usr/bin/kubelet", f"--config={file}", *options)
-    assert endpoint(tmp_path / "proc") == (found and Path(found))
+    assert endpoint() == (found and Path(found))
