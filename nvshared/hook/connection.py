@@ -569,7 +569,7 @@ class Server:
         if identity is None:            # identify() raised an exception, which has been logged
             self._decline_all(process)
             return
-        for path in identity.strange:
+        for path in identity.unknown_paths:
             self._log_unknown_cgroup(path, identity)
         called = partial(self._name_read, process, identity)
         if len(identity.name) < peer.COMM_LONGEST:

@@ -7,7 +7,7 @@
 and programs that run without the library. It is the memory in use by NVML's
 figure less the sum of the clients' reports. The two are read at different
 moments, so the difference is valid only if nothing moved in between: no order
-in progress, and the same figures before and after (gpu.py sees to it).
+in progress, and the same figures before and after (nvshared/sharing/gpu.py checks that).
 
 Even then a client may have mapped memory that it has not reported yet. Counting
 that as outside memory would make the scheduler evict for nothing, or refuse
@@ -30,12 +30,12 @@ from dataclasses import dataclass, field
 
 from nvshared.units import MIB
 
-CONTEXT = 600 * MIB                     # of a context on a large card, with its modules
+CONTEXT = 600 * MIB                     # size of a context on a large card, with its modules
 RESERVE = 256 * MIB                     # left free for the driver itself
-SMALLEST_SHARE = 64                     # but on small cards 1/64 for the reserve,
-CONTEXT_SHARE = 16                      # and 1/16 for a context
-SAMPLES_TO_BELIEVE = 2
-YOUNG_MOST = 4                          # contexts of one account, for which a reserve is kept
+RESERVE_PART = 64                       # on a small card the reserve is 1/64 of the card's memory,
+CONTEXT_PART = 16                       # and the reserve for a context is 1/16
+SAMPLES_NEEDED = 2                      # samples after which a client's context counts as seen
+YOUNG_MOST = 4                          # contexts of one account for which a reserve is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Capacity:
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes, by the valid samples so far
     _last: tuple[int, int] | None = field(default=None, init=False)     # used and held
-    # Account, and samples since, of each client whose context may be in no sample yet.
+    # For each client whose context may be in no sample yet: its account, and the samples since.
     _young: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
     @property
@@ -63,14 +63,14 @@ class Capacity:
         """Bytes never handed out."""
         if self.allowances.reserve is not None:
             return self.allowances.reserve
-        return min(RESERVE, self.total // SMALLEST_SHARE)
+        return min(RESERVE, self.total // RESERVE_PART)
 
     @property
     def context_reserve(self) -> int:
         """Bytes kept for the context of a client that the samples have not seen yet."""
         if self.allowances.context_reserve is not None:
             return self.allowances.context_reserve
-        return min(CONTEXT, self.total // CONTEXT_SHARE)
+        return min(CONTEXT, self.total // CONTEXT_PART)
 
     @property
     def offered(self) -> int:
@@ -92,16 +92,16 @@ class Capacity:
         return sum(min(n, YOUNG_MOST) if account else n for account, n in of_all.items())
 
     def joined(self, client: int, account: str = "") -> None:
-        """Adds a client whose context no sample has seen yet. `account`: bounds the reserves."""
+        """Keeps a reserve for the context of a new client; for YOUNG_MOST of an account at most."""
         self._young[client] = account, 0
 
     def forget(self, client: int) -> None:
-        """Gives up the reserve for a client that has left, or has its context, seen or not."""
+        """Gives up the reserve for a client's context."""
         self._young.pop(client, None)
 
     def take_in(self, size: int) -> None:
-        """Call when a program without the library becomes a client: its `size` bytes no longer
-        count as memory in use outside. With a negative size, call when such a client leaves."""
+        """Moves `size` bytes from outside memory to clients: a program without the library has
+        become a client. A negative size moves bytes back when such a client leaves."""
         self.outside = max(0, self.outside - size)
         if self._last is not None:
             self._last = self._last[0], self._last[1] + size
@@ -123,5 +123,5 @@ class Capacity:
         self._last = used, held
         self._young = {
             client: (account, seen + 1) for client, (account, seen) in self._young.items()
-            if seen + 1 < SAMPLES_TO_BELIEVE
+            if seen + 1 < SAMPLES_NEEDED
         }

@@ -21,8 +21,8 @@ SOCKET = Path("/run/nvshare/checkpoint.sock")
 PATIENCE = 120.0                        # seconds; a checkpoint of 100 GiB takes 40
 
 
-class NotAsked(NvshareError):
-    """The command has reached no nvshare-checkpoint, so nothing was done."""
+class NotSent(NvshareError):
+    """The command was not sent to nvshare-checkpoint, so nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class Answer:
         return self.trouble or f"for the driver its process is {self.state}"
 
 
-def parse(said: str) -> Answer:
+def parse(output: str) -> Answer:
     """Parses the lines of nvshare-checkpoint. Without the last line the state is "none".
 
     Raises ValueError if a number is malformed.
     """
     steps, held, state = [], [], "none"
-    for line in said.splitlines():
+    for line in output.splitlines():
         match line.split(" ", 4):
             case ["step", name, code, took, words]:
                 steps.append(Step(name, int(code), int(took), words))
@@ -81,7 +81,7 @@ async def ask(
 
     `pid`: 0 for a command without one. `pairs`: UUIDs of cards, old and new.
 
-    Raises NotAsked if the command was not sent, NvshareError if the answer is late or malformed.
+    Raises NotSent if the command was not sent, NvshareError if the answer is late or malformed.
     """
     words = [command, *([str(pid)] if pid else []), *([tag] if tag else []),
              *(f"{old}={new}" for old, new in pairs)]
@@ -102,7 +102,7 @@ async def ask(
                 said = await helper.ask(first)
             if first != " ".join(words):
                 if not said:
-                    raise NotAsked("nvshare-checkpoint has ended without an answer")
+                    raise NotSent("nvshare-checkpoint has ended without an answer")
                 asked = True
                 said = await helper.ask(" ".join(words))
         if "state " not in said:
@@ -116,11 +116,11 @@ async def ask(
             fault = f"cannot be used: {error.strerror}"
         else:                           # from parse(), or from readline() for an overlong line
             fault = f"answers nonsense: {error}"
-        raise (NvshareError if asked else NotAsked)(f"nvshare-checkpoint {fault}") from error
+        raise (NvshareError if asked else NotSent)(f"nvshare-checkpoint {fault}") from error
     except BaseException:
         _end(helper)
         raise
-    if _idle or answer.state == "none":   # one idle helper is enough; "none": it failed or ended
+    if _idle or answer.state == "none":     # one idle helper suffices; "none": the helper failed
         _end(helper)
     else:
         _idle.append(helper)

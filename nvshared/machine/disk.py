@@ -7,8 +7,8 @@ from pathlib import Path
 from nvshared.units import GIB
 
 SECTOR = 512                            # bytes; the unit of st_blocks
-MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-ELSEWHERE = frozenset({                 # file systems that depend on a server or another program
+IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+REMOTE = frozenset({                    # file systems that depend on a server or a cluster
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "9p", "virtiofs", "afs", "gfs2", "ocfs2",
     "lustre", "gpfs", "beegfs", "glusterfs", "orangefs",
 })
@@ -24,9 +24,9 @@ def fault(directory: Path, size: int) -> str:
         kind = _file_system(folder)
     finally:
         os.close(folder)
-    if kind in MEMORY:
+    if kind in IN_MEMORY:
         return f"{directory} is on {kind}, which is memory itself"
-    if kind in ELSEWHERE or kind.startswith("fuse"):
+    if kind in REMOTE or kind.startswith("fuse"):
         return f"{directory} is on {kind}: it must be on a disk of this machine"
     if kind == "overlay":
         return f"{directory} is in a container's own layers: mount a disk's directory there"

@@ -35,7 +35,7 @@ UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # of a context switch.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 FAULT_WAIT = 60_000                     # milliseconds; maximum of one wait for an error event
-FAULT_PAUSE = 5.0                       # seconds after NVML has refused to wait
+FAULT_PAUSE = 5.0                       # seconds until a wait that NVML refused is repeated
 
 # Exists once the kernel module is loaded. If nvshared.service itself loads the module, systemd did
 # not know the device numbers when it set up DeviceAllow=, so the first daemon cannot open them.
@@ -278,7 +278,7 @@ class NVML:
         except UnicodeDecodeError as error:     # pynvml decodes it strictly
             name = printable(error.object.decode(errors="replace"))
         except Exception as error:
-            logger.warning("GPU %d does not tell its name: %s", index, self._describe(error))
+            logger.warning("GPU %d: its name cannot be read: %s", index, self._describe(error))
             name = f"GPU {index}"
         return Facts(
             index=index,

@@ -18,7 +18,7 @@ from nvshared.machine.tenant import Kind, Tenant, locate
 SO_PEERPIDFD = 77                       # not in module socket: a descriptor of the peer process
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMM_LONGEST = 15                       # bytes of /proc/PID/comm
-WORDS_WITH_NAME = 3                     # of a command line, with an interpreter
+WORDS_WITH_NAME = 3                     # words of a command line, one of which is the script's path
 
 NOBODY = (1 << 32) - 1                  # the kernel's value for no user
 
@@ -37,7 +37,7 @@ class Peer:
     tenants: tuple[Tenant, ...]         # its user, then the tenant that contains it, if any
     is_contained: bool = False          # in a container: its root is not the host's root
     started: int | None = None          # in ticks since boot; None: it had ended
-    strange: tuple[str, ...] = ()       # paths of control groups that are not understood
+    unknown_paths: tuple[str, ...] = ()     # of control groups of no known kind
     groups: frozenset[str] | None = None    # of its user; None: not read
     title: str = ""                     # NVSHARE_NAME; set by the program
     gang: str = ""                      # NVSHARE_GANG; the same for all its members
@@ -60,10 +60,10 @@ class Peer:
 
     @property
     def sharers(self) -> tuple[Tenant, ...]:
-        """Its tenants from the outermost in: each has a part of the time of the one before.
+        """Its tenants, the outermost first: each shares the GPU time of the previous one.
 
-        Tenants that a user created belong to the user. In all others, root inside chooses the user
-        id of a process, so the user belongs to the tenant.
+        A tenant that a user created is inside the user. In a pod or container of the system, root
+        inside chooses the user id of each process, so there the user is inside the tenant.
         """
         return self.tenants if self.tenant.is_users_own else self.tenants[::-1]
 
@@ -75,7 +75,7 @@ class Peer:
         return f"user:{self.owner}" if self.owner or self.is_contained else ""
 
     def is_of(self, uid: int) -> bool:
-        """Whether it is a program of this user of the host; users of a container are not."""
+        """Whether a user of the host runs it; an equal uid inside a container is another user."""
         return uid in (self.uid, self.owner) and not _is_of_the_systems_container(self.tenant)
 
     def __str__(self) -> str:
@@ -108,13 +108,13 @@ def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     started = host.started(pid)
     owner = subordinate.owner(uid)
     cgroup = _read(pid, "cgroup", FILE_LONGEST)
-    found, strange = locate(
+    found, unknown_paths = locate(
         cgroup, owner, own("cgroup"), _owner_of, control_groups.slurm_job,
         lambda: _read(pid, "environ", ENVIRONMENT_LONGEST))
-    contained = not cgroup or bool(strange) or _contained(pid)
+    contained = not cgroup or bool(unknown_paths) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
     groups = tenant.groups(found[0].name) if grouped else None
-    return Peer(pid, uid, owner, called, found, contained, started, strange, groups)
+    return Peer(pid, uid, owner, called, found, contained, started, unknown_paths, groups)
 
 
 def _is_of_the_systems_container(tenant: Tenant) -> bool:

@@ -22,7 +22,7 @@ Range = tuple[str, int, int]            # name or number of the user, first id, 
 
 
 def owner(uid: int) -> int:
-    """The user to whom this user id is assigned, or the same id.
+    """The user to whom a subordinate user id is assigned; any other user id itself.
 
     May block: the user database may be on another machine.
     """

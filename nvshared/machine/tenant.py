@@ -62,9 +62,10 @@ POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}([-_]?)[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12})"
     r"(?=\.slice(?:$|:)|$)"
 )
-QUALITY = ("besteffort", "burstable")   # kubelet's directories; guaranteed pods have none
-# By the parent directory. SLURM names jobs by number, and since 26.05 by SLUID: 's' and base 32.
+QUALITY = ("besteffort", "burstable")   # kubelet's directories of QoS classes; guaranteed has none
+# A SLURM job's directory has its number or, since 26.05, its SLUID: 's' and 13 digits of base 32.
 SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
+# Patterns of a parent directory and of a job's directory in it; the group is the job's name.
 JOBS = (
     (re.compile(r".*slurm.*|uid_[0-9]+"), re.compile(r"job_([0-9]+)")),
     (re.compile(r".*slurmstepd\.scope"), re.compile(f"({SLUID.pattern})")),
@@ -76,12 +77,13 @@ CONTAINER = re.compile(
     rf"(?:(?:docker|libpod|libpod-payload|nerdctl|crio|cri-containerd)-)?({HEX})(?:\.scope)?"
     r"|(?:lxc|incus)\.payload\.(.+)|machine-(.+)\.scope|systemd-nspawn@(.+)\.service"
 )
-BOXES = re.compile(r"(?:lxc|incus)(?:\.payload)?")    # with containers by name
+# Parent directories in which each directory is a container, called by the container's name.
+BOXES = re.compile(r"(?:lxc|incus)(?:\.payload)?")
 UNIT = re.compile(r".+\.(?:service|scope)")
 # Groups of the login manager and of desktops for a user's programs: they count for the user.
 SESSION = re.compile(
     r"(?:session-.+|init|snap\..+)\.scope|(?:app|[a-z]+-spawn)-.+\.(?:service|scope)")
-# System services that start programs of many users: these count for the users, too.
+# System services that start programs of users. These programs count for their users.
 LAUNCHER = re.compile(r"(?:jupyterhub|rstudio-server|sshd?|cron|crond|anacron|atd)\.service")
 MANAGER = re.compile(r"user@([0-9]{1,10})\.service")
 USERS = re.compile(r"user-[0-9]+\.slice")
@@ -96,7 +98,7 @@ ROOTS = re.compile(
     rf"|{BOXES.pattern}|{RUNTIME.pattern}"
 )
 DEPTH = 32                              # directories of a path that are read, from the root
-STRANGE = object()                      # result for a path that is not understood
+UNKNOWN = object()                      # result for a path that names no known kind of tenant
 ROOT = 0
 OTHERS = -1                             # of a directory: users other than its owner can write to it
 OwnerOf = Callable[[str, str], int | None]      # None: the directory is not visible
@@ -135,8 +137,7 @@ def locate(
     /proc/PID/environ as of the start of the process, which its user controls: it counts only in a
     directory that SLURM created for a job, if `job_of` does not find the number.
 
-    The paths are those with names given by root that are not understood, if no tenant but the user
-    was found.
+    If no tenant but the user is found, the paths with directories of no known kind are returned.
     """
     beside = dict(lines(own))
     found = [
@@ -147,7 +148,7 @@ def locate(
     best = min(known, key=lambda one: list(Kind).index(one.kind), default=None)
     whole = Tenant(Kind.USER, user(uid))
     if best is None:
-        return (whole,), tuple(path for path, one in found if one is STRANGE)
+        return (whole,), tuple(path for path, one in found if one is UNKNOWN)
     if _is_unnumbered(best) and (
         job := re.search(r"(?:^|\0)SLURM_JOB_ID=([0-9]+)\0", environment())
     ):
@@ -175,7 +176,8 @@ def _of_path(
 ) -> Tenant | object | None:
     """Returns the tenant that a path names.
 
-    None: the path has only directories of a user's sessions. STRANGE: it is not understood.
+    None: the path has only directories of a user's sessions. UNKNOWN: a directory of the path is
+    of no known kind.
     """
     folders = [folder for folder in path.split("/") if folder not in ("", "..")][:DEPTH]
     out = "/.." * path.split("/").count("..")   # above the visible directories
@@ -210,7 +212,7 @@ def _of_path(
         if unit is not None and (owner or not certain):
             return unit
     sliced = all(folder.endswith(".slice") for folder in folders[shared:])
-    return unit or (None if sliced else STRANGE)
+    return unit or (None if sliced else UNKNOWN)
 
 
 def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
@@ -236,7 +238,7 @@ def _is_of_users(folder: str, above: list[str]) -> bool:
 def _of_the_system(folder: str, above: list[str], *, beneath: bool) -> Tenant | None:
     """A tenant whose directory only root can create: a pod, a job, a container of LXC.
 
-    `beneath`: the directories above are above the daemon's view, too, and have no names.
+    `beneath`: the path leaves the daemon's namespace, which hides the names of groups above.
     """
     if (match := POD.search(folder)) and (
         any("kubepods" in name for name in (folder, *above))

@@ -29,7 +29,7 @@ from typing import Any
 from nvshared.errors import InvalidArgs, NoSuchClient, NvshareError
 from nvshared.lanes import Run, call, here
 from nvshared.machine import cgroup, checkpoint, host
-from nvshared.machine.checkpoint import Answer, NotAsked, Step
+from nvshared.machine.checkpoint import Answer, NotSent, Step
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.client import PACE, Average
 from nvshared.sharing.gpu import GPU, Client, Parkable
@@ -48,7 +48,7 @@ RETRY_AFTER = 2.0                       # seconds from a failure to the next att
 RETRY_AFTER_MOST = 60.0                 # seconds: the longest pause between failing helpers
 HELPERS_AT_ONCE = 4                     # helpers that run at the same time for an account
 PARKS_AT_ONCE = 3                       # of idle clients; so a client that wakes finds a helper
-NOT_ASKED = "not asked"                 # in place of a process's state: no helper got the command
+NOT_SENT = "not asked"                 # in place of a process's state: no helper got the command
 # CUresults after which a later attempt may succeed: CUDA_ERROR_OUT_OF_MEMORY, and NOT_READY, for
 # example because a thread of the process is stopped.
 TEMPORARY_ERRORS = frozenset({2, 600})
@@ -77,12 +77,12 @@ async def ask_driver(
 ) -> Answer:
     """Returns and logs the answer of nvshare-checkpoint. `name`: the client, or another name.
 
-    The state is NOT_ASKED if no helper got the command, and "none" if its answer is missing.
+    The state is NOT_SENT if no helper got the command, and "none" if its answer is missing.
     """
     try:
         answer = await ask(command, pid, pairs, tag)
     except NvshareError as error:
-        state = NOT_ASKED if isinstance(error, NotAsked) else "none"
+        state = NOT_SENT if isinstance(error, NotSent) else "none"
         answer = Answer(state, (Step(command, -1, 0, error.message),))
     for step in answer.steps:
         logger.debug("%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
@@ -308,7 +308,7 @@ class Moving:
         Raises NvshareError also if no helper got the command.
         """
         answer = await self._try(client, "park")
-        if answer.state == NOT_ASKED:
+        if answer.state == NOT_SENT:
             raise NvshareError(answer.trouble)
         while answer.state not in CLEAR:
             _require(client)
@@ -324,7 +324,7 @@ class Moving:
     ) -> Answer:
         async with self._pacing.setdefault(client.peer.account, _Pacing()).next() as pacing:
             answer = await ask_driver(self._ask, client, client.peer.pid, command, pairs)
-            pacing.failures = pacing.failures + 1 if answer.state in ("none", NOT_ASKED) else 0
+            pacing.failures = pacing.failures + 1 if answer.state in ("none", NOT_SENT) else 0
         return answer
 
     async def _wake(self, client: Client) -> None:

@@ -44,7 +44,7 @@ def tenants(
     return locate(cgroup, uid, own, owner_of, job_of, lambda: environment)[0]
 
 
-def strange(
+def unknown_paths(
     cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen
 ) -> tuple[str, ...]:
     """The paths that are reported as not understood."""
@@ -275,7 +275,7 @@ def test_tenants_are_recognised_in_cgroups_of_all_systems(
     own = "0::/system.slice/nvshared.service\n"
     found = [str(one) for one in tenants(cgroup + "\n", 0, own, owner_of=owner_of)]
     assert found == ["user:root", *([name] if name else [])]
-    assert strange(cgroup + "\n", 0, own, owner_of) == ()
+    assert unknown_paths(cgroup + "\n", 0, own, owner_of) == ()
 
 
 @pytest.mark.parametrize(("cgroup", "name"), GIVEN.values(), ids=GIVEN)
@@ -305,9 +305,9 @@ def test_tenant_is_the_pod_below_any_unit_if_root_owns_all_cgroups() -> None:
     f"0::/../../alice/pod{UID}/{CONTAINER[:12]}"])
 def test_locate_reports_cgroup_paths_of_unknown_form(cgroup: str) -> None:
     assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:root"]
-    assert strange(f"{cgroup}\n", 0) == (cgroup[3:],)
+    assert unknown_paths(f"{cgroup}\n", 0) == (cgroup[3:],)
     # In folders of its own a user may have anything.
-    assert strange(f"{cgroup}\n", ALICE, owner_of=lambda _controllers, _folder: ALICE) == ()
+    assert unknown_paths(f"{cgroup}\n", ALICE, owner_of=lambda _controllers, _folder: ALICE) == ()
 
 
 @pytest.mark.parametrize("path", [
