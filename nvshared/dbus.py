@@ -33,12 +33,13 @@ from dbus_next.signature import SignatureTree, Variant
 from nvshared.errors import BusUnavailable, InvalidArgs, NvshareError
 
 SYSTEM_BUS = "unix:path=/run/dbus/system_bus_socket"
-BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")  # it, as a peer
+# Name, path and interface by which the bus itself is called.
+BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 PATIENCE = 25.0                         # seconds for a reply, as in libdbus
 LET_IN = b"OK "                         # start of the bus's reply to a successful `introduction`
 BEGIN = b"BEGIN\r\n"                    # sent before the first message
 START = 16                              # bytes of a message from which its length is known
-SIGNATURES = 256                        # that dbus-next may cache; senders choose signatures
+SIGNATURES = 256                        # entries of dbus-next's cache; senders choose signatures
 _LONGEST = 1 << 27                      # bytes of a message, by the specification
 
 

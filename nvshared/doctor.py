@@ -92,7 +92,7 @@ class Inspection(NamedTuple):
 
 
 def inspect_gpus() -> Inspection:
-    """Reads all from NVML; during a trial from the simulated NVML, as the service does."""
+    """Queries NVML about all cards; during a trial the simulated NVML, as the service does."""
     environment = ""
     try:
         if Path(TRIAL_FOLDER).is_dir():
@@ -166,6 +166,7 @@ def neighbour_findings(
 
 
 def _lend_nothing(inspection: Inspection, snapshot: Snapshot | None) -> Iterator[Finding]:
+    """Notes the cards that lend no memory to other cards, and the reason."""
     ours = {client.pid for client in snapshot.clients} if snapshot is not None else set()
     for card in inspection.cards if snapshot is not None else ():
         processes = card.sample.processes if card.sample is not None else None
@@ -336,7 +337,7 @@ def _named(bus: str) -> str:
 
 
 def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
-    """The finding if nvshared does not answer. `served`: the socket works, so programs share."""
+    """The finding if nvshared does not answer. `served`: programs can connect to its socket."""
     if error is None:
         return note("bus", "none, so nvsharectl cannot reach nvshared; programs need no bus")
     words, advice = error.message, error.hint or "is dbus running? --bus chooses another"
@@ -434,7 +435,7 @@ def _preload() -> Finding:
 
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-PLENTY = GIB                            # bytes; a program may reach a lower limit of locked memory
+PLENTY = GIB                            # bytes; a lower limit of locked memory may be too low
 
 
 def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:

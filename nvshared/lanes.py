@@ -25,7 +25,7 @@ from nvshared.units import SECOND
 logger = logging.getLogger(__name__)
 
 IDLE = 10.0                             # seconds after which a thread without work ends
-AGAIN = SECOND                          # after which a thread is started again that could not be
+AGAIN = SECOND                          # pause after a failed start of a thread, until the next
 
 Result = TypeVar("Result")
 Post = Callable[[Callable[[], None]], None]
@@ -102,7 +102,7 @@ class Lanes:
             thread = Thread(target=self._work, name=self._name, daemon=True)
             try:
                 thread.start()
-            except (RuntimeError, MemoryError):     # no thread is to be had; another one may end
+            except (RuntimeError, MemoryError):     # too many threads, or too little memory
                 if self._threads == 0:
                     self._timer(self._clock() + AGAIN, self._add_thread)
                 return
@@ -125,7 +125,7 @@ class Lanes:
     def _made(self, key: Hashable, job: _Job, result: Any) -> None:
         lane = self._lanes[key]
         lane.popleft()
-        while lane and lane[0].done:    # its patience is over: nothing waits for its result
+        while lane and lane[0].done:    # it has timed out: no caller waits for its result
             lane.popleft()
         if lane:
             self._ready.put((key, lane[0]))

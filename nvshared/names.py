@@ -21,7 +21,8 @@ TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME
 USUAL_TERMS = {"memory-limit": 0, "host-memory-limit": 0, "neighbour-limit": 0,
                "compute-limit": 100, "compute-request": 0, "priority": 2, "weight": 100,
                "suspended": 0, "unshared": 0, "disk-limit": 0}
-# Interfaces besides nvsharectl that set terms of tenants: "job" of SLURM jobs, the others of pods.
+# Sources of terms of tenants besides nvsharectl: SLURM's plugin for jobs ("job"); for pods an
+# annotation, a claim, or the PriorityClass.
 TERM_SOURCES = ("annotation", "claim", "class", "job")
 PRIORITIES = {"background": 1, "normal": 2, "high": 3}
 

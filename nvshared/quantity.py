@@ -23,10 +23,10 @@ TIMES = {
     "d": 86400 * SECOND,
 }
 LONGEST_TQ = 86_400                     # seconds; a longer quantum is probably a wrong unit
-LONGEST_TIME = 0xFFFF_FFFF              # seconds; what a D-Bus `u` holds
+LONGEST_TIME = 0xFFFF_FFFF              # seconds; the maximum of D-Bus type u
 UNITLESS_LEAST = MIB                    # bytes; a smaller number without a unit is a mistake
-LARGEST = (1 << 64) - 1                 # bytes; what a D-Bus `t` holds
-OFF = 1                                 # limit in bytes that means off, as no block fits into it
+LARGEST = (1 << 64) - 1                 # bytes; the maximum of D-Bus type t
+OFF = 1                                 # bytes; a limit of 1 byte means off, as no block fits
 HEAVIEST = 1000                         # weight
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
@@ -187,7 +187,7 @@ def switch(text: str) -> bool:
 
 
 def _is_address(text: str) -> bool:
-    import socket  # nvsharectl has no use for it
+    import socket  # not at the top: only the daemon calls this, and nvsharectl starts faster
 
     family = socket.AF_INET
     if text[:1] == "[" and text[-1:] == "]":

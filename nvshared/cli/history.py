@@ -336,6 +336,7 @@ def _line(values: Sequence[float], most: int) -> str:
 NAMES = 7                               # of a plot besides OTHERS; each name has its own colour
 POINTS = 240                            # data points of a picture
 LABELS = 8                              # at most, on the time axis
+# Distances of two labels on the time axis, of which the smallest that fits is used; microseconds.
 APART = [unit * number for unit, numbers in (
     (STEPS["minute"], (1, 5, 15, 30)), (STEPS["hour"], (1, 2, 3, 6, 12)),
     (STEPS["day"], (1, 2, 7, 14, 30, 90, 180, 365)),

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status. Prints an error as a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_output()
-    # A guess until the parser has succeeded. Words after "--" belong to the program of `run`.
+    # For an error of the parser itself. Words after "--" belong to the program of `run`.
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
         try:
@@ -95,7 +95,7 @@ VERBS: tuple[Verb, ...] = (
 
 Examples = Sequence[tuple[str, str]]    # (command, its effect)
 WIDTH = 78                              # of a terminal of 80
-FEW = 5                                 # choices listed by a hint; of more, the closest is named
+FEW = 5                                 # a hint lists so many choices; of more, only the closest
 HELP_COLUMN = 18                        # where the help of an option or verb begins
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."
@@ -130,7 +130,7 @@ class Parser(parser.Parser):
         self, args: Sequence[str], namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
         """Like argparse, but the error for an unknown argument refers to the help of its verb."""
-        self._check_what_stands_first(args)
+        self._check_leading_options(args)
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             verb = f" {options.verb.name}" if options.verb else ""
@@ -138,7 +138,7 @@ class Parser(parser.Parser):
                               f"see: nvsharectl{verb} --help")
         return options
 
-    def _check_what_stands_first(self, args: Sequence[str]) -> None:
+    def _check_leading_options(self, args: Sequence[str]) -> None:
         """Raises InvalidArgs for an option before the verb that nvsharectl itself does not have.
 
         argparse would take the option's value for the verb, and report an unknown verb.

@@ -138,7 +138,7 @@ def _is_limit(term: str) -> bool:
 
 
 def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
-    """Terms as --json prints them."""
+    """Terms with their names and values in the output of --json."""
     return {
         term.replace("-", "_"): TERM_FORMATS[term].words(value) if term == "priority" else
         bool(value) if term == "suspended" else value
@@ -168,7 +168,7 @@ def _has_account(name: str) -> bool:
 
 
 def _term(names: str, metavar: str, term: str, help: str) -> Argument:
-    """The argument that sets a term; "none", which takes back the value that was set, is 0."""
+    """The argument that sets a term. The value "none" is parsed as 0, which removes the setting."""
     parse = parsed(or_word("none", 0, TERM_FORMATS[term].parse, ", or none"),
                    f"the {term.replace('-', ' ')} cannot be {{!r}}")
     dest = {"dest": term} if names[0] == "-" else {}

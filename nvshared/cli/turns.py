@@ -43,8 +43,8 @@ def preempt(options: Options) -> None:
 
 
 POLL = 1.0                              # seconds between two polls
-SETTLED = 5                             # polls without a change until --no-wait gives up,
-SLOW = 30                               # and the same while a program is in a state of MOVING
+SETTLED = 5                             # polls without a change after which --no-wait gives up
+SLOW = 30                               # the same, while the state of a program is in MOVING
 LONGEST = 60.0                          # seconds for --no-wait, even if programs move meanwhile
 EMPTY_WITHIN = 3600.0                   # seconds for a reply: --gpu moves programs one by one
 MOVING = frozenset({"loading", "draining", "evicting"})
@@ -144,7 +144,7 @@ def _change(
     options: Options, become: str, data: dict[str, object], put: Callable[[Daemon, int], None],
     result: str,
 ) -> None:
-    """Calls `put` for each client of the process. `become`: the change in words, for errors."""
+    """Calls `put` for each client of the process. `become`: what was done, for errors: "moved"."""
     with Daemon(options.bus, PATIENCE) as daemon:
         carry_out([
             Step(become, {"gpu": gpu, **data}, partial(put, daemon, client))

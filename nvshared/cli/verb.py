@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What verbs of nvsharectl need: they are made of functions, parse values and arguments, and print
-JSON or text, for a person or for a pipe.
+"""Helpers of all verbs of nvsharectl: make a verb of a function, parse values of arguments, print
+JSON or text, on a terminal or into a pipe.
 
-main.py lists the verbs; help, completion, dispatch and the man page use that list. At their top,
-modules of this package import only what is imported fast; a verb that draws imports rich itself.
+main.py lists the verbs; help, completion, dispatch and the man page use that list. nvsharectl must
+start fast: a module that is slow to import, such as rich, is imported in the function that uses it.
 """
 
 import argparse
@@ -98,7 +98,7 @@ quantum = parsed(quantity.or_word(AUTO, 0, quantity.quantum, ", or auto"),
 
 
 def gpu(without: str) -> Argument:
-    """The option --gpu, for verbs that change one GPU or several. `without`: which, by default."""
+    """The option --gpu of a verb. `without`: in words, the GPUs that are changed without it."""
     return argument(
         "--gpu", "GPU", f"index, UUID or PCI address of one GPU (default: {without})")
 

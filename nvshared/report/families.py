@@ -28,10 +28,10 @@ TENANT = (*CARD, "tenant")
 
 Source = TypeVar("Source")
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
-# For each metric: name, help text, and the function that returns its value; None: no sample.
+# For each metric: its name, its help text, and a function that returns its value; None: no sample.
 Table = list[tuple[str, str, Callable[[Source], float | None]]]
-# For metrics with the value 1: also the labels that carry the information; the function returns
-# the values of these labels.
+# For metrics whose labels have the information, and whose value is 1: also the names of these
+# labels. The function returns the values of the labels.
 InfoTable = list[tuple[str, str, Callable[[Source], tuple[str, ...] | None], tuple[str, ...]]]
 
 
@@ -180,7 +180,7 @@ def _usage(subject: str) -> Table[Usage]:
     ]
 
 
-CLIENT_COUNTERS = _usage("the program")[:3]     # few: there may be thousands of clients
+CLIENT_COUNTERS = _usage("the program")[:3]     # only three: there may be thousands of clients
 TENANT_COUNTERS = _usage("the tenant")
 
 

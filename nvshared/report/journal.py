@@ -24,9 +24,9 @@ MOST_NAMED = 20                         # waiting clients that lines of the log 
 
 
 def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
-    """Logs clients that connect and disconnect and their problems; with --debug, every turn.
+    """Logs when clients connect and disconnect, and their problems; with --debug, each turn.
 
-    Once `stopped` is set, removed clients are not logged: their programs go on.
+    Once `stopped` is set, disconnections are not logged: the daemon ends, and programs go on.
     """
 
     def log(level: int, kind: str, client: Client, words: Callable[[], str]) -> None:
@@ -77,7 +77,7 @@ def log_fault(limited: Limited, peer: Peer, kind: str, message: str) -> None:
 
 
 def log_waiting_clients(manager: Manager) -> None:
-    """Logs which programs wait until nvshared is restarted: all that have no turn now."""
+    """Logs the programs without a turn: without nvshared they stand still at their next use."""
     left = [one for one in manager.clients if one.view.state is not ClientState.RUNNING]
     for client in left[:MOST_NAMED]:
         swapped = client.memory.allocated - client.memory.resident

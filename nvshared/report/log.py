@@ -36,10 +36,10 @@ class JournalFormatter(logging.Formatter):
 
 
 class Lines(logging.Handler):
-    """Writes to stderr without a buffer: lines that stderr does not take are lost silently.
+    """Writes to stderr without a buffer. A line that cannot be written is lost silently.
 
-    A buffered stream would keep them and, if the disk is still full at exit, turn the daemon's
-    orderly end into a failure.
+    A buffered stream would keep the line and write it at exit; if the disk is still full, Python
+    would end with an error.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -48,7 +48,7 @@ class Lines(logging.Handler):
 
 
 def write_line(line: str) -> None:
-    """Writes a line to stderr as far as possible without blocking: a busy journal may block."""
+    """Writes as much of a line to stderr as is possible without blocking."""
     if sys.stderr is None:              # stderr was closed when the process started
         return
     text = f"{line}\n".encode(errors="backslashreplace")
@@ -85,10 +85,10 @@ class _Lines:
 
 
 class Limited:
-    """Logs at most BURST lines of one kind per interval; at its end, the number left out.
+    """Logs at most BURST lines of one kind in an interval, then the number of lines left out.
 
     A kind is an event together with the user who caused it, so that one user's lines do not
-    suppress another's. Its interval begins with its first line.
+    suppress another's. The interval of a kind begins with the first line of that kind.
     """
 
     def __init__(self, logger: logging.Logger, clock: Clock, timer: Timer) -> None:
@@ -120,7 +120,7 @@ class Limited:
 
 
 def _is_journal(stream: str) -> bool:
-    """Whether stderr is the journal's socket, by device and inode in JOURNAL_STREAM."""
+    """Whether stderr is the journal's socket. `stream`: JOURNAL_STREAM, its device and inode."""
     try:
         status = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):

@@ -28,7 +28,7 @@ class Inherited:
 
 
 def inherited(environment: Mapping[str, str]) -> Inherited:
-    """Takes over the descriptors that systemd passed to us.
+    """Takes over the sockets that systemd passed to this process.
 
     Raises InvalidArgs for anything but one listening SOCK_SEQPACKET socket and the sockets that
     an earlier daemon stored.
@@ -74,7 +74,7 @@ class Notifier:
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Imports the package sdnotify only if NOTIFY_SOCKET is set. Raises InvalidArgs."""
         self._notifier: Any = None
-        self._unkept: dict[str, int] = {}   # descriptors to store once systemd's queue has space
+        self._unstored: dict[str, int] = {}     # descriptors to store once systemd's queue has room
         self.watchdog: int | None = None    # microseconds between two pings at most; None: off
         if not environment.get("NOTIFY_SOCKET"):
             return
@@ -95,10 +95,10 @@ class Notifier:
         return self._notifier is not None
 
     def ready(self) -> None:
-        """Reports that clients can connect. This call blocks; later notifications may be lost.
+        """Reports that clients can connect. This call may block; later ones lose notifications.
 
-        A service manager that stops reading (it hangs, or needed READY=1 alone) would otherwise
-        block the whole daemon once its queue is full.
+        A service manager may stop reading: it hangs, or waited for READY=1 only. Once its queue is
+        full, a blocking call would stop the whole daemon.
         """
         self._notify("READY=1")
         if self._notifier is not None and self._notifier.socket is not None:
@@ -115,19 +115,19 @@ class Notifier:
     def keep(self, name: str, descriptor: int) -> None:
         """Has systemd store a client's socket for the next daemon, now or at catch_up()."""
         if not self._store(name, descriptor):
-            self._unkept[name] = descriptor
+            self._unstored[name] = descriptor
 
     def forget(self, name: str) -> None:
         """Has systemd close its copy of a client's socket."""
-        if self._unkept.pop(name, None) is None:
+        if self._unstored.pop(name, None) is None:
             self._notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
     def catch_up(self) -> bool:
-        """Stores the sockets for which systemd's queue was full. False: it still is."""
-        for name, descriptor in tuple(self._unkept.items()):
+        """Stores sockets for which systemd's queue had no room. False: it still has none."""
+        for name, descriptor in tuple(self._unstored.items()):
             if not self._store(name, descriptor):
                 return False
-            del self._unkept[name]
+            del self._unstored[name]
         return True
 
     def stopping(self) -> None:

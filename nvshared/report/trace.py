@@ -9,7 +9,7 @@
 same number. protocol.h and nvshared/scheduler describe the records.
 
 A thread writes the lines, as the disk may be slow. The event loop waits up to PATIENCE for each
-line, so that readers of the file find it; while the thread is behind, the loop does not wait.
+line, so that readers of the file find it. While earlier lines are unwritten, it does not wait.
 """
 
 import dataclasses
