@@ -21,7 +21,7 @@
     for (struct room room = { 0 };                                                        \
          __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && room_begin(&room);) { \
         result = call;                                                                    \
-        room_end();                                                                       \
+        pinned_end(0);                                                                    \
     }
 
 /* Device memory that cannot be swapped is counted as pinned. */

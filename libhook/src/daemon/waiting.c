@@ -100,26 +100,18 @@ void waiting_for(const struct client *client, const struct nvshare_order *order)
     if (!waits[i].requested || waits[i].printed)
         return;
     waits[i].printed = true;
-    switch (order->waits_for) {
-    case NVSHARE_WAITS_TURN:
+    const char *reason = order->waits_for == NVSHARE_WAITS_ROOM
+        ? "programs that do not share it hold too much of its memory"
+        : order->waits_for == NVSHARE_WAITS_SHARE ? "it has used its share of the time"
+        : order->waits_for == NVSHARE_WAITS_RESUME
+        ? "it is suspended; nvsharectl resume ends that" : "memory is being moved";
+    if (order->waits_for == NVSHARE_WAITS_TURN)
         complain("waits for its turn on GPU %u: its place in the queue is %llu", i,
                  (unsigned long long)order->number);
-        break;
-    case NVSHARE_WAITS_ROOM:
-        complain("waits for GPU %u: programs that do not share it hold too much of its memory", i);
-        break;
-    case NVSHARE_WAITS_SHARE:
-        complain("waits for GPU %u: it has used its share of the time", i);
-        break;
-    case NVSHARE_WAITS_RESUME:
-        complain("waits for GPU %u: it is suspended; nvsharectl resume ends that", i);
-        break;
-    case NVSHARE_WAITS_GANG:
+    else if (order->waits_for == NVSHARE_WAITS_GANG)
         complain("waits for its turn on GPU %u and others at once", i);
-        break;
-    default:
-        complain("waits for GPU %u: memory is being moved", i);
-    }
+    else
+        complain("waits for GPU %u: %s", i, reason);
 }
 
 static bool daemon_printed;                 /* only one thread attaches at a time */

@@ -118,8 +118,10 @@ bool client_may_keep_freed(const struct client *client)
 void client_wake(struct client *client)
 {
     UNCANCELLED;
+    int saved_errno = errno;         /* a launch of the program may be the caller */
     /* Fails only if the socket is full of wake-ups, or if the program has closed it (service.c). */
     send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    errno = saved_errno;
 }
 
 bool client_postpone(struct client *client, const struct nvshare_order *order)
@@ -179,11 +181,9 @@ int connection_open(void)
 bool connection_send(int connection, const struct nvshare_report *report)
 {
     int socket = own_file_descriptor(connection);
-    struct iovec part = { .iov_base = (void *)report, .iov_len = sizeof *report };
-    const struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
     ssize_t sent;
     do
-        sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+        sent = send(socket, report, sizeof *report, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     return sent == (ssize_t)sizeof *report;
 }

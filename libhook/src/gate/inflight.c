@@ -87,13 +87,6 @@ static bool is_busy(const struct nvshare_inflight *counters)
     return __atomic_load_n(&counters->begun, __ATOMIC_SEQ_CST) != done;
 }
 
-static void wake(struct client *client)
-{
-    int before = errno;
-    client_wake(client);
-    errno = before;
-}
-
 static void count(void)
 {
     for (unsigned i = 0; i < CLIENTS_MAX; i++) {
@@ -102,7 +95,7 @@ static void count(void)
             continue;
         uint64_t before = __atomic_fetch_add(&counters->begun, 1, __ATOMIC_SEQ_CST);
         if (before == __atomic_load_n(&counters->done, __ATOMIC_SEQ_CST))
-            wake(clients[i]);        /* it was idle, and its service thread may be asleep */
+            client_wake(clients[i]);        /* it was idle, and its service thread may be asleep */
     }
 }
 
@@ -123,7 +116,7 @@ static bool is_held_back(void)
     if (busy == NULL || atomic_load(&allowed_passes) > 0)
         return false;
     if (!atomic_exchange(&holding, true))
-        wake(atomic_load(&busy->client));
+        client_wake(atomic_load(&busy->client));
     return true;
 }
 

@@ -135,6 +135,32 @@ void allocation_fill(struct block *const *blocks, size_t count)
         continue;
 }
 
+/* Takes addresses for the owner's blocks, of `most` bytes each but the last, and creates, enters and
+ * fills them. Changes nothing if an address or block cannot be had. */
+static CUresult make_blocks(struct page_owner *owner, struct block **blocks, size_t size,
+                            size_t most, CUdeviceptr *base)
+{
+    CUresult result = region_take(size, base);
+    size_t made = 0;
+    for (size_t i = 0; result == CUDA_SUCCESS && made < size; i++) {
+        size_t length = size - made < most ? size - made : most;
+        blocks[i] = block_new(owner->client, false, *base + made, length);
+        if (blocks[i] != NULL) {
+            made += length;
+            continue;
+        }
+        region_give(*base + made, size - made);
+        while (i-- > 0)
+            block_free(blocks[i]);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS) {
+        region_set_owner(*base, size, owner);
+        allocation_fill(blocks, owner->block_count);
+    }
+    return result;
+}
+
 /*
  * Makes small allocations. A slab is one block of 2 MiB, divided into slots of one size; a bitmap
  * says which slots are free.
@@ -240,20 +266,11 @@ static struct slab *new_slab(struct client *client, CUcontext context, unsigned 
     for (uint32_t i = 0; i < count; i++)
         slab->free_bits[i / 64] |= (uint64_t)1 << (i % 64);
     CUdeviceptr address;
-    *result = region_take(PAGE, &address);
+    *result = make_blocks(&slab->owner, &slab->block, PAGE, PAGE, &address);
     if (*result != CUDA_SUCCESS) {
         free(slab);
         return NULL;
     }
-    slab->block = block_new(client, false, address, PAGE);
-    if (slab->block == NULL) {
-        region_give(address, PAGE);
-        free(slab);
-        *result = CUDA_ERROR_OUT_OF_MEMORY;
-        return NULL;
-    }
-    region_set_owner(address, PAGE, &slab->owner);
-    allocation_fill(&slab->block, 1);
     ring_append(list_of(client, class), &slab->alike);
     return slab;
 }
@@ -309,19 +326,6 @@ static size_t block_most(const struct client *client, size_t size)
     return size >= LARGE_FROM || most == BLOCK_SIZE ? most : most / 2;
 }
 
-/* Frees the blocks created so far, after one of them could not be created. */
-static void undo(struct large *large, size_t size)
-{
-    size_t made = 0;
-    for (size_t i = 0; i < large->owner.block_count && large->blocks[i] != NULL; i++) {
-        made += large->blocks[i]->size;
-        block_free(large->blocks[i]);
-    }
-    if (made < size)
-        region_give(large->base + made, size - made);
-    free(large);
-}
-
 static struct object *large_object(struct page_owner *owner, CUdeviceptr address,
                                    CUdeviceptr *base)
 {
@@ -354,23 +358,12 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
         .operations = &LARGE_OPERATIONS, .client = client, .context = context,
         .properties = properties, .blocks = large->blocks, .block_count = count,
     };
-    CUresult result = region_take(size, &large->base);
+    large->object = new_object(bytes);
+    CUresult result = make_blocks(&large->owner, large->blocks, size, most, &large->base);
     if (result != CUDA_SUCCESS) {
         free(large);
         return result;
     }
-    for (size_t i = 0; i < count; i++) {
-        size_t offset = i * most;
-        size_t length = size - offset < most ? size - offset : most;
-        large->blocks[i] = block_new(client, false, large->base + offset, length);
-        if (large->blocks[i] == NULL) {
-            undo(large, size);
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-    }
-    large->object = new_object(bytes);
-    region_set_owner(large->base, size, &large->owner);
-    allocation_fill(large->blocks, count);
     *address = large->base;
     return CUDA_SUCCESS;
 }

@@ -113,11 +113,6 @@ bool room_begin(struct room *room)
     return sensible && begin_here(room->bytes, room->until) == CUDA_SUCCESS;
 }
 
-void room_end(void)
-{
-    pinned_end(0);
-}
-
 static struct client *counting_on(CUdevice device)
 {
     return client_none() ? NULL : client_on(device);

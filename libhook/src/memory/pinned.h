@@ -22,14 +22,13 @@ CUresult pinned_begin_on(CUdevice device, size_t bytes, bool submits);
 bool pinned_counts_on(CUdevice device);            /* whether a client is attached there */
 void pinned_end(size_t bytes_taken);
 /* As pinned_begin() and pinned_end(), for memory of unknown size that the driver itself needs.
- * `room`, initially zero, grows from call to call. False: no more room can be made; then room_end()
- * must not be called. */
+ * `room`, initially zero, grows from call to call. pinned_end(0) ends it. False: no more room can
+ * be made, and it must not be ended. */
 struct room {
     size_t bytes;
     uint64_t until;                  /* us; deadline for waits for freed memory, over all calls */
 };
 bool room_begin(struct room *room);
-void room_end(void);
 void pinned_release_on(CUdevice device, size_t bytes);
 /* Records the size of an object under a key (a handle, an address). The object counts until
  * pinned_forget() is called for each of its keys. Called between pinned_begin() and pinned_end(),
