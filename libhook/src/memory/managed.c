@@ -34,15 +34,11 @@
 #include "memory/allocation.h"
 #include "memory/ranges.h"
 
-/* Where the program itself last prefetched each page of an allocation; the driver would report the
- * library's own prefetches. Ranges of adjacent pages, sorted by address, each prefetched to one
- * location. Pages in no range were never prefetched. */
-struct prefetches {
-    struct prefetch {
-        CUdeviceptr begin, end;
-        CUmemLocation location;
-    } *runs;
-    size_t count, room;
+/* Where the program itself last prefetched a run of pages of an allocation: the driver would report
+ * the library's own prefetches. Pages in no run were never prefetched. */
+struct prefetch {
+    struct range range;
+    CUmemLocation location;
 };
 
 #define PAGE_OF_HOST ((CUdeviceptr)4096)
@@ -57,66 +53,51 @@ static CUdeviceptr behind_last_page(CUdeviceptr address, size_t size)
     return first_page(address + size + PAGE_OF_HOST - 1);
 }
 
-/* The number of ranges that end at or before `address`. */
-static size_t runs_before(const struct prefetches *prefetches, CUdeviceptr address)
+static CUdeviceptr end_of(const struct prefetch *run)
 {
-    size_t low = 0, high = prefetches->count;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (prefetches->runs[middle].end <= address)
-            low = middle + 1;
-        else
-            high = middle;
+    return run->range.address + run->range.size;
+}
+
+/* The run with this index, or NULL. */
+static struct prefetch *run_at(const struct ranges *prefetches, size_t index)
+{
+    return index < prefetches->count ? (struct prefetch *)prefetches->sorted[index] : NULL;
+}
+
+/* Without memory to record it, the run counts as never prefetched. */
+static void add_run(struct ranges *prefetches, CUdeviceptr begin, CUdeviceptr end,
+                    CUmemLocation location)
+{
+    struct prefetch *run = malloc(sizeof *run);
+    if (run == NULL || !ranges_reserve(prefetches)) {
+        free(run);
+        return;
     }
-    return low;
+    *run = (struct prefetch){ { begin, end - begin }, location };
+    ranges_insert(prefetches, &run->range);
 }
 
-/* Makes space for two more ranges: one range may be split in two by another. */
-static bool grow(struct prefetches *prefetches)
+static void drop_run(struct ranges *prefetches, struct prefetch *run)
 {
-    if (prefetches->count + 2 <= prefetches->room)
-        return true;
-    size_t room = prefetches->room == 0 ? 4 : prefetches->room * 2;
-    struct prefetch *larger = realloc(prefetches->runs, room * sizeof *larger);
-    if (larger == NULL)
-        return false;
-    prefetches->runs = larger;
-    prefetches->room = room;
-    return true;
-}
-
-static void insert(struct prefetches *prefetches, size_t at, struct prefetch run)
-{
-    memmove(&prefetches->runs[at + 1], &prefetches->runs[at],
-            (prefetches->count - at) * sizeof run);
-    prefetches->runs[at] = run;
-    prefetches->count++;
-}
-
-static void erase(struct prefetches *prefetches, size_t at)
-{
-    prefetches->count--;
-    memmove(&prefetches->runs[at], &prefetches->runs[at + 1],
-            (prefetches->count - at) * sizeof prefetches->runs[0]);
+    ranges_remove(prefetches, &run->range);
+    prefetches->reserved--;
+    free(run);
 }
 
 /* Forgets all prefetches in [begin, end). */
-static void cut_out(struct prefetches *prefetches, CUdeviceptr begin, CUdeviceptr end)
+static void cut_out(struct ranges *prefetches, CUdeviceptr begin, CUdeviceptr end)
 {
-    size_t at = runs_before(prefetches, begin);
-    if (at < prefetches->count && prefetches->runs[at].begin < begin) {
-        struct prefetch behind = prefetches->runs[at];
-        prefetches->runs[at++].end = begin;
-        if (behind.end > end) {
-            behind.begin = end;
-            insert(prefetches, at, behind);
-            return;
-        }
+    struct prefetch *run;
+    while ((run = run_at(prefetches, ranges_search(prefetches, begin))) != NULL
+           && run->range.address < end) {
+        CUdeviceptr run_begin = run->range.address, run_end = end_of(run);
+        CUmemLocation location = run->location;
+        drop_run(prefetches, run);
+        if (run_begin < begin)
+            add_run(prefetches, run_begin, begin, location);
+        if (run_end > end)
+            add_run(prefetches, end, run_end, location);
     }
-    while (at < prefetches->count && prefetches->runs[at].end <= end)
-        erase(prefetches, at);
-    if (at < prefetches->count && prefetches->runs[at].begin < end)
-        prefetches->runs[at].begin = end;
 }
 
 static bool same(CUmemLocation one, CUmemLocation other)
@@ -124,39 +105,32 @@ static bool same(CUmemLocation one, CUmemLocation other)
     return one.type == other.type && one.id == other.id;
 }
 
-/* Without memory to record it, the range counts as never prefetched. */
-static void prefetches_note(struct prefetches *prefetches, CUdeviceptr address, size_t size,
-                            CUmemLocation location)
+static void note_prefetch(struct ranges *prefetches, CUdeviceptr address, size_t size,
+                          CUmemLocation location)
 {
-    struct prefetch run = { first_page(address), behind_last_page(address, size), location };
-    if (!grow(prefetches)) {
-        prefetches->count = 0;
-        return;
+    CUdeviceptr begin = first_page(address), end = behind_last_page(address, size);
+    cut_out(prefetches, begin, end);
+    size_t at = ranges_search(prefetches, begin);
+    struct prefetch *before = at == 0 ? NULL : run_at(prefetches, at - 1);
+    struct prefetch *behind = run_at(prefetches, at);
+    if (before != NULL && end_of(before) == begin && same(before->location, location)) {
+        begin = before->range.address;
+        drop_run(prefetches, before);
     }
-    cut_out(prefetches, run.begin, run.end);
-    size_t at = runs_before(prefetches, run.begin);
-    if (at > 0 && prefetches->runs[at - 1].end == run.begin
-        && same(prefetches->runs[at - 1].location, location)) {
-        run.begin = prefetches->runs[--at].begin;
-        erase(prefetches, at);
+    if (behind != NULL && behind->range.address == end && same(behind->location, location)) {
+        end = end_of(behind);
+        drop_run(prefetches, behind);
     }
-    if (at < prefetches->count && prefetches->runs[at].begin == run.end
-        && same(prefetches->runs[at].location, location)) {
-        run.end = prefetches->runs[at].end;
-        erase(prefetches, at);
-    }
-    insert(prefetches, at, run);
+    add_run(prefetches, begin, end, location);
 }
 
 /* The location of the whole range; one of type INVALID if there is no single one. */
-static CUmemLocation prefetches_last(const struct prefetches *prefetches, CUdeviceptr address,
-                                     size_t size)
+static CUmemLocation last_prefetch(const struct ranges *prefetches, CUdeviceptr address,
+                                   size_t size)
 {
-    size_t at = runs_before(prefetches, first_page(address));
-    if (at < prefetches->count && prefetches->runs[at].begin <= first_page(address)
-        && prefetches->runs[at].end >= behind_last_page(address, size))
-        return prefetches->runs[at].location;
-    return (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_INVALID };
+    const struct prefetch *run = (struct prefetch *)ranges_at(prefetches, first_page(address));
+    return run != NULL && end_of(run) >= behind_last_page(address, size)
+        ? run->location : (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_INVALID };
 }
 
 /* One allocation. */
@@ -165,7 +139,7 @@ struct managed {
     struct client *client;
     CUcontext context;               /* its end frees the memory; NULL: that context has ended */
     struct managed *next_freed;
-    struct prefetches prefetches;    /* made by the program */
+    struct ranges prefetches;        /* of struct prefetch: made by the program */
     size_t beyond;                   /* bytes counted beyond the card; 0: it has blocks */
     bool plain;                      /* the program got it from cuMemAlloc, with this id */
     unsigned long long id;
@@ -204,7 +178,9 @@ static void discard(struct managed *managed)
     for (size_t i = 0; i < managed->block_count; i++)
         block_free(managed->blocks[i]);
     managed->client->memory.beyond -= managed->beyond;
-    free(managed->prefetches.runs);
+    while (managed->prefetches.count > 0)
+        drop_run(&managed->prefetches, run_at(&managed->prefetches, 0));
+    free(managed->prefetches.sorted);
     free(managed);
 }
 
@@ -429,7 +405,7 @@ void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)
     LOCKED(memory_lock);
     struct managed *managed = managed_find(address);
     if (managed != NULL)
-        prefetches_note(&managed->prefetches, address, size, place);
+        note_prefetch(&managed->prefetches, address, size, place);
 }
 
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place)
@@ -442,6 +418,6 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *plac
     for (size_t i = 0; managed != NULL && i < managed->block_count; i++)
         differs |= managed->blocks[i]->place.managed.sent;
     if (differs)
-        *place = prefetches_last(&managed->prefetches, address, size);
+        *place = last_prefetch(&managed->prefetches, address, size);
     return differs;
 }
