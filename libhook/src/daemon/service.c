@@ -345,18 +345,6 @@ static void evict(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
-static void new_limits(struct client *client, const struct nvshare_order *order)
-{
-    LOCKED(memory_lock);
-    client->limits = order->limits;
-    if (!client_may_keep_freed(client))
-        reclaim(client, RECLAIM_ALL, 0);
-    /* LIMITS that answers no open COMMIT must not count as the answer to a later one. */
-    if (order->number > client->answered_commit && order->number <= client->last_commit)
-        client_commit_answered(client, order->number, &order->limits);
-    bell_ring(&client->commit_bell);
-}
-
 /* Carries out one order, on the service thread with service_lock held, which a drain releases
  * meanwhile. `descriptor`: sent with the order, or -1; the caller keeps it. */
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor)
@@ -373,7 +361,7 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     pthread_mutex_unlock(&memory_lock);
     switch (order->type) {
     case NVSHARE_LIMITS:
-        new_limits(client, order);
+        client_set_limits(client, order);
         break;
     case NVSHARE_REASON:
         pthread_mutex_lock(&memory_lock);

@@ -465,6 +465,18 @@ void client_commit_answered(struct client *client, uint64_t number,
     }
 }
 
+void client_set_limits(struct client *client, const struct nvshare_order *order)
+{
+    LOCKED(memory_lock);
+    client->limits = order->limits;
+    if (!client_may_keep_freed(client))
+        reclaim(client, RECLAIM_ALL, 0);
+    /* LIMITS that answers no open COMMIT must not count as the answer to a later one. */
+    if (order->number > client->answered_commit && order->number <= client->last_commit)
+        client_commit_answered(client, order->number, &order->limits);
+    bell_ring(&client->commit_bell);
+}
+
 void client_append_refusal(struct client *client, const char *text, size_t size)
 {
     if (!client->reason_begun)

@@ -255,6 +255,8 @@ bool client_commit(struct client *client, uint64_t size);
 bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, uint64_t until);
 uint64_t client_patience_ends(void);               /* `until`, for a call that begins now */
 void client_settle(void);
+/* Carries out LIMITS, which may be the answer to a COMMIT. Without memory_lock. */
+void client_set_limits(struct client *client, const struct nvshare_order *order);
 /* Records the answer to COMMIT `number`; NULL: it will not arrive. Earlier COMMITs without a grant
  * are void. */
 void client_commit_answered(struct client *client, uint64_t number,

@@ -152,15 +152,25 @@ static struct alias *alias_between(CUdeviceptr address, CUdeviceptr end)
         ? (struct alias *)aliases.sorted[index] : NULL;
 }
 
+static CUdeviceptr end_of(const struct alias *alias)
+{
+    return alias->range.address + alias->range.size;
+}
+
+/* A loop over the aliases that overlap a range. */
+#define EACH_ALIAS(alias, address, size)                                           \
+    for (struct alias *alias = alias_between(address, (address) + (size)); alias != NULL; \
+         alias = alias_between(end_of(alias), (address) + (size)))
+
 /* Whether each alias that overlaps the range lies inside it; *any: at least one overlaps it. */
 static bool alias_whole(CUdeviceptr address, size_t size, bool *any)
 {
-    CUdeviceptr end = address + size;
-    const struct alias *alias = alias_between(address, end);
-    for (*any = alias != NULL; alias != NULL;
-         alias = alias_between(alias->range.address + alias->range.size, end))
-        if (alias->range.address < address || alias->range.address + alias->range.size > end)
+    *any = false;
+    EACH_ALIAS(alias, address, size) {
+        *any = true;
+        if (alias->range.address < address || end_of(alias) > address + size)
             return false;
+    }
     return true;
 }
 
@@ -684,7 +694,7 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
     struct alias *alias;
     while (result == CUDA_SUCCESS && address < end
            && (alias = alias_between(address, end)) != NULL) {
-        address = alias->range.address + alias->range.size;
+        address = end_of(alias);
         result = pin(alias->vmm, &unused);
     }
     return result;
@@ -804,17 +814,14 @@ static bool may_apply_later(CUdeviceptr address, size_t size, const CUmemAccessD
         const struct alias *alias = alias_at(address);
         if (alias == NULL || access->location.id != alias->vmm->client->device)
             return false;
-        address = alias->range.address + alias->range.size;
+        address = end_of(alias);
     }
     return true;
 }
 
 static bool range_is_resident(CUdeviceptr address, size_t size)
 {
-    CUdeviceptr behind = address + size;
-    const struct alias *alias;
-    for (; (alias = alias_between(address, behind)) != NULL;
-         address = alias->range.address + alias->range.size)
+    EACH_ALIAS(alias, address, size)
         if (!vmm_is_resident(alias->vmm))
             return false;
     return true;
@@ -839,14 +846,11 @@ bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *acc
     if (any)
         *result = !whole ? CUDA_ERROR_INVALID_VALUE
                 : later ? CUDA_SUCCESS : REAL(cuMemSetAccess)(address, size, access, count);
-    CUdeviceptr behind = address + size;
-    struct alias *alias = any && *result == CUDA_SUCCESS ? alias_between(address, behind) : NULL;
-    while (alias != NULL && *result == CUDA_SUCCESS) {
-        if (later)
+    EACH_ALIAS(alias, address, size) {
+        if (*result == CUDA_SUCCESS && later)
             *result = alias_open(alias, access, count);
         if (*result == CUDA_SUCCESS && !alias_set_access(alias, access, count))
             *result = CUDA_ERROR_OUT_OF_MEMORY;
-        alias = alias_between(alias->range.address + alias->range.size, behind);
     }
     end(inside);
     return any;
