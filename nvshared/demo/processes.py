@@ -116,9 +116,9 @@ class Outcome(NamedTuple):
 
     task: Task
     status: int                         # exit status, negative for a signal
-    checksum: str                       # of all its memory; "": it did not finish
+    checksum: str                       # of the program's memory; "": it ended before the result
     right: bool                         # every chunk equals the CPU's result
-    seconds: float                      # from its start to its results, without the check
+    seconds: float                      # from the start to the result, without its check
     message: str                        # the last line on stderr
 
     @property
@@ -153,7 +153,7 @@ class DemoGPU(NamedTuple):
     total: int                          # bytes
     capacity: int                       # bytes of `total` that the programs share
     simulated: bool
-    why: str                            # why it is simulated, or how much of it is used
+    why: str                            # why the GPU is simulated, or how much of it is used
     ballast: int                        # free bytes to occupy so that `capacity` bytes stay free
     environment: dict[str, str]         # of a program that uses the GPU without nvshared
 
@@ -224,6 +224,7 @@ async def _try(environment: dict[str, str]) -> tuple[int, Event, str]:
 
 
 START = 20.0                            # seconds until the daemon must be ready
+POLL = 0.05                             # seconds between two checks for that
 TRACE = "trace.jsonl"
 TQ = 2                                  # seconds; short, so that busy programs hand over, too
 # Variables that would override the daemon's configuration file; removed.
@@ -308,27 +309,15 @@ async def _start_daemon(
             [sys.executable, "-P", "-m", "nvshared", "--config", str(configuration)],
             environment, stdout=file, stderr=file, stop=signal.SIGTERM,
         ))
-    if not await _settled(process, notifications):
-        raise NvshareError(f"nvshared was not ready after {START:.0f} seconds")
+    try:
+        async with asyncio.timeout(START):
+            received = b""
+            while process.returncode is None and b"READY=1" not in received:
+                await asyncio.sleep(POLL)
+                with contextlib.suppress(BlockingIOError):      # no notification yet
+                    received = notifications.recv(4096)
+    except TimeoutError:
+        raise NvshareError(f"nvshared was not ready after {START:.0f} seconds") from None
     if process.returncode is not None:
         words = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
         raise NvshareError(f"nvshared did not start: {words[-1].removeprefix('nvshared: ')}")
-
-
-async def _settled(process: Process, notifications: socket.socket) -> bool:
-    """Waits until the daemon reports that it is ready, or has ended. False: neither in START."""
-    loop = asyncio.get_running_loop()
-
-    async def listen() -> None:
-        while b"READY=1" not in await loop.sock_recv(notifications, 4096):
-            continue
-
-    tasks = [asyncio.create_task(listen()), asyncio.create_task(process.wait())]
-    try:
-        done, _ = await asyncio.wait(
-            tasks, timeout=START, return_when=asyncio.FIRST_COMPLETED)
-        return bool(done)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
