@@ -38,7 +38,7 @@ BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 PATIENCE = 25.0                         # seconds for a reply, as in libdbus
 LET_IN = b"OK "                         # start of the bus's reply to a successful `introduction`
 BEGIN = b"BEGIN\r\n"                    # sent before the first message
-START = 16                              # bytes of a message from which its length is known
+START = 16                              # first bytes of a message, which contain its length
 SIGNATURES = 256                        # entries of dbus-next's cache; senders choose signatures
 _LONGEST = 1 << 27                      # bytes of a message, by the specification
 
@@ -118,7 +118,7 @@ def marshalled(signature: str, *values: Any) -> bytes:
     """Encodes values as the body of a message. Raises ValueError if a type does not match."""
     block = Marshaller(signature, list(values))
     block.marshall()
-    block.writers.clear()               # they refer to the block: break the reference cycle
+    block.writers.clear()               # they refer to `block`: ends the reference cycle
     return bytes(block.buffer)
 
 

@@ -88,7 +88,7 @@ class Inspection(NamedTuple):
     driver: str = ""                    # version
     cards: tuple[InspectedGPU, ...] = ()
     error: NvshareError | None = None
-    trial: str = ""                     # during a trial: variables by which programs find its GPUs
+    trial: str = ""                     # environment for programs during a trial; "": no trial
 
 
 def inspect_gpus() -> Inspection:

@@ -110,7 +110,7 @@ class NoHistory(NvshareError, bus_name=OURS + "NoHistory"):
 
 
 class NotKept(NvshareError, bus_name=OURS + "NotKept"):
-    """A change applies, but was not written to the disk: a restart of the daemon loses it."""
+    """A change is in force, but was not written to the disk: a restart of the daemon reverts it."""
 
 
 class AlreadyRunning(

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from nvshared.cli.verb import Options, argument, verb
 
 FILES = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are paths
-KNOWN = {"BUS": ("system", "session")}  # suggested; others are accepted, too
+KNOWN = {"BUS": ("system", "session")}  # suggestions; an address of a bus is accepted, too
 
 # bash splits words at = and :, too, but nvsharectl's values may contain both. So the script joins
 # words without a blank between them, and strips from each candidate the part that bash keeps.
@@ -67,7 +67,7 @@ _nvsharectl() {
         ?*) _describe nvsharectl found ;;
     esac
 }
-# As a file of $fpath, zsh runs this for a completion; sourced, it only registers the function.
+# Zsh runs this file at a completion if $fpath has it. If sourced, it only registers the function.
 if [[ "${funcstack[1]}" == _nvsharectl ]]; then
     _nvsharectl "$@"
 else

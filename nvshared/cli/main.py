@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry point of nvsharectl: its verbs, in the order in which help lists them, the parser made
-from them, and the report of errors."""
+"""The entry point of nvsharectl: the verbs in the order of the help, a parser made of the verbs,
+and the report of errors."""
 
 import argparse
 import io
@@ -177,7 +177,7 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
         one = _parser(
             verb.description, verb.examples, verb_parsers.add_parser, verb.more,
             name=verb.name, help=verb.summary, usage=verb.usage)
-        # SUPPRESS: an option before the verb keeps its value unless it is repeated after it.
+        # SUPPRESS: an option before the verb keeps its value unless it is repeated after the verb.
         _add_common(one, argparse.SUPPRESS, argparse.SUPPRESS)
         for names, parameters in verb.arguments:
             one.add_argument(*names, **parameters)

@@ -96,7 +96,7 @@ def run(options: Options) -> NoReturn:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")
     fault = unit.unreachable(environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
-    # The library reports other faults.
+    # Other reasons why nvshared cannot be reached are reported by the library in the program.
     if shutil.which(command[0]) and isinstance(fault, (FileNotFoundError, ConnectionRefusedError)):
         waits = environment[REQUIRED] == "1"
         does = "waits for it when it uses a GPU" if waits else "runs unshared"

@@ -83,11 +83,11 @@ def _start(options: Options) -> None:
     ran = unit.state(SERVICE).get("ActiveState") == "active"
     environment = {"LD_LIBRARY_PATH": str(library.simulator()), "NVSHARE_SIM_DIR": str(FOLDER)}
     lines = [f"Environment={name}={value}" for name, value in environment.items()]
-    # systemd creates the state directory for the service's user, and keeps it across restarts.
+    # systemd makes the state directory for the service's user, and keeps it when the service ends.
     lines += [f"RuntimeDirectory={STATE.relative_to(STATE.parents[1])}",
               "RuntimeDirectoryPreserve=yes"]
-    # The default reserve for contexts suits larger cards. With it, several programs that start at
-    # once would get too little memory of a simulated GPU.
+    # The default reserve for contexts suits larger cards. Of a simulated GPU it would leave too
+    # little memory for several programs that start at once.
     lines += ["ExecStart=",
               f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
     _make_folder(number, memory)

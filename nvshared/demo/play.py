@@ -102,7 +102,7 @@ async def in_turn(gpu: DemoGPU, show: Show) -> Act:
 
 
 async def unshared(gpu: DemoGPU, show: Show) -> Act:
-    """Act 3: both without nvshared; the second starts once the first has its memory."""
+    """Act 3: both without nvshared; the second starts once the first has allocated its memory."""
     first, second = tasks(gpu)
     async with contextlib.AsyncExitStack() as stack:
         if gpu.ballast >= GIB:
@@ -122,7 +122,7 @@ async def unshared(gpu: DemoGPU, show: Show) -> Act:
 async def _perform(
     task: Task, environment: Mapping[str, str], show: Show, allocated: asyncio.Event | None = None
 ) -> Outcome:
-    """Runs the program to its end. Sets `allocated` once it has its memory, or has ended."""
+    """Runs the program to its end. Sets `allocated` once it has allocated its memory, or ended."""
     allocated = allocated or asyncio.Event()
     loop = asyncio.get_running_loop()
     start = loop.time()

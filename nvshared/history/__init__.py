@@ -121,7 +121,7 @@ class HistoryFile:
             except sqlite3.DatabaseError as error:
                 if not store.is_broken(error):
                     raise
-                self._store.add(self._unwritten)    # the broken file was put aside: a new one
+                self._store.add(self._unwritten)    # into a new file: the broken one was renamed
         except (sqlite3.Error, OSError) as error:
             reason, path = _words(error), self._store.path
             if reason != self._write_error:

@@ -83,7 +83,7 @@ class QueryResult(NamedTuple):
     until: int
     step: int                           # 0: one row for the whole time
     rows: list[Row]
-    missing: str = ""                   # why the latest usage is missing; "": it is not
+    missing: str = ""                   # why the latest usage is missing; "": nothing is missing
 
 
 def add(to: Used, party: Party, usage: Usage) -> None:
@@ -329,7 +329,7 @@ class Store:
                     break
                 with transaction(file):
                     self._drop(file, length, max(least, there * 7 // 8))
-        if number(file, "PRAGMA page_count") > self.pages:    # its maximum was larger before
+        if number(file, "PRAGMA page_count") > self.pages:    # written with a larger maximum
             file.executescript("PRAGMA incremental_vacuum")     # execute() would free one page
             file.execute(f"PRAGMA max_page_count = {self.pages}").fetchall()
 
@@ -395,7 +395,7 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
     since, until = _rounded(kept, query.since, query.until)
     reach = next((one for one in STEPS if kept[one] <= since), min(STEPS))
     step = -(-query.step // reach) * reach
-    # Only lengths that divide both the step and its start.
+    # Each step of the result must consist of whole steps of these lengths.
     lengths = [one for one in STEPS if not step or step % one == since % one == 0]
     pieces = [*_pieces(kept, sorted(lengths, reverse=True), since, until)]
     statement = _QUERY.format(

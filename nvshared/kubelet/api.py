@@ -69,7 +69,7 @@ class Server:
     authority: str = ""                 # the CA certificates (PEM); "": the system's
     certificate: bytes = b""            # our certificate and its key (PEM)
     token: str = ""
-    name: str = ""                      # expected in its certificate; "": the address
+    name: str = ""                      # name in the server's certificate; "": that of the URL
     is_verified: bool = True
 
     def ask(

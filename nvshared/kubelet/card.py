@@ -98,7 +98,7 @@ class Entry(NamedTuple):
 
     resource: str
     devices: list[str]
-    pod: str = ""                       # kubelet's UID of the pod that has them; "": registered
+    pod: str = ""                       # kubelet's UID of the pod with the devices; "": all devices
     container: str = ""
 
 
@@ -210,7 +210,7 @@ class SameCardTwice(InvalidArgs):
 
 
 class Offer:
-    """The GPUs and their shares, as they were last reported."""
+    """The GPUs and their shares, by the last reply of nvshared."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas

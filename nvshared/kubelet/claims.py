@@ -145,7 +145,7 @@ class Claim:
 
     @property
     def uids(self) -> list[str]:
-        """The UIDs of its pods."""
+        """The UIDs of the claim's pods."""
         return [pod.uid for pod in self.pods]
 
     def without(self, gone: Collection[str]) -> "Claim":

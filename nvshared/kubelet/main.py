@@ -144,7 +144,7 @@ async def _serve(options: Options) -> None:
         ended, _ = await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         notifier.stopping()
         for one in ended:
-            one.result()                # raises its error; a signal raises none
+            one.result()                # raises the exception of a task that has failed
     finally:
         for task in tasks:
             task.cancel()

@@ -47,7 +47,7 @@ class Plugin(ABC):
         self, kubelet: Path, offer: Offer, containers: Containers, runtime: Runtime,
         refresh: Callable[[], Awaitable[None]],
     ) -> None:
-        """`kubelet`: its folder."""
+        """`kubelet`: kubelet's folder."""
         self.path = kubelet / REGISTRY / f"{self.name.replace('/', '-')}-reg.sock"
         self._offer = offer
         self._containers = containers

@@ -40,7 +40,7 @@ class StaticPods:
     """
 
     def __init__(self, state: Path, kubelet: Path) -> None:
-        """`state`: our folder, `kubelet`: its folder."""
+        """`state`: nvshare-kubelet's folder; `kubelet`: kubelet's folder."""
         self._path = state / WITHOUT_GPU
         self._kubelet = kubelet
         self._without: dict[Pod, str] = {}      # pods without a share, with the reported reason
@@ -71,7 +71,7 @@ class StaticPods:
         return found
 
     def _containers_without_share(self, one: Pod) -> frozenset[str]:
-        """The names of its containers that started without a share."""
+        """The names of the pod's containers that started without a share."""
         started = one.requesting.intersection(one.containers.values())
         try:
             return started and started.difference(

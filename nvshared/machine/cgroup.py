@@ -45,7 +45,7 @@ Membership = tuple[str, str]            # controllers and path, as in /proc/PID/
 class Limit:
     """The tightest limit of a group, or the size of the host; bytes."""
 
-    file: Path                          # that holds it
+    file: Path                          # of the kernel, with the limit
     size: int
     free: int                           # that could be allocated without any swapping
     used: int                           # by the group's processes, without files
@@ -56,7 +56,7 @@ class Group:
     """A control group that may limit memory."""
 
     folder: Path
-    controllers: str                    # of its hierarchy; "" for version 2
+    controllers: str                    # of the group's hierarchy; "" for version 2
 
     def limit(self) -> Limit | None:
         """None: the group has no limit, or was removed."""

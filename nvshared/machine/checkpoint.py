@@ -30,7 +30,7 @@ class Step:
     """One call of the driver, with its result."""
 
     name: str
-    code: int                           # CUresult; -1: it was not called
+    code: int                           # CUresult; -1: the driver was not called
     took: int                           # microseconds
     words: str
 

@@ -63,7 +63,8 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
                   if limit.file == MEMINFO or limit.file.parent in groups]
         return limit.free + min(limit.used, sum(inside))
 
-    # Memory that changes hands meanwhile is free or held in one of the two readings, never both.
+    # A program may take or free memory between reading the limits and its figures. With the limits
+    # read before and after, the smaller result counts such memory at most once.
     limits = (*before, *_limits()) if confirmed else before
     return int(SAFE_SHARE * min(map(available, limits)))
 

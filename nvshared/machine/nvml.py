@@ -57,8 +57,8 @@ class Facts:
     pci_bus_id: str                     # "00000000:17:00.0"
     memory_total: int                   # bytes
     mig: bool = False                   # MIG was on when the card was found
-    linked: frozenset[str] = frozenset()    # UUIDs of the cards that it reaches over NVLink
-    reached: frozenset[str] = frozenset()   # UUIDs of all cards whose memory it can access
+    linked: frozenset[str] = frozenset()    # UUIDs of cards with a peer-to-peer path over NVLink
+    reached: frozenset[str] = frozenset()   # UUIDs of all cards to whose memory this card can write
 
     @cached_property
     def uuid_bytes(self) -> bytes:
@@ -85,7 +85,7 @@ class Process:
 
     pid: int                            # in the pid namespace that the driver reports
     memory: int | None                  # bytes on the card; None: the driver does not report it
-    host: int = 0                       # bytes of its private host memory
+    host: int = 0                       # bytes of the process's private host memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class NVML:
         self._handles[uuid] = handle
         try:
             name = printable(_text(nvml.nvmlDeviceGetName(handle)))
-        except UnicodeDecodeError as error:     # pynvml decodes it strictly
+        except UnicodeDecodeError as error:     # pynvml decodes names as strict UTF-8
             name = printable(error.object.decode(errors="replace"))
         except Exception as error:
             logger.warning("GPU %d: its name cannot be read: %s", index, self._describe(error))

@@ -36,7 +36,7 @@ class Peer:
     name: str                           # /proc/PID/comm, 15 characters; see whole_name()
     tenants: tuple[Tenant, ...]         # its user, then the tenant that contains it, if any
     is_contained: bool = False          # in a container: its root is not the host's root
-    started: int | None = None          # in ticks since boot; None: it had ended
+    started: int | None = None          # in ticks since boot; None: the process had ended
     unknown_paths: tuple[str, ...] = ()     # of control groups of no known kind
     groups: frozenset[str] | None = None    # of its user; None: not read
     title: str = ""                     # NVSHARE_NAME; set by the program
@@ -97,7 +97,7 @@ def credentials(connection: socket.socket) -> Credentials:
 
 
 def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
-    """Identifies a process by /proc and the user database; of a dead one, at most its user.
+    """Identifies a process by /proc and the user database; an ended process only by its user.
 
     `grouped`: also reads its user's groups.
 
@@ -172,7 +172,7 @@ def watch(connection: socket.socket, pid: int) -> int | None:
 
 
 def has_ended(pidfd: int | None) -> bool:
-    """Whether the process has ended, or may have. Until then its id is not reused."""
+    """Whether the process has ended; True without a descriptor. While False, its id is unique."""
     if pidfd is None:
         return True
     poll = select.poll()               # select.select() is limited to 1,024 descriptors

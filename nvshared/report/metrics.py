@@ -101,7 +101,7 @@ class Scrapes:
             del self._tasks[oldest]
             oldest.cancel()
         self._tasks[task] = None
-        # A peer that disconnects or sends nothing is logged at debug only: there may be many.
+        # Logged at debug only: many peers may disconnect early or send nothing.
         try:
             async with asyncio.timeout(LONGEST):
                 writer.write(await self._respond(reader))
@@ -139,7 +139,7 @@ class Scrapes:
             if response is None or (response.done() and not self._figures.fresh):
                 response = self._responses[form] = asyncio.create_task(self._formatted(form))
             async with asyncio.timeout(PATIENCE):
-                return await asyncio.shield(response)     # shielded: other scrapes wait for it, too
+                return await asyncio.shield(response)   # other scrapes may wait for this task, too
         except TimeoutError:
             return _response(HTTPStatus.SERVICE_UNAVAILABLE, "Content-Type: text/plain",
                          body=b"nvshared is busy\n")

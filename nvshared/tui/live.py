@@ -43,17 +43,17 @@ def watch(bus: str, interval: float) -> None:
 
 
 class Watch:
-    """One terminal and one daemon. The thread queues functions that change the state."""
+    """The dashboard of one daemon. A thread calls the daemon, and queues changes of the state."""
 
     def __init__(self, bus: str, interval: float, terminal: Terminal) -> None:
         self._bus = bus
         self._interval = interval
         self._terminal = terminal
-        self._state = State()           # only the main thread assigns it
+        self._state = State()           # only the main thread assigns this field
         self._fetched_at = time.monotonic()     # end of the last attempt to fetch a snapshot
         self._requests: SimpleQueue[Command | None] = SimpleQueue()
         self._changes: deque[Change] = deque()
-        self._daemon: Daemon | None = None      # only the thread uses it
+        self._daemon: Daemon | None = None      # only the thread of _serve() uses this field
         # A daemon thread, so that the program can end while the thread waits for a reply.
         Thread(target=self._serve, name="fetcher", daemon=True).start()
 
@@ -127,7 +127,7 @@ class Watch:
         opened = self._state.opened
         for client in snapshot.clients:
             if opened is not None and program_key(client) == opened.key:
-                # The program may have ended since the snapshot; the next one shows that.
+                # The program may have ended since the snapshot: then the next snapshot shows that.
                 with suppress(NvshareError):
                     own = daemon.tenant(client.tenant)
                     around = [daemon.tenant(name) for name in own.within]

@@ -28,7 +28,7 @@ NAMED = 2                               # holders named in a sentence, at most
 
 def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
     """The reason of the client's wait, to follow the word "waits"; "" if it does not wait."""
-    # None: of an earlier daemon; the program is shown until its details are closed.
+    # None: the restarted daemon has no such GPU. The details still show the program.
     gpu = next((one for one in snapshot.gpus if one.index == client.gpu), None)
     match client.state:
         case "waiting" if client.gang and not client.position:
@@ -100,9 +100,9 @@ FRAME = 4                               # lines of a GPU without graphs
 WITH_GRAPHS = 4                         # lines of a GPU with graphs, besides the graphs
 GRAPHS = 2                              # graphs in a column
 HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # lines of a graph, the highest that fits
-HIGH = 40                               # lines from which GPUs may take all that the list leaves
-PART = 3                                # on a lower one with graphs above 1 line, GPUs take 1/PART
-ROWS = 5                                # rows of the list that GPUs leave, if it has so many
+HIGH = 40                               # lines of a screen on which GPUs may take all free lines
+PART = 3                                # on a lower screen, GPUs with larger graphs take 1/PART
+ROWS = 5                                # rows of the list that are always shown
 QUIET = frozenset({"idle", "suspended", "parked"})
 
 

@@ -25,8 +25,8 @@ from nvshared.tui.state import (
 )
 from nvshared.tui.terminal import Key
 
-# For each screen: the key that a click stands for, its label, what it does. On a narrow line the
-# last ones are left out first.
+# For each screen the keys in its bottom line: the key, its label, and its effect. A narrow line has
+# only the first keys. A click on an entry is the key.
 _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
 _CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in COMMANDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {

@@ -152,7 +152,7 @@ class Command(NamedTuple):
     verb: str                           # memory, compute, weight, suspend, resume or preempt
     client: ClientSnapshot              # the program
     value: int = 0                      # as on D-Bus
-    tenant: str = ""                    # its target is this tenant; "": the program
+    tenant: str = ""                    # the target of the command; "": the program
 
     @property
     def name(self) -> str:
@@ -175,7 +175,7 @@ class Opened:
 
     key: ProgramKey
     client: ClientSnapshot
-    tenants: tuple[Tenant, ...] = ()    # its own tenant, and those around this one
+    tenants: tuple[Tenant, ...] = ()    # the innermost tenant first
     turns: tuple[Turn, ...] = ()        # the latest first
     ended: bool = False
 
@@ -186,7 +186,7 @@ class State:
 
     snapshot: Snapshot | None = None    # the last one received
     past: Past = field(default_factory=Past)
-    daemon_error: str = ""              # why the daemon does not answer; "": it answers
+    daemon_error: str = ""              # of the last fetch of a snapshot; "": none
     screen: Screen = Screen.MAIN
     previous_screen: Screen = Screen.MAIN        # the screen before the help
     selected: ProgramKey | None = None
@@ -235,7 +235,7 @@ class Frame:
 
 
 def program_key(client: ClientSnapshot) -> ProgramKey:
-    """Identifies a program by its process, if known: a restarted daemon gives it another id."""
+    """Identifies a program by its process, if known: client ids change when the daemon restarts."""
     return client.gpu, client.pid or -client.id
 
 
@@ -285,10 +285,10 @@ class CommandKind(NamedTuple):
 
     key: str
     label: str                          # in the help, beside the key
-    term: str                           # the term that it sets; "": none
-    confirmation: str                     # for one program
+    term: str                           # the term that the command sets; "": none
+    confirmation: str                   # for one program
     together: str = ""                  # for all programs of a tenant
-    prompt: str = ""                    # label of the input line; "": it needs no value
+    prompt: str = ""                    # label of the input line; "": the command has no value
 
 
 COMMANDS: dict[str, CommandKind] = {
@@ -552,7 +552,7 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
 
 
 def _current_client(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
-    """The program in the last snapshot: a restarted daemon gives it another id. None: ended."""
+    """The same program in the last snapshot; None: it has ended."""
     known = [] if state.snapshot is None else all_rows(state.snapshot)
     return next((one for one in known if program_key(one) == program_key(client)), None)
 
@@ -560,7 +560,7 @@ def _current_client(state: State, client: ClientSnapshot) -> ClientSnapshot | No
 def next_target(state: State, pending: Prompt | Command) -> str:
     """The command's next target after Tab: the program (""), or one of its tenants.
 
-    The tenants around its own one are known only while its details are shown.
+    Tenants other than the program's own are known only while its details are shown.
     """
     if pending.client is None or not COMMANDS[pending.verb].term:
         return ""
@@ -571,7 +571,7 @@ def next_target(state: State, pending: Prompt | Command) -> str:
 
 
 def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
-    """The program's tenant and those around it, if its details are shown; else none."""
+    """The program's tenants, the innermost first, if its details are shown; else none."""
     opened = state.opened
     return opened.tenants if opened is not None and opened.key == program_key(client) else ()
 
@@ -612,7 +612,7 @@ def _edit_prompt(state: State, prompt: Prompt, key: str) -> State:
         case _:
             return state
     state = replace(state, prompt=prompt)
-    # The filter applies while it is typed.
+    # Each key changes the list at once.
     return reselected(replace(state, filter=prompt.text)) if prompt.verb == "filter" else state
 
 

@@ -90,9 +90,10 @@ class Column(NamedTuple):
     short: str = ""                     # the heading on a narrow terminal
     min_width: int = 0                  # smallest width, unless the column is shortened
     max_width: int = 1 << 30            # largest width
-    shown_if: Callable[[Any], object] | None = None   # tables have it if that is true of a row
+    # A table has the column only if this is true of at least one row; None: always.
+    shown_if: Callable[[Any], object] | None = None
     sort: Callable[[Any], Any] | None = None        # the key by which the dashboard sorts
-    descending: bool = False            # sorted by it, the largest comes first
+    descending: bool = False            # whether `sort` puts the largest key first
 
 
 def chosen(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
@@ -159,7 +160,7 @@ def _time(usec: int) -> str:
     return duration(usec) if usec else ""
 
 
-# Columns of clients, for `status`, `clients` and the dashboard, which changes their widths.
+# Columns of clients, for `status`, `clients` and the dashboard, for which LAYOUT changes widths.
 CLIENT = {one.name: one for one in (
     Column("GPU", lambda client: str(client.gpu), right=True, sort=age),
     Column("PID", lambda client: str(client.pid or "?"), right=True, sort=lambda one: one.pid),
@@ -199,7 +200,7 @@ CLIENT = {one.name: one for one in (
     Column("COMMAND", command, drop_rank=2, shrinks_to=len("COMMAND"), sort=command),
 )}
 CLIENTS = [one for name, one in CLIENT.items() if name not in ("WAITS", "LEFT")]
-# How the dashboard lays out its columns: wide enough for any state, so that they do not move.
+# Changes of CLIENT for the dashboard: minimum widths for all values, so that columns do not move.
 LAYOUT: dict[str, dict[str, Any]] = {
     "GPU": {"drop_rank": 3}, "PID": {"min_width": 7},
     "USER": {"min_width": 8, "max_width": 16},

@@ -203,7 +203,7 @@ class Terminal:
         drawn = captured.get().split("\n")
         if not (sys.stdout.encoding or "").lower().startswith("utf"):
             drawn = [line.translate(ASCII) for line in drawn]
-        # Cleared before drawing: if a signal handler sets it meanwhile, the next call redraws all.
+        # Reset before drawing: a signal handler may set it meanwhile, for the next call.
         must_redraw, self._must_redraw = self._must_redraw or len(self._shown) != len(drawn), False
         before = [""] * len(drawn) if must_redraw else self._shown
         self._write(CLEAR * must_redraw + "".join(
@@ -244,7 +244,7 @@ class Terminal:
         """SIGTSTP: restores the terminal's modes, then stops the process by the default action."""
         handlers = {one: signal.signal(one, signal.SIG_DFL) for one in (number, signal.SIGCONT)}
         self._restore_modes()
-        os.kill(os.getpid(), number)        # stops here; ignored in an orphaned group
+        os.kill(os.getpid(), number)        # stops here; the kernel ignores it in an orphaned group
         for one, handler in handlers.items():
             signal.signal(one, handler)
         self._set_modes()
@@ -253,7 +253,7 @@ class Terminal:
         """SIGCONT after a SIGSTOP, or SIGWINCH: the screen may show anything, so redraw all."""
         self.redraw()
         if number == signal.SIGCONT:
-            with suppress(OSError, termios.error):      # sent with SIGHUP when it is closed
+            with suppress(OSError, termios.error):      # a closed terminal sends SIGHUP and SIGCONT
                 self._set_modes()
 
 
