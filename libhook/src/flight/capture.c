@@ -199,7 +199,7 @@ struct capture {
     CUstream stream;
     CUcontext context;
     pthread_t thread;                /* began it; owner of CU_STREAM_PER_THREAD */
-    bool thread_ended;                       /* that thread has ended */
+    bool thread_ended;               /* that thread has ended */
     bool endable;                    /* by the library, once the thread has ended */
     uint64_t began;
     struct capture *next;
@@ -275,7 +275,8 @@ uint64_t capture_oldest(void)
     uint64_t now = now_microseconds(), oldest = 0;
     LOCKED(captures_lock);
     for (const struct capture *capture = captures; capture != NULL; capture = capture->next)
-        if (now - capture->began > oldest)
+        /* Another thread may have begun the capture after `now`. */
+        if (now > capture->began && now - capture->began > oldest)
             oldest = now - capture->began;
     return oldest;
 }

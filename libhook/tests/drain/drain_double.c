@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What drain.c and contexts.c stand on: a driver whose work never ends and that counts the events
- * of each context. A context is its number.
+ * What drain.c, capture.c and contexts.c call: a driver whose work never ends and that counts the
+ * events of each context. A context is its number.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #include "gate/contexts.h"
+#include "flight/capture.h"
 #include "flight/drain.h"
+#include "gate/gate.h"
 #include "driver/real.h"
 
 #define SEEN __attribute__((visibility("default")))
@@ -56,6 +58,33 @@ void *real_find(enum real_index index)
     default:
         return (void *)succeed;
     }
+}
+
+_Atomic uint64_t gate_closed;
+static uint64_t clock_us = 1000000;
+static bool captures_meanwhile;
+
+bool client_none(void)
+{
+    return true;
+}
+
+uint64_t now_microseconds(void)
+{
+    uint64_t now = clock_us;
+    if (captures_meanwhile) {
+        captures_meanwhile = false;
+        clock_us += 10;
+        capture_add(capture_new((CUstream)(uintptr_t)1, true));
+    }
+    return now;
+}
+
+/* The age of the oldest capture; another thread begins the only one after the look at the clock. */
+SEEN uint64_t age_of_a_capture_that_begins_meanwhile(void)
+{
+    captures_meanwhile = true;
+    return capture_oldest();
 }
 
 static CUcontext named(unsigned number)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a drain leaves behind while contexts come and go: drain.c on drain_double.c."""
+"""Drains while contexts come and go, and captures: drain.c, capture.c on drain_double.c."""
 
 import ctypes
 from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import LIBRARY, compile_double
+from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
 
 
 @pytest.fixture(name="c")
 def build(tmp_path: Path) -> ctypes.CDLL:
-    sources = ["flight/drain.c", "gate/contexts.c"]
-    return ctypes.CDLL(str(compile_double("drain", sources, tmp_path / "drain.so", LIBRARY)))
+    sources = ["flight/drain.c", "flight/capture.c", "gate/contexts.c"]
+    return load_fresh(compile_double("drain", sources, tmp_path / "drain.so", LIBRARY), tmp_path)
 
 
 def events(c: ctypes.CDLL) -> list[int]:
@@ -52,3 +52,9 @@ def test_drain_destroys_no_event_of_a_new_context_at_a_reused_address(
     c.begins(1)
     c.drain_is_over()
     assert events(c) == [0, 0, 0]
+
+
+def test_capture_that_begins_after_the_look_at_the_clock_has_no_age(c: ctypes.CDLL) -> None:
+    age = c.age_of_a_capture_that_begins_meanwhile
+    age.restype = ctypes.c_uint64
+    assert age() == 0
