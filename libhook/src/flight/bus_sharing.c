@@ -51,7 +51,7 @@ struct flow {
     uint64_t window, bytes;          /* us: begin of the window; bytes since */
     bool heavy;                      /* HEAVY bytes within a window since the last quiet time */
     bool reported;
-    uint64_t reported_at;             /* us: time of the last report of a begin */
+    uint64_t reported_at;            /* us: time of the last report of a begin */
 };
 
 /* Protects the following variables; while it is held, no other lock is taken and nothing is
@@ -80,7 +80,8 @@ void bus_copy_begins(struct bus_copy *copy, enum bus_direction direction, uint64
     pthread_mutex_lock(&sharing_lock);
     struct flow *flow = &flows[client->index][direction];
     *copy = (struct bus_copy){ client, direction, periods[client->index] };
-    if (now - flow->window > WINDOW_US) {
+    /* Another thread may have begun the window after `now`. */
+    if (now > flow->window && now - flow->window > WINDOW_US) {
         flow->window = now;
         flow->bytes = 0;
     }

@@ -113,6 +113,14 @@ def test_many_small_copies_are_reported_and_a_few_are_not(
     assert program.says() == INWARD
 
 
+def test_window_opened_by_another_thread_meanwhile_keeps_its_bytes(
+        fresh: Callable[[], Program]) -> None:
+    program = fresh()
+    ctypes.c_uint64.in_dll(program.c, "meanwhile").value = 7 * MIB
+    program.begins(2 * MIB, waits=True)
+    assert program.says() == INWARD
+
+
 def test_frequent_copies_are_reported_at_bounded_rate(fresh: Callable[[], Program]) -> None:
     program = fresh()
     began = program.clock.value
