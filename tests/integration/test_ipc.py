@@ -104,6 +104,35 @@ def test_ipc_importer_reads_what_the_exporter_writes(site: Site) -> None:
     owner.ends_well()
 
 
+CLOSES_DURING_WORK = SHARING + '''
+handle, flag = hear(), c_void_p()
+call("cuMemHostAlloc", byref(flag), 64, c_uint(0))
+word = c_uint.from_address(flag.value)
+word.value = 0
+memory = take(handle)
+launch(kernel("wait_flag"), None, flag.value, 1)
+call("cuIpcCloseMemHandle", memory)      # gives up the wait for the kernel and keeps the mapping
+word.value = 1
+call("cuCtxSynchronize")
+call("cuIpcCloseMemHandle", memory, result=INVALID)
+assert take(handle) == take(handle) == memory
+call("cuIpcCloseMemHandle", memory)
+assert get(memory, 3000) == b"S" * 3000                  # opened once more
+call("cuIpcCloseMemHandle", memory)
+call("cuIpcCloseMemHandle", memory, result=INVALID)
+say("closed")
+'''
+
+
+def test_ipc_memory_closed_during_work_is_refused_to_a_second_close(site: Site) -> None:
+    site.start("--tq", "1")
+    owner, user = Program(site, OWNER), Program(site, CLOSES_DURING_WORK)
+    user.tell(json.dumps(owner.hears()[1]))
+    assert user.hears() == "closed"
+    user.ends_well()
+    owner.popen.kill()
+
+
 QUIET = SHARING + """
 memory = allocate(8 * MIB)
 put(memory, b"M" * 8 * MIB)

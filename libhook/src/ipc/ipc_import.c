@@ -108,7 +108,7 @@ struct ipc_import {
     CUdeviceptr base;                /* start of the allocation inside the range */
     size_t size;
     unsigned long long id;
-    unsigned opened;
+    unsigned opened;                 /* opens less closes; 0: closed, but still mapped */
     struct ipc_import *next;
     size_t count;
     CUmemGenericAllocationHandle handles[];
@@ -318,13 +318,13 @@ bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresul
     return true;
 }
 
-/* The import that begins at this address, or NULL. memory_lock is held. */
+/* The open import that begins at this address, or NULL. memory_lock is held. */
 static struct ipc_import *import_at(CUdeviceptr address)
 {
     struct page_owner *owner = region_owner(address);
     struct ipc_import *import = owner != NULL && owner->operations == &OPERATIONS
         ? (struct ipc_import *)owner : NULL;
-    return import != NULL && import->base == address ? import : NULL;
+    return import != NULL && import->base == address && import->opened > 0 ? import : NULL;
 }
 
 bool ipc_import_close(CUdeviceptr address, CUresult *result)
