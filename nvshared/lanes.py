@@ -36,14 +36,14 @@ def here(
     _key: Hashable, call: Callable[[], Result], answer: Callable[[Result | None], None],
     _patience: int | None = None,
 ) -> None:
-    """Makes the call in the caller's thread; replaces Lanes.run where blocking is allowed."""
+    """Makes the call in the caller's thread: replaces Lanes.run where blocking is allowed."""
     answer(call())
 
 
 async def call(
     run: Run, key: Hashable, function: Callable[[], Result], patience: int | None = None,
 ) -> Result | None:
-    """Returns the value that `run` (Lanes.run or here()) would pass to its `answer`."""
+    """Calls `run` (Lanes.run or here()), and returns the result that it passes to `answer`."""
     answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
     # The caller may have been cancelled by the time of the answer.
     run(key, function, lambda result: None if answer.done() else answer.set_result(result),

@@ -24,7 +24,7 @@ TIMES = {
 }
 LONGEST_TQ = 86_400                     # seconds; a longer quantum is probably a wrong unit
 LONGEST_TIME = 0xFFFF_FFFF              # seconds; the maximum of D-Bus type u
-UNITLESS_LEAST = MIB                    # bytes; a smaller number without a unit is a mistake
+UNITLESS_LEAST = MIB                    # bytes; a smaller size needs a unit, as it may be in GiB
 LARGEST = (1 << 64) - 1                 # bytes; the maximum of D-Bus type t
 OFF = 1                                 # bytes; a limit of 1 byte means off, as no block fits
 HEAVIEST = 1000                         # weight
@@ -113,7 +113,7 @@ def milliseconds(text: str) -> int:
 
 def whole(text: str, least: int, most: int, words: str = "") -> int:
     """Parses a whole number of a range. `words`: the error message, if not the default."""
-    # Python refuses to convert thousands of digits, with an error of its own.
+    # At most 20 digits: int() raises another ValueError for thousands of digits.
     if re.fullmatch(r"\d{1,20}", text, re.ASCII) and least <= int(text) <= most:
         return int(text)
     raise ValueError(words or f"give a whole number from {least} to {most}")

@@ -39,7 +39,7 @@ from nvshared.tui.figures import size
 from nvshared.tui.tables import NARROWEST, Column
 from nvshared.units import GIB, MIB
 
-SHARE = 0.7                             # of the GPU's memory, for each program
+SHARE = 0.7                             # part of the GPU's memory that each program needs
 STEPS = 4
 STEP_GPU_US = 700_000                   # GPU time of a step, besides the computation
 STEP_CPU_MS = 700                       # CPU time of a step
@@ -244,7 +244,7 @@ class Report(NamedTuple):
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LONGEST_TMPDIR = 60                     # characters; the path of a socket has 107 at most
+LONGEST_TMPDIR = 60                     # characters: a socket's path there must fit into 107
 
 
 def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:

@@ -94,7 +94,7 @@ Event = dict[str, Any]                  # one line of nvshare-workload --json
 
 
 class Task(NamedTuple):
-    """The parameters of a run of nvshare-workload; but for `name`, its options."""
+    """A run of nvshare-workload. Each field but `name` is an option of that program."""
 
     name: str                           # shown to the user
     memory: int                         # bytes
@@ -112,7 +112,7 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a run."""
+    """The result of a run of nvshare-workload."""
 
     task: Task
     status: int                         # exit status, negative for a signal
@@ -165,8 +165,8 @@ class DemoGPU(NamedTuple):
 async def find(folder: Path, simulate: bool) -> DemoGPU:
     """The real GPU, or a simulated one whose state lies in `folder`.
 
-    `simulate`: do not even look for a real one. Raises NvshareError if a real
-    one works but has too little memory left.
+    `simulate`: return a simulated GPU in any case. Raises NvshareError if the real GPU works but
+    has too little free memory.
     """
     # A socket without a daemon: programs must not find the machine's own nvshared.
     environment = {**os.environ, "NVSHARE_SOCKET": str(folder / "nvshare.sock")}
@@ -224,10 +224,10 @@ async def _try(environment: dict[str, str]) -> tuple[int, Event, str]:
 
 
 START = 20.0                            # seconds until the daemon must be ready
-POLL = 0.05                             # seconds between two checks for that
+POLL = 0.05                             # seconds between two checks whether it is ready
 TRACE = "trace.jsonl"
 TQ = 2                                  # seconds; short, so that busy programs hand over, too
-# Variables that would override the daemon's configuration file; removed.
+# Variables that would override the daemon's configuration file: removed from its environment.
 SETTINGS = ("NVSHARE_BUS", "NVSHARE_METRICS_ENABLE", "STATE_DIRECTORY", "LISTEN_PID", "LISTEN_FDS")
 
 BUS = """\

@@ -70,7 +70,7 @@ class HistoryFile:
         self._thread = ThreadPoolExecutor(1, "history")
         self._pending: Counter[int | None] = Counter()      # queries by uid; None: of all users
         self._last: Future[None] | None = None          # the last write that was submitted
-        # Only the thread uses the rest.
+        # Only the thread uses the fields below.
         self._unwritten: list[tuple[int, Batch]] = []       # start and batch
         self._write_error = ""          # why the last write failed
 
@@ -80,7 +80,7 @@ class HistoryFile:
         return bool(self._unwritten) or (self._last is not None and not self._last.done())
 
     def keep(self, start: int, batch: Batch) -> None:
-        """Writes the usage of the minute that began at `start`, and earlier unwritten batches."""
+        """Has the thread write a minute's usage, and earlier unwritten batches. `start`: second."""
         self._last = self._do(partial(self._take, start, batch))
         self._last.add_done_callback(_report)
 
@@ -225,7 +225,7 @@ class History:
         if self._collected or self._file.is_behind:
             used, self._collected = self._collected, {}
             if not 0 <= self._start - began <= 2 * MINUTE:
-                began = self._start     # the clock was set, or there were no clients
+                began = self._start     # the clock was set, or there were no clients for a while
             middle = int((began + self._start) / 2)
             bounded = {card: joined(of_it, PARTIES) for card, of_it in used.items()}
             self._file.keep(middle - middle % MINUTE, bounded)

@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
     start: int                          # second
     name: str                           # of user, tenant or card; OTHERS
-    user: str                           # the tenant's user; OTHERS: several, or not by tenant
+    user: str                           # the tenant's user; OTHERS: of several, or no tenant
     usage: Usage
 
 
@@ -274,7 +274,7 @@ class Store:
             raise ForeignFile("another program made it")
         if (version := number(file, "PRAGMA user_version")) != VERSION:
             raise ForeignFile(f"it is of version {version}, and we know {VERSION}")
-        file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()     # only our tables answer
+        file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()     # fails with other tables
         ((answer,),) = file.execute("PRAGMA quick_check(1)").fetchall()
         if answer != "ok":
             raise ForeignFile(f"it is broken: {' '.join(answer.split())}")
@@ -285,7 +285,7 @@ class Store:
         number = 1
         while os.path.lexists(aside := self.path.with_name(f"{self.path.name}.aside-{number}")):
             number += 1
-        if number > ASIDES:             # a failing disk must not fill up with such files
+        if number > ASIDES:             # a failing disk would fill up with renamed files
             raise OSError(f"{reason}; {ASIDES} have been put aside already, take some away")
         self.path.rename(aside)
         with suppress(FileNotFoundError):   # an interrupted write's journal belongs to it

@@ -24,7 +24,7 @@ ROOT = Path("/sys/fs/cgroup")
 MOUNTINFO = Path("/proc/self/mountinfo")
 ESCAPED = re.compile(r"\\([0-7]{3})")   # mountinfo's escape of a blank or another separator
 TITLE = re.compile(rb"slurmstepd: \[([0-9]+)\.")
-STEPS_MOST = 16                         # steps of a job that are examined
+STEPS_MOST = 16                         # steps of a SLURM job, and processes of a step, examined
 NO_LIMIT = 1 << 60                      # bytes; version 1 writes a number where 2 writes "max"
 
 # A limit, and the usage that counts against it.
@@ -59,7 +59,7 @@ class Group:
     controllers: str                    # of the group's hierarchy; "" for version 2
 
     def limit(self) -> Limit | None:
-        """None: the group has no limit, or was removed."""
+        """The tightest memory limit of this group; None: it has no limit, or was removed."""
         pairs = MEMORY if self.controllers else UNIFIED
         found: list[tuple[int, int, Path]] = []
         for most, taken in pairs:
@@ -226,7 +226,7 @@ def _mounted(controllers: str) -> list[tuple[str, Path]]:
 
 
 def _files(path: Path) -> int:
-    """Bytes of page cache, which the kernel can drop."""
+    """Bytes of page cache in a file memory.stat; the kernel can drop them."""
     try:
         figures = [line.split() for line in path.read_text(encoding="ascii").split("\n")]
     except OSError:
@@ -239,7 +239,7 @@ def _files(path: Path) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """None if there is no such file, or no limit in it."""
+    """The bytes in a file of limits or usage; None: there is no such file, or no limit."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except OSError:

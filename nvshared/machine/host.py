@@ -70,7 +70,7 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
 
 
 def _limits() -> list[Limit]:
-    """Of the host, and of the daemon's control groups up to the root that have a limit."""
+    """The limits of the host, and of the daemon's control groups and their ancestors."""
     sizes = _sizes(MEMINFO.read_text(encoding="ascii"))
     host = Limit(MEMINFO, sizes["MemTotal"], sizes["MemAvailable"], sizes["AnonPages"])
     groups = [group.limit() for group in cgroup.chain(kernel_text(CGROUP))]
@@ -112,7 +112,7 @@ def kernel_text(path: Path) -> str:
 
 
 def _sizes(text: str) -> dict[str, int]:
-    """Bytes by name, from the lines with a figure in kB. The Name line is the process's choice."""
+    """Bytes by name, of lines with a figure in kB. Processes choose the text of the line Name."""
     lines = [line.replace(":", " ", 1).split() for line in text.split("\n")]
     return {
         line[0]: int(line[1]) << 10

@@ -83,7 +83,7 @@ class Peer:
 
 
 class Credentials(NamedTuple):
-    """The identity of the process that connected."""
+    """The pid and uid of the process that connected, by the kernel."""
 
     pid: int
     uid: int
@@ -211,7 +211,7 @@ def _contained(pid: int) -> bool:
 
 @cache
 def own(name: str) -> str:
-    """A file of the daemon's process, which never changes its group or user namespace."""
+    """A file in the daemon's /proc directory; cached, as cgroup and uid_map never change."""
     return _read(os.getpid(), name, FILE_LONGEST)
 
 

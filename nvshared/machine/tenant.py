@@ -92,7 +92,7 @@ RUNTIME = re.compile(
     r"|k0s.+|podman|lxc|lxd|incus|snap\.(?:lxd|microk8s|k8s)\..+|slurmd|pbs.*|condor)\.service"
     r"|(?:.+_)?slurmstepd\.scope"
 )
-# Directories that only root creates, for where owners are not visible.
+# Directories that only root creates; used where the owners of directories are not visible.
 ROOTS = re.compile(
     rf".+\.slice|kubelet|kubepods|{'|'.join(QUALITY)}|slurm.*|uid_[0-9]+|jobid|jobs|htcondor"
     rf"|{BOXES.pattern}|{RUNTIME.pattern}"
@@ -216,7 +216,7 @@ def _of_path(
 
 
 def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
-    """The tenant of a path below directories of this user."""
+    """The tenant that the first known directory below a directory of this user names."""
     for folder in folders:
         if match := CONTAINER.fullmatch(folder):
             return Tenant(Kind.CONTAINER, f"{user(uid)}/{_plain(match)}")

@@ -138,5 +138,5 @@ def run(name: str, act: Callable[[], None]) -> int:
         systemd.send_failure(os.environ, str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        return ExitCode.OK              # SIGINT before the event loop handles it
+        return ExitCode.OK              # SIGINT came before the event loop handled signals
     return ExitCode.OK

@@ -36,9 +36,9 @@ from nvshared.sharing.totals import TenantTotals
 logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0                          # seconds a scrape waits for its figures
-FRESH = 1.0                             # seconds for which figures are not read again
+FRESH = 1.0                             # seconds for which responses use the same figures
 LONGEST = 10.0                          # seconds per connection; Prometheus' default timeout
-SCRAPES_AT_MOST = 16                    # at a time
+SCRAPES_AT_MOST = 16                    # connections at a time
 OPENMETRICS = "application/openmetrics-text"
 VERSIONS = ("HTTP/1.0", "HTTP/1.1")
 

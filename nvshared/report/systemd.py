@@ -61,7 +61,7 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
 
 
 def send_failure(environment: Mapping[str, str], words: str) -> None:
-    """Sends the reason of a failed end as the status that systemd shows."""
+    """Sends the reason why the daemon fails as the status that systemd shows."""
     with suppress(NvshareError):        # without sdnotify there is no way to send it
         notifier = Notifier(environment)
         notifier.status(words)
@@ -109,11 +109,11 @@ class Notifier:
         self._notify("STATUS=" + words.replace("\n", "; "))
 
     def alive(self) -> None:
-        """Feeds the watchdog."""
+        """Sends a ping to systemd's watchdog."""
         self._notify("WATCHDOG=1")
 
     def keep(self, name: str, descriptor: int) -> None:
-        """Has systemd store a client's socket for the next daemon, now or at catch_up()."""
+        """Has systemd store a client's socket for the next daemon; if need be, at catch_up()."""
         if not self._store(name, descriptor):
             self._unstored[name] = descriptor
 

@@ -98,8 +98,8 @@ def grid(
 ) -> Grid:
     """Draws rows as lines of `width` columns. On a narrow line columns are shortened or left out.
 
-    `titles`: in place of the names of the columns. `seen`: numbers of the rows to draw; columns
-    are as wide as all rows need. `empty`: the text of an empty cell.
+    `titles`: headings in place of the columns' names. `seen`: numbers of the rows to draw; the
+    widths of columns are computed from all rows. `empty`: the text of an empty cell.
     """
     cells: list[Sequence[Text | Bar]] = [titles or [Text(column.name) for column in columns]]
     for row in rows:

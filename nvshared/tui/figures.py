@@ -15,7 +15,7 @@ from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot
 
-LONG_ID, SHORT_ID = 32, 12              # digits of a pod's or container's id; digits shown
+LONG_ID, SHORT_ID = 32, 12              # an id of at least 32 digits is shortened to 12
 _STEP = 1024.0
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -28,7 +28,7 @@ def size(count: float | None) -> str:
         return f"{count:.0f}"
     for unit in "KMGT":
         count /= _STEP
-        # 999.5 would be printed as 1000, which is a column too wide.
+        # 999.5 would be printed as 1000, one digit more than other figures.
         if count < 999.5 or unit == "T":
             break
     return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
@@ -104,13 +104,13 @@ UNLIMITED = USUAL_TERMS["compute-limit"]
 
 
 class TermFormat(NamedTuple):
-    """How a term is parsed and formatted. TERM_FORMATS has one by each term's name on D-Bus."""
+    """How a term is parsed and formatted. The keys of TERM_FORMATS are the terms' D-Bus names."""
 
     parse: Callable[[str], int]         # raises ValueError that says which values are valid
     value: Callable[[int], str]         # for the table of terms
-    short: Callable[[int], str]         # for the column LIMITS, if not the usual value
-    words: Callable[[int], str]         # for the sentences
-    of_tenant: str                      # sentences, without the full stop
+    short: Callable[[int], str]         # for the column LIMITS, which omits usual values
+    words: Callable[[int], str]         # for {value} in the sentences below
+    of_tenant: str                      # format string of a sentence, without the full stop
     of_program: str = ""                # "": a program has no such term
 
 
@@ -226,7 +226,7 @@ def term_source(term: Term) -> str:
 
 
 def program_sentence(name: str, term: str, value: int, gpu: str | int | None) -> str:
-    """A sentence: a program's term on one GPU, by its index, or (None) on all that it uses."""
+    """A sentence about a program's term on the GPU `gpu`; None: on all GPUs that it uses."""
     meaning = TERM_FORMATS[term]
     place = "" if gpu is None else f" on GPU {gpu}"
     return meaning.of_program.format(
@@ -235,7 +235,7 @@ def program_sentence(name: str, term: str, value: int, gpu: str | int | None) ->
 
 
 def term_sentence(tenant: Tenant, term: str) -> str:
-    """A sentence: a term's value in force for a tenant, and the rule that set it."""
+    """A sentence about the value in force of a tenant's term, and about the rule that set it."""
     holds, meaning = tenant.holding(term), TERM_FORMATS[term]
     because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""
     text = meaning.words(tenant.value(term))

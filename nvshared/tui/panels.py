@@ -95,11 +95,11 @@ GRAPHED: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 PAIRS = (("use", "waiting"), ("bytes_in", "bytes_out"), ("resident", "swapped"))
 THREE_PAIRS_WIDTH = 110                 # characters from which on all three pairs are drawn
-PROCESS_WIDTH = 24                      # characters of a process
-FRAME = 4                               # lines of a GPU without graphs
-WITH_GRAPHS = 4                         # lines of a GPU with graphs, besides the graphs
-GRAPHS = 2                              # graphs in a column
-HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # lines of a graph, the highest that fits
+PROCESS_WIDTH = 24                      # characters of a process's name, at most
+FRAME = 4                               # lines of a GPU's frame without graphs
+WITH_GRAPHS = 4                         # lines of a GPU's frame with graphs, without the graphs
+GRAPHS = 2                              # graphs in a frame, one above the other
+HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # possible lines of a graph; the largest that fits is used
 HIGH = 40                               # lines of a screen on which GPUs may take all free lines
 PART = 3                                # on a lower screen, GPUs with larger graphs take 1/PART
 ROWS = 5                                # rows of the list that are always shown
@@ -111,8 +111,8 @@ def gpus(
 ) -> list[Text]:
     """Draws the GPUs in 1 to `height` lines, with graphs, in frames, or as a line each, as fits.
 
-    `height`: None: no limit. `below`: lines that the list below the GPUs wants. If not all frames
-    fit, busy GPUs get them.
+    `height`: None: no limit. `below`: lines of the whole list below the GPUs. If not all frames
+    fit, busy GPUs have a frame and other GPUs a line.
     """
     def rank(gpu: GPUSnapshot) -> tuple[bool, int, int]:
         clients = snapshot.of(gpu)
@@ -254,7 +254,7 @@ def _pair(
 
 
 def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[Text]:
-    """Draws one line for each of these GPUs, which get no frame."""
+    """Draws one line for each of the GPUs in `some`, for which no frame fits."""
     def used(gpu: GPUSnapshot) -> int:
         return _used(gpu, snapshot.of(gpu))
 

@@ -30,7 +30,7 @@ from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, P
 
 LEAD = 3                                # columns of the marks SELECTED and HOLDS
 LONGEST_BAR = 40
-COMMAND = 4                             # the command keeps 1/COMMAND of the line
+COMMAND = 4                             # the command has at least 1/COMMAND of the line
 SELECTED, HOLDS = "›", "▶"
 
 def _columns(snapshot: Snapshot, width: int) -> list[Column]:

@@ -39,8 +39,8 @@ def quantum_of(gpu: "GPUSnapshot") -> str:
     return f"auto ({now // MILLISECOND}ms)" if now < 995_000 else f"auto ({duration(now)})"
 
 
-NARROWEST = 4                           # characters that most columns keep that are shortened
-PROCESS = 11                            # characters that the column of a process keeps: p…[4194304]
+NARROWEST = 4                           # characters to which most columns can be shortened
+PROCESS = 11                            # the same for a column of processes: p…[4194304]
 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
@@ -63,7 +63,7 @@ class Bar(NamedTuple):
 
     whole: int
     parts: tuple[Part, ...]
-    rest: str = " "                     # drawn where no part reaches
+    rest: str = " "                     # character for the remainder of the whole
 
     def characters(self, width: int) -> list[int]:
         """How many of `width` characters each part gets; at least 1 unless its amount is 0."""
@@ -107,7 +107,7 @@ def holders(snapshot: "Snapshot", gpu: "GPUSnapshot") -> list[str]:
 
 
 def holder(snapshot: "Snapshot", gpu: "GPUSnapshot") -> str:
-    """The holder of the card, or the number of holders."""
+    """The name of the program that holds the card, or the number of holders; "-": none."""
     names = holders(snapshot, gpu)
     return f"{len(names)} programs" if len(names) > 1 else "".join(names) or "-"
 
@@ -170,7 +170,7 @@ CLIENT = {one.name: one for one in (
            drop_rank=1, sort=lambda client: client.allocated + client.pinned, descending=True),
     Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True,
            drop_rank=4, sort=lambda client: client.resident + client.pinned, descending=True),
-    # About MEM minus RESIDENT, so left out first.
+    # Left out first: a reader can estimate it as MEM minus RESIDENT.
     Column("SWAPPED", lambda client: size(client.swapped), right=True, drop_rank=8),
     Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, ""),
            sort=_queue),
