@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several cards with one host, and programs that fill their memory and do as they are told.
+"""Several cards that share one host's memory, and programs that obey all orders.
 
-Programs have figures only. What must hold of the host's memory at every moment is
-checked whenever a program has done anything.
+A program is its memory figures only. Site.check() checks the invariants of the host
+budget after each step of a program.
 """
 
 from collections import deque
@@ -50,7 +50,7 @@ class Program:
 
     @property
     def host(self) -> int:
-        """Bytes of host memory it has, or may take by orders that it has yet to carry out."""
+        """Bytes of host memory that the program has, or may take by its open orders."""
         return max([self.memory.host, *(o.host for o in self.orders if isinstance(o, Evict))])
 
     def order(self, order: Order) -> None:
@@ -58,7 +58,7 @@ class Program:
         self.orders.append(order)
 
     def ask(self, size: int) -> None:
-        """COMMIT; takes it when that is granted."""
+        """Sends COMMIT; the program allocates the memory when the request is granted."""
         number = len(self._asked) + 1
         self._asked[number] = size
         self.gpu.tell(CommitAsked(self.client.id, self.memory, number, size))
@@ -72,7 +72,7 @@ class Program:
         self.gpu.tell(MemoryChanged(self.client.id, memory))
 
     def obey(self) -> None:
-        """The next order."""
+        """Carries out the oldest open order."""
         order = self.orders.popleft()
         match order:
             case Limits():
@@ -112,7 +112,7 @@ class Program:
 
 
 class Site:
-    """Cards of one size."""
+    """A daemon with cards of the same size, and the programs on them."""
 
     def __init__(self, cards: int, card: int, whole: int, *, gather: bool = False) -> None:
         """`card`, `whole`: bytes of a card, and of the host for all of them."""
@@ -136,7 +136,7 @@ class Site:
         return [gpu.scheduler.snapshot().host_budget for gpu in self.gpus]
 
     def resize(self, whole: int) -> None:
-        """The configuration says so, and is read again."""
+        """Changes the configured host budget to `whole` bytes and reloads."""
         self.whole = whole
         settings = replace(self.defaults.settings, host_budget=whole)
         self.defaults = replace(self.defaults, settings=settings)
@@ -178,7 +178,7 @@ class Site:
         return program.answers[number]
 
     def fits(self, program: Program, size: int) -> bool:
-        """Whether the request must be granted without calling commit back from others."""
+        """Whether the request must be granted without reclaiming commit of other programs."""
         gpu, programs = program.gpu, [one for one in self.programs if one.gpu is program.gpu]
         more = max(0, size - max(program.limits.commit, program.memory.need))
         committed = sum(max(one.limits.commit, one.memory.need) for one in programs) + more
@@ -188,7 +188,7 @@ class Site:
         return size <= gpu.capacity.bytes and max(needed, held) <= left
 
     def settle(self) -> None:
-        """All programs carry out their orders until none is open."""
+        """Lets all programs carry out orders until no order is open."""
         self.check()
         while busy := [program for program in self.programs if program.orders]:
             for program in busy:

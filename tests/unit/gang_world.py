@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several cards with the daemon's real manager, and programs whose kernels meet on all of them.
+"""Several cards with the daemon's real manager, and multi-rank programs, in virtual time.
 
-Messages take a while. A team's kernels each end only when all ranks have submitted theirs, and
-programs submit some of them ahead; so ranks whose gates shut at different kernels cannot drain.
+Messages are delayed. A kernel of a team ends only when all ranks have submitted it, and ranks
+submit several kernels ahead; ranks whose gates close at different kernels therefore never drain.
 """
 
 from collections.abc import Callable
@@ -91,7 +91,7 @@ class Rank(Hook):
         self.submitted = 0
         self.ended = 0
         self.depth = team.depth
-        self.step: int | None = None    # the pause
+        self.step: int | None = None    # us between single launches; None: not stepping
         self.next_step = 0
 
     def _proceed(self) -> None:
@@ -155,7 +155,7 @@ class Team:
     def _landed(self) -> None:
         for rank in self.ranks:
             rank.landed()
-        self.flying = False             # not before: for some of them it is yet to land
+        self.flying = False             # only after all ranks: landed() may submit more kernels
         self.meet()
 
     def compute(self, kernels: int) -> None:
@@ -165,12 +165,12 @@ class Team:
 
     @property
     def left(self) -> int:
-        """Kernels that are yet to end, on that rank where most are."""
+        """Kernels not yet ended on the rank that has most of them."""
         return max(rank.work + rank.submitted - rank.ended for rank in self.ranks)
 
 
 class Machine:
-    """Cards, the daemon, programs."""
+    """A machine with cards, a daemon and programs."""
 
     def __init__(
         self, cards: int = 2, seed: int = 0, delay: int = 500, **settings: object
@@ -193,9 +193,9 @@ class Machine:
         ]
         self.starts: list[tuple[int, Client]] = []
         self.ends: list[tuple[int, Client, str]] = []
-        self.steps = 0                  # RUN for one launch at a time
+        self.steps = 0                  # RUN orders that allow one launch at a time
         self.frozen: list[Hook] = []
-        self.crowded: list[tuple[Client, int, int]] = []    # client, bytes needed, bytes there are
+        self.crowded: list[tuple[Client, int, int]] = []    # client, bytes needed, bytes available
         for gpu in self.gpus:
             gpu.decided.connect(partial(self._note, gpu))
         self.manager.reload()
@@ -222,7 +222,7 @@ class Machine:
         return seat
 
     def freeze(self, hook: Hook) -> None:
-        """Stop a process as by Ctrl-Z: orders are not obeyed."""
+        """Stop a process as SIGSTOP does: its hook obeys no orders."""
         if not hook.busy:
             hook.busy = True
             self.frozen.append(hook)
@@ -241,7 +241,7 @@ class Machine:
         gpu.apply_capacity()
 
     def program(self, card: int, pid: int, size: int, pod: str = "") -> Hook:
-        """A program without a gang, except that of its pod."""
+        """Start a program that names no gang; its pod, if given, may form one."""
         process = peer(pid, 0)
         if pod:
             process = replace(process, tenants=(Tenant(Kind.POD, pod),))
@@ -255,7 +255,7 @@ class Machine:
         self, cards: list[int], pids: list[int], size: int, *, name: str = "", expected: int = 0,
         depth: int = 3,
     ) -> Team:
-        """Ranks on cards, of processes."""
+        """Start one rank of `size` bytes on each card, in the process of that pid."""
         team = Team(self, depth=depth)
         for card, pid in zip(cards, pids, strict=True):
             self.rank(team, card, replace(peer(pid, 0), gang=name, gang_size=expected), size)
@@ -273,7 +273,7 @@ class Machine:
 
     def _grow(self, hook: Hook, size: int) -> None:
         hook.hello()
-        self.advance(50 * MILLISECOND)  # the host's memory is split
+        self.advance(50 * MILLISECOND)  # the manager splits the host budget
         hook.allocate(size)
         self.advance(50 * MILLISECOND)
         assert not hook.refused

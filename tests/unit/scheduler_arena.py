@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fake hook's blocks, and the host memory they are swapped to.
+"""The model hook's blocks, and the host memory they are swapped to.
 
-Host memory is taken in slabs. A block that comes back keeps its place in one
-for the next time, unless host memory is short; a slab goes when it is empty.
+Host memory is allocated in slabs. A loaded block keeps its space in a slab for the
+next eviction, unless host memory is short; an empty slab is freed.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from enum import Enum
 class Location(Enum):
     """Where a block's bytes are."""
 
-    EMPTY = "empty"                     # never loaded, so stored nowhere
+    EMPTY = "empty"                     # never written, so it has no content
     RESIDENT = "resident"
     SWAPPED = "swapped"
     STORED = "stored"                   # on the disk
@@ -33,11 +33,11 @@ class Block:
     size: int
     location: Location = Location.EMPTY
     moving: bool = False
-    doomed: bool = False                # freed while on the move
+    doomed: bool = False                # freed by the program during its move
     slab: Slab | None = None
-    saved: bool = False                 # its place holds the same as it
-    filed: bool = False                 # it is in the file; if resident, a copy
-    stale: bool = False                 # its copy there is
+    saved: bool = False                 # clean: its host copy is current
+    filed: bool = False                 # the disk file has a copy of it
+    stale: bool = False                 # the copy in the disk file is outdated
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Arena:
     held: int = 0                       # sum over slabs
 
     def take(self, block: Block, allowance: int, grain: int) -> bool:
-        """A place for a block. False: there is none within the allowance."""
+        """Reserve host memory for a block. False: the allowance has no space for it."""
         if block.slab is not None:
             return True
         slab = next((s for s in self.slabs if s.size - s.used >= block.size), None)
@@ -64,14 +64,14 @@ class Arena:
         return True
 
     def give(self, block: Block) -> None:
-        """The block's place is free again."""
+        """Free the block's host memory."""
         if block.slab is not None:
             block.slab.used -= block.size
             block.slab = None
         block.saved = False
 
     def settle(self, blocks: list[Block], allowance: int) -> None:
-        """Resident blocks, oldest first, give up their places until the allowance is kept."""
+        """Free host memory of resident blocks, oldest first, until the allowance is kept."""
         for block in blocks:
             if self.held <= allowance:
                 return
@@ -80,7 +80,7 @@ class Arena:
                 self.trim(allowance)
 
     def trim(self, allowance: int) -> None:
-        """Empty slabs go until the allowance is kept."""
+        """Free empty slabs until the allowance is kept."""
         for slab in self.slabs.copy():
             if slab.used == 0 and self.held > allowance:
                 self.slabs.remove(slab)

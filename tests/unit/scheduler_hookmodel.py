@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A faithful fake of libnvshare.so and the program it is in, for schedulers under test.
+"""A model of libnvshare.so and of the program that has loaded it, for schedulers under test.
 
-It obeys protocol.h as the real one does: orders one after the other, blocks
-that leave youngest first and come in oldest first, host memory in slabs that
-are kept while blocks are resident, a gate that shuts on its own accord when
-something is absent, COMMIT before growing. What it does at once takes no time;
-draining takes as long as the kernel in flight, moving as long as the bus.
+The model follows protocol.h as the library does: it carries out one order after
+the other, evicts the youngest blocks first and loads the oldest first, keeps slabs
+of host memory while blocks are resident, closes its gate while memory is not
+resident, and sends COMMIT before it grows. Calls take no time; a drain takes as long
+as the kernel in flight, a move as long as the bus needs.
 
 The program allocates, frees and pins at any moment, and computes in kernels.
 """
@@ -47,14 +47,14 @@ from tests.unit import scheduler_moves as moves
 from tests.unit.scheduler_arena import Arena, Block, Location
 
 REPORT = 5 * MILLISECOND                # least time between two reports of figures
-IDLE_WINDOW = 50 * MILLISECOND          # if the daemon says nothing else
+IDLE_WINDOW = 50 * MILLISECOND          # until a RUN sets another
 DRAIN_PATIENCE = 2 * SECOND
 BUSY = SECOND // 10                     # time without a gap until BUSY is reported
-GAP = 10 * MILLISECOND                  # without work for so long: a gap is reported
+GAP = 10 * MILLISECOND                  # time without work after which a gap is reported
 
 
 class Surroundings(Protocol):
-    """The surroundings of a hook."""
+    """Clock, links and card of a hook."""
 
     now: int
     block: int                          # bytes of a whole block
@@ -62,7 +62,7 @@ class Surroundings(Protocol):
     bus: int                            # bytes per microsecond, each way
 
     def at(self, when: int, callback: Callable[[], None]) -> None:
-        """Calls `callback` at a moment, unless the hook has ended."""
+        """Calls `callback` at the time `when`, unless the hook has ended."""
         ...
 
     def say(self, hook: "Hook", record: Record | Joined) -> None:
@@ -70,17 +70,17 @@ class Surroundings(Protocol):
         ...
 
     def device_free(self) -> int:
-        """Bytes the driver really has left."""
+        """Free bytes of the card, by the driver."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CommitWait:
-    """A thread that wants memory."""
+    """A thread that waits for the reply to a COMMIT."""
 
     size: int
     pins: int                           # bytes of it that will be pinned
-    pause: int                          # us from hearing that it may to taking that
+    pause: int                          # us from the grant until the thread allocates
     take: Callable[[], None]
 
 
@@ -92,23 +92,23 @@ class Hook:
     world: Surroundings
     blocks: list[Block] = field(default_factory=list)
     arena: Arena = field(default_factory=Arena)
-    allocated: int = 0                  # sums over blocks
+    allocated: int = 0                  # bytes of all blocks
     resident: int = 0
-    moving: int = 0                     # how many blocks are
+    moving: int = 0                     # number of blocks under eviction or load
     pinned: int = 0
-    pin_waits: list[int] = field(default_factory=list)  # of threads that wait to pin memory
+    pin_waits: list[int] = field(default_factory=list)  # bytes of each waiting thread
     room: int = 0
-    before: int = 0                     # its room when the EVICT under way began
+    before: int = 0                     # the room when the EVICT in progress began
     limits: Limits | None = None
     granted: bool = False               # RUN came and STOP did not
     stopping: bool = False
     stop_heard: int = 0
     paced: bool = False
     reports_idle: bool = False
-    reports_copies: bool = False               # it is to say when its program copies
+    reports_copies: bool = False               # whether to report copies of the program
     reports_busy: bool = False
-    busy_state: tuple[int, bool] | None = None  # the turn, and whether it has work since then,
-    busy_reported: tuple[int, bool] | None = None  # and as last reported
+    busy_state: tuple[int, bool] | None = None  # number of the turn, and whether it has work,
+    busy_reported: tuple[int, bool] | None = None  # the same as last reported
     copying: tuple[bool, bool] = (False, False)     # inward, outward
     want_sent: bool = False
     room_asked: bool = False
@@ -117,36 +117,36 @@ class Hook:
     reported: bool = True
     report_due: bool = False
     last_request: int = 0
-    requested_bytes: int = 0            # by the last request
+    requested_bytes: int = 0            # total that the last COMMIT asked for
     answered: int = 0
     commit_waits: list[CommitWait] = field(default_factory=list)
-    granted_pins: list[CommitWait] = field(default_factory=list)  # pinned memory they were granted
+    granted_pins: list[CommitWait] = field(default_factory=list)  # granted and not yet pinned
     orders: deque[Order] = field(default_factory=deque)
     busy: bool = False
     doing: MoveOrder | None = None
-    cut: set[int] = field(default_factory=set)      # numbers of moves for which YIELD came
-    borrowed: int = 0                   # of its host memory lies on another card
-    dirty: int = 0                      # and not on the host
-    disk: int = 0                       # bytes in its file,
-    disk_limit: int = 0                 # greatest permitted size of stored memory,
-    store: int = 0                      # by the STORE of this number
+    cut: set[int] = field(default_factory=set)      # numbers of moves that a YIELD cancelled
+    borrowed: int = 0                   # bytes of its swapped memory on another card,
+    dirty: int = 0                      # of which the host has no copy
+    disk: int = 0                       # bytes in the disk file,
+    disk_limit: int = 0                 # maximum of `disk`,
+    store: int = 0                      # set by the STORE of this number
     storing: bool = False               # a block is being written
-    resume: Callable[[], None] | None = None        # of a LOAD that waits for a write's end
-    store_fails: bool = False           # the next write, and no more is tried then
-    prealloc_limit: int = 0             # host memory that it makes meanwhile, in all;
-    preallocating: bool = False         # a slab of it is begun
+    resume: Callable[[], None] | None = None        # continues a LOAD that waits for a write
+    store_fails: bool = False           # whether the next write to the disk fails
+    prealloc_limit: int = 0             # host memory to preallocate, in all
+    preallocating: bool = False         # a slab is being allocated
     dead: bool = False
-    refused: int = 0                    # allocations the daemon did not allow
+    refused: int = 0                    # allocations that the daemon refused
 
     work: int = 0                       # us of kernels the program still wants to run
-    kernel: int = 20 * MILLISECOND      # length of one
-    flying: bool = False                # one is in flight
-    undrainable: int = 0                # so many drains will not end by themselves
+    kernel: int = 20 * MILLISECOND      # us of one kernel
+    flying: bool = False                # a kernel is in flight
+    undrainable: int = 0                # number of drains that will exceed the patience
     fail_out: str = ""                  # error of the next EVICT: "host" or "driver"
-    fail_in: str = ""                   # and the next LOAD: "driver"
+    fail_in: str = ""                   # error of the next LOAD: "driver"
     computed: int = 0                   # us of kernels run
-    opened: int = 0                     # when its gate did
-    runs: int = 0                       # turns
+    opened: int = 0                     # time at which the gate opened
+    runs: int = 0                       # number of turns
     pin_reason: PinReason = PinReason.NONE
 
     # Figures.
@@ -192,7 +192,7 @@ class Hook:
 
     @property
     def standing(self) -> bool:
-        """A thread stands at the gate, or would if it were closed."""
+        """Whether a thread waits at the gate, or would if the gate were closed."""
         return self.work > 0 or bool(self.pin_waits)
 
     # The program.
@@ -203,7 +203,7 @@ class Hook:
         self._proceed()
 
     def copy(self, inward: bool, outward: bool) -> None:
-        """Begins, or ends, to load the bus; which is said while it is of interest."""
+        """Begin or end copies in each direction; reported while the daemon asked for reports."""
         self.copying = inward, outward
         if self.granted and self.reports_copies:
             self.say(Copies(self.id, self.memory, inward, outward))
@@ -213,16 +213,16 @@ class Hook:
         self._commit(CommitWait(size, 0, 0, lambda: self._grow(size)))
 
     def pin(self, size: int, pause: int = 0) -> None:
-        """An allocation that cannot be swapped; its thread waits for room, and may be slow."""
+        """Pin memory; the thread waits for the grant, and then pins after `pause` us."""
         self._commit(CommitWait(size, size, pause, lambda: self._wish(size)))
 
     def stay(self, reason: PinReason) -> None:
-        """Make all memory stay on the card from now on."""
+        """Pin all memory from now on, for this reason."""
         self.pin_reason = self.pin_reason or reason
         self.changed()
 
     def unpin(self, size: int) -> None:
-        """Frees such memory."""
+        """Free pinned memory."""
         self.pinned -= min(size, self.pinned)
         self.changed()
 
@@ -304,11 +304,11 @@ class Hook:
         self._proceed()
 
     def mappable(self, block: Block) -> bool:
-        """Whether there is room for a block."""
+        """Whether the allowed room has space for a block."""
         return self.room - self.filled - self.pending >= block.size
 
     def _proceed(self) -> None:
-        """The program's threads go as far as the gate lets them."""
+        """Let the program's threads submit kernels and pin memory, or wait at the gate."""
         if self.dead:
             return
         if self.open and not self.stopping:
@@ -350,11 +350,11 @@ class Hook:
             self.busy_reported = state
 
     def fly(self) -> None:
-        """Submits a kernel, which takes as long as alone on the card."""
+        """Submit a kernel, which takes as long as alone on the card."""
         self.world.at(self.world.now + min(self.kernel, self.work), self.landed)
 
     def landed(self, done: int | None = None) -> None:
-        """A kernel is done."""
+        """Complete a kernel."""
         self.flying = False
         done = min(self.kernel if done is None else done, self.work)
         self.work -= done
@@ -378,12 +378,12 @@ class Hook:
         self.prealloc_limit = self.disk_limit = 0
         commit = self.limits.commit if self.limits is not None else 0
         again = self.limits is not None
-        # A HELLO has a UUID in their place; the next record says them.
+        # HELLO carries a UUID in place of these two fields; the next record reports them.
         memory = replace(self.memory, answered=0, to_pin=0)
         self.world.say(self, Joined(
             self.id, memory, self.granted, self.want_sent, commit))
         self.answered = self.last_request
-        if again and self.commit_waits:  # a daemon that is gone does not answer
+        if again and self.commit_waits:  # the earlier daemon will not reply
             self.commit_waits.pop(0)
             self.refused += 1
             self._ask()
@@ -407,7 +407,7 @@ class Hook:
 
     def _report(self) -> None:
         self.report_due = False
-        # While the service thread has other things to do, it reports when they are done.
+        # A busy service thread sends the report after its present task.
         if not (self.busy or self.reported):
             self.arena.trim(self.allocated)
             wants = self.standing and not self.granted
@@ -505,7 +505,7 @@ class Hook:
             self._shut()
 
     def _shut(self) -> None:
-        """The gate is, and nothing in flight is waited for any more."""
+        """Close the gate: the drain has ended."""
         self.stopping = False
         self.want_sent = self.standing
         drained = self.world.now - self.stop_heard
@@ -524,7 +524,7 @@ class Hook:
     # Blocks.
 
     def put(self, block: Block, location: Location, moving: bool = False) -> None:
-        """A block is there from now on."""
+        """Set the location of a block, and the sums over blocks."""
         for sign in (-1, 1):            # subtract the old state, add the new one
             if sign == 1:
                 block.location, block.moving = location, moving
@@ -532,7 +532,7 @@ class Hook:
             self.moving += sign * block.moving
 
     def forget(self, block: Block) -> None:
-        """A block is freed."""
+        """Remove a freed block."""
         self.arena.give(block)
         moves.file(self, block, there=False)
         self.put(block, Location.EMPTY)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the fake of libnvshare.so carries out EVICT and LOAD: block after block.
+"""Moves of the model hook: EVICT, LOAD, WRITEBACK, STORE and preallocation, block by block.
 
-Each is re-entered as a block has arrived where it goes.
+Each function is called again when the move of a block has ended.
 """
 
 from typing import TYPE_CHECKING
@@ -60,7 +60,7 @@ def _left(hook: "Hook", block: Block, order: Evict, moved: int) -> None:
 
 
 def file(hook: "Hook", block: Block, *, there: bool) -> None:
-    """A block is in the file from now on, or is not."""
+    """Note whether the disk file has a copy of the block."""
     hook.disk += block.size * (there - block.filed)
     block.filed, block.stale = there, False
 
@@ -73,7 +73,7 @@ def give_up_copies(hook: "Hook") -> None:
 
 
 def store(hook: "Hook") -> None:
-    """One swapped block after the other goes to the disk, but for while a LOAD is carried out."""
+    """Write one swapped block after the other to the disk, except during a LOAD."""
     block = next((b for b in hook.blocks if b.location is Location.SWAPPED and not b.moving), None)
     loads = isinstance(hook.doing, Load)
     if hook.dead or hook.storing or loads or block is None:
@@ -89,7 +89,7 @@ def store(hook: "Hook") -> None:
 def _stored(hook: "Hook", block: Block) -> None:
     hook.storing = False
     failed, hook.store_fails = hook.store_fails, False
-    full = hook.disk + block.size > hook.disk_limit     # a STORE has come meanwhile
+    full = hook.disk + block.size > hook.disk_limit     # a STORE lowered the limit
     if failed or full:
         hook.put(block, Location.SWAPPED)
     else:
@@ -103,14 +103,14 @@ def _stored(hook: "Hook", block: Block) -> None:
         hook.say(Stored(hook.id, hook.memory, hook.store, failed=True))
         hook.disk_limit = 0
     hook.changed()
-    if hook.resume is not None:         # a LOAD has waited for this block
+    if hook.resume is not None:         # a LOAD waits for this block
         resume, hook.resume = hook.resume, None
         resume()
     store(hook)
 
 
 def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bool = False) -> None:
-    """Save blocks one by one, in the order of eviction."""
+    """Copy resident blocks to the host one by one, in the order of eviction."""
     resident = [b for b in reversed(hook.blocks) if b.location is Location.RESIDENT]
     ready = sum(b.size for b in resident if b.saved)
     block = next((b for b in resident if not b.saved), None)
@@ -144,7 +144,7 @@ def _copied(hook: "Hook", block: Block, order: Writeback) -> None:
 
 
 def make(hook: "Hook") -> None:
-    """Preallocates one slab after the other. A slab counts once it is begun."""
+    """Preallocate one slab after the other. A slab counts as held from its begin."""
     size = min(hook.world.slab, min(hook.prealloc_limit, hook.allocated) - hook.host)
     if hook.dead or hook.preallocating or size <= 0:
         return
@@ -168,7 +168,7 @@ def load(
     block = next((b for b in away if not b.moving), None)
     if block is None and any(b.moving and b.location is Location.SWAPPED for b in hook.blocks):
         hook.resume = lambda: load(hook, order, moved)
-        return                          # the block is being stored, and is loaded after that
+        return                          # load it when the write to the disk has ended
     more = block is not None and not no_memory and not failed and hook.mappable(block)
     if more and block is not None and order.number not in hook.cut:
         if hook.fail_in:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records what the scheduler decides in rows of random events, one digest for each seed.
+"""Records the scheduler's decisions for sequences of random events, one digest for each seed.
 
     python -m tests.unit.scheduler_record 0 100
 
@@ -18,11 +18,11 @@ from tests.unit.scheduler_world import World
 from tests.unit.test_scheduler_rows import Row
 
 DIGITS = 16
-NO_LOAN = ", loan=0, lender=''"         # fields that orders did not have when the digests were made
+NO_LOAN = ", loan=0, lender=''"         # fields added to orders after the digests were made
 
 
 def record(seed: int) -> str:
-    """Digest of all actions and deadlines of a row until its end begins, with their times."""
+    """Digest of all actions and deadlines of a sequence, without its teardown, with their times."""
     digest = sha256()
 
     class Recorded(Scheduler):
@@ -32,7 +32,7 @@ def record(seed: int) -> str:
             digest.update(said.encode())
             return actions
 
-    # The invariants have tests of their own; without them a row takes half of the time.
+    # Other tests check the invariants; without these checks a sequence takes half of the time.
     with (
         mock.patch.object(scheduler_world, "Scheduler", Recorded),
         mock.patch.object(World, "check", return_value=None),

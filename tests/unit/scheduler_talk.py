@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drives one scheduler event by event.
 
-The hooks have figures only. Nothing happens that the test does not send, except that `obey` answers
-orders as a hook without failures would.
+A hook is its memory figures only. The test sends every event itself; `obey` replies to orders as
+hooks without failures do.
 """
 
 from dataclasses import replace
@@ -56,7 +56,7 @@ class Talk:
         stuck_after: float = 10,
         domains: Domains | None = None,
     ) -> None:
-        """`stuck_after`: more than the story takes, where it leaves orders unanswered."""
+        """`stuck_after`: longer than a test that leaves orders unanswered takes."""
         self.now = 0
         self.settings = Settings(
             capacity=int(capacity * GIB), total=int(capacity * GIB), host_budget=int(host * GIB),
@@ -68,7 +68,7 @@ class Talk:
         self.granted: set[int] = set()
         self.swapped: dict[int, int] = {}  # bytes in host memory
         self.stop_sent: dict[int, int] = {}
-        self.said: list[Action] = []    # all it ever ordered and reported
+        self.said: list[Action] = []    # all actions of the scheduler, oldest first
 
     def tell(self, event: Event) -> list[Action]:
         """Sends an event. Returns the scheduler's actions."""
@@ -105,11 +105,11 @@ class Talk:
         return self.tell(Left(client))
 
     def limit(self, client: int, memory: float) -> list[Action]:
-        """An administrator limits its memory."""
+        """Set the memory limit of a client."""
         return self.tell(TermsChanged(client, Terms(memory_limit=int(memory * GIB))))
 
     def set(self, client: int, **figures: float) -> Memory:
-        """Changes figures without a word; GiB, but for the number `answered`, and the reason."""
+        """Changes figures without a report; in GiB, except `answered` and `pin_reason`."""
         changed: dict[str, Any] = {
             name: value if name in ("answered", "pin_reason") else int(value * GIB)
             for name, value in figures.items()
@@ -122,7 +122,7 @@ class Talk:
         return self.tell(MemoryChanged(client, self.set(client, **figures)))
 
     def want(self, client: int, **figures: float) -> list[Action]:
-        """MEMORY: a thread stands at the gate."""
+        """Send MEMORY with the flag that a thread waits at the gate."""
         return self.tell(MemoryChanged(client, self.set(client, **figures), wants=True))
 
     def idle(self, client: int) -> list[Action]:
@@ -130,7 +130,7 @@ class Talk:
         return self.tell(WentIdle(client, self.memory[client]))
 
     def need_room(self, client: int, **figures: float) -> list[Action]:
-        """MEMORY: its need has outgrown its room."""
+        """Send MEMORY with a need beyond the room."""
         memory = self.set(client, **figures)
         return self.tell(MemoryChanged(client, memory))
 
@@ -150,7 +150,7 @@ class Talk:
         return self.tell(Copies(client, self.memory[client], inward, outward))
 
     def stopped(self, client: int, wants: bool = True) -> list[Action]:
-        """STOPPED; it has drained all the time."""
+        """Send STOPPED after a drain that took all the time since the STOP."""
         self.granted.discard(client)
         drained = self.now - self.stop_sent.get(client, self.now)
         return self.tell(Stopped(client, self.memory[client], wants, drained))
@@ -160,7 +160,7 @@ class Talk:
         return self.tell(Reopened(client, self.memory[client]))
 
     def evicted(self, order: Evict, **flags: Any) -> list[Action]:
-        """MOVED: out, having done all the host's memory allows for, or nothing if a flag is set."""
+        """Send MOVED after an EVICT of all that host memory allows; of nothing with a flag."""
         client, memory = order.client, self.memory[order.client]
         moved = 0
         if not flags and client not in self.granted:
@@ -176,7 +176,7 @@ class Talk:
         return self.tell(Evicted(client, self.memory[client], order.number, moved, **flags))
 
     def loaded(self, order: Load, lacking: float = 0, **flags: Any) -> list[Action]:
-        """MOVED after a LOAD: memory up to the room, less the GiB that the driver lacks."""
+        """Send MOVED after a LOAD up to the room, less the GiB that the driver lacks."""
         client, memory = order.client, self.memory[order.client]
         can = max(0, order.room - memory.pinned - memory.pending - int(lacking * GIB))
         resident = min(memory.allocated, max(memory.resident, can))
@@ -190,7 +190,7 @@ class Talk:
     def written_back(
         self, order: Writeback, ready: float | None = None, **flags: Any
     ) -> list[Action]:
-        """Send MOVED: saved all that the host memory allows, or these GiB."""
+        """Send MOVED after a WRITEBACK of all that host memory allows, or of `ready` GiB."""
         client, memory = order.client, self.memory[order.client]
         swapped = self.swapped.get(client, 0)
         can = max(memory.host, order.host) - swapped
@@ -202,7 +202,7 @@ class Talk:
         return self.tell(WrittenBack(client, self.memory[client], order.number, has, **flags))
 
     def obey(self, actions: list[Action], rounds: int = 1000) -> list[Action]:
-        """Answer EVICT and LOAD, and orders that follow from answers. Returns all actions."""
+        """Reply to EVICT and LOAD, and to the orders that follow. Returns all actions."""
         everything = list(actions)
         waiting = list(actions)
         for _ in range(rounds):
@@ -222,7 +222,7 @@ class Talk:
         return everything
 
     def run(self, client: int, size: float, domains: tuple[str, ...] = ()) -> list[Action]:
-        """Join, allocate this much, and get the card or wait for it."""
+        """Join, allocate `size` GiB, and ask for a turn."""
         self.join(client, size, domains=domains)
         return self.obey(self.want(client))
 
@@ -234,7 +234,7 @@ class Talk:
     # Time.
 
     def wait(self, seconds: float) -> list[Action]:
-        """Time passes, with a Tick at each deadline."""
+        """Let time pass, with a Tick at each deadline."""
         end = self.now + round(seconds * SECOND)
         actions: list[Action] = []
         while (deadline := self.scheduler.deadline()) is not None and deadline <= end:
@@ -246,7 +246,7 @@ class Talk:
 
 
 def two_programs(size: float) -> Talk:
-    """Two programs of these GiB that want a card of 100 GiB."""
+    """Two programs of `size` GiB that want turns on a card of 100 GiB."""
     talk = Talk()
     talk.run(1, size)
     talk.run(2, size)
@@ -289,7 +289,7 @@ def preallocations(actions: list[Action]) -> list[Preallocate]:
 
 
 def yields(actions: list[Action]) -> list[int]:
-    """Whose moves are cut short."""
+    """The clients of the YIELD orders."""
     return [action.client for action in actions if isinstance(action, Yield)]
 
 

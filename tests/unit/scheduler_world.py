@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler, hooks, the links between them and a clock; and what must hold at every moment.
+"""A scheduler, model hooks, the links between them and a clock, with checks of the invariants.
 
-Messages take random times on their way, in order for each client and direction
-but not between clients, so that they cross in every way. After each event the
-invariants of ARCHITECTURE.md are checked on the hooks' side, which is the truth,
-together with all orders still on their way.
+Messages are delayed at random: each link keeps their order, different links do not. After
+each event check() compares the invariants of ARCHITECTURE.md with the true state of the
+hooks, including all orders not yet delivered.
 """
 
 import heapq
@@ -78,7 +77,7 @@ def _evidence(hook: Hook) -> Evidence:
 
 
 class World:
-    """Everything there is; seeded, so that it happens the same way again."""
+    """A card with its scheduler and clients; the same seed gives the same events."""
 
     def __init__(
         self,
@@ -101,39 +100,39 @@ class World:
         self.block = block
         self.slab = slab
         self.bus = bus
-        self.delay = delay              # us that a message takes at most
+        self.delay = delay              # maximum delay of a message, in us
         self.random = Random(seed)
         self.settings = settings
-        self.outside = 0                # bytes of the card others use; the daemon may not know yet
+        self.outside = 0                # bytes that unshared processes use; the daemon is not told
         self.physical = settings.capacity
         self.hooks: dict[int, Hook] = {}
         self.box: int | None = None     # host memory that clients with an odd number share
         self.domains = Domains()
         self.tenant_terms: dict[str, TenantTerms] = {}
         self.scheduler = Scheduler(settings, self.now, self.domains)
-        self.events = 0                 # that the scheduler has handled
+        self.events = 0                 # number of events handled by the scheduler
         self.stuck: list[Stuck] = []
-        self.orders: list[Order] = []   # all that were ever given
+        self.orders: list[Order] = []   # all orders, oldest first
         self.ends: list[TurnEnded] = []
         self.turns: list[int] = []      # the clients, in the order of RUN
-        self.most = 0                   # that card and host ever held together
+        self.most = 0                   # maximum that card, host and disk could ever hold
         self.shrunk = False             # capacity or budget were lowered and may be exceeded
-        self._generation = 0            # of daemons
+        self._generation = 0            # number of daemon restarts
         self._ids = count(1)
         self._ties = count()
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
-        self._arrives: dict[tuple[int, str], int] = {}  # the last message of each link
-        self._sent: dict[int, deque[Order]] = {}        # orders on their way, by client
+        self._arrives: dict[tuple[int, str], int] = {}  # arrival of the last message of each link
+        self._sent: dict[int, deque[Order]] = {}        # orders not yet delivered, by client
         self._alarm: int | None = None
         self._sums = (0, 0, 0, 0, 0)
         self._greeted: set[int] = set()
-        self._saves: set[int] = set()   # numbers of all SAVEs
+        self._saves: set[int] = set()   # numbers of all WRITEBACK orders
         self._sampled = -SAMPLE_INTERVAL
 
     # Time.
 
     def schedule(self, when: int, what: Callable[[], None]) -> None:
-        """Puts something on the agenda."""
+        """Call `what` at the time `when`."""
         heapq.heappush(self._agenda, (when, next(self._ties), what))
 
     def at(self, when: int, what: Callable[[], None]) -> None:
@@ -141,7 +140,7 @@ class World:
         self.schedule(when, what)
 
     def step(self) -> bool:
-        """The next thing on the agenda. False: nothing is left."""
+        """Make the next scheduled call. False: none is left."""
         if not self._agenda:
             return False
         when, _, what = heapq.heappop(self._agenda)
@@ -159,7 +158,7 @@ class World:
         self.sample()
 
     def sample(self) -> None:
-        """Sends the memory of each program as driver and kernel count it."""
+        """Report the memory of each program as driver and kernel count it."""
         if self.accounts and self.now >= self._sampled + SAMPLE_INTERVAL:
             self._sampled = self.now
             evidence = {id: _evidence(hook) for id, hook in self.hooks.items()}
@@ -187,7 +186,7 @@ class World:
         self._to_daemon(hook.id, Left(hook.id))
 
     def restart(self) -> None:
-        """The daemon is killed and a new one comes. All clients find it in time."""
+        """Replace the daemon as after kill -9. All clients reconnect in time."""
         self._generation += 1
         for orders in self._sent.values():
             orders.clear()
@@ -208,7 +207,7 @@ class World:
         def again() -> None:
             if hook.dead or generation != self._generation:
                 return
-            if hook.busy or hook.orders:  # it reads all orders of the old daemon first
+            if hook.busy or hook.orders:  # the hook carries out all orders of the old daemon first
                 self.schedule(self.now + 1000, again)
             else:
                 hook.hello()
@@ -234,7 +233,7 @@ class World:
     # Settings.
 
     def configure(self, settings: Settings) -> None:
-        """Other settings, or another capacity."""
+        """Change the settings, or only the capacity."""
         self.check()
         old = self.settings
         self.settings = settings
@@ -289,7 +288,7 @@ class World:
         self._travel(client, "up", lambda: self.tell(event))
 
     def tell(self, event: Event) -> None:
-        """The scheduler hears of something, and its orders start on their way."""
+        """Pass an event to the scheduler, and send its orders."""
         self.events += 1
         if isinstance(event, Joined) and event.client % 2:
             event = replace(event, domains=("box",))
@@ -364,7 +363,7 @@ class World:
         return promised
 
     def _check_tenants(self, event: Event, before: Counter[str]) -> None:
-        """A tenant at its memory limit, or above a limit that was lowered, is promised no more."""
+        """Check that no tenant at or above its memory limit is granted more."""
         if isinstance(event, Joined):
             joined = self.scheduler._card.clients[event.client]
             for tenant in joined.tenants:
@@ -374,7 +373,7 @@ class World:
             assert not limit or promised <= max(limit, before[tenant]), f"{tenant} has too much"
 
     def _early(self) -> set[int]:
-        """Numbers of orders for programs that have not asked yet, nor stand in the queue."""
+        """Numbers of prefetch orders: their clients do not wait for a turn."""
         moves = (move for c in self.scheduler._card.clients.values() for move in c.moves)
         return {move.order.number for move in moves if move.goal is Goal.PREFETCH}
 
@@ -443,7 +442,7 @@ class World:
             assert hook.filled <= max(hook.room, hook.filled if hook.busy else 0)
         before = self._sums
         self._sums = (room, host, used, boxed, disk)
-        # Earlier promises hold although there is less now.
+        # Grants made before the sizes were lowered stay valid.
         self.most = max(self.most, self.settings.capacity + self.settings.host_budget
                         + self.settings.disk_budget)
         limits = (

@@ -95,7 +95,7 @@ class Scripted:
         self.due: int | None = None
         self.decide: Callable[[Event], Sequence[Action]] = lambda _: ()
         self.state = CardState.IDLE
-        self.tq = 1_200_000             # where it is auto
+        self.tq = 1_200_000             # us; the automatic quantum
         self.holders: tuple[int, ...] = ()
         self.waits: dict[int, Wait] = {}
         self.used: dict[int, Usage] = {}        # by clients

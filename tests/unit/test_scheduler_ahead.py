@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculative moves: their use, their conditions, and what cuts them short."""
+"""Speculative moves: writeback, preallocation, prefetch, and what cancels them."""
 
 import random
 from dataclasses import replace
@@ -41,7 +41,7 @@ TQ = 30
 def talking(
     step: float = 1000, host: float = 1000, capacity: float = 100, domains: Domains | None = None
 ) -> Talk:
-    """A conversation with writeback on."""
+    """A scheduler with writeback on."""
     talk = Talk(capacity=capacity, host=host, step=step)
     talk.settings = replace(talk.settings, writeback=True)
     talk.scheduler = Scheduler(talk.settings, 0, domains)
@@ -67,12 +67,12 @@ def regular(step: float = 1000) -> Talk:
 
 
 def missing(talk: Talk, client: int) -> float:
-    """GiB of it that are not on the card."""
+    """GiB of the client that are not on the card."""
     return (talk.memory[client].allocated - talk.memory[client].resident) / GIB
 
 
 def ask(talk: Talk, client: int) -> float:
-    """A request to it, after which its gate is shut. Returns the GiB that had to be loaded."""
+    """Give the client a short turn for one request. Returns the GiB that had to be loaded."""
     lacked = missing(talk, client)
     assert client in runs(talk.obey(talk.want(client)))
     talk.wait(0.1)
@@ -96,7 +96,7 @@ def one_is_away(talk: Talk, size: float = 60) -> list[Run]:
 
 
 def at_rest(talk: Talk) -> list[Action]:
-    """And its gate is shut."""
+    """Let B evict A, and stop when idle: no client has a turn."""
     one_is_away(talk)
     assert stops(talk.idle(B)) == [B]
     return talk.stopped(B, wants=False)
@@ -138,7 +138,7 @@ def test_writeback_is_cancelled_when_the_client_wants_the_card() -> None:
     at_rest(talk)
     (order,) = writebacks(talk.wait(1))
     said = talk.want(B)
-    # Before it may run, or the hook would hear of it too late.
+    # The YIELD precedes the RUN, or the hook would read it too late.
     assert yields(said) == [B]
     assert runs(said) == [B]
     assert [type(action).__name__ for action in said][:1] == ["Yield"]
@@ -182,7 +182,7 @@ def test_wasted_writeback_doubles_the_pause_until_a_writeback_is_used() -> None:
         assert not writebacks(talk.wait(pause - 0.01))
     (order,) = writebacks(talk.wait(0.02))
     talk.written_back(order)
-    # Another client needs the room: the writeback was useful.
+    # Another client needs the memory: the writeback was useful.
     talk.obey(talk.want(A))
     talk.obey(talk.want(B))
     talk.go_idle(A)
@@ -205,7 +205,7 @@ def test_writeback_begins_with_the_longest_idle_client() -> None:
     talk = talking()
     talk.run(A, 50)
     talk.run(B, 30)
-    talk.run(C, 60)                     # comes for 40 GiB of A's
+    talk.run(C, 60)                     # evicts 40 GiB of A
     for client in (A, B):
         talk.go_idle(client)
     # A lacks 40 GiB, and of those B has 30; also while C runs.
@@ -226,7 +226,7 @@ def test_writeback_without_host_memory_is_not_tried_again_before_the_next_turn()
     (order,) = writebacks(talk.wait(1))
     assert not writebacks(talk.written_back(order, 3, no_memory=True))
     assert not writebacks(talk.wait(100))
-    talk.want(B)                        # and after a turn it is
+    talk.want(B)                        # a turn permits another try
     talk.idle(B)
     talk.stopped(B, wants=False)
     assert writebacks(talk.wait(1.01))
@@ -274,20 +274,20 @@ def test_writeback_is_cancelled_while_a_program_copies_to_the_host(outward: bool
 
 
 def made(actions: list[Action]) -> list[tuple[int, int]]:
-    """GiB of host memory to allocate for each client, rounded."""
+    """Client and GiB of each preallocation, rounded down."""
     return [(order.client, order.host // GIB) for order in preallocations(actions)]
 
 
 def test_preallocation_covers_the_expected_eviction_of_a_running_client() -> None:
     talk = talking()
     talk.run(A, 60)
-    # B is not there yet, and would lack 20 GiB; that it does not want to run does not matter.
+    # B is not loaded and would lack 20 GiB. That B does not ask for a turn makes no difference.
     assert made(talk.join(B, 60)) == [(A, 20)]
     assert not preallocations(talk.changed(A, host=20.25))
     assert not preallocations(talk.obey(talk.want(B)))
     talk.obey(talk.wait(30))
     assert stops(talk.said) == [A]
-    # B has 60 now, and A lacks 20: B makes as much in its turn, before that is over.
+    # B has 60 now, and A lacks 20: B preallocates 20 during its turn.
     assert made(talk.obey(talk.stopped(A))) == [(B, 20)]
 
 
@@ -371,7 +371,7 @@ def test_load_keeps_host_memory_of_a_preallocation_in_progress() -> None:
     said = talk.need_room(A, allocated=70)
     (load,) = (order for order in said if isinstance(order, Load))
     assert load.host == order.host
-    # That ended it. It goes on, as it needs more now.
+    # The LOAD ended the preallocation; a larger one follows, as A needs more now.
     assert made(talk.obey([load])) == [(A, 30)]
 
 
@@ -393,7 +393,7 @@ def test_preallocated_host_memory_is_returned_first_when_host_memory_is_short() 
 
 
 def unanswered(talk: Talk) -> list[Evict | Load]:
-    """Orders to move that a hook still has."""
+    """EVICT and LOAD orders without a reply."""
     return [a for a in talk.said if isinstance(a, Evict | Load)
             and talk.scheduler.unanswered(a.client, a.number) is not None]
 
@@ -404,14 +404,14 @@ def early(talk: Talk) -> list[Evict | Load]:
 
 
 def pause(talk: Talk, seconds: float) -> None:
-    """Whatever is ordered meanwhile is done."""
+    """Let time pass, and carry out all orders."""
     for _ in range(round(10 * seconds)):
         talk.wait(0.1)
         talk.obey([*unanswered(talk)])
 
 
 def by_turns(talk: Talk, rounds: int) -> list[float]:
-    """Requests by turns, one a second. Returns the GiB that each had to load."""
+    """One request a second to A, B and C in turn. Returns the GiB that each had to load."""
     waited = []
     for client in (A, B, C) * rounds:
         pause(talk, 0.9)
@@ -421,7 +421,7 @@ def by_turns(talk: Talk, rounds: int) -> list[float]:
 
 
 def on_its_way(talk: Talk) -> int:
-    """Plays until memory is prefetched. Returns the client that it is prefetched for."""
+    """Send requests until a prefetch is in progress. Returns its client."""
     by_turns(talk, 6)
     for client in (A, B, C) * 2:
         if early(talk):
@@ -485,7 +485,7 @@ def test_prefetch_stops_evicting_a_client_that_wants_a_turn() -> None:
 
 def test_prefetch_is_not_ordered_while_a_client_runs() -> None:
     talk = regular(step=2)
-    talk.run(4, 2)                      # beside all others, and goes on
+    talk.run(4, 2)                      # fits beside all others, and stays busy
     by_turns(talk, 6)
     assert not [a for a in talk.said if isinstance(a, Evict | Load) and a.ahead]
 
@@ -512,14 +512,14 @@ def test_evict_without_known_pauses_chooses_the_longest_idle_client() -> None:
 
 def test_evict_chooses_the_client_idle_for_longer_than_its_usual_pauses() -> None:
     talk = programs((40, 40, 20, 60))
-    for _ in range(6):                  # A every second, B every 20
+    for _ in range(6):                  # A has a request every second, B every 20 s
         for _ in range(20):
             talk.wait(0.9)
             ask(talk, A)
         ask(talk, B)
     talk.wait(5)
     ask(talk, A)
-    talk.wait(120)                      # no request comes to A any more
+    talk.wait(120)                      # A gets no more requests
     ask(talk, B)
     talk.obey(talk.want(4))
     assert missing(talk, A) == 40
@@ -538,7 +538,7 @@ def test_evict_chooses_the_least_frequently_used_client_when_pauses_are_random(s
 
 
 def three(*, capacity: float = 75, size: float = 30, bus_sharing: bool = True) -> Talk:
-    """1 runs and 2 is next, none of it on the card; 3 lies there in its stead, as far as it can."""
+    """Client 1 runs; 2 is next and not loaded; idle client 3 has the rest of the card."""
     talk = Talk(capacity, step=5, mode=AntiThrash.ON, stuck_after=1000)
     talk.settings = replace(talk.settings, bus_sharing=bus_sharing)
     talk.scheduler = Scheduler(talk.settings, 0)
@@ -653,7 +653,7 @@ def test_program_that_copies_all_the_time_delays_moves_at_most_half_of_the_time(
     talk = three()
     (load,) = (order for order in talk.want(2) if isinstance(order, Load))
     said = talk.copying(1, inward=True)
-    changes = [talk.now]                # moves wait and go on by turns
+    changes = [talk.now]                # times at which moves pause and continue
     while talk.now < 20 * SECOND:
         if yields(said):
             changes.append(talk.now)

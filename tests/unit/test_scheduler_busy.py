@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that fit and all are busy take turns, and run together as soon as one is not."""
+"""Busy turns: clients that fit together and are all busy take turns, until one reports gaps."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +34,7 @@ class Pair(Talk):
             self.begins(client)
 
     def begins(self, client: int) -> list[Action]:
-        """A program comes, and has room enough."""
+        """A program joins, with all of its memory resident."""
         actions = self.join(client, 10, 10, wants=True, commit=10, tenants=(f"user:{client}",))
         self.granted.add(client)
         return actions
@@ -44,7 +44,7 @@ class Pair(Talk):
         return self.tell(Busy(client, self.memory[client], gaps))
 
     def take_turns(self) -> list[Action]:
-        """Give each client a turn in which it is found busy."""
+        """Let all clients report BUSY until busy turns begin."""
         for client in self.memory:
             self.busy(client)
         self.now += turns.PROOF
@@ -55,7 +55,7 @@ class Pair(Talk):
         return self.answer(self.take_turns())
 
     def answer(self, actions: list[Action]) -> int:
-        """Stopped clients have drained, and want to go on; returns the next holder."""
+        """Let stopped clients drain and ask for another turn; returns the next holder."""
         stops = [a.client for a in actions if isinstance(a, Stop)]
         while stops:
             actions = self.stopped(stops.pop(0))
@@ -64,12 +64,12 @@ class Pair(Talk):
         return holder
 
     def tick(self) -> list[Action]:
-        """Time has passed."""
+        """Send Tick."""
         return self.tell(Tick())
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Whose gates are open."""
+        """Clients with a turn."""
         return self.scheduler.snapshot().holders
 
     def takes_turns(self) -> bool:

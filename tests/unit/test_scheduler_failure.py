@@ -73,7 +73,7 @@ def test_evict_is_retried_once_with_spare_host_memory() -> None:
     assert order.host < 40 * GIB
     actions = talk.evicted(order, no_memory=True)
     again, = (a for a in actions if isinstance(a, Evict))
-    assert again.host == 30 * GIB       # all of its own may be of no use
+    assert again.host == 30 * GIB       # its own host memory may be too fragmented
 
 
 def test_load_that_fails_for_lack_of_card_memory_evicts_more_of_other_clients() -> None:
@@ -133,13 +133,13 @@ def test_client_that_ignores_an_evict_is_reported_and_others_run() -> None:
     talk = Talk()
     talk.join(1, 90, 90)
     talk.join(2, 50)
-    talk.want(2)                        # 1 gets an EVICT, and does not answer
+    talk.want(2)                        # client 1 gets an EVICT and does not reply
     assert talk.scheduler.orders_unanswered() == 1
     actions = talk.wait(10)
     assert [a.client for a in actions if isinstance(a, Stuck)] == [1]
-    assert talk.scheduler.orders_unanswered() == len(loads(actions)) == 1   # 2's alone
+    assert talk.scheduler.orders_unanswered() == len(loads(actions)) == 1   # only that of client 2
     assert 3 in runs(talk.run(3, 0))
-    talk.obey(actions)                  # 2 takes the free room, and gets no more
+    talk.obey(actions)                  # client 2 takes the free memory, and gets no more
     assert [a for a in talk.wait(100) if isinstance(a, Stuck)] == []
 
 
@@ -156,7 +156,7 @@ def test_evict_chooses_another_client_when_the_victim_does_not_reply() -> None:
     actions = talk.wait(0.1)
     assert evicts(actions) == [(2, 0)]
     assert runs(talk.obey(actions)) == [3]
-    assert evicts(talk.evicted(order)) == []    # it goes on, and nothing is wanted of it
+    assert evicts(talk.evicted(order)) == []    # it replies again, and gets no order
 
 
 def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_other() -> None:
@@ -166,9 +166,9 @@ def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_other(
     order, = (a for a in talk.want(2) if isinstance(a, Evict))
     talk.obey([a for a in talk.wait(12) if isinstance(a, Load)])
     actions = talk.run(3, 40)
-    assert runs(actions + talk.obey(talk.wait(1))) == [3]       # for so long 2 is given a chance
+    assert runs(actions + talk.obey(talk.wait(1))) == [3]       # client 2 may try for 1 s
     talk.wait(3 * TQ)
-    assert stops(talk.said) == []               # 3 has the card for itself
+    assert stops(talk.said) == []               # client 3 runs alone
     talk.obey(talk.evicted(order))
     talk.wait(TQ)
     assert stops(talk.said) == [3]
@@ -257,7 +257,7 @@ def test_client_that_ignores_evicts_counts_as_pinned(said: str) -> None:
     while orders := [action for action in new if isinstance(action, Evict)]:
         assert (asked := asked + 1) < 10, "it is asked for ever"
         flags: dict[str, Any] = {said: True} if said else {}
-        # It may say so, but nothing has left.
+        # The reply alone counts for nothing: no memory was evicted.
         new = talk.tell(Evicted(1, talk.memory[1], orders[0].number, 10 * GIB, **flags))
         for order in [action for action in new if isinstance(action, Load)]:
             talk.loaded(order)
@@ -266,7 +266,7 @@ def test_client_that_ignores_evicts_counts_as_pinned(said: str) -> None:
     assert not talk.view(2).fits
     talk.join(3, 35)
     assert 3 in runs(talk.obey(talk.want(3)))
-    assert 1 in dict(evicts(talk.wait(60)))     # after a while, whatever it says meanwhile
+    assert 1 in dict(evicts(talk.wait(60)))     # after a while the scheduler tries again
     assert talk.view(2).fits
 
 

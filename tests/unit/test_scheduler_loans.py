@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two cards that lend to each other: no room is given twice, and loans come back."""
+"""Two cards that lend to each other: no byte is lent twice, and loans are returned."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -30,7 +30,7 @@ from tests.unit.scheduler_talk import Talk, writebacks
 from tests.unit.scheduler_world import World
 from tests.unit.test_scheduler_rows import Row
 
-SHORT = (1, 5, 7, 15, 17)               # rows that lend
+SHORT = (1, 5, 7, 15, 17)               # seeds of sequences with loans
 NEAR, FAR = "GPU-near", "GPU-far"
 
 
@@ -51,7 +51,7 @@ def loans(actions: list[Action]) -> list[tuple[int, str]]:
 
 
 def lend(near: Talk) -> None:
-    """Client 1 of the near card comes to have 30 GiB on the other."""
+    """Evict 30 GiB of client 1 of the near card to the far card."""
     near.join(1, 60, 60)
     near.join(2, 50)
     assert loans(near.want(2)) == [(30, FAR)]
@@ -140,7 +140,7 @@ def test_commit_on_the_lender_recalls_the_excess_of_a_loan() -> None:
     assert held == 30 * GIB
     far.join(7, commit=50)
     actions = near.tell(Tick())
-    # 20 are left of the far card beside the eighth, and a step more is called back.
+    # The far card keeps 20 free beside the eighth; the recall includes a step more.
     assert loans(actions) == [(19, FAR)]
     assert far.scheduler.snapshot().free == 50 * GIB
     near.tell(_evicted(near, 1, 19))
@@ -148,7 +148,7 @@ def test_commit_on_the_lender_recalls_the_excess_of_a_loan() -> None:
 
 
 def idle_borrower(near: Talk) -> None:
-    """Client 1 is idle with 30 GiB on the other card alone, client 2 has left."""
+    """Client 1 is idle with 30 GiB only on the far card; client 2 has disconnected."""
     near.tell(SettingsChanged(replace(near.settings, writeback=True)))
     lend(near)
     near.memory[1] = replace(near.memory[1], dirty=30 * GIB)
@@ -241,7 +241,7 @@ def test_lowered_neighbour_limit_of_a_tenant_recalls_the_excess_of_a_loan() -> N
     while moves := near.scheduler._card.clients[1].moves:
         near.tell(_evicted(near, 1, moves[0].order.loan / GIB))
     terms = TenantTerms(neighbour_limit=20 * GIB)
-    # And a step more, so that it is not called back each time that the limit is reached.
+    # The recall includes a step more, so that the next loan does not exceed the limit at once.
     assert loans(near.tell(TenantChanged("user:a", terms))) == [(19, FAR)]
 
 
@@ -292,7 +292,7 @@ def test_usage_divides_swapped_memory_among_host_neighbour_and_disk() -> None:
 
 
 class Pair:
-    """Two rows of random events on two cards, each of which lends to the other."""
+    """Random events on two cards, each of which lends to the other."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
@@ -303,14 +303,14 @@ class Pair:
         self.lent = self.returned = 0
         self.excused = [False, False]
         self.capacities = [0, 0]
-        self.heard = [0, 0]             # orders of the other card
+        self.heard = [0, 0]             # orders of the other card checked so far
         for number, card in enumerate(self.cards):
             made = partial(Scheduler, neighbour=card)
             with mock.patch.object(scheduler_world, "Scheduler", made):
                 self.rows.append(Row(2 * seed + number))
 
     def happens(self, steps: int) -> None:
-        """So many random events, after each of which the other card's scheduler looks."""
+        """Play `steps` random events, with a Tick for both schedulers after each."""
         for _ in range(steps):
             side = self.dice.randrange(2)
             row, other = self.rows[side], self.rows[1 - side]
@@ -323,7 +323,7 @@ class Pair:
                 self.check(number)
 
     def check(self, side: int) -> None:
-        """The rooms of one card's clients and the loans to the other card's fit the card."""
+        """Check that the card has space for its clients' memory and for its loans."""
         world, other = self.rows[side].world, self.rows[1 - side].world
         lent = sum(self._borrowed(other, hook) for hook in other.hooks.values())
         self.lent = max(self.lent, lent)
@@ -350,7 +350,7 @@ class Pair:
 
 
 def play(seeds: Iterable[int]) -> tuple[int, int]:
-    """The most that each pair had lent, and how many orders took some of it back, in all."""
+    """Sum of the most bytes each pair had lent, and number of orders that recalled loans."""
     pairs = [Pair(seed) for seed in seeds]
     for both in pairs:
         both.happens(150)

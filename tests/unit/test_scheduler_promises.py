@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far clients may grow, within domains too, and which of their claims count."""
+"""Grants of commit: sizes, control groups, and which figures of clients count."""
 
 import sys
 from collections.abc import Callable
@@ -40,7 +40,7 @@ CARD, HOST = 8 * GIB, 32 * GIB
 SETTINGS = Settings(capacity=CARD, total=CARD, host_budget=HOST, tq=SECOND)
 LIARS, HONEST = "user:1000", "user:1001"
 NOTHING = Evidence(0, 0)
-ONE = 10_000                            # the id of an honest client
+ONE = 10_000                            # id of the client that reports true figures
 
 
 def granted(
@@ -54,7 +54,7 @@ def granted(
 
 
 def one_has_half() -> Talk:
-    """Two clients on a card of 100 GiB and a host of 10."""
+    """Two clients on a card of 100 GiB with 10 GiB of host memory; the first has 50 GiB."""
     talk = Talk(100, host=10)
     talk.join(1)
     talk.join(2)
@@ -90,13 +90,13 @@ def test_pin_request_is_refused_if_another_client_would_not_fit_beside_the_pinne
     talk.join(1, 90)
     talk.join(2, 20)
     assert granted(talk, 2, 31, pins=11) is False
-    assert granted(talk, 2, 20.5, 2, pins=11) is False  # of its present memory
+    assert granted(talk, 2, 20.5, 2, pins=11) is False  # pinning 11 of the 20 it has
     assert granted(talk, 2, 29, 3, pins=9)
     # A grant counts before the memory is there.
     assert granted(talk, 2, 31, 4, pins=2) is False
     assert granted(talk, 1, 92) is False
     assert granted(talk, 1, 91, 2)
-    talk.wait(61)                       # it has not done it
+    talk.wait(61)                       # a grant to pin expires unused
     assert granted(talk, 2, 22, 5, pins=2)
 
 
@@ -106,13 +106,13 @@ def test_grant_to_pin_counts_until_the_hook_reports_the_outcome() -> None:
     talk.join(2, 2)
     assert granted(talk, 2, 4, 1, pins=2)
     assert granted(talk, 2, 6, 2, pins=4)
-    talk.changed(2, answered=1, to_pin=2)               # and of the second it has not heard
+    talk.changed(2, answered=1, to_pin=2)               # the hook has not received the second grant
     assert granted(talk, 2, 7, 3, pins=5) is False
     talk.changed(2, answered=3, to_pin=6)
     assert granted(talk, 2, 7, 4, pins=5) is False
-    talk.changed(2, pinned=2, answered=4, to_pin=4)     # the same sum, in either order
+    talk.changed(2, pinned=2, answered=4, to_pin=4)     # pinned and to_pin add up to the same
     assert granted(talk, 2, 7, 5, pins=5) is False
-    talk.changed(2, pinned=2, answered=5, to_pin=0)     # which was freed, or refused by the driver
+    talk.changed(2, pinned=2, answered=5, to_pin=0)     # the driver refused it, or it was freed
     assert granted(talk, 2, 9, 6, pins=5)
 
 
@@ -129,7 +129,7 @@ def test_unused_commit_is_reclaimed_for_a_pin_request() -> None:
     talk = Talk()
     talk.join(1)
     assert granted(talk, 1, 90)
-    talk.changed(1, allocated=90)       # and a GiB more is promised
+    talk.changed(1, allocated=90)       # a GiB more is granted
     talk.join(2, 5)
     actions = talk.ask(2, 1, 15, 10)
     assert not [answer for answer in limits(actions, 2) if answer.number]
@@ -187,7 +187,7 @@ def test_new_grant_is_not_reclaimed_before_the_client_can_use_it() -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
-    talk.ask(1, 1, 60)                  # its thread has not allocated yet
+    talk.ask(1, 1, 60)                  # the thread has not allocated yet
     assert granted(talk, 2, 60) is None
     assert talk.view(1).commit >= 60 * GIB
     answer, = (a for a in limits(talk.changed(1, allocated=60), 2) if a.number)
@@ -220,11 +220,11 @@ def test_pin_grant_to_a_user_decides_waiting_commit_requests_of_others_at_once()
     talk.join(1, 2, 2, commit=12, account="user:1")
     talk.join(2, account="user:1")
     talk.join(3, account="user:2")
-    assert granted(talk, 2, 98) is None     # unused commit of the first is called back
+    assert granted(talk, 2, 98) is None     # the unused commit of client 1 is reclaimed first
     answers = talk.ask(3, 1, 4, pins=4)
     assert [one.commit for one in limits(answers, 3)] == [4 * GIB]
     refused, = (one for one in limits(answers, 2) if one.number == 1)
-    assert refused.commit < 98 * GIB        # would not fit beside the third's pins
+    assert refused.commit < 98 * GIB        # would not fit beside the memory pinned by client 3
 
 
 def test_commit_request_is_answered_only_after_clients_have_reconnected() -> None:
@@ -291,7 +291,7 @@ def domains(**capacities: float) -> Domains:
 
 
 def answer(talk: Talk, client: int, size: float, number: int = 1, pins: float = 0) -> Limits:
-    """The answer to a COMMIT, at once or once other clients have carried out their orders."""
+    """The reply to a COMMIT, after other clients have carried out their orders."""
     actions = talk.obey(talk.ask(client, number, size, pins))
     found, = (one for one in limits(actions, client) if one.number == number)
     return found
@@ -311,7 +311,7 @@ def test_control_group_limit_is_shared_and_unused_commit_is_reclaimed() -> None:
     for client in (1, 2):
         talk.join(client, domains=BOX)
     talk.changed(1)
-    assert talk.view(1).commit > 0      # that it has not asked for
+    assert talk.view(1).commit > 0      # granted without a request
     assert answer(talk, 2, 30).commit == 30 * GIB
     talk.changed(2, allocated=30)
     assert answer(talk, 1, 1).reason == "the limit of box"
@@ -343,7 +343,7 @@ def test_control_group_limit_bounds_evictions_of_a_client() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
-    shared.set_limit("box", 20 * GIB)      # other processes have taken the rest
+    shared.set_limit("box", 20 * GIB)      # other processes use the rest of the group
     talk.join(2, 70)
     actions = talk.obey(talk.want(2))
     # It does not fit beside memory that must stay, so no holder is stopped for it.
@@ -352,7 +352,7 @@ def test_control_group_limit_bounds_evictions_of_a_client() -> None:
     assert talk.view(1).fits
     assert talk.view(1).memory.resident == 60 * GIB
     talk.join(3, 60)
-    actions = talk.obey(talk.want(3))   # and this one does
+    actions = talk.obey(talk.want(3))   # client 3 gets the card
     talk.idle(1)
     assert talk.view(1).state == "draining"
     actions += talk.obey(talk.stopped(1, wants=False))
@@ -375,7 +375,7 @@ def test_lowered_control_group_limit_reclaims_unused_host_memory() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
-    talk.changed(1, host=50)            # of the time before, and the program runs
+    talk.changed(1, host=50)            # from before the limit; the program runs
     shared.set_limit("box", 40 * GIB)
     orders = [a for a in talk.tell(Tick()) if isinstance(a, Load)]
     assert [(a.client, a.host) for a in orders] == [(1, 30 * GIB)]
@@ -435,17 +435,17 @@ def test_control_group_limit_reclaims_commit_of_freed_pinned_memory() -> None:
 
 
 class Court:
-    """A scheduler, clients without memory that report false figures, and an honest client."""
+    """A scheduler, clients that report false figures, and one that reports true figures."""
 
     def __init__(self, seed: int, settings: Settings = SETTINGS) -> None:
         self.now = 0
         self.random = Random(seed)
-        self.first = NOTHING            # measured memory of a false client at HELLO
+        self.first = NOTHING            # measured memory of a client with false figures, at HELLO
         self.settings = settings
         self.scheduler = Scheduler(settings, 0)
-        self.owed: dict[int, list[MoveOrder]] = {}     # by liar
+        self.owed: dict[int, list[MoveOrder]] = {}     # open orders by client with false figures
         self.last: dict[int, Memory] = {}
-        self.honest: list[Action] = []  # actions for the honest client
+        self.honest: list[Action] = []  # actions for the client with true figures
 
     def tell(self, event: Event) -> None:
         for action in self.scheduler.handle(event, self.now):
@@ -463,7 +463,7 @@ class Court:
         self.now = end
 
     def look(self, card: int | None = None) -> None:
-        """Let driver and kernel report only this memory, of the honest client."""
+        """Let driver and kernel report `card` bytes of client ONE, and none of all others."""
         evidence = dict.fromkeys(self.owed, NOTHING)
         filled = {id: self.scheduler.memory(id).filled for id in self.owed}
         if card is not None:
@@ -535,7 +535,7 @@ class Court:
             else:
                 self.lie(self.random.choice(ids))
 
-    # The honest one.
+    # The client with true figures.
 
     def gets(self, size: int, account: str = HONEST) -> bool:
         """True if a client that joins now is promised this much at once."""
@@ -566,7 +566,7 @@ def test_root_is_granted_a_whole_card_whatever_users_claim(seed: int) -> None:
 FULL = Memory(pinned=CARD, room=CARD)
 UNDRAINABLE = Memory(
     allocated=GIB, resident=GIB, pinned=GIB, room=2 * GIB, pin_reason=PinReason.GIVEN)
-# A false client's memory and commit in HELLO, and its later records.
+# Memory and commit in HELLO of a client with false figures, and its later records.
 CLAIMS: dict[str, tuple[Memory, int, list[Callable[[int], Event]]]] = {
     "commit": (Memory(allocated=CARD), CARD, []),
     "request": (Memory(), 0, [lambda id: CommitAsked(id, Memory(), 1, CARD)]),
@@ -585,7 +585,7 @@ CLAIMS: dict[str, tuple[Memory, int, list[Callable[[int], Event]]]] = {
 
 
 def make_claim(court: Court, id: int, claim: str) -> None:
-    """A liar joins and makes this claim."""
+    """A client joins and makes this false claim."""
     memory, commit, records = CLAIMS[claim]
     court.tell(Joined(id, memory, commit=commit, account=LIARS, evidence=court.first))
     for record in records:
@@ -648,7 +648,7 @@ def test_client_is_not_counted_as_overclaiming_while_it_drains_or_evicts() -> No
         talk.obey(talk.want(id))
 
     def overclaimed() -> int:
-        """When the driver shows 30 GiB of it, for long enough."""
+        """Bytes overclaimed by client 1 after two samples that show 30 GiB of it."""
         for _ in range(2):
             talk.tell(Seen({1: Evidence(30 * GIB, 0)}, {1: talk.memory[1].filled}))
         claimed = sum(talk.memory[id].filled for id in talk.scheduler.snapshot().clients)
@@ -667,7 +667,7 @@ def test_client_is_not_counted_as_overclaiming_while_it_drains_or_evicts() -> No
 
 
 def steps(court: Court) -> dict[str, int]:
-    """How many functions are called for each record of the honest client."""
+    """Number of function calls for each record of the client with true figures."""
     memory, found = Memory(), {}
 
     def tell(what: str, event: Event) -> None:

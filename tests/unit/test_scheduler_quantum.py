@@ -20,11 +20,11 @@ SETTINGS = Settings(
     capacity=CARD, total=CARD, host_budget=1000 * GIB, step=2 * GIB, tq=None,
     anti_thrash=AntiThrash.ON,
 )
-LEARNT = 3                              # turns of each program, after which all is known
+LEARNT = 3                              # turns of each program until the costs are measured
 
 
 class Watched(World):
-    """In which programs compute all the time, and it is measured when the card does nothing."""
+    """Programs that compute all the time; measures when the card is idle."""
 
     def __init__(self, settings: Settings, sizes: list[int], kernel: int = KERNEL) -> None:
         """`sizes` of programs, in GiB."""
@@ -162,7 +162,7 @@ def test_quantum_after_an_outlier_stays_near_the_average() -> None:
         hand_over(talk, 0.1)
     usual = hand_over(talk, 0.1)
     assert usual == pytest.approx(19 * 0.1, rel=0.05)
-    hand_over(talk, 8)                  # its host was paging
+    hand_over(talk, 8)                  # an outlier, as when the host swaps
     assert hand_over(talk, 0.1) < 3 * usual
     for _ in range(20):
         hand_over(talk, 0.1)
@@ -211,7 +211,7 @@ def windows(actions: list[Action], client: int) -> list[int]:
 
 @pytest.mark.parametrize(("size", "expected"), [
     (100, turns.IDLE_MOST),
-    (10, 10 * GIB // 25_000 + 1000),    # at the speed that is thought usual, and the latency
+    (10, 10 * GIB // 25_000 + 1000),    # at the assumed speed, plus the latency
     (0, turns.IDLE_LEAST),
 ])
 def test_idle_window_is_about_the_cost_of_the_hand_over(size: int, expected: int) -> None:
@@ -281,7 +281,7 @@ def test_idle_window_halves_after_long_pauses_only() -> None:
     assert sent[3:8:2] == [turns.IDLE_MOST >> halvings for halvings in (1, 2, 3)]
     assert sent[-1] >= turns.IDLE_LEAST
     hand_over(3, took=0.1)
-    hand_over(0.1)                      # the client evicted before was stopped too early
+    hand_over(0.1)                      # the evicted client was stopped too early
     hand_over(3)
     assert sent[-1] == turns.IDLE_MOST
 
@@ -301,7 +301,7 @@ def test_snapshot_has_the_idle_time_of_idle_clients_only() -> None:
     talk.wait(10)
     talk.tell(Tick())
     assert talk.view(2).idle == 10 * SECOND
-    assert talk.view(1).idle is None            # whether it does something is not asked
+    assert talk.view(1).idle is None            # idle reports are not requested
     talk.want(2)
     assert talk.view(2).idle is None
     talk.obey(talk.wait(30))

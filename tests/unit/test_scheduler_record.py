@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler decides in recorded rows of random events what it decided before.
+"""The scheduler's decisions for recorded sequences of random events are unchanged.
 
 A change that is meant to change decisions renews the record and says which and why:
 

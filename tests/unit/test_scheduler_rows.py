@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long rows of random events against the invariants of ARCHITECTURE.md.
+"""Long sequences of random events, checked against the invariants of ARCHITECTURE.md.
 
-Programs mostly compute, so that thousands of moves cross with all the rest; in the end each program
-gets a turn.
+Programs mostly compute, so that thousands of moves cross with other messages; at the end each
+program gets a turn.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from tests.unit import scheduler_world
 from tests.unit.scheduler_hookmodel import Hook
 from tests.unit.scheduler_world import World
 
-# Rows with many moves, or that once found something.
+# Seeds of sequences with many moves, or that once found a fault.
 SHORT = (9, 17, 24, 40, 41, 66, 70, 74, 98, 312, 398, 401)
 MANY = 600
 TENANTS = ["user:0", "user:1", "job:1", "job:2"]
@@ -34,7 +34,7 @@ MOST = 7                                # programs at a time
 
 
 class Row:
-    """Programs that come, allocate, compute, free, pin, idle, fail and die, by the seed alone.
+    """Programs that join, allocate, compute, free, pin, idle, fail and die, as the seed says.
 
     scheduler_world.py checks the invariants of ARCHITECTURE.md after each event.
     """
@@ -43,7 +43,7 @@ class Row:
         self.dice = dice = Random(seed)
         where = dice.randrange(1 << 16)
         self.capacity, parts = dice.choice([1024, 4096, 16384]) * MIB, dice.choice([1, 2, 8])
-        # If each begun slab is half of the host memory, no client may be able to move.
+        # With slabs of half the host memory, possibly no client could move.
         slabs = [32, 128] if self.capacity * parts // 2 > MOST * 128 * MIB else [32, 32]
         self.resized = False
         settings = Settings(
@@ -72,12 +72,12 @@ class Row:
         return self.dice.randrange(MOST)
 
     def goes(self) -> None:
-        """The whole row, after which all programs that can finish do."""
+        """Play the sequence, and check that all programs that can finish do."""
         self.happens()
         self.teardown()
 
     def happens(self) -> None:
-        """All of it."""
+        """Play the random events, without the end."""
         weights = self.weights()
         for _ in range(self.dice.randint(20, 120)):
             self.dice.choices(list(weights), list(weights.values()))[0]()
@@ -114,7 +114,7 @@ class Row:
         }
 
     def pins_unseen(self) -> bool:
-        """Some user has pinned more than counts before others than itself have seen it."""
+        """Whether a user has pinned more than the scheduler accepts without a sample."""
         of_all: Counter[int] = Counter()
         for hook in self.world.hooks.values() if self.world.accounts else ():
             of_all[hook.id % self.world.accounts] += hook.pinned
@@ -134,20 +134,20 @@ class Row:
         self.world.kill(self.hook(client))
 
     def allocate(self, client: int, part: int, few: bool) -> None:
-        """Up to the whole card, or little."""
+        """Allocate a part of the card; `few`: a small part."""
         self.hook(client).allocate(part * self.capacity // (140 if few else 7) + part)
 
     def free(self, client: int, count: int) -> None:
-        """Some blocks of the middle."""
+        """Free some blocks."""
         for index in range(count):
             self.hook(client).free(index * 7)
 
     def pin(self, client: int, part: int, pause: int) -> None:
-        """Pinned memory."""
+        """Pin memory."""
         self.hook(client).pin(part * self.capacity // 100, pause * MILLISECOND)
 
     def unpin(self, client: int) -> None:
-        """All of it."""
+        """Free all pinned memory."""
         self.hook(client).unpin(self.capacity)
 
     def compute(self, client: int, time: int, kernel: int) -> None:
@@ -160,38 +160,38 @@ class Row:
         self.hook(client).copy(inward, outward)
 
     def hold_up(self, client: int, drains: int) -> None:
-        """The next drains will not end by themselves."""
+        """Let the next drains exceed the patience."""
         self.hook(client).undrainable = drains
 
     def stay(self, client: int, reason: PinReason) -> None:
-        """A client's memory stays on the card from now on; rare."""
+        """Pin all memory of a client, now and then."""
         if client < len(self.world.hooks):
             self.hook(client).stay(reason)
 
     def fail_to_evict(self, client: int, cause: str) -> None:
-        """The next block that leaves does not."""
+        """Let the eviction of the next block fail."""
         self.hook(client).fail_out = cause
 
     def fail_to_load(self, client: int) -> None:
-        """The next block that comes does not."""
+        """Let the load of the next block fail."""
         self.hook(client).fail_in = "driver"
 
     def restart(self) -> None:
-        """kill -9 of the daemon."""
+        """Kill and restart the daemon."""
         self.world.restart()
 
     def resize(self, part: int) -> None:
-        """Others take some of the card, or give it back."""
+        """Change the capacity of the card."""
         self.resized = True
         capacity = self.capacity * (part + 3) // 10
         self.world.configure(replace(self.world.settings, capacity=capacity))
 
     def take_unseen(self, taken: bool) -> None:
-        """Others take some of the card, and the daemon does not know yet."""
+        """Let unshared processes take some of the card without the daemon knowing."""
         self.world.outside = self.capacity // 10 if taken else 0
 
     def resize_box(self, part: int) -> None:
-        """Some of the programs are in a container, and that has another limit now, or none."""
+        """Change or lift the memory limit of the control group of some programs."""
         self.world.resize(part * self.capacity // 7 if part else None)
 
     def limit_tenant(
@@ -203,7 +203,7 @@ class Row:
         self.world.put_tenant(tenant, terms)
 
     def configure(self, mode: AntiThrash, tq: int | None, draining: bool) -> None:
-        """An administrator is at work."""
+        """Change the settings."""
         mode = AntiThrash.OFF if draining else mode
         settings = replace(self.world.settings, anti_thrash=mode, tq=tq, draining=draining)
         self.world.configure(settings)
@@ -213,7 +213,7 @@ class Row:
         self.world.advance(time)
 
     def teardown(self) -> None:
-        """Without further faults all programs that can run do run."""
+        """End all faults, and check that each program that fits runs."""
         world = self.world
         world.outside = 0
         world.bus = 50_000
@@ -227,13 +227,13 @@ class Row:
         for hook in world.hooks.values():
             hook.undrainable = 0
             hook.fail_in = hook.fail_out = ""
-            hook.copy(True, True)       # without an end: it must not keep others from running
+            hook.copy(True, True)       # endless copies must not block clients
             hook.compute(2 * SECOND)
         world.settle(600 * SECOND)
         for hook in world.hooks.values():
             others = [other for other in world.hooks.values() if other is not hook]
             pinned = sum(o.filled if o.pin_reason else o.pinned for o in others)
-            # Promised when there was more, or none of it would be there.
+            # Memory granted under a larger capacity, or beside pinned memory, may not fit any more.
             less = self.resized or self.pins_unseen() or any(o.pin_reason for o in others)
             too_much = less and hook.need + pinned > self.capacity
             assert not hook.work or too_much, f"{hook.id} never ran"
@@ -241,7 +241,7 @@ class Row:
 
 
 def test_random_event_sequences_evict_more_than_a_thousand_times() -> None:
-    """Or these rows would show nothing."""
+    """Without moves the sequences would test nothing."""
     moves = 0
     for seed in SHORT:
         row = Row(seed)
@@ -251,7 +251,7 @@ def test_random_event_sequences_evict_more_than_a_thousand_times() -> None:
 
 
 class Counting(Scheduler):
-    """A scheduler whose groups and sums are counted anew after each event."""
+    """A scheduler whose groups and sums are recomputed and compared after each event."""
 
     def handle(self, event: Event, now: int) -> list[Action]:
         actions, card = super().handle(event, now), self._card
@@ -287,7 +287,7 @@ def test_sums_kept_by_the_scheduler_equal_recomputed_sums_after_random_events() 
 
 
 def test_load_for_the_queue_head_is_ordered_whole_where_host_memory_allows() -> None:
-    """In this row evictions for the head leave host memory for one more eviction."""
+    """In this sequence evictions for the queue head leave host memory for one more eviction."""
     Row(140).goes()
 
 

@@ -19,7 +19,7 @@ FOR_EVER = 1 << 50                      # us of work
 
 
 class Clock:
-    """The world of one hook, in which nothing of it happens while it is stopped."""
+    """The world as one hook sees it: callbacks are withheld while its process is stopped."""
 
     def __init__(self, world: World, hook: "Stoppable") -> None:
         self.world = world

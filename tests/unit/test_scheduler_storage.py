@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Swapped blocks are stored on a disk: order, time, amount, and promises."""
+"""Stores of swapped blocks on a disk: order, time, size, and commit granted on the disk."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -31,7 +31,7 @@ SHORT = (3, 9, 24, 40, 41, 66, 70, 98, 312)
 def with_disk(
     disk: float, card: float = 80, host: float = 64, park_after: int = 600 * SECOND
 ) -> Talk:
-    """A conversation with a scheduler that has these GiB of a disk."""
+    """A scheduler with `disk` GiB of a disk."""
     talk = Talk(card, host, step=1)
     talk.settings = replace(talk.settings, disk_budget=int(disk * GIB), park_after=park_after)
     talk.scheduler = Scheduler(talk.settings, 0)
@@ -97,7 +97,7 @@ def test_idle_client_is_stored_early_while_little_host_memory_is_free() -> None:
     talk = with_disk(100)
     idle(talk, 1, 30)
     idle(talk, 2, 30)
-    # 4 GiB of host memory are free, and an eighth of it is to be.
+    # 4 GiB of host memory are free, less than the eighth that should be.
     assert not stores(talk.wait(59))
     assert stores(talk.wait(1)) == [(1, 4.1)]
     assert not stores(store(talk, 1))
@@ -190,7 +190,7 @@ def test_commit_ignores_a_disk_limit_that_was_lifted_on_another_card() -> None:
         talk.tell(TenantChanged(tenant, TenantTerms(disk_limit=10 * GIB)))
     talk.join(1, tenants=("user:a", "unit:b"))
     first, _ = talk.scheduler._card.clients[1].disk_limits
-    first.limit = None                  # by the other card; this one has no event yet
+    first.limit = None                  # lifted on the other card, without an event here
     assert limits(talk.ask(1, 1, 150), 1)[-1].commit < 150 * GIB
 
 
@@ -336,7 +336,7 @@ def test_suspended_client_is_evicted_through_host_memory_to_disk() -> None:
 
 
 class DiskRow(Row):
-    """A row of random events on a machine with a disk, which is slow, fails and fills up."""
+    """Random events on a machine with a disk that is slow, fails and fills up."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -353,7 +353,7 @@ class DiskRow(Row):
                 [SECOND // 100, SECOND, 100 * SECOND])))
 
     def fail_to_store(self) -> None:
-        """The next write of a program does."""
+        """Let the next disk write of a program fail."""
         self.hook(self.any_client()).store_fails = True
 
     def weights(self) -> dict[Callable[[], None], float]:
@@ -364,7 +364,7 @@ class DiskRow(Row):
         }
 
     def teardown(self) -> None:
-        """The disk works from here on."""
+        """End all faults of the disk, and play the end of the sequence."""
         for hook in self.world.hooks.values():
             hook.store_fails = False
         self.set_disk(self.disk)
@@ -372,7 +372,7 @@ class DiskRow(Row):
 
 
 def play(seeds: Iterable[int]) -> tuple[int, int]:
-    """How many orders to store were given, and the most bytes on the disk at an end."""
+    """Number of STORE orders, and the most bytes on the disk at the end of a sequence."""
     orders = filled = 0
     for seed in seeds:
         row = DiskRow(seed)

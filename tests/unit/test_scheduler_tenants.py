@@ -52,7 +52,7 @@ from tests.unit.scheduler_world import World
 
 SETTINGS = Settings(
     capacity=4 * GIB, total=4 * GIB, host_budget=64 * GIB, step=256 * MIB, tq=SECOND // 2)
-TURNS = replace(SETTINGS, anti_thrash=AntiThrash.ON)    # all fits, and turns are taken nevertheless
+TURNS = replace(SETTINGS, anti_thrash=AntiThrash.ON)    # clients take turns although all fit
 WINDOW = 2 * SECOND
 LIMITS = replace(SETTINGS, tq=SECOND, accounting=Accounting(window=WINDOW))
 DRAIN = 25 * MILLISECOND                # a kernel and two messages
@@ -64,7 +64,7 @@ MODES = pytest.mark.parametrize(("mode", "size"), [(TURNS, SMALL), (SETTINGS, LA
 
 
 class Tenancy(World):
-    """Programs of tenants with work for hours, and their terms."""
+    """Programs of tenants, with work for hours, and terms of programs and tenants."""
 
     def __init__(self, settings: Settings = SETTINGS, seed: int = 0) -> None:
         self.terms: dict[int, Terms] = {}
@@ -138,9 +138,9 @@ class Tenancy(World):
         suspended = terms.suspended or any(one.suspended for one in of_tenants)
         limited = min([terms.compute_limit, *(one.compute_limit for one in of_tenants)]) < 100
         if isinstance(action, Stop) and (suspended or limited):
-            return                      # needs no other reason
+            return                      # suspension or a compute limit is reason enough
         if isinstance(action, Run | TurnStarted):
-            running = action.client not in starting     # RUN with changes is allowed until it stops
+            running = action.client not in starting     # RUN may change a running client
             assert running or not suspended, "it is suspended, and started"
         super()._check_action(action, starting)
 
@@ -318,7 +318,7 @@ def test_scheduler_forgets_the_oldest_of_very_many_ended_tenants_that_overused_t
 
 
 def crowd(world: Tenancy, size: int = SMALL) -> list[Hook]:
-    """Four others that are busy, of the greatest weight."""
+    """Start four busy programs of users with the greatest weight."""
     for number in range(4):
         world.set_terms(f"user:{number}", weight=HEAVIEST)
     return [world.program(f"user:{number}", size=size) for number in range(4)]
@@ -360,7 +360,7 @@ def test_compute_request_of_a_client_is_a_share_of_the_card_except_while_idle() 
     asking, *_ = (world.program("user:alice", f"job:{number}") for number in range(3))
     world.advance(5 * SECOND)
     assert world.shares(80)["job:0"] >= 0.29
-    world.set_terms("user:alice", weight=HEAVIEST)    # others have a part of it
+    world.set_terms("user:alice", weight=HEAVIEST)    # with a share for its other jobs
     world.advance(5 * SECOND)
     shares = world.shares(80)
     assert shares["job:0"] >= 0.29
@@ -460,7 +460,7 @@ def test_background_holder_is_stopped_at_once_for_a_normal_client() -> None:
     assert stops(talk.come(2, "user:bob")) == [1]
     talk.obey(talk.stopped(1))
     assert talk.view(2).counters.turns == 1
-    talk.wait(60)                       # and then it waits, however long that is
+    talk.wait(60)                       # the background client waits as long as the other is busy
     assert talk.view(1).counters.turns == 1
     assert stops(talk.idle(2)) == [2]
     assert runs(talk.obey(talk.stopped(2, wants=False))) == [1]
@@ -475,7 +475,7 @@ def test_background_client_that_loads_returns_to_the_queue_for_a_normal_client()
     talk.idle(1)
     talk.join(2, 60, tenants=("user:alice",))
     talk.want(2)
-    talk.stopped(1, wants=False)        # and nothing of it has left yet
+    talk.stopped(1, wants=False)        # no memory of client 1 is evicted yet
     assert talk.view(2).state == "loading"
     talk.join(3, 60, tenants=("user:bob",))
     talk.obey(talk.want(3))
@@ -499,7 +499,7 @@ def test_background_client_does_not_overtake_a_client_that_waits_for_memory() ->
     talk.come(1, "user:bob")
     talk.come(2, "user:carol")
     assert runs(talk.come(3, "user:alice", 10)) == []
-    assert 4 in runs(talk.come(4, "user:dave", 10))     # others do
+    assert 4 in runs(talk.come(4, "user:dave", 10))     # a client of normal priority does
 
 
 def test_clients_that_fit_run_together_whatever_their_priorities() -> None:
@@ -594,7 +594,7 @@ def test_compute_limit_without_moves_is_exact_in_short_periods(
     assert sum(parts) / 12 == pytest.approx(percent / 100, abs=max(0.005, kernel / (60 * SECOND)))
     if kernel < 50 * MILLISECOND and percent > 5:
         world.advance(SECOND)
-        for _ in range(10):             # it never stutters for long
+        for _ in range(10):             # no pause is long
             assert world.computed(one, time=200 * MILLISECOND) != [0]
 
 
@@ -605,8 +605,8 @@ def test_compute_limit_without_moves_is_exact_in_short_periods(
 def test_compute_limited_client_is_charged_the_time_the_card_worked(
     used: int | None, answered: int, after: int
 ) -> None:
-    """Messages may take as long as the turn, where the daemon is busy. But half of it is billed,
-    whatever the hook says: it is its user's."""
+    """On a busy machine messages may take as long as the turn. At least half of the time until the
+    reply is charged, whatever the hook reports, as the user controls the hook."""
     talk = Talk()
     talk.join(1, 1, 1)
     talk.tell(TermsChanged(1, Terms(compute_limit=50)))
@@ -639,7 +639,7 @@ def test_compute_limited_client_that_idled_for_years_saves_up_a_single_window() 
     one.work = 0
     world.advance(WINDOW)
     world.now += 10 * 365 * 86400 * SECOND
-    world.tell(Tick())                  # it does not go through the windows
+    world.tell(Tick())                  # one event skips all windows
     one.compute(1000 * SECOND)
     assert world.computed(one, time=WINDOW)[0] <= 0.2 + DRAIN / WINDOW
 
@@ -678,7 +678,7 @@ def test_turns_of_a_compute_limited_client_last_at_least_50_ms() -> None:
     world, one = limited(50)
     one.kernel = MILLISECOND
     world.advance(60 * SECOND)
-    # The first is cut by whatever was left of its window.
+    # The first turn ends with the present window.
     assert all(end.held_time >= 50 * MILLISECOND for end in world.ends)
 
 
@@ -820,7 +820,7 @@ def test_preempt_ends_the_turn_for_the_next_client() -> None:
     assert world.ends[-1].reason is TurnEnd.PREEMPTED
     runs, ends = one.runs, len(world.ends)
     world.advance(60 * SECOND)
-    assert len(world.ends) == ends      # the new turn is a whole one
+    assert len(world.ends) == ends      # the next turn lasts a whole quantum
     world.tell(Preempted())
     world.advance(SECOND)
     assert one.runs == runs + 1
@@ -880,7 +880,7 @@ def test_suspended_tenant_suspends_present_and_later_clients() -> None:
     world.put(inside[0], suspended=True)
     world.set_terms("job:1")
     world.advance(10 * SECOND)
-    assert inside[0].runs == runs[0]    # terms of the program itself stay
+    assert inside[0].runs == runs[0]    # the program is still suspended itself
     assert all(hook.runs > before for hook, before in zip(inside[1:], runs[1:], strict=True))
 
 
@@ -930,7 +930,7 @@ def test_random_terms_keep_invariants_and_limits(
             case "wait":
                 world.advance(SECOND)
         world.advance(data.draw(st.integers(0, 500)) * MILLISECOND)
-    world.advance(SECOND)               # a new daemon knows them all
+    world.advance(SECOND)               # after a restart all clients have joined again
     world.set_terms("user:0")
     for hook in hooks:
         world.put(hook, suspended=False, compute_limit=20)
@@ -1043,7 +1043,7 @@ def test_tenant_memory_limit_below_held_memory_refuses_more() -> None:
     talk.obey(talk.changed(2, allocated=5))
     talk.obey(talk.wait(2))
     assert answer(talk, 1, 25, 3).commit == 25 * GIB
-    assert answer(talk, 1, 31, 4).reason == refused.reason    # nor alone
+    assert answer(talk, 1, 31, 4).reason == refused.reason    # also for one client
 
 
 def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
@@ -1078,7 +1078,7 @@ def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
     assert limits(talk.said, 2)[-1].commit >= 54 * GIB
     talk.join(3, tenants=("user:bob",))
     assert answer(talk, 3, 40).commit >= 40 * GIB
-    assert last_limits(talk, 1).total == 100 * GIB     # the card is as large as it is
+    assert last_limits(talk, 1).total == 100 * GIB     # not the size of the card
 
 
 def test_tenant_host_limit_counts_over_cards_and_control_groups() -> None:
@@ -1117,5 +1117,5 @@ def test_tenant_host_limit_below_swapped_memory_allows_evictions() -> None:
     talk.obey(talk.want(2))
     talk.obey(talk.stopped(1, wants=False))
     talk.obey(talk.wait(3))
-    assert talk.swapped[1] == 20 * GIB  # another client can have the whole card
+    assert talk.swapped[1] == 20 * GIB  # the eviction exceeds the limit
     assert 2 in talk.granted

@@ -132,7 +132,7 @@ def test_client_behind_a_blocked_queue_head_runs_until_the_holders_turns_end() -
     talk.run(2, 90)
     talk.wait(10)
     assert 3 in runs(talk.run(3, 20))
-    # but not longer, so that the overtaken client loses no time
+    # but no longer: the overtaken queue head loses no time
     assert sorted(stops(talk.wait(TQ - 10))) == [1, 3]
 
 
@@ -209,7 +209,7 @@ def test_anti_thrash_switched_on_stops_all_but_a_single_client_after_the_quantum
     assert stops(actions) == []
     assert sorted(runs(actions)) == [1, 2, 3]
     assert stops(talk.wait(TQ)) == [1, 2]
-    assert stops(talk.stopped(1)) == [3]  # the first of them waits again, and its time is over
+    assert stops(talk.stopped(1)) == [3]  # client 1 waits again
     assert talk.stopped(2)[1:] == []
     assert runs(talk.stopped(3)) == [1]
 
@@ -262,7 +262,7 @@ def test_request_for_a_turn_sent_before_run_arrived_is_ignored() -> None:
 def test_snapshot_counts_times_held_and_waited() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
-    talk.wait(2)                        # it drains for two seconds
+    talk.wait(2)                        # the drain takes two seconds
     talk.obey(talk.stopped(1))
     talk.wait(5)
     talk.changed(2)
@@ -306,11 +306,11 @@ def test_draining_daemon_runs_all_clients_that_fit_smallest_first() -> None:
         1: ClientState.RUNNING, 4: ClientState.RUNNING, 5: ClientState.RUNNING,
         3: ClientState.WAITING, 2: ClientState.WAITING,
     }
-    assert stops(talk.idle(1)) == []    # its turn lasts although others wait
+    assert stops(talk.idle(1)) == []    # an idle holder keeps its turn with anti-thrash off
     assert stops(talk.wait(100 * TQ)) == []
     assert 3 in runs(talk.obey(talk.leave(1)))
     assert talk.view(2).state is ClientState.WAITING
-    assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # as ever
+    assert stops(talk.tell(SettingsChanged(talk.settings))) != []       # the idle holder is stopped
 
 
 def test_evict_chooses_the_longest_idle_client_first() -> None:
@@ -364,7 +364,7 @@ def test_chosen_client_is_loaded_into_free_memory_before_evictions_end() -> None
     talk.join(2, 70)
     actions = talk.want(2)
     assert evicts(actions) == [(1, 30)]
-    # the 40 that are free wait for the 30 that come with the same step
+    # the load of 40 free GiB waits for the 30 that the eviction frees
     talk.obey(actions)
     assert talk.view(2).state is ClientState.RUNNING
 

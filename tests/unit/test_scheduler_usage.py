@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Totals for the history, against sums made at each event, and the forecast of waits."""
+"""Usage totals, compared with sums made at each event, and the forecast of waits."""
 
 from collections import Counter
 
@@ -28,7 +28,7 @@ class Watched(World):
         self.waited: Counter[int] = Counter()
         self.card: Counter[int] = Counter()
         self.busy = 0
-        self.gone = 0.0                 # of those who left
+        self.gone = 0.0                 # time held by disconnected clients
         super().__init__(settings, seed, jobs=True)
 
     def tell(self, event: Event) -> None:
@@ -92,7 +92,7 @@ def test_usage_of_an_unknown_client_is_zero() -> None:
 
 
 TQ = 30
-COST = 4                                # to bring in 70 GiB at the usual pace, and more
+COST = 4                                # seconds to load 70 GiB at the assumed speed, and a margin
 
 
 def waits(talk: Talk) -> dict[int, Wait]:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Liars against the real scheduler: any bytes, any record at any moment, any figures.
+"""Sessions with arbitrary bytes, records and figures against the real scheduler.
 
-A session that is told nonsense ends, or goes on; nothing else ever happens to
-the daemon. Those who play by the rules are never given more room than there is
-on the card, and when the liars are gone they have their turns as if nothing had
-been.
+A session that receives an invalid record ends or continues; the daemon keeps running. Two
+clients that follow the protocol never get more memory than the card has, and get their turns
+when the other clients have disconnected.
 """
 
 import os
@@ -30,7 +29,7 @@ from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Time, peer
 
 CARD = FACTS.memory_total
 LARGE = 40 * GIB                        # two of these do not fit
-ORDERS = 30                             # about as many as it takes to hand the card over
+ORDERS = 30                             # about the number of orders of a hand-over
 
 sizes = st.one_of(
     st.integers(0, CARD),
@@ -86,7 +85,7 @@ class Wire:
 
 
 class Liar:
-    """A client, as the daemon has it."""
+    """A client that sends arbitrary records."""
 
     def __init__(self, manager: Manager, pid: int) -> None:
         self.wire = Wire(100)           # the client reads nothing
@@ -108,7 +107,7 @@ class Liar:
         self.session.ended()
 
     def numbers(self) -> list[int]:
-        """Numbers of the orders it was sent, and some that were never given."""
+        """Numbers of the orders it was sent, and some that no order had."""
         orders = [decode_order(packet) for packet in self.wire.packets]
         return [order.number for order in orders] + [0, 1, (1 << 64) - 1]
 
@@ -126,7 +125,7 @@ class Honest(Hook):
 
     @property
     def promised(self) -> int:
-        """Room that it has, or will have when it has carried out its orders."""
+        """Bytes of the room that it has, or will have after its open orders."""
         orders = [decode_order(packet) for packet in self.wire.packets]
         return max(
             [self.memory.room] + [order.room for order in orders if order.type is Type.LOAD]
@@ -178,7 +177,7 @@ class Liars(RuleBasedStateMachine):
 
     def settle(self) -> None:
         """The honest clients carry out their orders."""
-        for _ in range(ORDERS):         # in the end they only ever give way to each other
+        for _ in range(ORDERS):         # without other clients they only alternate
             for hook in self.honest:
                 hook.do()
             self.time.pass_by(SECOND // 1000)
@@ -196,7 +195,7 @@ class Liars(RuleBasedStateMachine):
     def hello(
         self, liar: Liar, memory: Memory, said: int, commit: int, other: bool, version: int
     ) -> None:
-        """A first one, or a second."""
+        """Send a first or a second HELLO."""
         uuid = OTHER.uuid_bytes if other else FACTS.uuid_bytes
         liar.say(encode_report(ReportRecord(
             Type.HELLO, said, memory=memory, uuid=uuid, commit=commit, version=version
@@ -229,17 +228,17 @@ class Liars(RuleBasedStateMachine):
 
     @rule(milliseconds=st.integers(1, 100_000))
     def wait(self, milliseconds: int) -> None:
-        """Everything that is due comes."""
+        """Let time pass, with all timers."""
         self.time.pass_by(milliseconds * 1000)
 
     @rule()
     def play(self) -> None:
-        """The others go on."""
+        """Let the two honest clients carry out orders."""
         self.settle()
 
     @invariant()
     def all_is_well(self) -> None:
-        """Whatever was said."""
+        """Check the daemon's state after each step."""
         for gpu in self.manager.gpus:
             assert not gpu.lost
             assert gpu.decides()
@@ -256,9 +255,9 @@ class Liars(RuleBasedStateMachine):
             assert known is (not liar.ended and liar.session.client is not None)
 
     def teardown(self) -> None:
-        """When the liars are gone, the others have their turns.
+        """Check that both honest clients get turns when all others have disconnected.
 
-        One that held the card while time passed goes after the other until that has had as much.
+        A client that has used more time waits until the other has used as much.
         """
         for liar in self.all:
             liar.end()
