@@ -7,7 +7,7 @@
 
 services.py has the service objects, declared as dbus-next requires; interface.py adds the
 permission that a method needs and how property changes are announced. connection.py is the
-transport. dispatch.py answers the calls that authority.py permits, and announces changes.
+transport. dispatch.py authorises and answers calls, and announces changes.
 publication.py creates them all.
 """
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from nvshared import __version__, names
-from nvshared.bus.authority import Caller, caller
+from nvshared.bus.dispatch import Caller, caller
 from nvshared.bus.interface import (
     ANYONE,
     Interface,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from nvshared.bus import Publication
-from nvshared.bus.authority import Caller
+from nvshared.bus.dispatch import Caller
 from nvshared.sharing.manager import Manager
 from tests.bus.service import (
     OTHER_UID,

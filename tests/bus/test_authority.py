@@ -16,8 +16,8 @@ from dbus_next.constants import MessageFlag, MessageType
 from dbus_next.message import Message
 from dbus_next.signature import Variant
 
-from nvshared.bus import authority
-from nvshared.bus.authority import Caller
+from nvshared.bus import dispatch
+from nvshared.bus.dispatch import Caller
 from nvshared.clock import monotonic
 from nvshared.dbus import Received
 from nvshared.lanes import Lanes
@@ -211,10 +211,10 @@ PASSWORD = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 
 async def all_asked(polkit: Polkit) -> None:
     """polkit is asked as often at a time as one user may have it asked, and not more often."""
-    while len(polkit.asked) < authority.CHECKS_EACH_USER:
+    while len(polkit.asked) < dispatch.CHECKS_EACH_USER:
         polkit.was_asked.clear()        # a refusal may come before a question
         await polkit.was_asked.wait()
-    assert len(polkit.asked) == authority.CHECKS_EACH_USER
+    assert len(polkit.asked) == dispatch.CHECKS_EACH_USER
 
 
 async def refused(calls: list[asyncio.Task[Message]], number: int) -> None:
@@ -252,9 +252,9 @@ async def test_pending_polkit_checks_are_limited_per_connection_and_user(
     ):
         polkit.silent = True
         users[administrator.bus.unique_name or ""] = OTHER_UID + 1
-        calls = change(first, authority.CHECKS_EACH_CONNECTION + 2)
+        calls = change(first, dispatch.CHECKS_EACH_CONNECTION + 2)
         await refused(calls, 2)
-        calls += change(second, authority.CHECKS_EACH_CONNECTION)
+        calls += change(second, dispatch.CHECKS_EACH_CONNECTION)
         calls += change(third, 2)
         await refused(calls, 4)
         await all_asked(polkit)
@@ -272,7 +272,7 @@ async def test_polkit_limit_counts_subuids_as_their_user_while_user_lookup_hangs
     """The directory of users hangs, and the daemon answers all callers."""
     (tmp_path / "subuid").write_text("alice:100000:65536\n")
     monkeypatch.setattr(subordinate, "FILE", tmp_path / "subuid")
-    monkeypatch.setattr("nvshared.bus.authority.OWNER_PATIENCE", 10 * MILLISECOND)
+    monkeypatch.setattr("nvshared.bus.dispatch.OWNER_PATIENCE", 10 * MILLISECOND)
     answers = Event()
     monkeypatch.setattr(pwd, "getpwnam", lambda _: answers.wait())
     loop, users = asyncio.get_running_loop(), dict[str, int]()
@@ -305,14 +305,14 @@ async def test_polkit_limit_counts_subuids_as_their_user_while_user_lookup_hangs
 async def test_polkit_checks_of_a_disconnected_caller_are_cancelled(
     manager: Manager, caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nvshared.bus.authority.PRESENCE_INTERVAL", 0.01)
+    monkeypatch.setattr("nvshared.bus.dispatch.PRESENCE_INTERVAL", 0.01)
     async with polkit_on(private.address) as polkit:
         polkit.silent = True
         for _ in range(3):              # more in all than one user may have
             polkit.was_cancelled.clear()
             async with peeper(private.address) as leaver:
-                calls = change(leaver, authority.CHECKS_EACH_CONNECTION)
-                while len(polkit.pending) < authority.CHECKS_EACH_CONNECTION:
+                calls = change(leaver, dispatch.CHECKS_EACH_CONNECTION)
+                while len(polkit.pending) < dispatch.CHECKS_EACH_CONNECTION:
                     await polkit.was_asked.wait()
                     polkit.was_asked.clear()
             while polkit.pending:
@@ -328,10 +328,10 @@ async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
     caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The bus counts it as well, for as long as polkit hangs."""
-    monkeypatch.setattr("nvshared.bus.authority.PATIENCE", 0.01)
+    monkeypatch.setattr("nvshared.bus.dispatch.POLKIT_PATIENCE", 0.01)
     async with polkit_on(private.address) as polkit:
         polkit.silent = polkit.hangs = True
-        for _ in range(authority.CHECKS_EACH_CONNECTION):
+        for _ in range(dispatch.CHECKS_EACH_CONNECTION):
             assert refusal(await caller.call("SetTQ", "u", [5]))[0] == STANDARD + "AccessDenied"
         assert refusal(await caller.call("SetTQ", "u", [5]))[0] == STANDARD + "LimitsExceeded"
         polkit.silent, polkit.granted = False, True

@@ -14,7 +14,7 @@ import pytest
 from dbus_next.message import Message
 
 from nvshared.bus import publish
-from nvshared.bus.authority import Caller
+from nvshared.bus.dispatch import Caller
 from nvshared.clock import monotonic
 from nvshared.history import History, HistoryFile
 from nvshared.history.store import Party, Store

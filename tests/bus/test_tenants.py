@@ -10,7 +10,7 @@ from dbus_next.constants import MessageType
 from dbus_next.signature import Variant
 
 from nvshared.bus import Publication
-from nvshared.bus.authority import Caller
+from nvshared.bus.dispatch import Caller
 from nvshared.errors import ExitCode
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.names import CLIENT_INTERFACE, client_path
