@@ -13,8 +13,7 @@ from random import Random
 from bench.simulate.engine import Engine
 from bench.simulate.fair import Fair
 from bench.simulate.tenant import Piece, Program, Tenant
-from nvshared.scheduler.events import Event, Joined, TenantChanged
-from nvshared.scheduler.settings import Settings, TenantTerms
+from nvshared.scheduler.events import Event, Joined, Settings, TenantChanged, TenantTerms
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import GIB
 from tests.unit.scheduler_hookmodel import Hook

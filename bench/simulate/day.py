@@ -13,7 +13,7 @@ from bench.simulate.card import Card
 from bench.simulate.kinds import HOUR, KINDS, MINUTE
 from nvshared.machine.capacity import Capacity
 from nvshared.machine.nvml import Facts
-from nvshared.scheduler.settings import Settings
+from nvshared.scheduler.events import Settings
 from nvshared.settings.config import load
 from nvshared.settings.defaults import derive
 from nvshared.settings.rules import Rule

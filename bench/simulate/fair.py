@@ -9,7 +9,7 @@ given to no other tenant.
 
 from typing import Protocol
 
-from nvshared.scheduler.settings import TenantTerms
+from nvshared.scheduler.events import TenantTerms
 
 
 class Wanting(Protocol):

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from bench.simulate.engine import Engine
 from bench.simulate.fair import Fair
-from nvshared.scheduler.settings import Settings, TenantTerms
+from nvshared.scheduler.events import Settings, TenantTerms
 from tests.unit.scheduler_hookmodel import Hook, Surroundings
 
 

@@ -55,8 +55,8 @@ from collections.abc import Iterable
 from nvshared.scheduler.actions import Preallocate, Writeback, Yield
 from nvshared.scheduler.card import BURST, Card
 from nvshared.scheduler.client import Direction, Goal, Phase, ScheduledClient
+from nvshared.scheduler.events import AntiThrash
 from nvshared.scheduler.moves import SLACK_MOST, Evictions, coming, latest_first, victims
-from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 CUSHION_PART = 128                      # of the card: left for holders to grow

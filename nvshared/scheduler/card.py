@@ -27,8 +27,7 @@ from nvshared.scheduler.actions import (
 from nvshared.scheduler.client import PACE, Average, Direction, Goal, Move, Phase, ScheduledClient
 from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import BudgetPart, Domain, Domains, Loan, Neighbour, Stake
-from nvshared.scheduler.events import PinReason, Standing
-from nvshared.scheduler.settings import AntiThrash, Priority, Settings
+from nvshared.scheduler.events import AntiThrash, PinReason, Priority, Settings, Standing
 from nvshared.scheduler.tenants import Counters, Division, History, Node, Tenants
 from nvshared.units import MILLISECOND
 

@@ -9,8 +9,16 @@ from enum import Enum, StrEnum
 
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, Store, TurnEnd
 from nvshared.scheduler.domains import Domain, Loan, Neighbour, Stake
-from nvshared.scheduler.events import CommitAsked, Evidence, Ganged, Memory, Standing, Stopped
-from nvshared.scheduler.settings import Priority, Terms
+from nvshared.scheduler.events import (
+    CommitAsked,
+    Evidence,
+    Ganged,
+    Memory,
+    Priority,
+    Standing,
+    Stopped,
+    Terms,
+)
 from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
 

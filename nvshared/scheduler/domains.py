@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from operator import add, sub
 from typing import NamedTuple
 
-from nvshared.scheduler.settings import BLOCK
+from nvshared.scheduler.events import BLOCK
 
 UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
 MARGIN_PART = 16                        # the margin is 1/16 of the host memory, or

@@ -97,8 +97,7 @@ from nvshared.scheduler.client import (
     ScheduledClient,
 )
 from nvshared.scheduler.domains import Loan
-from nvshared.scheduler.events import Evicted, Loaded, Moved, Standing, Stored, WrittenBack
-from nvshared.scheduler.settings import BLOCK
+from nvshared.scheduler.events import BLOCK, Evicted, Loaded, Moved, Standing, Stored, WrittenBack
 from nvshared.units import GIB, SECOND
 
 SLACK_MOST = GIB                        # room to grow that a holder gets beyond its need,

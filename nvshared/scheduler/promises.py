@@ -69,8 +69,7 @@ from nvshared.scheduler.actions import Limits
 from nvshared.scheduler.card import MARGINS_MOST, Account, Card
 from nvshared.scheduler.client import Overclaims, Phase, Pin, ScheduledClient
 from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
-from nvshared.scheduler.events import CommitAsked, Memory, PinReason
-from nvshared.scheduler.settings import TenantTerms
+from nvshared.scheduler.events import CommitAsked, Memory, PinReason, TenantTerms
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
 # A grant exceeds the request by 1/16 of the bytes left, within these bounds, or not at all.

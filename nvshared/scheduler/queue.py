@@ -45,7 +45,7 @@ from heapq import heapify, heappop, heapreplace
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.settings import DEFAULT_WEIGHT, UNLIMITED, TenantTerms, Terms
+from nvshared.scheduler.events import DEFAULT_WEIGHT, UNLIMITED, TenantTerms, Terms
 from nvshared.scheduler.tenants import Node, Path, Quota
 from nvshared.units import SECOND
 

@@ -62,7 +62,7 @@ from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
 from nvshared.scheduler.domains import UNBOUNDED, Domains, Neighbour, SharedBudget
-from nvshared.scheduler.settings import Settings, TenantTerms
+from nvshared.scheduler.events import Settings, TenantTerms
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import Usage
 from nvshared.units import SECOND

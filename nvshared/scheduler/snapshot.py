@@ -20,8 +20,7 @@ from nvshared.scheduler import queue, turns
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.events import Memory
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.events import Memory, Terms
 from nvshared.scheduler.tenants import Counters
 
 

@@ -32,10 +32,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from nvshared.scheduler.events import Memory
-from nvshared.scheduler.settings import (
+from nvshared.scheduler.events import (
     DEFAULT_WEIGHT,
     Accounting,
+    Memory,
     Priority,
     TenantTerms,
 )

@@ -119,8 +119,17 @@ from nvshared.scheduler import ahead, gang, queue
 from nvshared.scheduler.actions import Publish, Run, Stuck, TurnEnd, TurnStarted, Watch
 from nvshared.scheduler.card import Card, crowd
 from nvshared.scheduler.client import Direction, Phase, ScheduledClient, Turn
-from nvshared.scheduler.events import Busy, Copies, Ganged, Standing, Stopped, WentIdle
-from nvshared.scheduler.settings import BLOCK, AntiThrash, Priority
+from nvshared.scheduler.events import (
+    BLOCK,
+    AntiThrash,
+    Busy,
+    Copies,
+    Ganged,
+    Priority,
+    Standing,
+    Stopped,
+    WentIdle,
+)
 from nvshared.units import MILLISECOND, SECOND
 
 HANDOVER_FACTOR = 19                    # automatic quantum in hand-over costs: these are 1/20 then

@@ -10,7 +10,7 @@ from nvshared.machine import disk, host
 from nvshared.machine.capacity import Allowances, Capacity
 from nvshared.machine.nvml import Facts
 from nvshared.quantity import Amount, rounded
-from nvshared.scheduler.settings import Accounting, AntiThrash, Settings
+from nvshared.scheduler.events import Accounting, AntiThrash, Settings
 from nvshared.settings.config import Config
 from nvshared.units import MIB
 

@@ -19,7 +19,7 @@ group of its user, then a rule with wildcards. Among rules with wildcards, that 
 characters has priority; among equally specific rules, the last one in the files.
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, and the field of TenantTerms
-in nvshared/scheduler/settings.py that it sets: rules, --check, D-Bus and the state file follow.
+in nvshared/scheduler/events.py that it sets: rules, --check, D-Bus and the state file follow.
 nvshared/tui/figures.py has the words for the term, cli/settings.py its option;
 nvshared/sharing/tenancy.py passes it to the schedulers.
 """
@@ -46,7 +46,7 @@ from nvshared.quantity import (
     switch,
     weight,
 )
-from nvshared.scheduler.settings import UNLIMITED
+from nvshared.scheduler.events import UNLIMITED
 
 SECTION = "tenant"
 GROUP = "group"

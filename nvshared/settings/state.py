@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from nvshared.errors import NotKept
 from nvshared.names import TERM_SOURCES
 from nvshared.quantity import LONGEST_TQ
-from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.events import AntiThrash
 from nvshared.settings.rules import TERMS, tenant
 from nvshared.units import MILLISECOND, SECOND
 

@@ -30,7 +30,7 @@ from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler import Scheduler, actions, events
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
-from nvshared.scheduler.settings import Settings, TenantTerms
+from nvshared.scheduler.events import Settings, TenantTerms
 from nvshared.scheduler.snapshot import ClientView, Snapshot
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.terms import ClientTerms

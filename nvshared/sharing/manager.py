@@ -19,8 +19,7 @@ from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.quantity import LONGEST_TQ
 from nvshared.scheduler.domains import Domains, SharedBudget
-from nvshared.scheduler.events import Awaited
-from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.events import AntiThrash, Awaited, Settings
 from nvshared.settings.defaults import Defaults
 from nvshared.settings.state import Overrides, StateFile, saved
 from nvshared.sharing.balancing import Balancing

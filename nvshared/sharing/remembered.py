@@ -24,8 +24,7 @@ from nvshared.errors import NotKept
 from nvshared.lanes import Run
 from nvshared.machine import host
 from nvshared.quantity import HEAVIEST
-from nvshared.scheduler.events import Memory
-from nvshared.scheduler.settings import UNLIMITED, Terms
+from nvshared.scheduler.events import UNLIMITED, Memory, Terms
 from nvshared.settings.state import VERSION, keep, load
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.terms import ClientTerms

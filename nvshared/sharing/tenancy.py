@@ -26,8 +26,7 @@ from nvshared.lanes import Run, here
 from nvshared.machine import tenant as kernel
 from nvshared.machine.tenant import Kind
 from nvshared.names import TERM_SOURCES
-from nvshared.scheduler.events import TenantChanged
-from nvshared.scheduler.settings import UNLIMITED, Priority, TenantTerms
+from nvshared.scheduler.events import UNLIMITED, Priority, TenantChanged, TenantTerms
 from nvshared.settings.rules import GROUP, TERMS, Rule, holding, is_tenant, tenant
 from nvshared.settings.state import KeptTerms, TenantsFile, saved
 from nvshared.sharing.gpu import GPU, Client, Pod

@@ -12,7 +12,7 @@ from typing import Any
 
 from nvshared.errors import InvalidArgs
 from nvshared.quantity import HEAVIEST, sized
-from nvshared.scheduler.settings import UNLIMITED, Terms
+from nvshared.scheduler.events import UNLIMITED, Terms
 
 # The stricter of two values of each term.
 STRICTER: dict[str, Callable[[Any, Any], Any]] = {

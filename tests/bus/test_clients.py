@@ -5,8 +5,7 @@ import pytest
 from dbus_next.constants import MessageType
 
 from nvshared.names import CLIENT_INTERFACE, GPU_INTERFACE, client_path, gpu_path
-from nvshared.scheduler.events import Preempted, TermsChanged
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.events import Preempted, Terms, TermsChanged
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB

@@ -14,7 +14,7 @@ import pytest
 from nvshared.bus import Publication
 from nvshared.cli.status import clients
 from nvshared.errors import ExitCode
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.events import Terms
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.bus.service import UNUSED_PID, PrivateBus, a_client, decide, private_bus

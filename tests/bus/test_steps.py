@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nvshared.errors import ExitCode, NoSuchClient, NotPermitted
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.events import Terms
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.bus.service import OTHER_UID, PrivateBus, a_client

@@ -14,7 +14,7 @@ from nvshared.bus.dispatch import Caller
 from nvshared.errors import ExitCode
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.names import CLIENT_INTERFACE, client_path
-from nvshared.scheduler.settings import Priority, TenantTerms, Terms
+from nvshared.scheduler.events import Priority, TenantTerms, Terms
 from nvshared.settings.rules import TERMS, Rule
 from nvshared.sharing.gpu import Pod
 from nvshared.sharing.manager import Manager

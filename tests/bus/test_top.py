@@ -11,8 +11,7 @@ import pytest
 from dbus_next.constants import MessageType
 
 from nvshared.names import BUS_NAME
-from nvshared.scheduler.events import TermsChanged
-from nvshared.scheduler.settings import TenantTerms, Terms
+from nvshared.scheduler.events import TenantTerms, Terms, TermsChanged
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB
 from tests.bus.service import PrivateBus, a_client, peeper, published

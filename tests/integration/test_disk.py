@@ -21,7 +21,7 @@ from nvshared.hook.protocol import (
     encode_unpark,
 )
 from nvshared.machine.disk import fault, open_file
-from nvshared.scheduler.settings import BLOCK
+from nvshared.scheduler.events import BLOCK
 from nvshared.units import GIB, MIB
 from tests.integration.conftest import BUILD, CARD, Site, wait_until
 from tests.integration.fakedaemon import FakeDaemon, begin

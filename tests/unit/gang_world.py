@@ -14,8 +14,7 @@ from nvshared.machine.nvml import Facts, Sample
 from nvshared.machine.peer import Peer
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.actions import Action, Crowded, Order, Run, TurnEnded, TurnStarted
-from nvshared.scheduler.events import Event, Joined, Record
-from nvshared.scheduler.settings import Settings
+from nvshared.scheduler.events import Event, Joined, Record, Settings
 from nvshared.settings.defaults import Defaults, GPUDefaults
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager

@@ -22,6 +22,7 @@ from nvshared.scheduler.actions import (
 )
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
+    AntiThrash,
     CommitAsked,
     Copies,
     Event,
@@ -32,13 +33,14 @@ from nvshared.scheduler.events import (
     Memory,
     MemoryChanged,
     Reopened,
+    Settings,
     Stopped,
+    Terms,
     TermsChanged,
     Tick,
     WentIdle,
     WrittenBack,
 )
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
 from nvshared.scheduler.snapshot import ClientView
 from nvshared.units import GIB, SECOND
 

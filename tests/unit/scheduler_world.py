@@ -38,6 +38,7 @@ from nvshared.scheduler.actions import (
 from nvshared.scheduler.client import Goal
 from nvshared.scheduler.domains import UNBOUNDED, Domains
 from nvshared.scheduler.events import (
+    AntiThrash,
     CapacityChanged,
     Event,
     Evidence,
@@ -45,11 +46,12 @@ from nvshared.scheduler.events import (
     Left,
     Record,
     Seen,
+    Settings,
     SettingsChanged,
     TenantChanged,
+    TenantTerms,
     Tick,
 )
-from nvshared.scheduler.settings import AntiThrash, Settings, TenantTerms
 from nvshared.units import MIB, SECOND
 from tests.unit.scheduler_hookmodel import Hook
 

@@ -22,10 +22,10 @@ from nvshared.scheduler.events import (
     Moved,
     Record,
     Reopened,
+    Settings,
     SettingsChanged,
     Stopped,
 )
-from nvshared.scheduler.settings import Settings
 from nvshared.scheduler.snapshot import CardState, ClientView, Snapshot, Wait
 from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.settings.defaults import Defaults, GPUDefaults

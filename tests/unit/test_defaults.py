@@ -9,7 +9,7 @@ import pytest
 from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.quantity import Amount
-from nvshared.scheduler.settings import Accounting, AntiThrash
+from nvshared.scheduler.events import Accounting, AntiThrash
 from nvshared.settings.config import Config, load
 from nvshared.settings.defaults import derive
 from nvshared.units import GIB, MIB

@@ -11,6 +11,7 @@ import pytest
 from nvshared.machine.tenant import Kind, Tenant
 from nvshared.scheduler.actions import Action, ClientState, Run, Stop, TurnStarted
 from nvshared.scheduler.events import (
+    AntiThrash,
     Ganged,
     MemoryChanged,
     Reopened,
@@ -19,7 +20,6 @@ from nvshared.scheduler.events import (
     WentIdle,
 )
 from nvshared.scheduler.gang import Member
-from nvshared.scheduler.settings import AntiThrash
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.seeds import seeds
 from tests.unit.gang_world import Machine, Team

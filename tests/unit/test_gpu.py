@@ -23,11 +23,11 @@ from nvshared.scheduler.events import (
     MemoryChanged,
     Seen,
     SettingsChanged,
+    Terms,
     TermsChanged,
     Tick,
 )
 from nvshared.scheduler.events import GPULost as Lost
-from nvshared.scheduler.settings import Terms
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import GIB, MIB
 from tests.unit.scripted import (

@@ -8,8 +8,7 @@ import pytest
 
 from nvshared.errors import ConfigError, InvalidArgs, NoSuchClient, NoSuchGPU
 from nvshared.machine.nvml import Sample
-from nvshared.scheduler.events import Awaited
-from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.events import AntiThrash, Awaited
 from nvshared.settings.state import FILE_NAME, StateFile
 from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager

@@ -12,8 +12,7 @@ import pytest
 from nvshared.lanes import here
 from nvshared.machine import host
 from nvshared.machine.nvml import Sample
-from nvshared.scheduler.events import Memory
-from nvshared.scheduler.settings import Terms
+from nvshared.scheduler.events import Memory, Terms
 from nvshared.settings import state
 from nvshared.sharing import remembered
 from nvshared.sharing.gpu import GPU, Client

@@ -19,8 +19,7 @@ from nvshared.scheduler.actions import (
 )
 from nvshared.scheduler.card import BURST
 from nvshared.scheduler.domains import Domains
-from nvshared.scheduler.events import SettingsChanged, TermsChanged
-from nvshared.scheduler.settings import AntiThrash, Terms
+from nvshared.scheduler.events import AntiThrash, SettingsChanged, Terms, TermsChanged
 from nvshared.units import GIB, SECOND
 from tests.unit.scheduler_talk import (
     Talk,

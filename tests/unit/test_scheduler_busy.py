@@ -9,15 +9,18 @@ import pytest
 from nvshared.scheduler import turns
 from nvshared.scheduler.actions import Action, Evict, Load, Run, Stop
 from nvshared.scheduler.events import (
+    AntiThrash,
     Busy,
     Event,
     PinReason,
+    Priority,
     SettingsChanged,
     TenantChanged,
+    TenantTerms,
+    Terms,
     TermsChanged,
     Tick,
 )
-from nvshared.scheduler.settings import AntiThrash, Priority, TenantTerms, Terms
 from nvshared.scheduler.snapshot import CardState
 from nvshared.units import MILLISECOND, SECOND
 from tests.unit.scheduler_talk import Talk

@@ -20,6 +20,7 @@ from nvshared.scheduler.actions import (
 )
 from nvshared.scheduler.card import DEPTH
 from nvshared.scheduler.events import (
+    AntiThrash,
     CapacityChanged,
     CommitAsked,
     Evicted,
@@ -30,10 +31,10 @@ from nvshared.scheduler.events import (
     MemoryChanged,
     PinReason,
     Stopped,
+    Terms,
     TermsChanged,
 )
 from nvshared.scheduler.moves import IN_VAIN
-from nvshared.scheduler.settings import AntiThrash, Terms
 from nvshared.scheduler.snapshot import CardState
 from nvshared.units import GIB, SECOND
 from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, two_programs

@@ -19,10 +19,10 @@ from nvshared.scheduler.events import (
     Memory,
     SettingsChanged,
     TenantChanged,
+    TenantTerms,
     Tick,
     WrittenBack,
 )
-from nvshared.scheduler.settings import TenantTerms
 from nvshared.units import GIB, SECOND
 from tests.unit import scheduler_world
 from tests.unit.scheduler_hookmodel import Hook

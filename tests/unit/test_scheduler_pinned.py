@@ -7,13 +7,14 @@ import pytest
 
 from nvshared.scheduler.actions import Action, ClientState, Pinned, Run
 from nvshared.scheduler.events import (
+    AntiThrash,
     MemoryChanged,
     PinReason,
     Preempted,
     Reopened,
+    Terms,
     TermsChanged,
 )
-from nvshared.scheduler.settings import AntiThrash, Terms
 from nvshared.units import GIB
 from tests.unit.scheduler_talk import Talk, evicts, limits, loads, paced, runs, stops, two_programs
 

@@ -25,12 +25,13 @@ from nvshared.scheduler.events import (
     PinReason,
     Reopened,
     Seen,
+    Settings,
     Stopped,
+    Terms,
     TermsChanged,
     Tick,
     WrittenBack,
 )
-from nvshared.scheduler.settings import Settings, Terms
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 from tests.seeds import seeds
 from tests.unit.scheduler_talk import Talk, limits, runs, stops

@@ -8,8 +8,14 @@ import pytest
 
 from nvshared.scheduler import turns
 from nvshared.scheduler.actions import Action, Run, TurnEnd
-from nvshared.scheduler.events import SettingsChanged, TermsChanged, Tick
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.events import (
+    AntiThrash,
+    Settings,
+    SettingsChanged,
+    Terms,
+    TermsChanged,
+    Tick,
+)
 from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.scheduler_talk import Talk, runs, stops, two_programs
 from tests.unit.scheduler_world import World

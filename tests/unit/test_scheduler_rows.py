@@ -18,9 +18,8 @@ from nvshared.scheduler import Scheduler, queue
 from nvshared.scheduler.actions import Action, Evict
 from nvshared.scheduler.card import GROUPS, MARGINS_MOST, Figures, counted
 from nvshared.scheduler.domains import Stake
-from nvshared.scheduler.events import Event, PinReason
+from nvshared.scheduler.events import AntiThrash, Event, PinReason, Priority, Settings, TenantTerms
 from nvshared.scheduler.promises import PINNING_PART
-from nvshared.scheduler.settings import AntiThrash, Priority, Settings, TenantTerms
 from nvshared.units import MIB, MILLISECOND, SECOND
 from tests.unit import scheduler_world
 from tests.unit.scheduler_hookmodel import Hook

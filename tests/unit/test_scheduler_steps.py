@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from nvshared.scheduler.actions import Action
-from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged
-from nvshared.scheduler.settings import TenantTerms
+from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged, TenantTerms
 from nvshared.units import GIB
 from tests.unit.scheduler_talk import Talk, runs, stops
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nvshared.scheduler.settings import AntiThrash, Settings
+from nvshared.scheduler.events import AntiThrash, Settings
 from nvshared.units import MIB, SECOND
 from tests.seeds import seeds
 from tests.unit.scheduler_hookmodel import Hook

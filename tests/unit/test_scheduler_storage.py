@@ -17,9 +17,9 @@ from nvshared.scheduler.events import (
     MemoryChanged,
     Stored,
     TenantChanged,
+    TenantTerms,
     Tick,
 )
-from nvshared.scheduler.settings import TenantTerms
 from nvshared.scheduler.turns import STALLED
 from nvshared.units import GIB, MIB, SECOND
 from tests.unit.scheduler_talk import Talk, limits, runs
@@ -322,8 +322,7 @@ def test_suspended_client_is_evicted_through_host_memory_to_disk() -> None:
     talk = with_disk(100, host=4)
     talk.join(1, 40, 40)
     talk.tell(Tick())
-    from nvshared.scheduler.events import TermsChanged
-    from nvshared.scheduler.settings import Terms
+    from nvshared.scheduler.events import Terms, TermsChanged
 
     talk.obey(talk.tell(TermsChanged(1, Terms(suspended=True))))
     for _ in range(60):

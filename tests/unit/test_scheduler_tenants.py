@@ -26,22 +26,20 @@ from nvshared.scheduler.actions import (
 )
 from nvshared.scheduler.domains import Domains
 from nvshared.scheduler.events import (
+    Accounting,
+    AntiThrash,
     Joined,
     Memory,
     Preempted,
+    Priority,
     Record,
+    Settings,
     Stopped,
     TenantChanged,
-    TermsChanged,
-    Tick,
-)
-from nvshared.scheduler.settings import (
-    Accounting,
-    AntiThrash,
-    Priority,
-    Settings,
     TenantTerms,
     Terms,
+    TermsChanged,
+    Tick,
 )
 from nvshared.scheduler.snapshot import CardState
 from nvshared.scheduler.turns import LEAST_TQ

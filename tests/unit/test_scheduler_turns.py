@@ -15,8 +15,7 @@ from nvshared.scheduler.actions import (
     TurnEnded,
     TurnStarted,
 )
-from nvshared.scheduler.events import CapacityChanged, Ganged, SettingsChanged, Standing
-from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.events import AntiThrash, CapacityChanged, Ganged, SettingsChanged, Standing
 from nvshared.scheduler.snapshot import CardState
 from nvshared.units import GIB, SECOND
 from tests.unit.scheduler_talk import Talk, evicts, loads, paced, runs, stops, two_programs

@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from nvshared.scheduler.actions import ClientState
-from nvshared.scheduler.events import Event, Left, TermsChanged, Tick
-from nvshared.scheduler.settings import AntiThrash, Settings, Terms
+from nvshared.scheduler.events import AntiThrash, Event, Left, Settings, Terms, TermsChanged, Tick
 from nvshared.scheduler.snapshot import Wait
 from nvshared.scheduler.tenants import MIB_SECOND
 from nvshared.units import MIB, SECOND

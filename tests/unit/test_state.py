@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from nvshared.errors import NotKept
-from nvshared.scheduler.settings import AntiThrash
+from nvshared.scheduler.events import AntiThrash
 from nvshared.settings.state import FILE_NAME, Overrides, StateFile
 
 CHANGED: Overrides = {

@@ -11,8 +11,7 @@ from nvshared.errors import ConfigError, InvalidArgs
 from nvshared.machine import tenant as kernel
 from nvshared.machine.nvml import Sample
 from nvshared.machine.tenant import Kind, Tenant
-from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged
-from nvshared.scheduler.settings import TenantTerms
+from nvshared.scheduler.events import Event, Joined, Memory, TenantChanged, TenantTerms
 from nvshared.settings.defaults import Defaults
 from nvshared.settings.rules import TERMS, Rule
 from nvshared.settings.state import TENANTS_FILE, TenantsFile
