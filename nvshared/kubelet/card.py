@@ -183,7 +183,7 @@ def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
     card = Card(uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
     if gpu["State"] == "lost":
         problem = f"{uuid} fell off the bus, or its driver is gone"
-    elif gpu.get("Fault"):              # older versions of nvshared lack Fault
+    elif gpu["Fault"]:
         problem = f"{uuid} cannot be relied on: {gpu['Fault']}"
     elif gpu["MIG"]:
         problem = f"{uuid} is divided (MIG), and nvshared shares whole cards"

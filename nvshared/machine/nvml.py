@@ -170,7 +170,7 @@ class NVML:
 
     def driver(self) -> str:
         """Returns the driver's version, such as "580.159"; "unknown" if the query fails."""
-        return _text(self._query(self._nvml.nvmlSystemGetDriverVersion) or "unknown")
+        return self._query(self._nvml.nvmlSystemGetDriverVersion) or "unknown"
 
     def mode(self, uuid: str) -> Mode:
         """Returns the administrator's settings of a card. Raises NvshareError if not found."""
@@ -269,12 +269,12 @@ class NVML:
     def _facts(self, index: int) -> Facts:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        uuid = nvml.nvmlDeviceGetUUID(handle)
         if not UUID.fullmatch(uuid):
             raise NvshareError(f"its UUID is {uuid!r}")
         self._handles[uuid] = handle
         try:
-            name = printable(_text(nvml.nvmlDeviceGetName(handle)))
+            name = printable(nvml.nvmlDeviceGetName(handle))
         except UnicodeDecodeError as error:     # pynvml decodes names as strict UTF-8
             name = printable(error.object.decode(errors="replace"))
         except Exception as error:
@@ -284,7 +284,7 @@ class NVML:
             index=index,
             uuid=uuid,
             name=name,
-            pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId),
+            pci_bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId,
             memory_total=self._memory_total(handle),
             mig=self._mig(handle),
         )
@@ -355,7 +355,3 @@ def _no_driver(nvml: Any, error: Exception) -> NoDriver:
             return DriverUnready(
                 f"the NVIDIA driver does not answer: {error}", "see what nvidia-smi says"
             )
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

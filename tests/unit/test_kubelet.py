@@ -166,15 +166,15 @@ def test_offered_shares_of_unshareable_cards_are_unhealthy() -> None:
     assert not any(offer.shares().values())
 
 
-@pytest.mark.parametrize(("state", "is_divided", "problem"), [
-    ("idle", True, "GPU-0a is divided (MIG)"), ("lost", False, "GPU-0a fell off the bus"),
-    ("idle", False, ""),
+@pytest.mark.parametrize(("changed", "problem"), [
+    ({"MIG": True}, "GPU-0a is divided (MIG)"), ({"State": "lost"}, "GPU-0a fell off the bus"),
+    ({"Fault": "Xid 79"}, "GPU-0a cannot be relied on: Xid 79"), ({}, ""),
 ])
 def test_card_is_offered_with_the_problem_that_the_daemon_reports(
-    state: str, is_divided: bool, problem: str
+    changed: dict[str, Any], problem: str
 ) -> None:
-    gpu = {"UUID": "GPU-0a", "Index": 0, "State": state, "MIG": is_divided, "PCIBusID": "",
-           "Name": "", "MemoryTotal": 0}
+    gpu = {"UUID": "GPU-0a", "Index": 0, "State": "idle", "MIG": False, "Fault": "",
+           "PCIBusID": "", "Name": "", "MemoryTotal": 0, **changed}
     assert of_daemon(gpu, {}).problem.startswith(problem)
     assert bool(problem) == bool(of_daemon(gpu, {}).problem)
 

@@ -73,10 +73,10 @@ def _card(given: Any = 0, *_: object) -> int:
 
 
 ANSWERS: dict[str, Any] = {
-    "nvmlDeviceGetUUID": FACTS.uuid.encode(),
+    "nvmlDeviceGetUUID": FACTS.uuid,
     "nvmlDeviceGetName": "Card",
     "nvmlDeviceGetMigMode": [0, 0],
-    "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:17:00.0"),
+    "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:17:00.0"),
     "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=64 * GIB, used=3 * GIB),
     "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=50),
     "nvmlDeviceGetTemperature": 40,
