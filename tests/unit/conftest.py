@@ -6,6 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from nvshared.history.store import Store
+from tests.unit.scripted import Time
+
+
+@pytest.fixture
+def time() -> Time:
+    """A clock that only the test moves."""
+    return Time()
 
 
 @pytest.fixture

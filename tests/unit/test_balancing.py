@@ -18,11 +18,6 @@ SECOND_CARD = replace(FACTS, index=1, uuid="GPU-99112233-4455-6677-8899-aabbccdd
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
 def manager(time: Time) -> Manager:
     made = Manager(lambda: replace(DEFAULTS, balance=True), time.clock, time.timer)
     for facts in (FACTS, SECOND_CARD):

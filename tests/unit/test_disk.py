@@ -88,11 +88,6 @@ def test_disk_settings_of_the_lab_server_page_are_accepted(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
 def manager(time: Time) -> Manager:
     made = Manager(lambda: DEFAULTS, time.clock, time.timer)
     made.add(FACTS, Sample(memory_used=0), gather=False)

@@ -50,11 +50,6 @@ class Program:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
 def manager(time: Time) -> Manager:
     made = Manager(lambda: FORGETFUL, time.clock, time.timer)
     made.add(FACTS, Sample(), gather=True)

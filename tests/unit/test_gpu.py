@@ -44,11 +44,6 @@ from tests.unit.scripted import (
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
     script(monkeypatch)
     return GPU(FACTS, SETTINGS, NO_RESERVE, time.clock, time.timer)

@@ -37,11 +37,6 @@ def loop() -> Loop:
     return Loop()
 
 
-@pytest.fixture
-def time() -> Time:
-    return Time()
-
-
 def lanes(loop: Loop, time: Time, threads: int = 4) -> Lanes:
     return Lanes("test", threads, loop.posted.put, time.clock, time.timer)
 

@@ -73,11 +73,6 @@ def test_log_line_is_dropped_when_a_write_to_stderr_would_block(
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
 def limited(time: Time) -> Limited:
     return Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
 
