@@ -37,7 +37,7 @@ def test_balance_moves_a_client_once_its_short_waits_add_up_to_the_cost_of_a_mov
     while choice is None:
         looks += 1
         lost, choice = choose(states, [contender(1, wait=0.1 * SECOND)], lost, SECOND // 10)
-        if choice is None:          # meanwhile it has its turn
+        if choice is None:          # the client gets its turn
             lost, _ = choose(states, [contender(1, wait=None)], lost, SECOND // 10)
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 
@@ -90,7 +90,7 @@ def test_balance_moves_the_client_that_gains_most_to_the_card_with_the_least_loa
 
 @pytest.mark.parametrize("seed", range(20))
 def test_balance_does_not_oscillate_for_random_loads_and_weights(seed: int) -> None:
-    """Where no client comes or ends, moves come to an end; each is worth it for its client."""
+    """With the same clients moves end after some steps, and each shortens its client's wait."""
     random = Random(seed)
     cards = ["a", "b", "c"]
     weights = {client: random.choice([50, 100, 200]) for client in range(12)}

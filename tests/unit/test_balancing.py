@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which clients the daemon may move by itself, and when it looks for one."""
+"""Which clients the daemon may move on its own, and when it does."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ def manager(time: Time) -> Manager:
 
 
 def join(manager: Manager, size: int = 40 * GIB, **fields: Any) -> Client:
-    """A client that wants the first card."""
+    """A client that waits for the first card."""
     id = manager.next_id()
     client = Client(id, manager.gpus[0], replace(peer(id, uid=0), **fields), Noted())
     client.gpu.join(
@@ -35,7 +35,7 @@ def join(manager: Manager, size: int = 40 * GIB, **fields: Any) -> Client:
 
 
 def run(manager: Manager, card: int, size: int) -> None:
-    """A client that has its gate open."""
+    """A client with a turn."""
     id = manager.next_id()
     client = Client(id, manager.gpus[card], peer(id, uid=0), Noted())
     client.gpu.join(
@@ -44,7 +44,7 @@ def run(manager: Manager, card: int, size: int) -> None:
 
 
 def chosen(manager: Manager, time: Time) -> list[int]:
-    """The client that is to move after it has waited for long, if any."""
+    """Ids of the client chosen to move after 100 s of waiting; empty if none."""
     manager.balancing.find_move()
     time.now += 100 * SECOND
     choice = manager.balancing.find_move()
@@ -59,7 +59,7 @@ def test_balancing_moves_the_client_that_waits(manager: Manager, time: Time) -> 
 @pytest.mark.parametrize(("part", "attribute", "value"), [
     ("balancing", "on", False), ("moving", "moves", 1),
     ("waiting", "unparkable", "checkpoint: operation not supported (801)"),
-    ("waiting", "tries", 1_000_000),    # each of which makes a move dearer
+    ("waiting", "tries", 1_000_000),    # each failed try raises the cost of a move
 ])
 def test_balancing_moves_no_client_when_off_busy_refused_or_too_expensive(
     manager: Manager, time: Time, part: str, attribute: str, value: object

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the daemon makes calls that may block, each with the reason why its event loop may.
+"""Calls of the daemon that may block its event loop, each with the reason why that is bounded.
 
 docs/security.md says what bounds them. A call that is handed to nvshared/lanes.py is not made
 where that is written, and is not listed.
@@ -35,7 +35,7 @@ ALLOWED = {
 
 
 def calls() -> Iterator[tuple[str, str]]:
-    """File and function of each."""
+    """File and function of each such call."""
     for call_site in IN_THE_LOOP:
         path = PACKAGE / call_site
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):

@@ -102,7 +102,7 @@ def test_commit_limit_includes_host_memory_that_other_cards_do_not_need() -> Non
 def test_unused_commit_is_reclaimed_when_the_host_budget_is_used_up() -> None:
     site = Site(2, CARD, WHOLE)
     frees = site.program(size=100 * GIB)
-    frees.free(10 * GIB)                # and keeps a commit of 100 without a request
+    frees.free(10 * GIB)                # its commit stays 100 GiB until reclaimed
     site.program(size=100 * GIB)
     site.settle()
     assert frees.limits.commit >= 100 * GIB
@@ -205,7 +205,7 @@ def test_commit_request_waits_until_clients_of_the_last_card_have_reconnected(
     site = Site(2, CARD, whole, gather=True)
     site.program(0, memory=Memory(allocated=held), commit=held, uid=uid)
     asks = site.program(uid=uid)
-    # As if the timer of this card were late.
+    # Delay the timer of this card.
     late = next(one for one in site.time.timers
                 if isinstance(one[1], partial) and one[1].func == site.gpus[1].tell)
     site.time.timers.remove(late)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of memory as the kernel writes them, in trees of files that look like its own."""
+"""Memory limits of control groups, read from copies of the kernel's files."""
 
 import os
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def test_cgroup_limits_list_the_tightest_limit_of_each_group_up_to_the_root(tmp_
     write(tmp_path / "a" / "b" / "c", max="max", high="max", current=MIB)
     write(tmp_path / "a" / "b", max=500 * MIB, high=400 * MIB, current=100 * MIB)
     write(tmp_path / "a", max=700 * MIB, high="max", current=100 * MIB)
-    write(tmp_path, max=900 * MIB, current=300 * MIB)       # as a container sees its own
+    write(tmp_path, max=900 * MIB, current=300 * MIB)       # as a container sees its own group
     assert limits("0::/a/b/c\n", tmp_path) == [
         ("a/b/memory.high", 400, 300), ("a/memory.max", 700, 600), ("memory.max", 900, 600)]
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 700, 600), ("memory.max", 900, 600)]
@@ -46,7 +46,7 @@ def test_cgroup_limits_list_the_tightest_limit_of_each_group_up_to_the_root(tmp_
 def test_cgroup_limits_count_cached_files_as_free_memory(tmp_path: Path) -> None:
     write(tmp_path / "a", max=500 * MIB, current=490 * MIB, stat=FILES.format(300 * MIB, 50 * MIB))
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 360)]
-    write(tmp_path / "a", current=10 * MIB)     # of another moment
+    write(tmp_path / "a", current=10 * MIB)     # read at another time
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 500)]
 
 
@@ -127,7 +127,7 @@ def test_cgroup_chain_in_a_namespace_reaches_the_hosts_cgroups_where_they_are_mo
     assert found("0::/child\n") == [100, 90, 500]
     assert found("0::/../../../burstable/pod2/box\n") == [80, 500]
     assert found("0::/../../../../system.slice/x.service\n") == []
-    assert found("0::/../../../../../x\n") == []     # which the kernel does not show
+    assert found("0::/../../../../../x\n") == []     # the kernel never shows such a path
     assert not cgroup.has_hidden_ancestors("0::/\n")
 
 
@@ -147,7 +147,7 @@ def test_cgroup_chain_is_empty_where_the_cgroup_mount_begins_above_the_own_cgrou
 ) -> None:
     monkeypatch.setattr(cgroup, "ROOT", inside.host)
     inside.mounts({"/../../../..": inside.host})
-    assert chain("0::/kubepods\n") == ()       # which is not that of the host
+    assert chain("0::/kubepods\n") == ()       # not the host's control group of that name
     assert cgroup.has_hidden_ancestors("0::/\n")
     inside.mounts({"/../../../..": inside.host, "/": inside.own})
     assert chain("0::/\n")[0].folder == inside.own

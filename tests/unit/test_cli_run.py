@@ -21,7 +21,7 @@ START = "import sys; from nvshared import library; from pathlib import Path;" \
 
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """nvsharectl run, with a library that is not there: the loader only grumbles about it."""
+    """nvsharectl run with a missing library: the loader only prints a warning."""
     return subprocess.run(
         [sys.executable, "-c", START, "run", *arguments], cwd=ROOT, text=True, check=False,
         env={**os.environ, **environment}, capture_output=True,

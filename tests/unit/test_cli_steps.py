@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages about several changes of which one fails or is not answered."""
+"""Messages about a command of several changes when one fails or gets no reply."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ NAMES = {"m": "memory limit", "c": "compute limit", "w": "weight"}
 
 
 def failing(error: BaseException) -> Callable[[], None]:
-    """A step that ends like this."""
+    """A step that raises this error."""
 
     def act() -> None:
         raise error

@@ -68,7 +68,7 @@ def script(shell: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The scripts ask nvsharectl."""
+    """A PATH with nvsharectl, which the completion scripts run."""
     folder = tmp_path_factory.mktemp("bin")
     (folder / "nvsharectl").write_text(f'#!/bin/sh\nexec {sys.executable} -c "{PROGRAM}" "$@"\n')
     (folder / "nvsharectl").chmod(0o755)
@@ -79,7 +79,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 class Typist:
-    """A user at a terminal with a shell."""
+    """A shell at a pseudo terminal, with typed input."""
 
     def __init__(self, *command: str, setup: Path) -> None:
         self._ours, its = pty.openpty()
@@ -111,7 +111,7 @@ class Typist:
 
 @pytest.fixture(scope="module", params=[*SCRIPTS])
 def shell(request: pytest.FixtureRequest) -> str:
-    """Each that is there."""
+    """Each installed shell."""
     if not shutil.which(request.param):
         pytest.skip(f"there is no {request.param} on this machine")
     return str(request.param)
@@ -215,7 +215,7 @@ def test_completion_offers_matching_words(tab: Tab, line: str, offered: set[str]
 def test_completion_after_an_equals_sign_offers_values(
     tab: Tab, line: str, offered: set[str]
 ) -> None:
-    """fish and zsh may show the option before each; what it comes to is the same."""
+    """fish and zsh may put the option before each value."""
     option = line.split()[-1].partition("=")[0]
     assert {one.removeprefix(f"{option}=") for one in tab(line)} - {option} == offered
 
@@ -228,7 +228,7 @@ def test_completion_after_run_offers_programs(tab: Tab, line: str) -> None:
 def test_completion_of_an_empty_word_offers_values_and_in_bash_options(
     shell: str, tab: Tab
 ) -> None:
-    """bash offers options too, others only behind a dash."""
+    """bash offers options too; the other shells offer them only after a dash."""
     more = shell == "bash"
     assert tab("--bus status ") == NAMES | (OWN if more else set())
     assert tab("anti-thrash ") == {"auto", "on", "off"} | (COMMON | {"--gpu"} if more else set())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: where they come from, and the sentence for each mistake."""
+"""Sources of settings, and the message for each mistake."""
 
 from pathlib import Path
 
@@ -249,7 +249,7 @@ def test_check_option_validates_the_config_without_a_card(
 
 
 def test_unit_of_systemd_names_a_single_state_directory() -> None:
-    """The variable that the daemon reads would hold all of them, with colons between."""
+    """With several, the variable that the daemon reads would hold all, separated by colons."""
     unit = (Path(__file__).parents[2] / "systemd" / "nvshared.service").read_text()
     assert [line for line in unit.splitlines() if line.startswith("StateDirectory=")] == [
         "StateDirectory=nvshare"]

@@ -25,7 +25,7 @@ CARD = FACTS.memory_total
 
 
 class Machine:
-    """Two cards, and files of the kernel that the test writes."""
+    """A daemon with two cards, and /proc and /sys files that the test writes."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.processes = folder / "fs", folder / "proc"
@@ -115,12 +115,12 @@ def test_control_group_limit_is_read_again_at_each_commit_request(machine: Machi
     assert machine.ask(client, 6 * GIB).reason
     machine.group("box", 8 * GIB)
     assert machine.ask(client, 6 * GIB).commit >= 6 * GIB
-    machine.group("box", 8 * GIB, 5 * GIB)              # it has grown meanwhile
+    machine.group("box", 8 * GIB, 5 * GIB)              # other memory of the group has grown
     assert machine.ask(client, 6 * GIB + 1).reason
     machine.group("box", "max")
     assert machine.ask(client, 7 * GIB).commit >= 7 * GIB
     machine.group("other", GIB)
-    machine.process(4001, "other")                      # and was moved
+    machine.process(4001, "other")                      # moved to another group
     why = machine.ask(client, 7 * GIB + 1).reason
     assert why.endswith(f" and {machine.root}/other/memory.max is 1GiB")
     assert [one.name for one in machine.manager.domains] == [str(machine.root / "other")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables, bars and quantities: they fit, and they can be read without colours."""
+"""Tables, bars and quantities fit the terminal and need no colours."""
 
 import io
 

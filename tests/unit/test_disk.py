@@ -177,7 +177,7 @@ def test_swap_files_are_measured_in_a_worker_thread_one_at_a_time(
     (why,) = dropped
     assert "may have 0" in why
     file.connected = False
-    file.peer = replace(me, started=1)  # another process has its number
+    file.peer = replace(me, started=1)  # another process has reused the pid
     time.pass_by(10 * SECOND)
     jobs.pop()()
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's findings about made-up machines."""
+"""Findings of nvsharectl doctor on simulated machines."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ OTHERS = Sample(memory_used=3 * GIB, processes=(Process(11, 2 * GIB), Process(12
 
 
 def grades(findings: Iterator[Finding]) -> list[tuple[str, str]]:
-    """Topic and grade of each, and each has words, and advice where it is not well."""
+    """Topic and grade of each finding; checks that warnings and faults have advice."""
     found = list(findings)
     for finding in found:
         assert finding.words
@@ -43,7 +43,7 @@ def grades(findings: Iterator[Finding]) -> list[tuple[str, str]]:
 
 @contextmanager
 def served(path: Path) -> Iterator[socket.socket]:
-    """A socket that listens there as nvshared does."""
+    """A socket that listens at `path` like nvshared's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(path))
         listening.listen()
@@ -164,7 +164,7 @@ def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
 
 
 def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> None:
-    """A real process, and a library that is taken away from under it."""
+    """A real process whose preloaded library is deleted."""
     copy = tmp_path / "libnvshare.so"
     copy.write_bytes(library.hook().read_bytes())
     script = "print(flush=True); input()"
@@ -353,7 +353,7 @@ def test_doctor_names_a_bus_that_does_not_answer(
 
 
 def test_doctor_checks_a_socket_without_connecting(tmp_path: Path) -> None:
-    """systemd would start a failed service at each look."""
+    """A connection would make systemd start a failed service again."""
     with served(tmp_path / "socket") as listening:
         listening.setblocking(False)
         found = checks._socket(str(tmp_path / "socket"), answered=False)

@@ -39,7 +39,7 @@ def machine() -> Machine:
 
 
 def apart(machine: Machine, team: Team) -> list[int]:
-    """How far the beginnings of each turn of a team lie from each other, by its cards."""
+    """For each turn of a team, the time in us between its first and last start on its cards."""
     clients = [machine.client(rank) for rank in team.ranks]
     times = [[now for now, one in machine.starts if one is client] for client in clients]
     assert len({len(one) for one in times}) == 1, times
@@ -68,7 +68,7 @@ def test_gangs_that_do_not_fit_take_turns_on_both_cards_at_once(machine: Machine
 def test_gang_is_paced_on_every_card_while_another_program_waits(machine: Machine) -> None:
     """Also on the card without a waiting client: a rank there waits for work of other ranks."""
     since: dict[tuple[str, int], int] = {}
-    stopped: list[int] = []             # for how long they had been held back
+    stopped: list[int] = []             # us that each stopped turn had lasted
 
     def decided(card: str, now: int, action: Action) -> None:
         if isinstance(action, Run) and action.pace and not action.step:
@@ -214,7 +214,7 @@ def test_gang_with_an_unresponsive_member_frees_its_other_card(machine: Machine)
     for program in alone:
         program.compute(SECOND)
     machine.advance(30 * SECOND)
-    assert not alone[1].work            # the other card is to be had; this one's memory is not
+    assert not alone[1].work            # its memory does not fit, though the other card is free
     machine.thaw()
     finish(machine, one, limit=60 * SECOND)
     machine.advance(5 * SECOND)
@@ -229,7 +229,7 @@ def test_gang_with_missing_ranks_waits_for_them(machine: Machine) -> None:
     alone = machine.program(0, 30, 3 * GIB)
     alone.compute(SECOND)
     machine.advance(2 * SECOND)
-    assert not alone.work               # no other client is delayed meanwhile
+    assert not alone.work               # no other client is delayed
     rank = machine.rank(one, 1, replace(peer(11, 0), gang="a", gang_size=2), 3 * GIB)
     rank.compute(200)
     finish(machine, one, limit=5 * SECOND)
@@ -366,7 +366,7 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens(machine
     machine.advance(200 * MILLISECOND)
     other.compute(SECOND)
     for rank in one.ranks:
-        machine.freeze(rank)            # what they answer is said here
+        machine.freeze(rank)            # the test sends the replies itself
     machine.advance(2 * SECOND)
     first, second = map(machine.client, one.ranks)
     assert all(one.gpu.scheduler.stopping(one.id) for one in (first, second))
@@ -398,9 +398,9 @@ def test_gang_that_was_granted_the_cards_yields_once_to_a_late_claim(machine: Ma
 
 @pytest.mark.parametrize("seed", seeds(8, 400))
 def test_gangs_in_random_configurations_all_finish(seed: int) -> None:
-    """Gangs and others come, compute, are suspended, stopped and killed, and cards shrink and grow.
+    """Gangs and single programs start, compute, are suspended, stopped and killed; cards shrink.
 
-    Then all that is left ends.
+    At the end all remaining programs finish.
     """
     dice = Random(seed)
     machine = Machine(
@@ -413,7 +413,7 @@ def test_gangs_in_random_configurations_all_finish(seed: int) -> None:
         pid = 100 + 10 * step
         act = dice.choice(ACTS)
         if act in ("team", "other", "pod"):
-            _clear(machine)             # a program starts where it may have its memory
+            _clear(machine)             # a program starts only where its memory fits
         match act:
             case "team" if len(teams) < 4:
                 teams.append(_team(machine, dice, pid))
@@ -443,7 +443,7 @@ def test_gangs_in_random_configurations_all_finish(seed: int) -> None:
                 machine.occupy(dice.randrange(len(machine.gpus)), dice.choice([0, 2, 2, 3]) * GIB)
             case "stop" if others and dice.random() < 0.5:
                 machine.freeze(dice.choice(others))
-            case "stop" if teams:       # not for so long that the others go on without it
+            case "stop" if teams:       # shorter than the wait after which others run without it
                 machine.freeze(dice.choice(dice.choice(teams).ranks))
                 machine.advance(dice.choice([10, 300, 3000]) * MILLISECOND)
                 machine.thaw()
@@ -483,7 +483,7 @@ def _compute(dice: Random, teams: list[Team], others: list[Hook], *, few: bool) 
 
 
 def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Clients whose schedulers are asked how they stand, from now on."""
+    """Ids of the clients whose gang state is queried from now on."""
     asked: list[int] = []
     for gpu in machine.gpus:
         def noted(
@@ -498,7 +498,7 @@ def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int
 def test_process_with_many_clients_on_a_card_forms_no_gang(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of connections makes no difference."""
+    """Many connections of one process on one card are not ranks of a gang."""
     for number in range(40):
         machine.program(number % 2, 10, 16 * MIB).compute(SECOND)
     asked = asked_members(machine, monkeypatch)
@@ -515,7 +515,7 @@ def test_event_on_a_card_reviews_only_gangs_with_a_member_on_that_card(
     machine.team([0, 1], [10, 10], GIB)
     asked = asked_members(machine, monkeypatch)
     client = machine.client(machine.program(2, 20, GIB))
-    asked.clear()                       # those that time has made due
+    asked.clear()                       # queries of timers that were due
     client.gpu.tell(WentIdle(client.id, client.memory))
     assert asked == []
     other = machine.client(machine.program(0, 30, GIB))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon that takes over decides nothing before it knows what there is on the card.
+"""A restarted daemon orders nothing until the clients of its predecessor have reconnected.
 
-A program that drains, or moves its memory, while the daemon before it is killed
-introduces itself only after that: later than the others, and later than gathering
-takes. Until then its memory must not be taken for room that is free.
+A program that drains or moves memory during the restart sends HELLO only afterwards,
+possibly later than the fixed time the daemon waits. Until then the daemon must not
+take the program's memory for free memory.
 """
 
 from dataclasses import replace

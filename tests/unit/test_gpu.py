@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU carries out its scheduler's decisions."""
+"""GPU sends the orders and signals of its scheduler."""
 
 from dataclasses import replace
 
@@ -232,7 +232,7 @@ def test_lost_gpu_refuses_new_clients(gpu: GPU) -> None:
 
 
 @pytest.mark.parametrize(("listed", "expected"), [
-    ([Process(7, GIB, GIB)], [Evidence()] * 3),         # pids of another namespace, perhaps
+    ([Process(7, GIB, GIB)], [Evidence()] * 3),         # possibly pids of another namespace
     ([Process(8, GIB, MIB)], [Evidence(GIB, MIB), Evidence(0, 0), Evidence(0, 0)]),
     ([Process(8, None, GIB)], [Evidence(None, GIB, True), Evidence(None, 0, True), Evidence(0, 0)]),
     ([Process(8, 5 * GIB, 3 * GIB)],
@@ -250,7 +250,7 @@ def test_measured_memory_of_a_process_is_divided_among_its_clients(
     assert isinstance(seen, Seen)
     assert [seen.evidence[id] for id in (1, 2, 3)] == expected
     if expected[0] != Evidence():
-        # The list has named a client, and would again.
+        # NVML has named clients before, so clients it no longer names have no memory.
         gpu.evaluate_processes(Sample(processes=()), {})
         seen = Scripted.latest.events[-1]
         assert isinstance(seen, Seen)

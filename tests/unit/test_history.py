@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history: collecting, joining and finding usage."""
+"""The history of usage: collecting, merging and queries."""
 
 import tempfile
 from collections import Counter
@@ -70,7 +70,7 @@ def test_merged_history_entries_keep_the_sum_of_usage(parties: Used, most: int) 
         by_user[party.uid] += usage.gpu
     for uid in {party.uid for party in parties}:
         own = sum(usage.gpu for party, usage in parties.items() if party.uid == uid)
-        # Whose tenants are put together remains known as long as there are few users.
+        # The merged tenants of a user stay under that user while users are few.
         assert by_user[uid] == own or (EVERYBODY in found and by_user[uid] <= own)
     kept = [party for party in found if party in parties and party.tenant and party != EVERYBODY]
     lost = [party for party in parties if party not in found]
@@ -139,7 +139,7 @@ def test_history_passes_the_usage_of_each_minute_on_once(machine: Machine) -> No
     machine.usage[alice.id] = used(15, turns=1)
     machine.time.pass_by(60 * SECOND)
     assert machine.batches[1:] == [(NOON + 60, {UUID: {ALICE: used(6)}})]
-    machine.time.pass_by(600 * SECOND)      # nothing is used, so nothing is delivered
+    machine.time.pass_by(600 * SECOND)      # without usage no batch is written
     assert len(machine.batches) == 2
 
 
@@ -263,7 +263,7 @@ def test_history_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
 def test_history_store_counts_each_moment_of_random_periods_once(
     said: list[tuple[int, int]], kept: tuple[int, ...], questions: list[tuple[int, int, int]]
 ) -> None:
-    """Compared with a list of all usage: each moment that was kept counts once."""
+    """Compared with a plain list of all usage: each stored minute counts once."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for (length, (_, parties)), most in zip([*STEPS.items()], kept, strict=True):
             patch.setitem(STEPS, length, (most, parties))

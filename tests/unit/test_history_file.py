@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of the history: full disks, power cuts, files of other programs."""
+"""The history file on full disks, after power cuts, and in place of foreign files."""
 
 import asyncio
 import logging
@@ -63,7 +63,7 @@ def at_once(_file: HistoryFile, task: Callable[[], Any]) -> "Future[Any]":
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HistoryFile]:
-    """Whose thread this is."""
+    """A history that makes its calls in the thread of the test."""
     monkeypatch.setattr(HistoryFile, "_do", at_once)
     history = HistoryFile(tmp_path, 0)
     yield history
@@ -266,7 +266,7 @@ def test_history_writes_unwritten_minutes_in_a_minute_without_usage(
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")
 @pytest.mark.parametrize("began", [True, False])
 def test_history_survives_a_full_file_system(tmp_path: Path, began: bool) -> None:
-    """A small one, in a mount namespace of its own. The history may not even have begun."""
+    """A small tmpfs in a mount namespace; the history may have no file yet."""
     program = textwrap.dedent(f"""
         import sys
         from pathlib import Path
@@ -357,7 +357,7 @@ def test_full_history_drops_its_oldest_rows(path: Path) -> None:
         found = find(file, Query(NOON, NOON + 60 * minutes, 0, "gpu"))
     assert last == NOON + 60 * (minutes - 1)
     assert first == last - 60 * (count - 1) > NOON
-    # The hours have it all.
+    # The hourly rows still have all usage.
     assert sum(row.usage.gpu for row in found.rows) == minutes * 20 << 40
     store.close()
     assert seconds(path) == count * 20 << 40
@@ -382,7 +382,7 @@ def test_history_shrinks_to_a_smaller_limit(path: Path) -> None:
 
 
 def killed(path: Path, rounds: int) -> None:
-    """Writers that are killed in the middle, one after the other."""
+    """Kill `rounds` writers, each during a write."""
     written = 0
     for number in range(rounds):
         writer = subprocess.Popen(
@@ -411,11 +411,11 @@ def test_history_survives_kill_9_at_random_moments(path: Path) -> None:
 
 
 def test_interrupted_write_of_the_history_is_rolled_back(path: Path) -> None:
-    """As a power cut leaves it: the journal is on disk, the file is half written."""
+    """The state after a power cut: a complete journal and a half-written file."""
     store = Store(path, 0)
     store.add([(NOON, MINUTE)])
     with store.opened() as file:
-        file.execute("PRAGMA cache_size = 1")       # so that it writes before it commits
+        file.execute("PRAGMA cache_size = 1")       # writes pages before the commit
         file.execute("PRAGMA cache_spill = 1")
         file.execute("BEGIN IMMEDIATE")
         for number in range(1, 60):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is free of a host's memory, and how much of what is not is believed to be programs' swap."""
+"""Free host memory, and how much used memory the safe budget ascribes to swapped programs."""
 
 import os
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_safe_budget_counts_memory_taken_during_the_reading_once(
     private = host.private
 
     def grows(pid: int) -> int:
-        machine.has(1000, 200, 800)     # it has taken 100 of the free bytes
+        machine.has(1000, 200, 800)     # the process has allocated 100 of the free KiB
         return private(pid) + 100 * KIB
 
     monkeypatch.setattr(host, "private", grows)

@@ -29,7 +29,7 @@ class Image:
             self.files = {name: file.read() for name, file in files if file is not None}
 
     def blob(self, described: dict[str, Any]) -> bytes:
-        """What is meant, if it is that."""
+        """The content of a descriptor; checks its digest and size."""
         kind, _, digest = described["digest"].partition(":")
         content = self.files[f"blobs/{kind}/{digest}"]
         assert hashlib.new(kind, content).hexdigest() == digest

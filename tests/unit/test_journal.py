@@ -68,10 +68,10 @@ class Systemd(Notifier):
         self.watchdog = watchdog
         self.words: list[str] = []
         self.pings = 0
-        self.unkept = 0                 # tries to have sockets kept that will fail
-        self.heard = asyncio.Event()    # a status,
+        self.unkept = 0                 # number of tries to store sockets that will fail
+        self.heard = asyncio.Event()    # set by a status
         self.all_kept = asyncio.Event()
-        self.stopped = asyncio.Event()  # and three pings
+        self.stopped = asyncio.Event()  # set by the third ping
 
     @property
     def listened(self) -> bool:
@@ -112,7 +112,7 @@ async def test_systemd_report_wakes_up_at_events_only(
     await systemd.heard.wait()
     await asyncio.sleep(0.05)           # fifty times the least interval of a status
     assert systemd.pings == 1
-    gpu = manager.gpus[0]             # that of the scripted scheduler made last
+    gpu = manager.gpus[0]             # the GPU with the latest scripted scheduler
     for happen in (
         lambda: joined(gpu, 1, Noted()),
         lambda: gpu.reported.emit(gpu.clients[1], TurnStarted(1)),
@@ -154,7 +154,7 @@ async def test_watchdog_is_not_fed_while_a_scheduler_hangs(
     assert isinstance(scheduler, Scripted)
     systemd = Systemd(watchdog=3000)
     if fault == "stuck":
-        gpu._handling = True            # as if an event were being decided for ever
+        gpu._handling = True            # as if the scheduler hung in an event
     else:
         scheduler.due = gpu._clock() - OVERDUE - 1
     report = asyncio.create_task(journal.report(systemd, manager, systemd.stopped))
@@ -198,7 +198,7 @@ def test_watchdog_is_not_fed_while_the_event_loop_hangs(
         assert hung.wait(60)
         while select.select([listener], [], [], 0)[0]:
             listener.recv(100)
-        assert not select.select([listener], [], [], 0.1)[0]    # where there were a hundred
+        assert not select.select([listener], [], [], 0.1)[0]    # a hundred pings would have come
         hang.clear()
         release.set()
         ping(listener)
@@ -209,7 +209,7 @@ def test_watchdog_is_not_fed_while_the_event_loop_hangs(
 
 
 def ping(listener: socket.socket) -> None:
-    """Waits for one."""
+    """Wait for a watchdog ping."""
     while listener.recv(100) != b"WATCHDOG=1":
         continue
 

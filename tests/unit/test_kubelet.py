@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshare-kubelet's parts: messages, which shares are best, what a container gets, options."""
+"""nvshare-kubelet: encoded messages, preferred shares, device conflicts, options, pods' terms."""
 
 import asyncio
 import base64
@@ -442,7 +442,7 @@ def test_messages_about_annotations_are_bounded_for_any_annotation_text(text: st
     one = pod({"metadata": meta | {"annotations": wrong | {f"{PREFIX}weight": text}}})
     terms.handle("LISTED", [one])
     assert ended.wait(60)
-    for number in range(5):             # others' news are no reason to write it again
+    for number in range(5):             # news of other pods cause no further write
         ended.clear()
         terms.handle("ADDED", pod({"metadata": meta | {"uid": f"o{number}", "name": "other"}}))
     terms.handle("MODIFIED", one)
@@ -460,7 +460,7 @@ class RecordedDaemon:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: SimpleQueue[tuple[str, dict[str, int], str]] = SimpleQueue()
-        self.refused: list[dict[str, int]] = []     # each is refused once
+        self.refused: list[dict[str, int]] = []     # terms to refuse, each once
         self.replies = threading.Event()
         self.replies.set()
         monkeypatch.setattr(annotations, "Daemon", lambda *_: nullcontext(self))
@@ -506,7 +506,7 @@ def test_claim_from_before_the_start_does_not_overwrite_a_stricter_annotation(
     prepared.change("early", claim("early"))
     node = pods.Pods(
         "", tmp_path, "node", prepared, StaticPods(tmp_path, tmp_path), (), None)
-    node.nvshared_is_back()         # as at each start
+    node.nvshared_is_back()         # as at each start of nvshared
     node.claim(claim("late"))
     assert daemon.sent.get(timeout=60) == ("pod:late", {"memory-limit": 12 * GIB}, "claim")
     watched.get(timeout=60)(

@@ -281,7 +281,7 @@ def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
 
 
 def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_variable(tmp_path: Path) -> None:
-    """Each of our devices would set it anew."""
+    """The CDI devices of several cards would overwrite each other's variable."""
     containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
     answer = containers.response(["GPU-0a", "GPU-1b"], by_cdi=True)
     assert set(answer) == {"envs", "mounts"}
@@ -297,7 +297,7 @@ def test_unwritable_cdi_folder_is_refused_with_the_path(tmp_path: Path) -> None:
 
 
 def process(proc: Path, number: int, *command: str, status: str = "NSpid:\t7\n") -> None:
-    """A process as the kernel shows it; its program may be called anything."""
+    """The /proc files of a process."""
     (proc / str(number)).mkdir(parents=True)
     for name, text in {
         "comm": f"{Path(command[0]).name}\n", "status": f"Name:\tx\n{status}VmRSS:\t1 kB\n",
@@ -326,6 +326,6 @@ def test_runtime_endpoint_is_that_of_the_running_kubelet(
         file.write_text(config)
     process(tmp_path / "proc", 5, "/usr/bin/other", "--container-runtime-endpoint=/run/other")
     process(tmp_path / "proc", 6, "/usr/bin/kubelet", "--container-runtime-endpoint=/run/inside",
-            status="NSpid:\t6\t1\n")      # in a container: no business of ours
+            status="NSpid:\t6\t1\n")      # in a container: ignored
     process(tmp_path / "proc", 7, "/usr/bin/kubelet", f"--config={file}", *options)
     assert endpoint() == (found and Path(found))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that block hold up those of their own key, and no others."""
+"""Worker threads: a blocked call delays only calls with its key."""
 
 import logging
 import threading

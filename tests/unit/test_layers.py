@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports point down only, no two modules import each other in a circle, and each foreign
-library is known in one place.
+"""Modules import lower packages only, without cycles, and each third-party library is imported in
+one package.
 
 A purpose is a folder of nvshared/, or a module at its top. Each may import those that stand
 before it in PURPOSES.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What packaging/kubernetes gives to a cluster agrees with what nvshare-kubelet does.
+"""The manifests of packaging/kubernetes fit nvshare-kubelet and nvshared.
 
-The fields that matter; a real API server takes them in tests/kubernetes.
+Only fields on which they depend are checked; tests/kubernetes applies them to a real API server.
 """
 
 import os
@@ -58,7 +58,7 @@ def test_daemon_set_mounts_the_folders_that_nvshare_kubelet_uses() -> None:
     paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"]}
     mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
     assert {one["mountPath"]: one["name"] for one in mounts.values()} == {
-        path: name for name, path in paths.items()}     # each where the host has it
+        path: name for name, path in paths.items()}     # each at the path it has on the host
     written = {path for path, mount in mounts.items() if not mount.get("readOnly")}
     assert written == {f"{options.KUBELET}/{REGISTRY}", KUBELET_STATE}
     assert set(mounts) - written == {
@@ -206,7 +206,7 @@ def test_strategies_have_objects_of_the_same_names_so_one_replaces_another() -> 
         found[name] = objects.keys()
         template = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]
         assert template["metadata"]["labels"]["nvshare.com/strategy"] == name
-        assert "serviceAccountName" in template["spec"]     # else that of before would stay
+        assert "serviceAccountName" in template["spec"]     # or the previous value stays
     assert all(keys == found["none"] for keys in found.values())
 
 

@@ -42,12 +42,12 @@ def a_client(made: Manager) -> Client:
 
 
 async def scraped(made: Manager) -> Mapping[str, list[tuple[dict[str, str], float]]]:
-    """Samples by name, as they are written down."""
+    """Samples of one scrape, by name."""
     return await read(Figures(made))
 
 
 async def read(figures: Figures) -> Mapping[str, list[tuple[dict[str, str], float]]]:
-    """The same of figures that go on."""
+    """Samples of one scrape of `figures`, by name."""
     await figures.read()
     metrics: list[Metric] = await asyncio.to_thread(lambda: list(figures.collect()))
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
@@ -76,7 +76,7 @@ async def test_metrics_keep_the_predecessors_names(time: Time) -> None:
     ((labels, value),) = found["nvshare_client_info"]
     assert labels == {**labels_of_client, "uid": str(client.peer.uid)}
     assert value == 1
-    assert "state" not in labels        # each hand-over would make it another series
+    assert "state" not in labels        # a state label would make new series
     assert found["nvshare_client_state"] == [({**labels_of_client, "state": "idle"}, 1)]
 
 
@@ -112,7 +112,7 @@ async def test_scrape_samples_the_cards_before_it_is_answered(time: Time) -> Non
 
 
 def test_monitoring_page_lists_every_metric() -> None:
-    """And nothing else. Where they differ, pytest shows the table as it is to be."""
+    """The page lists no others; on a difference pytest shows the correct table."""
     assert f"A program's labels are {', '.join(f'`{one}`' for one in CLIENT)}." in PAGE.read_text()
     expected = ["| name | kind | labels | what |", "| --- | --- | --- | --- |"]
     for name, one in families().items():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard and the alert rules ask for what the daemon tells, and packages bring them.
+"""Dashboard and alert rules use existing metrics, and packages install them.
 
-tests/integration/test_prometheus.py has Prometheus look at them.
+tests/integration/test_prometheus.py loads them into Prometheus.
 """
 
 import json

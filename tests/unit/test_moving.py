@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When clients are parked, what the log says of failures, and what helpers may cost."""
+"""Parking of clients: conditions, logged failures, and bounds on calls of the helper."""
 
 import asyncio
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts, samples and errors from the answers of NVML. The library is a fake."""
+"""Facts, samples and errors from the results of a fake NVML."""
 
 import sys
 from collections.abc import Callable
@@ -68,7 +68,7 @@ OTHER = FACTS.uuid[:-1] + "e"
 
 
 def _card(given: Any = 0, *_: object) -> int:
-    """The number of the card that is asked about, by that, by its UUID or by its handle."""
+    """The index of the card of a query, from an index, a UUID or a handle."""
     return given if isinstance(given, int) else int(given in (OTHER, "card 1"))
 
 
@@ -144,7 +144,7 @@ def test_sample_is_unknown_for_queries_that_a_card_does_not_support(library: Fak
      "the NVIDIA driver is not loaded; load it with: modprobe nvidia"),
     (18, True, ExitCode.NO_DRIVER,
      "the NVIDIA kernel module and libraries are of different versions; reboot"),
-    # These may end by themselves: systemd is to try again.
+    # These faults may end by themselves, so systemd should restart the daemon.
     (4, True, ExitCode.FAILURE, "/dev/nvidiactl may not be opened; run as a user who may"),
     (9, True, ExitCode.FAILURE, "the NVIDIA driver does not answer: NVML says 9; see what"),
     (999, True, ExitCode.FAILURE,
@@ -187,7 +187,7 @@ def test_sample_reuses_the_handle_of_a_card_until_a_query_fails(library: FakeLib
     assert nvml.sample(FACTS.uuid).memory_used == 3 * GIB
     library.failing["nvmlDeviceGetMemoryInfo"] = 999
     assert nvml.sample(FACTS.uuid).memory_used is None
-    with pytest.raises(GPULost):        # and again where it has failed
+    with pytest.raises(GPULost):        # again after a failed query
         nvml.sample(FACTS.uuid)
 
 
@@ -207,7 +207,7 @@ CODES: tuple[int | Exception, ...] = (*range(1, 30), 999, *NO_NVML_ERRORS)
 def test_failure_of_any_query_affects_no_other_card(
     library: FakeLibrary, caplog: pytest.LogCaptureFixture, question: str, code: int | Exception,
 ) -> None:
-    """At the start, and later."""
+    """The query fails at the start or later."""
     library.count = 2
     nvml = NVML()
     library.failing[f"nvmlDeviceGet{question}", 0] = code

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package contains what it needs and is found where it is installed."""
+"""The wheel and the packages contain all files, and the installed library is found."""
 
 import os
 import re
@@ -28,7 +28,7 @@ NOT_SOURCE = shutil.ignore_patterns("build*", "dist", ".*", "__pycache__", "*.eg
 
 
 def setuptools_is_too_old() -> bool:
-    """Whether the build would have to download another; pip would do that on its own."""
+    """Whether pip would have to download a newer setuptools."""
     try:
         found = version("setuptools")
     except PackageNotFoundError:
@@ -49,7 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
          "--wheel-dir", folder, sdist],
-        env={**os.environ, "CFLAGS": "-O0"},            # nothing of it has to be fast
+        env={**os.environ, "CFLAGS": "-O0"},            # a quick compilation suffices
         check=True,
     )
     (built,) = folder.glob("*.whl")

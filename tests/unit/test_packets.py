@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptors whose last close waits are neither taken nor closed on the event loop."""
+"""The event loop neither receives nor closes descriptors whose last close may block."""
 
 import asyncio
 import socket
@@ -69,7 +69,7 @@ def test_close_does_not_wait_for_descriptors_that_were_sent(pair: Pair) -> None:
         connection.shut_down(pair.ours, asyncio.get_running_loop(), emptied.set)
         await asyncio.sleep(0.2)
         assert not emptied.is_set()
-        pair.reading.close()            # which ends the linger
+        pair.reading.close()            # ends the wait of close()
         await asyncio.wait_for(emptied.wait(), PATIENCE)
 
     asyncio.run(closes())

@@ -90,7 +90,7 @@ def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path
             "import os, socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
             "s.connect(sys.argv[1]); os.fork() or input()"
         )
-        # Its forked child lives on, and has the socket, too.
+        # A forked child lives on and holds the socket.
         with subprocess.Popen(
             [sys.executable, "-c", connects, str(tmp_path / "socket")], stdin=subprocess.PIPE,
         ) as process:
@@ -102,7 +102,7 @@ def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path
             assert select.select([watch], [], [], 600)[0]
             os.close(watch)
         with connected, pytest.raises(ProcessLookupError):
-            # Even if a living process has its number by now.
+            # Even if a living process has reused the pid.
             peer.watch(connected, os.getpid() if has_peer_pidfd(connected) else process.pid)
     dead = peer.identify(process.pid, 0)
     assert (dead.name, dead.started) == ("?", None)
@@ -137,7 +137,7 @@ def test_peer_watch_uses_the_pid_where_the_kernel_lacks_so_peerpidfd(
 
 
 def has_peer_pidfd(connected: socket.socket) -> bool:
-    """Linux 6.5 has it."""
+    """Whether the kernel has SO_PEERPIDFD (Linux 6.5)."""
     try:
         os.close(connected.getsockopt(socket.SOL_SOCKET, peer.SO_PEERPIDFD))
     except OSError as error:
@@ -171,7 +171,7 @@ def test_identify_gives_the_root_account_only_to_root_of_the_host() -> None:
     assert accounts(0, "0::/\n", users="0 0 1\n") == "user:0"
     assert accounts(0, "0::/\n", users="") == "user:0"
     assert accounts(0, "0::/engine/task\n") == "user:0"
-    # A path that is too long for the kernel to tell.
+    # A path too long for the kernel to show.
     assert accounts(0, "") == "user:0"
 
 

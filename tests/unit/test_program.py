@@ -23,7 +23,7 @@ print(getattr(sys.modules.get("sitecustomize"), "__file__", None))
 
 
 def states(folder: Path, *options: str, wanted: str = "1") -> list[str]:
-    """The modules of a Python with our folder and this one in PYTHONPATH."""
+    """Modules loaded by a Python with nvshare's folder and `folder` in PYTHONPATH."""
     done = subprocess.run(
         [sys.executable, *options, "-c", STATE.format(folder=str(library.program()))],
         env={**os.environ, "NVSHARE_TRIM_CACHES": wanted,

@@ -12,7 +12,7 @@ import pytest
 
 from nvshared.control.programs import command
 
-NAME = Path(sys.executable).name        # as the kernel calls its process
+NAME = Path(sys.executable).name        # name of the process by the kernel
 TENANT = "user:ada"
 WORDS = ("-c", "print(flush=True), input()", "-m", "ipykernel_launcher", "-f", "a\x1b.json")
 SHOWN = "-c print(flush=True), input() -m ipykernel_launcher -f a?.json"
@@ -20,13 +20,13 @@ SHOWN = "-c print(flush=True), input() -m ipykernel_launcher -f a?.json"
 
 @pytest.fixture(params=["/home/ada/my train.ipynb", ""])
 def session(request: pytest.FixtureRequest) -> str:
-    """What Jupyter calls the notebook; "" where it does not."""
+    """Path of the notebook in Jupyter's variable; "": not set."""
     return str(request.param)
 
 
 @pytest.fixture
 def process(session: str) -> Iterator[int]:
-    """A kernel's process, as far as /proc shows."""
+    """The /proc files of a notebook kernel's process."""
     with running(*WORDS, **{"JPY_SESSION_NAME": session} if session else {}) as pid:
         yield pid
 
@@ -39,14 +39,14 @@ def running(*words: str, **environment: str) -> Iterator[int]:
         env={"LANG": "C", **environment},
     ) as popen:
         assert popen.stdout is not None
-        popen.stdout.readline()         # its name is known once it runs
+        popen.stdout.readline()         # wait until the program runs and has its name
         yield popen.pid
         popen.kill()
 
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> None:
-    """Another test's processes had the same numbers."""
+    """Clear the cache: processes of other tests had the same pids."""
     command.cache_clear()
 
 

@@ -32,7 +32,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 class Daemon:
-    """A daemon that stores terms for the next daemon."""
+    """A daemon that stores the terms of clients for its successor."""
 
     def __init__(self, folder: Path, time: Time) -> None:
         self.manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
@@ -76,7 +76,7 @@ def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: 
     held, waited = client.held, client.waited
     assert held >= 7 * SECOND
     first.kept.close()
-    for _ in range(2):                  # the second of them adds nothing of its own
+    for _ in range(2):                  # the second daemon changes no terms
         next_one = Daemon(tmp_path, time)
         again = next_one.joins()
         assert (again.held_before, again.waited_before) == (held, waited)

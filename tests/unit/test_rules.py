@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for tenants: which of them holds, and the sentence for each that is wrong."""
+"""Rules for tenants: which rule applies, and the message for each wrong rule."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ SWAPPED = Memory(allocated=HELD, host=HELD)
 
 
 class Site:
-    """A daemon that begins with some of the host's memory free, and one card or two."""
+    """A daemon with one or two cards on a host with `free` bytes of free memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cards: int, config: Config) -> None:
         self.free = FREE
@@ -45,7 +45,7 @@ class Site:
             self.manager.add(one, Sample(memory_used=0), gather=True)
 
     def _safe(self, held: Mapping[int, int] | None = None) -> int:
-        """Replaces host.safe_budget; it believes all claims."""
+        """Replaces host.safe_budget; accepts all claimed bytes."""
         self.looks.append(dict(held or {}))
         return int(0.8 * (self.free + sum((held or {}).values())))
 
@@ -125,7 +125,7 @@ def test_safe_budget_is_recomputed_for_late_clients_once_per_interval(site: Site
 
 
 def test_safe_budget_does_not_shrink_when_others_take_host_memory(site: Site) -> None:
-    site.free = 0                       # other processes have taken it
+    site.free = 0                       # other processes have allocated it
     site.comes(1, Memory(allocated=GIB, host=GIB))
     site.gathers()
     assert site.looks == [{}, {4001: GIB}]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When NVML is asked, and when its answer says something about the capacity."""
+"""When NVML is queried, and which samples change the capacity."""
 
 import threading
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from tests.unit.scripted import (
 
 
 class Bench:
-    """A card, and questions that a test answers."""
+    """A card, and open NVML queries that the test answers."""
 
     def __init__(self) -> None:
         self.time = Time()
@@ -323,7 +323,7 @@ def test_card_that_may_lend_is_sampled_without_clients_for_other_processes(
     client = joined(near, 1, Noted())
     borrower = client.peer.pid
     assert sample(borrower)
-    assert sample(borrower, 99)         # it may be about to say HELLO
+    assert sample(borrower, 99)         # the process may be about to send HELLO
     assert sample(borrower, 98)
     assert not sample(borrower, 98)
     assert not sample(borrower, 97)

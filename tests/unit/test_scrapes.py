@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics server beside slow and silent connections: answers in time, leaves nothing."""
+"""The metrics server beside slow and silent connections: replies in time, leaves no task."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from nvshared.report.metrics import SCRAPES_AT_MOST, Figures, Scrapes
 from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, Time, script
 
-GENEROUS = 600.0                        # seconds; only a test that fails waits so long
+GENEROUS = 600.0                        # seconds; reached only by a failing test
 LIMIT = 1.0                             # seconds for a whole scrape, here, where it may end so
 SLOW = 100                              # clients
 ASK = b"GET /metrics HTTP/1.0\r\n\r\n"
@@ -35,7 +35,7 @@ def a_port() -> int:
 
 
 def descriptors() -> int:
-    """How many are open."""
+    """Number of open descriptors."""
     return len(os.listdir("/proc/self/fd"))         # noqa: PTH208
 
 
@@ -52,7 +52,7 @@ class Site:
         self.scrapes: Scrapes
 
     async def start(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Has it listen."""
+        """Start the server."""
         class Watched(Scrapes):
             def __init__(made, figures: Figures) -> None:   # noqa: N805
                 super().__init__(figures)
@@ -142,7 +142,7 @@ async def test_scrape_is_answered_among_a_hundred_slow_connections(site: Site) -
     crawlers = [asyncio.create_task(crawl()) for _ in range(SLOW)]
     await until(lambda: site.count >= SCRAPES_AT_MOST)
     answered = 0
-    while answered < 20:                # it comes again, too, if it is ever cut
+    while answered < 20:                # the slow client reconnects when it is cut off
         await asyncio.sleep(0.05)
         with contextlib.suppress(OSError):
             answered += "nvshare_gpu_capacity_bytes" in await site.ask()
@@ -189,7 +189,7 @@ async def test_metrics_server_stops_with_open_connections(site: Site) -> None:
     for _ in range(SCRAPES_AT_MOST):
         site.connect(ASK[:-2])
     await until(lambda: site.count == SCRAPES_AT_MOST)
-    await site.stop()                   # before any of them would have been sent away
+    await site.stop()                   # before any connection reaches its limit
     assert site.count == 0
 
 

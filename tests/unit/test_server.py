@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server of hooks: connections that are not served yet."""
+"""The server of hooks: connections whose process is being identified."""
 
 import asyncio
 import gc
@@ -38,7 +38,7 @@ another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can becom
 
 @dataclass
 class Site:
-    """A server whose questions about processes are answered once `known` is set."""
+    """A server whose process lookups end once `known` is set."""
 
     path: Path
     server: Server
@@ -73,12 +73,12 @@ def answer(one: socket.socket) -> bytes:
 
 
 def refusal(packet: bytes) -> int | None:
-    """Why a client is refused."""
+    """The reason in the REFUSED packet."""
     return decode_order(packet).flags if packet else None
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Lets the event loop work."""
+    """Run the event loop until the condition holds."""
     while not condition():             # noqa: ASYNC110 (sockets of clients have no event)
         await asyncio.sleep(0.001)
 
@@ -154,7 +154,7 @@ async def test_server_identifies_a_process_once_for_all_its_connections(
 async def test_server_identifies_a_process_with_a_reused_pid_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of the ended process is given by hand: the kernel reuses one after thousands."""
+    """The test sets the pid itself: the kernel reuses one only after thousands of processes."""
     with serving(tmp_path) as site:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c",
@@ -178,7 +178,7 @@ async def test_server_identifies_a_process_with_a_reused_pid_again(
 async def test_server_keeps_a_connection_when_another_process_with_pid_0_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their number is given by hand: the test has no pid namespace of its own."""
+    """The test sets pid 0 itself, as it has no pid namespace."""
     credentials = peer.credentials
     monkeypatch.setattr(peer, "credentials", lambda one: credentials(one)._replace(pid=0))
     with serving(tmp_path) as site:
@@ -219,7 +219,7 @@ async def test_user_with_many_unserved_connections_is_refused_more_and_others_ar
 
 
 async def test_ended_connection_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
-    """Collecting the garbage of thousands of connections would hold up all other clients."""
+    """Garbage collection of thousands of connections would delay all other clients."""
     with serving(tmp_path) as site:
         time, manager = Time(), site.server.manager
         gpu = manager.add(FACTS, Sample(memory_used=0), gather=False)

@@ -42,12 +42,12 @@ from tests.unit.scripted import DEFAULTS, FACTS, Scripted, Time, Wire, peer, scr
 HELLO = ReportRecord(Type.HELLO, uuid=FACTS.uuid_bytes)
 OTHER = replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
 FIGURES = Memory(6, 5, 4, 3, 2, 1, 9, 8, 6)
-FIRST = replace(FIGURES, answered=0, to_pin=0)  # of which HELLO does not speak
-TENANTS = ("user:root",)                 # that run the programs here
+FIRST = replace(FIGURES, answered=0, to_pin=0)  # HELLO has no such fields
+TENANTS = ("user:root",)                 # tenants of the test's process
 
 
 class Hook:
-    """The other side."""
+    """A hook at the other end of a session."""
 
     def __init__(self, manager: Manager, refusal: Refusal | None = None) -> None:
         self.wire = Wire()
@@ -369,7 +369,7 @@ def test_stored_bytes_before_hello_are_part_of_the_join_event(manager: Manager, 
     made.says(HELLO)
     (joined,) = [one for one in Scripted.latest.events if isinstance(one, events.Joined)]
     assert joined.memory.disk == FACTS.memory_total
-    made.is_told(STORE)                 # it has a file already
+    made.is_told(STORE)                 # the hook has a file already
     assert not made.wire.descriptors
 
 
@@ -543,7 +543,7 @@ def test_publish_order_passes_a_writable_page_and_watch_order_a_readable_page(
     os.close(read)
     urgent.session.ended()
     background.is_told(Watch(2, 1, False))
-    background.is_told(Watch(2, 1, True))            # it is gone
+    background.is_told(Watch(2, 1, True))            # the watched client has disconnected
     assert background.wire.sent[1:] == [OrderRecord(Type.WATCH, number=1)]
     assert len(background.wire.descriptors) == 1
 
@@ -591,7 +591,7 @@ def test_hello_and_commit_wait_for_the_lookup_of_the_process(manager: Manager) -
     made = Hook(manager)
     made.says(replace(HELLO, memory=Memory(host=7, beyond=2)))
     assert (made.session.client, made.session.looking_up, made.wire.sent) == (None, True, [])
-    assert looks[0][0] == 9             # which are not counted yet
+    assert looks[0][0] == 9             # bytes not yet counted for the process
     looks[0][1]()
     assert made.wire.resumed is not None
     assert not made.session.looking_up

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changed settings outlive a restart, and a bad file or disk costs no more than that."""
+"""Changed settings survive a restart; a broken file or full disk loses only those."""
 
 import json
 import os

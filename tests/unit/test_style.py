@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The linter, the type checker, and the house rules that neither of them knows."""
+"""The linter, the type checker, and rules of this project beyond both."""
 
 import importlib
 import re
@@ -25,7 +25,7 @@ UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"
 
 
 def source_files() -> list[Path]:
-    """Every file that people write, build outputs and results left aside."""
+    """All source files, without build outputs and results."""
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     found += ROOT.iterdir()
     return sorted(
@@ -39,7 +39,7 @@ def source_files() -> list[Path]:
 
 
 def run(*command: str) -> None:
-    """Runs a checker as a module of this Python and fails with all it says."""
+    """Run a checker as a Python module, and fail with its output."""
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )

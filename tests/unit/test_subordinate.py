@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a lent user id is."""
+"""The owner of a subordinate user id."""
 
 import os
 import pwd

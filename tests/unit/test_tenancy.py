@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of tenants reach the schedulers in time, and outlive programs and daemons."""
+"""Terms of tenants: passed to schedulers, kept after programs end and over restarts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -362,7 +362,7 @@ def test_compute_request_beyond_the_limit_of_the_enclosing_tenant_is_refused(
     assert str(raised.value) == sentence
     with pytest.raises(InvalidArgs, match=r"pod:lab/train, 50 %.* of user:alice, 40 % set by hand"):
         daemon.set("user:alice", compute_limit=40)
-    daemon.joins(Tenant(Kind.USER, "bob"), POD)     # not all that is in it is alice's
+    daemon.joins(Tenant(Kind.USER, "bob"), POD)     # the pod has programs of another user
     daemon.set("pod:lab/train", compute_request=60)
     daemon.set("user:alice", compute_limit=40)
     pod.gpu.leave(pod)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose a process is, from the control groups that real systems put it in."""
+"""The tenants of a process, from control groups as real systems make them."""
 
 import os
 from functools import partial
@@ -28,7 +28,7 @@ V1 = ("pids", "hugetlb", "net_prio", "perf_event", "net_cls", "freezer", "device
 
 
 def unseen(_controllers: str, _path: str) -> int | None:
-    """Make no directory visible."""
+    """Let no directory be visible."""
     return None
 
 
@@ -47,7 +47,7 @@ def tenants(
 def unknown_paths(
     cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen
 ) -> tuple[str, ...]:
-    """The paths that are reported as not understood."""
+    """The control group paths reported as of unknown form."""
     return locate(cgroup, uid, own, owner_of, unnamed, str)[1]
 
 
@@ -263,7 +263,7 @@ GIVEN = {
 
 
 def roots(_controllers: str, _folder: str) -> int:
-    """Whose folders are on a system where root has made them all."""
+    """Replaces the owner lookup: root owns all folders."""
     return 0
 
 
@@ -285,7 +285,7 @@ def test_tenants_are_not_taken_from_names_a_user_can_choose(cgroup: str, name: s
 
 
 def owner_in(owners: dict[str, int], _controllers: str, folder: str) -> int:
-    """Root's, but for some."""
+    """The owner of a folder: root, except for those in `owners`."""
     return owners.get(folder, 0)
 
 

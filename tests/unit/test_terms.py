@@ -78,7 +78,7 @@ def test_owner_never_exceeds_terms_of_the_administrator(data: st.DataObject) -> 
             value = data.draw(values)
             if made.allows(term, value):
                 made = made.having(term, value, by_owner=True)
-                assert getattr(made.in_force, term) == value    # a permission is worth something
+                assert getattr(made.in_force, term) == value    # an allowed value takes effect
         terms = made.in_force
         assert terms.memory_limit <= most.memory_limit or not most.memory_limit
         assert terms.memory_limit or not most.memory_limit

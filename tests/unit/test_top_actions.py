@@ -66,7 +66,7 @@ def test_top_keeps_selection_sorting_and_filter_over_a_restart() -> None:
     state, _ = strike(seen(), "down", ">", "/", *"python", "enter")
     gone = replace(state, daemon_error="nvshared is not running")
     assert "nvshared is not running" in text(gone)
-    assert "123456" in text(gone)       # the last snapshot
+    assert "123456" in text(gone)       # as in the last snapshot
     again = tuple(one._replace(id=one.id + 10) for one in SCENE.clients)
     back = with_snapshot(gone, SCENE._replace(clients=again), 1060.0)
     assert "not running" not in text(back)
@@ -129,7 +129,7 @@ def test_top_click_does_the_same_as_the_key() -> None:
                 assert (state.selected, state.screen) == (clicked, Screen.MAIN)
             case Sort(column):
                 assert state.sort == column
-                assert state.reverse is (column == "GPU")       # it is sorted by that already
+                assert state.reverse is (column == "GPU")       # sorted by GPU before
     assert act(seen(), Click(0, 39), frame)[0].screen is Screen.HELP    # on "? help"
     assert act(seen(), Click(129, 38), frame) == (seen(), None)
     many = seen(scene(1, [100]))

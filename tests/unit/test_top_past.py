@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last minutes, and the small graphs of them."""
+"""Samples of the last minutes, and their graphs."""
 
 
 import pytest

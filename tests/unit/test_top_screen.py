@@ -38,7 +38,7 @@ TURNS = (Turn(SECOND, SECOND, 2 * SECOND, GIB, ""), Turn(40 * SECOND, 30 * SECON
 
 
 def screens(state: State) -> list[State]:
-    """Each that can be seen from there."""
+    """All screens reachable from this state."""
     details, _ = strike(state, "enter")
     if details.snapshot is not None:
         details = with_snapshot(details, details.snapshot, 2000.0, (ALICE,), TURNS)
@@ -149,7 +149,7 @@ def test_top_shows_each_gpu_in_a_frame_or_a_line_or_counts_it_as_left_out(
     left_out = [int(n) for line in shown for n in re.findall(r"^and (\d+) more GPUs", line)]
     assert len(indices) == len(set(indices)) == cards - sum(left_out)
     frames = sum(line.startswith("╭") for line in shown)
-    assert frames == sum(line.startswith("╰") for line in shown)        # none is cut open
+    assert frames == sum(line.startswith("╰") for line in shown)        # no frame is cut
     assert not left_out or not frames
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A changed file of the configuration is noticed, however it came to be another."""
+"""Changes of a configuration file are noticed: written, replaced, deleted or behind links."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ from nvshared.settings.watch import Watch
 
 
 def put(file: Path, text: str) -> None:
-    """Writes it in place."""
+    """Write the file in place."""
     file.write_text(text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs and programs for the tests of the dashboard, and how it is read."""
+"""GPUs and programs for tests of the dashboard, and functions that read its screen."""
 
 from collections.abc import Sequence
 
@@ -29,19 +29,19 @@ def seen(scene: Snapshot = SCENE, looks: int = 1) -> State:
 
 
 def lines(state: State, width: int = 130, height: int = 40) -> list[str]:
-    """As a terminal without colours shows them; none is wider or narrower than it."""
+    """Lines as a terminal without colours shows them; checks that each has its width."""
     frame = draw(state, width, height)
     assert [line.cell_len for line in frame.lines] == [width] * height
     return [line.plain.rstrip() for line in frame.lines]
 
 
 def text(state: State, width: int = 130, height: int = 40) -> str:
-    """The same in one piece."""
+    """The screen as one text."""
     return "\n".join(lines(state, width, height))
 
 
 def prose(state: State, width: int = 130, height: int = 60) -> str:
-    """The same without frames, so that sentences are whole."""
+    """The screen without frames, as one line."""
     return " ".join(text(state, width, height).replace("│", " ").split())
 
 
