@@ -338,7 +338,7 @@ def test_short_disk_reads_and_writes_are_continued(site: Site) -> None:
     daemon.let_return(program)
 
 
-def test_free_of_stored_memory_shrinks_the_disk_file(site: Site) -> None:
+def test_unused_disk_file_shrinks_once_no_store_order_allows_bytes(site: Site) -> None:
     daemon, program = start(site, '''
 call("cuMemFree_v2", address)
 pause("freed")
@@ -350,6 +350,9 @@ pause("freed")
     program.go_on()
     assert program.hears() == "freed"
     daemon.until_true(lambda: daemon.stored.moved == 0)
+    daemon.store()
+    assert os.fstat(file).st_size >= SIZE
+    daemon.store(0)
     wait_until(lambda: os.fstat(file).st_size == 0)
     os.close(file)
     program.finish()

@@ -36,6 +36,13 @@ static void note_error(struct client *client, int error)
     client->store_error = error;
 }
 
+static void allow(struct client *client, uint64_t bytes)
+{
+    client->file = bytes;
+    if (bytes == 0)
+        disk_wake_writers();
+}
+
 /* Completes a write that has ended. */
 static void finish(struct client *client, struct store *store)
 {
@@ -63,7 +70,7 @@ static void finish(struct client *client, struct store *store)
         return;
     note_error(client, error);
     if (error != 0) {
-        client->file = 0;            /* until the next STORE */
+        allow(client, 0);            /* until the next STORE */
         store_cancel(client);
     }
     client->store_news = true;
@@ -117,7 +124,8 @@ void store_cancel(struct client *client)
 void store_forget_order(struct client *client)
 {
     store_cancel(client);
-    client->file = client->store_number = 0;
+    allow(client, 0);
+    client->store_number = 0;
     client->store_error = 0;
     client->store_news = client->stored > 0;
 }
@@ -125,7 +133,7 @@ void store_forget_order(struct client *client)
 void store_order(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     int error = order->file == 0 ? 0 : disk_open(client, descriptor);
-    client->file = error == 0 ? order->file : 0;
+    allow(client, error == 0 ? order->file : 0);
     client->store_number = order->number;
     client->store_error = error;
     client->store_news = true;

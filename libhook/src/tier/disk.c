@@ -5,12 +5,18 @@
  * The file keeps the bytes of a loaded block: if unchanged, the block is evicted again without a
  * copy.
  *
- * A few threads keep several requests in flight, up to one for each thread. Writers take a block
- * each and write straight from page-locked host memory. Readers read a chunk each, of the next
- * block to load, into a page-locked slot; the service thread copies filled slots to the card. A
- * disk that hangs therefore blocks only these threads, and threads that wait for a block to be
- * loaded. Pages of registered memory are aligned, so O_DIRECT works where the file system offers
- * it.
+ * A few threads keep several requests in flight, one for each thread. A request is a chunk, and all
+ * threads take chunks of the same block before those of the next. Writers write straight from
+ * page-locked host memory. Readers read into a page-locked slot; the service thread copies filled
+ * slots to the card. A disk that hangs therefore blocks only these threads, and threads that wait
+ * for a block to be loaded. Pages of registered memory are aligned, so O_DIRECT works where the
+ * file system offers it.
+ *
+ * No write is in flight while the size of the file changes. The file grows by fallocate(), because
+ * a file system carries out writes that extend a file one at a time. An unused file keeps its size
+ * until the daemon allows it no bytes: where the file system tells the disk which blocks are free
+ * (the mount option `discard`), ftruncate() took 0.2 s for each GiB, and a block that was then to
+ * be written waited for it.
  *
  * The program may close any descriptor, or put another file at its number: a write there would
  * destroy a file of the program. The threads of this file therefore have a descriptor table of
@@ -56,10 +62,9 @@
 
 #define CHUNK ((size_t)4 << 20)
 #define READERS 8
-#define WRITERS 4
+#define WRITERS 8
 #define NICER 10
-#define GROWTH ((uint64_t)1 << 30)   /* of the file per fallocate(): writes that extend a file
-                                        run one at a time */
+#define GROWTH ((uint64_t)4 << 30)   /* of the file per fallocate() */
 #define LANES 8
 
 /* The place of one block: `size` bytes from page `page` of the file. */
@@ -67,10 +72,10 @@ struct disk_extent {
     struct disk *disk;
     uint64_t page;
     size_t size;
+    size_t begun, left;              /* bytes: transfer begun; transfer not completed */
     /* While it is read: */
     CUdeviceptr address;
     CUstream stream;
-    size_t begun, left;              /* bytes that readers have begun; bytes not on the card yet */
     CUresult result;
     int error;
     struct disk_extent *next;
@@ -86,8 +91,8 @@ static struct disk {
     bool *taken;                     /* one for each page of 2 MiB */
     uint64_t pages, used;            /* entries of `taken`, and how many of them are true */
     uint64_t grown;                  /* bytes of the file requested from the file system */
-    bool empties;                    /* a thread truncates the file: no other may write */
-    struct disk_write *writes;       /* queue of writes not begun */
+    bool resizes;                    /* a thread changes the file's size: no other may write */
+    struct disk_write *writes;       /* queue of writes with chunks not begun */
     struct disk_extent *reads;
     struct place staging;            /* `tier` is NULL: no staging memory */
     struct slot {
@@ -133,59 +138,59 @@ static int transfer(const struct disk *disk, const char *from, char *into, size_
     return 0;
 }
 
-static int write_extent(struct disk *disk, const struct disk_write *write)
+static size_t next_chunk(const struct disk_extent *extent)
 {
-    struct disk_extent *extent = write->extent;
-    uint64_t start = extent->page * PAGE;
-    for (size_t at = 0; at < extent->size; at += CHUNK) {
-        size_t size = extent->size - at < CHUNK ? extent->size - at : CHUNK;
-        if (write->cancelled)
-            return ECANCELED;
-        extent->sums[at / CHUNK] = sum(write->memory + at, size);
-        int error = transfer(disk, write->memory + at, NULL, size, start + at);
-        if (error != 0)
-            return error;
-    }
-    return 0;
+    size_t left = extent->size - extent->begun;
+    return left < CHUNK ? left : CHUNK;
 }
 
 /* This and the next two functions are called with memory_lock held, and release it meanwhile. */
 static void write_next(struct disk *disk)
 {
     struct disk_write *write = disk->writes;
-    disk->writes = write->next;
-    uint64_t end = write->extent->page * PAGE + write->extent->size, grown = disk->grown;
-    uint64_t most = disk->pages * PAGE, more = end + GROWTH < most ? end + GROWTH : most;
-    if (end > grown)
-        disk->grown = more;
+    struct disk_extent *extent = write->extent;
+    size_t offset = extent->begun, size = next_chunk(extent);
+    const char *memory = write->memory + offset;
+    int error = write->error;
+    extent->begun += size;
+    if (extent->begun == extent->size)
+        disk->writes = write->next;
     pthread_mutex_unlock(&memory_lock);
-    /* If fallocate() fails, the write itself reports the error. */
-    if (end > grown && fallocate(disk->descriptor, 0, (off_t)grown, (off_t)(more - grown)) != 0)
-        errno = 0;
-    int error = write_extent(disk, write);
+    if (error == 0 && write->cancelled)
+        error = ECANCELED;
+    if (error == 0) {
+        extent->sums[offset / CHUNK] = sum(memory, size);
+        error = transfer(disk, memory, NULL, size, extent->page * PAGE + offset);
+    }
     pthread_mutex_lock(&memory_lock);
-    write->error = error;
-    write->done = true;
+    if (write->error == 0)
+        write->error = error;
+    extent->left -= size;
+    write->done = extent->left == 0;
 }
 
-/* Gives an unused file's bytes back to the file system. */
-static void empty(struct disk *disk)
+/* Requests space for `size` bytes from the file system; 0: gives all space back. */
+static void resize(struct disk *disk, uint64_t size)
 {
-    disk->empties = true;
+    uint64_t grown = disk->grown;
+    disk->resizes = true;
     pthread_mutex_unlock(&memory_lock);
-    if (ftruncate(disk->descriptor, 0) != 0)
-        errno = 0;                   /* the space is reused, or freed when the process ends */
+    /* If fallocate() fails, the write itself reports the error. If ftruncate() fails, the space is
+     * reused, or freed when the process ends. */
+    if ((size > 0 ? fallocate(disk->descriptor, 0, (off_t)grown, (off_t)(size - grown))
+                  : ftruncate(disk->descriptor, 0)) != 0)
+        errno = 0;
     pthread_mutex_lock(&memory_lock);
-    disk->grown = 0;
-    disk->empties = false;
+    disk->grown = size;
+    disk->resizes = false;
     pthread_cond_broadcast(&work);
 }
 
 static void read_next(struct disk *disk, struct slot *slot)
 {
     struct disk_extent *extent = disk->reads;
-    size_t offset = extent->begun, left = extent->size - offset;
-    *slot = (struct slot){ extent, offset, left < CHUNK ? left : CHUNK, false };
+    size_t offset = extent->begun;
+    *slot = (struct slot){ extent, offset, next_chunk(extent), false };
     extent->begun += slot->size;
     if (extent->begun == extent->size)
         disk->reads = extent->next;
@@ -234,7 +239,15 @@ static void *read_chunks(void *argument)
     return NULL;
 }
 
-static void *write_blocks(void *argument)
+/* The size to which the file must grow for the next write; 0: it is large enough. */
+static uint64_t growth(const struct disk *disk)
+{
+    const struct disk_extent *extent = disk->writes->extent;
+    uint64_t end = extent->page * PAGE + extent->size, most = disk->pages * PAGE;
+    return end <= disk->grown ? 0 : end + GROWTH < most ? end + GROWTH : most;
+}
+
+static void *write_chunks(void *argument)
 {
     struct disk *disk = argument;
     own_thread_begins("nvshare-write");
@@ -242,12 +255,14 @@ static void *write_blocks(void *argument)
         errno = 0;                   /* it writes with normal priority */
     LOCKED(memory_lock);
     while (!disk->quits) {
-        if (disk->writes != NULL && !disk->empties)
-            write_next(disk);
-        else if (disk->used == 0 && disk->grown > 0 && !disk->empties)
-            empty(disk);
-        else
+        uint64_t size = disk->writes != NULL ? growth(disk) : 0;
+        bool unused = disk->used == 0 && disk->grown > 0 && disk->client->file == 0;
+        if (disk->resizes || (disk->writes == NULL && !unused))
             pthread_cond_wait(&work, &memory_lock);
+        else if (size > 0 || disk->writes == NULL)
+            resize(disk, size);
+        else
+            write_next(disk);
     }
     end(disk);
     return NULL;
@@ -273,7 +288,7 @@ static void *start(void *argument)
     own_thread_begins("nvshare-disk");
     int error = own_table(disk);
     while (error == 0 && count < READERS + WRITERS - 1) {
-        error = own_thread_start(&thread, count < READERS ? read_chunks : write_blocks, disk);
+        error = own_thread_start(&thread, count < READERS ? read_chunks : write_chunks, disk);
         if (error == 0) {
             pthread_detach(thread);
             count++;
@@ -286,7 +301,7 @@ static void *start(void *argument)
     pthread_cond_broadcast(&work);
     pthread_cond_broadcast(&memory_changed);
     pthread_mutex_unlock(&memory_lock);
-    return write_blocks(disk);
+    return write_chunks(disk);
 }
 
 static struct disk *new_disk(struct client *client, int descriptor)
@@ -371,7 +386,7 @@ bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_w
     disk->used += count;
     extent->disk = disk;
     extent->page = page;
-    extent->size = size;
+    extent->size = extent->left = size;
     *write = (struct disk_write){ .memory = memory, .extent = extent };
     struct disk_write **last = &disk->writes;
     while (*last != NULL)
@@ -387,8 +402,13 @@ void disk_give(struct disk_extent *extent)
     memset(disk->taken + extent->page, false, extent->size / PAGE);
     disk->used -= extent->size / PAGE;
     if (disk->used == 0)
-        pthread_cond_broadcast(&work);
+        disk_wake_writers();
     free(extent);
+}
+
+void disk_wake_writers(void)
+{
+    pthread_cond_broadcast(&work);
 }
 
 void disk_take(struct client *client, struct disk_extent *extent, struct place *place)

@@ -11,7 +11,7 @@
 struct disk_write {
     const char *memory;              /* valid until `done` */
     struct disk_extent *extent;      /* destination in the file; NULL: this entry is unused */
-    _Atomic bool cancelled;          /* the write ends with ECANCELED after its current request */
+    _Atomic bool cancelled;          /* the write ends with ECANCELED after its current requests */
     bool done;
     int error;
     struct disk_write *next;
@@ -27,6 +27,8 @@ bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_w
                 const char *memory);
 /* Makes the written extent the place of a block, and counts it in client->stored. */
 void disk_take(struct client *client, struct disk_extent *extent, struct place *place);
+/* Lets the writers give an unused file's space back, which they do while client->file is 0. */
+void disk_wake_writers(void);
 /* Frees an extent that is not the place of a block. */
 void disk_give(struct disk_extent *extent);
 /* Frees the staging memory at the end of a LOAD. */
