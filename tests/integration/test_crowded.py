@@ -29,7 +29,7 @@ class Workload:
 def test_program_waits_with_a_logged_reason_while_contexts_of_others_fill_the_card(
     site_with_reserves: Site
 ) -> None:
-    site_with_reserves.start("--tq", "100ms", "--trace", str(site_with_reserves.folder / "trace"))
+    site_with_reserves.start("--tq", "100ms", "--stuck-after", "1s")
     first = Workload(site_with_reserves, "first", "160MiB")
     wait_until(lambda: '"allocated"' in first.output.read_text())
     others = [Workload(site_with_reserves, f"other{i}", "1MiB") for i in range(PROGRAMS - 1)]
