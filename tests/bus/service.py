@@ -208,9 +208,7 @@ async def peeper(address: str) -> AsyncIterator[Peeper]:
 
 
 @contextlib.asynccontextmanager
-async def published(
-    manager: Manager, bus: str, run: Run = here,
-) -> AsyncIterator[Publication]:
+async def published(manager: Manager, bus: str, run: Run = here) -> AsyncIterator[Publication]:
     """The manager on a bus for the time being."""
     publication = await publish(manager, bus, run=run)
     try:

@@ -230,9 +230,7 @@ async def test_wrong_tenant_command_is_refused_in_one_sentence(
     assert (ended.code, sentence(ended)) == (ExitCode.INVALID_ARGS, words)
 
 
-async def test_tenants_command_shows_the_source_of_each_term(
-    ruled: Manager, ctl: Run
-) -> None:
+async def test_tenants_command_shows_the_source_of_each_term(ruled: Manager, ctl: Run) -> None:
     a_client(ruled, ruled.gpus[0])
     ruled.tenancy.set("user:root", {"memory-limit": 40 * GIB})
     ruled.tenancy.set(

@@ -327,12 +327,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """The function wait_until."""
-    return wait_until
-
-
-@pytest.fixture
 def bus() -> Iterator[str]:
     """The address of a bus for the daemon and its administrator."""
     if why := no_bus():

@@ -129,9 +129,7 @@ class Program:
     """A program under the library that can be evicted between two lines of output. The code
     `before` runs before the program uses the card."""
 
-    def __init__(
-        self, site: Site, body: str, within: Sequence[str] = (), before: str = ""
-    ) -> None:
+    def __init__(self, site: Site, body: str, within: Sequence[str] = (), before: str = "") -> None:
         self.site = site
         self.popen = site.program(
             [*within, sys.executable, "-c", before + PRELUDE + body], stderr=subprocess.PIPE)

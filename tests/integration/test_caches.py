@@ -215,9 +215,7 @@ def test_caches_are_not_trimmed_during_a_capture(start: Start, daemon: FakeDaemo
     program.ends_well()
 
 
-def test_capture_that_begins_during_a_trim_succeeds(
-    start: Start, daemon: FakeDaemon
-) -> None:
+def test_capture_that_begins_during_a_trim_succeeds(start: Start, daemon: FakeDaemon) -> None:
     program = start("wait()\nbegin()\ntime.sleep(0.02)\nend()\nreport()", STEPS)
     program.hears()
     daemon.run(contended=True)

@@ -71,9 +71,7 @@ def threads_of(pid: int, *names: str) -> list[int]:
     ]
 
 
-def test_memory_stored_on_disk_uses_no_host_memory_and_loads_unchanged(
-    site: Site
-) -> None:
+def test_memory_stored_on_disk_uses_no_host_memory_and_loads_unchanged(site: Site) -> None:
     daemon, program = start(site, UNCHANGED)
     swap_and_store(site, daemon)
     assert daemon.host_most >= SIZE
@@ -106,9 +104,7 @@ assert get(address, size) == data
     daemon.let_return(program)
 
 
-def test_store_order_with_a_smaller_limit_drops_copies_of_resident_blocks(
-    site: Site
-) -> None:
+def test_store_order_with_a_smaller_limit_drops_copies_of_resident_blocks(site: Site) -> None:
     daemon, program = start(site, UNCHANGED)
     swap_and_store(site, daemon)
     daemon.store(0)
@@ -122,9 +118,7 @@ def test_store_order_with_a_smaller_limit_drops_copies_of_resident_blocks(
     daemon.let_return(program)
 
 
-def test_disk_file_does_not_exceed_the_limit_of_the_store_order(
-    site: Site
-) -> None:
+def test_disk_file_does_not_exceed_the_limit_of_the_store_order(site: Site) -> None:
     daemon, program = start(site, UNCHANGED)
     swap(daemon)
     file = open_file(site.folder)
@@ -138,9 +132,7 @@ def test_disk_file_does_not_exceed_the_limit_of_the_store_order(
     daemon.let_return(program)
 
 
-def test_disk_file_descriptor_is_not_visible_in_the_program_or_its_children(
-    site: Site
-) -> None:
+def test_disk_file_descriptor_is_not_visible_in_the_program_or_its_children(site: Site) -> None:
     daemon, program = start(site, '''
 import subprocess
 def deleted():
@@ -166,9 +158,7 @@ assert get(address, size) == data
 
 
 @pytest.mark.parametrize("parked", [False, True])
-def test_client_reports_its_stored_bytes_to_a_restarted_daemon(
-    site: Site, parked: bool
-) -> None:
+def test_client_reports_its_stored_bytes_to_a_restarted_daemon(site: Site, parked: bool) -> None:
     daemon, program = start(site, UNCHANGED)
     swap_and_store(site, daemon)
     if parked:
@@ -195,9 +185,7 @@ WRITE_ERRORS = {
 
 
 @pytest.mark.parametrize("case", WRITE_ERRORS)
-def test_write_error_is_reported_and_bytes_stay_in_host_memory(
-    site: Site, case: str
-) -> None:
+def test_write_error_is_reported_and_bytes_stay_in_host_memory(site: Site, case: str) -> None:
     error, path, flags = WRITE_ERRORS[case]
     daemon, program = start(site, UNCHANGED)
     swap(daemon)
@@ -211,9 +199,7 @@ def test_write_error_is_reported_and_bytes_stay_in_host_memory(
     daemon.let_return(program)
 
 
-def test_file_size_limit_of_the_program_stops_storing_and_not_the_program(
-    site: Site
-) -> None:
+def test_file_size_limit_of_the_program_stops_storing_and_not_the_program(site: Site) -> None:
     daemon, program = start(site, UNCHANGED)
     swap(daemon)
     resource.prlimit(program.popen.pid, resource.RLIMIT_FSIZE, (70 * MIB, 70 * MIB))

@@ -184,9 +184,7 @@ def test_hook_that_claims_stored_bytes_without_an_order_is_dropped(
     finish([program(site, 1)])
 
 
-def test_read_that_hangs_delays_no_other_program_and_is_reported(
-    site: Site, folder: Path
-) -> None:
+def test_read_that_hangs_delays_no_other_program_and_is_reported(site: Site, folder: Path) -> None:
     hanging = site.folder / "hanging.so"
     subprocess.run(
         ["gcc", "-shared", "-fPIC", Path(__file__).with_name("disk.c"), "-o", hanging], check=True)

@@ -136,9 +136,7 @@ print(sum(size for _, size in kept()), flush=True)
 @pytest.mark.parametrize("refused", [
     (), (1, 2), *(pytest.param(one, marks=pytest.mark.long) for one in ((1,), (2, 4))),
 ])
-def test_mapped_host_memory_equals_the_counted_bytes(
-    site: Site, refused: tuple[int, ...]
-) -> None:
+def test_mapped_host_memory_equals_the_counted_bytes(site: Site, refused: tuple[int, ...]) -> None:
     """Addresses are taken for all slabs at once; the driver may refuse to register some."""
     failing = ",".join(f"cuMemHostRegister_v2:{call}" for call in refused)
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": failing}

@@ -2,7 +2,7 @@
 """Annotations of pods become terms of tenants, with a simulated API server and the real daemon."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,9 @@ from nvshared.kubelet.claims import CONTAINER, FRACTION, MEMORY, RESOURCE
 from nvshared.names import WITHOUT_GPU
 from nvshared.units import GIB, MIB
 from tests.integration.apiserver import HASH, NODE, ApiServer
-from tests.integration.conftest import CARD, ROOT
+from tests.integration.conftest import CARD, ROOT, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node
-
-Eventually = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture
@@ -33,8 +31,8 @@ def api(tmp_path: Path) -> Iterator[ApiServer]:
 class Lab:
     """A node with a daemon and an nvshare-kubelet that watches the API server."""
 
-    def __init__(self, node: Node, api: ApiServer, eventually: Eventually) -> None:
-        self.node, self.api, self._eventually = node, api, eventually
+    def __init__(self, node: Node, api: ApiServer) -> None:
+        self.node, self.api = node, api
         node.daemon()
         self.start()
 
@@ -70,7 +68,7 @@ class Lab:
 
     def expect_name(self, tenant: str, name: str) -> None:
         """Waits until nvshared shows a tenant under this name."""
-        self._eventually(lambda: self.name_of(tenant) == name)
+        wait_until(lambda: self.name_of(tenant) == name)
 
     def set_terms(self, tenant: str, **terms: int) -> None:
         """Sets terms of a tenant as an administrator does."""
@@ -80,19 +78,19 @@ class Lab:
     def expect(self, tenant: str, **terms: int) -> None:
         """Waits until a tenant has exactly these terms."""
         wanted = {name.replace("_", "-"): value for name, value in terms.items()}
-        self._eventually(lambda: self.terms(tenant) == wanted)
+        wait_until(lambda: self.terms(tenant) == wanted)
 
     def expect_condition(self, name: str, refused: str, *words: str) -> None:
         """Waits until a pod's condition has this status and these words."""
-        self._eventually(lambda: self.api.condition(name)[0] == refused
+        wait_until(lambda: self.api.condition(name)[0] == refused
                          and all(one in self.api.condition(name)[1] for one in words))
 
 
 @pytest.fixture
-def lab(node: Node, api: ApiServer, eventually: Eventually) -> Lab:
+def lab(node: Node, api: ApiServer) -> Lab:
     """A running node, with a pod "old" that has a weight."""
     api.annotate("old", weight="300")
-    return Lab(node, api, eventually)
+    return Lab(node, api)
 
 
 def test_pod_annotations_become_terms_at_the_start_and_at_each_change(lab: Lab) -> None:
@@ -130,14 +128,12 @@ def test_pods_keep_their_names_after_restarts_of_daemon_and_plugin(lab: Lab) -> 
     lab.expect_name(third, "pod:lab/third")
 
 
-def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(
-    lab: Lab, eventually: Eventually
-) -> None:
+def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(lab: Lab) -> None:
     """Kubernetes' scheduler gives a waiting pod no reason."""
     lab.expect(lab.api.tenant("old"), weight=300)
     assert lab.api.node_events == []
     lab.node.kill_daemon()
-    eventually(lambda: bool(lab.api.node_events))
+    wait_until(lambda: bool(lab.api.node_events))
     event = lab.api.node_events[0]
     assert event["reason"] == "GPUsNotShared"
     assert event["involvedObject"].items() >= {"kind": "Node", "name": NODE, "uid": NODE}.items()
@@ -145,15 +141,13 @@ def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(
     lab.node.kill_plugin()
     number = len(lab.api.node_events)
     lab.start()
-    eventually(lambda: len(lab.api.node_events) > number)
+    wait_until(lambda: len(lab.api.node_events) > number)
 
 
-def test_node_has_labels_of_its_own_gpus_only(
-    lab: Lab, eventually: Eventually
-) -> None:
+def test_node_has_labels_of_its_own_gpus_only(lab: Lab) -> None:
     def expect(**values: str) -> None:
         wanted = {f"nvshare.com/gpu.{name}": value for name, value in values.items()}
-        eventually(lambda: lab.api.labels == wanted)
+        wait_until(lambda: lab.api.labels == wanted)
 
     product = "NVIDIA-Simulated-GPU"
     expect(shared="true", count="2", replicas="10", memory=str(CARD // MIB), product=product)
@@ -230,12 +224,10 @@ def test_pod_condition_is_updated_after_a_plugin_restart(lab: Lab) -> None:
     lab.expect_condition("old", "False", "")
 
 
-def test_annotations_need_exactly_the_rights_of_the_account(
-    lab: Lab, eventually: Eventually
-) -> None:
+def test_annotations_need_exactly_the_rights_of_the_account(lab: Lab) -> None:
     lab.api.annotate("old", weight="x")
     lab.expect_condition("old", "True")
-    eventually(lambda: lab.api.used == lab.api.rights)
+    wait_until(lambda: lab.api.used == lab.api.rights)
 
 
 def test_annotations_of_other_products_limit_memory_only_with_their_option(lab: Lab) -> None:
@@ -330,33 +322,27 @@ def test_annotations_apply_after_the_api_server_restarts_or_ends_a_watch(lab: La
     lab.expect(old, weight=30)
 
 
-def test_annotations_of_the_first_pod_of_a_node_apply(
-    node: Node, api: ApiServer, eventually: Eventually
-) -> None:
-    lab = Lab(node, api, eventually)
-    eventually(lambda: "annotations of pods of thisnode are read" in node.log.read_text())
+def test_annotations_of_the_first_pod_of_a_node_apply(node: Node, api: ApiServer) -> None:
+    lab = Lab(node, api)
+    wait_until(lambda: "annotations of pods of thisnode are read" in node.log.read_text())
     api.annotate("first", weight="5")
     lab.expect(api.tenant("first"), weight=5)
 
 
-def test_unreadable_kubeconfig_is_logged_with_the_reason(
-    node: Node, eventually: Eventually
-) -> None:
+def test_unreadable_kubeconfig_is_logged_with_the_reason(node: Node) -> None:
     node.start("--kubeconfig", "/nowhere/conf", "--node", NODE)
-    eventually(lambda: "annotations of pods are not read: cannot read /nowhere/conf" in (
+    wait_until(lambda: "annotations of pods are not read: cannot read /nowhere/conf" in (
         node.log.read_text()))
 
 
-def test_watch_of_another_nodes_pods_is_refused_and_logged(
-    node: Node, api: ApiServer, eventually: Eventually
-) -> None:
+def test_watch_of_another_nodes_pods_is_refused_and_logged(node: Node, api: ApiServer) -> None:
     node.start("--kubeconfig", str(api.kubeconfig), "--node", "another")
-    eventually(lambda: "answers 403: pods is forbidden: you are another node" in (
+    wait_until(lambda: "answers 403: pods is forbidden: you are another node" in (
         node.log.read_text()))
 
 
 def test_static_pod_started_without_a_share_is_reported(
-    lab: Lab, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pod "well" has its share, and "waits" has not started yet."""
     lab.node.kubelet.give_away(RESOURCE, holders=[(HASH, "c0"), ("another", "c1")])
@@ -380,4 +366,4 @@ def test_static_pod_started_without_a_share_is_reported(
     assert found.words.startswith("lab/bare: c1 started without nvshare.com/gpu")
     assert found.words + found.advice == f"lab/bare: {event['message'].replace('; ', '')}"
     lab.api.delete("bare")
-    eventually(lambda: list(doctor.static_pod_findings()) == [])
+    wait_until(lambda: list(doctor.static_pod_findings()) == [])

@@ -4,7 +4,7 @@ two simulated GPUs."""
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from nvshared.kubelet.slices import TAINT
 from nvshared.units import GIB, MIB
 from tests.integration.apiserver import NODE, ApiServer
 from tests.integration.apiserver import UID as POD
+from tests.integration.conftest import wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node
 from tests.integration.runtime import Runtime
 from tests.integration.test_kubelet_annotations import Lab
 
-Eventually = Callable[[Callable[[], bool]], None]
 SLICE = f"{NODE}-{DRIVER}"
 UID = "c1a1a1a1-0000-4000-8000-000000000000"
 
@@ -48,14 +48,11 @@ def runtime(short_path: Path) -> Iterator[Runtime]:
 class ClaimLab(Lab):
     """A node that serves claims. There is a pod "old"."""
 
-    def __init__(
-        self, node: Node, api: ApiServer, eventually: Eventually, runtime: Runtime
-    ) -> None:
+    def __init__(self, node: Node, api: ApiServer, runtime: Runtime) -> None:
         self.runtime, self.cdi = runtime, node.kubelet.folder.parent / "cdi"
         api.annotate("old")
-        super().__init__(node, api, eventually)
-        self.eventually = eventually
-        eventually(lambda: SLICE in api.slices)
+        super().__init__(node, api)
+        wait_until(lambda: SLICE in api.slices)
         self.first, self.second = (one["name"] for one in self.devices())
 
     def start(self, *options: str) -> None:
@@ -74,7 +71,7 @@ class ClaimLab(Lab):
 
     def expect_taints(self, *wanted: bool) -> None:
         """Waits until exactly these devices are tainted."""
-        self.eventually(
+        wait_until(
             lambda: SLICE in self.api.slices
             and [one.get("taints") == [TAINT] for one in self.devices()] == [*wanted])
 
@@ -127,9 +124,9 @@ class ClaimLab(Lab):
 
 
 @pytest.fixture
-def lab(node: Node, api: ApiServer, eventually: Eventually, runtime: Runtime) -> ClaimLab:
+def lab(node: Node, api: ApiServer, runtime: Runtime) -> ClaimLab:
     """A running node that serves claims."""
-    return ClaimLab(node, api, eventually, runtime)
+    return ClaimLab(node, api, runtime)
 
 
 def test_each_card_is_a_device_of_the_nodes_resource_slice(lab: ClaimLab) -> None:
@@ -229,7 +226,7 @@ def test_claims_need_exactly_the_rights_of_the_account(lab: ClaimLab) -> None:
     lab.expect_condition("old", "True")
     lab.node.kill_daemon()
     lab.expect_taints(True, True)
-    lab.eventually(lambda: lab.api.used == lab.api.rights)
+    wait_until(lambda: lab.api.used == lab.api.rights)
 
 
 def test_claims_are_refused_where_the_container_runtime_drops_cdi_devices(lab: ClaimLab) -> None:
@@ -301,7 +298,7 @@ def test_dra_driver_registers_and_rewrites_the_resource_slice_after_a_kubelet_re
     lab.node.kubelet.stop()
     lab.api.remove_slice(SLICE)
     lab.node.kubelet.start()
-    lab.eventually(lambda: SLICE in lab.api.slices)
+    wait_until(lambda: SLICE in lab.api.slices)
     lab.node.kubelet.wait(lambda: lab.node.kubelet.registrations == 2)
     assert lab.prepare() == before
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
@@ -315,7 +312,7 @@ def test_claim_deleted_while_the_dra_driver_was_down_is_forgotten(lab: ClaimLab)
     lab.api.delete("old")
     lab.start()
     lab.expect(old)
-    lab.eventually(lambda: json.loads((lab.node.state / "claims.json").read_text()) == [])
+    wait_until(lambda: json.loads((lab.node.state / "claims.json").read_text()) == [])
 
 
 def test_claims_stay_prepared_while_the_api_server_is_down(lab: ClaimLab) -> None:

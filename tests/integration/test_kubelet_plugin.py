@@ -4,7 +4,6 @@
 import os
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -13,7 +12,7 @@ import yaml
 
 from nvshared.kubelet.card import card_of
 from nvshared.kubelet.container import LINE
-from tests.integration.conftest import ROOT
+from tests.integration.conftest import ROOT, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.kubelet_node import Node
 
@@ -241,12 +240,12 @@ def test_nvshare_kubelet_without_permission_exits_and_names_the_path(node: Node)
 
 
 def test_shares_of_a_card_are_withdrawn_after_an_error_that_no_program_causes(
-    sharing: Node, eventually: Callable[[Callable[[], bool]], None]
+    sharing: Node
 ) -> None:
     errors = Path(sharing.site.environment["NVSHARE_SIM_DIR"]) / "xid"
     for index, number in ((0, 31), (1, 79)):            # the first one is a program's
         errors.write_text(f"{index} {number}")
-        eventually(lambda: not errors.exists())
+        wait_until(lambda: not errors.exists())
     sharing.allocatable(10)
     first, second = uuids(sharing)
     assert f"{second} cannot be relied on: Xid 79" in sharing.refused(f"{second}::0")
@@ -256,9 +255,7 @@ def test_shares_of_a_card_are_withdrawn_after_an_error_that_no_program_causes(
     sharing.allocatable(20)
 
 
-def test_shares_of_an_idle_card_are_withdrawn_when_it_is_lost(
-    node: Node, tmp_path: Path
-) -> None:
+def test_shares_of_an_idle_card_are_withdrawn_when_it_is_lost(node: Node, tmp_path: Path) -> None:
     node.site.module = "tests.integration.changed"
     node.site.environment["NVSHARE_TEST_LOST"] = str(tmp_path / "lost")
     node.daemon()

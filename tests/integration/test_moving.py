@@ -226,9 +226,7 @@ def test_program_whose_park_the_driver_refuses_continues_and_shows_the_reason(
     program.end()
 
 
-def test_park_refused_by_a_temporary_driver_error_can_be_repeated(
-    site: Site, start: Start
-) -> None:
+def test_park_refused_by_a_temporary_driver_error_can_be_repeated(site: Site, start: Start) -> None:
     """For example, a debugger has stopped the program, and the driver's lock times out."""
     control = start(NVSHARE_SIM_FAIL="cuCheckpointProcessLock:1:600")
     program = Program(site)
@@ -649,9 +647,7 @@ def test_bench_daemon_executes_orders_concurrently_and_names_refusals(
     daemon.end()
 
 
-def test_child_forked_by_a_parked_program_gets_a_driver_error(
-    site: Site, start: Start
-) -> None:
+def test_child_forked_by_a_parked_program_gets_a_driver_error(site: Site, start: Start) -> None:
     control = start()
     program = Program(site)
     assert program.ask("ask_in_child()") == "3"
@@ -695,9 +691,7 @@ def test_park_and_move_of_a_gang_of_two_programs_are_refused(site: Site, start: 
         program.end()
 
 
-def test_daemon_restart_leaves_a_suspended_parked_program_parked(
-    site: Site, start: Start
-) -> None:
+def test_daemon_restart_leaves_a_suspended_parked_program_parked(site: Site, start: Start) -> None:
     state = site.folder / "state"
     control = start("--state-dir", str(state))
     program = Program(site)
@@ -861,9 +855,7 @@ input()
 """
 
 
-def test_parked_program_wakes_once_a_card_has_memory_for_it(
-    site: Site, start: Start
-) -> None:
+def test_parked_program_wakes_once_a_card_has_memory_for_it(site: Site, start: Start) -> None:
     control = start()
     program = Program(site)
     assert program.ask("grow(600)") == "600"

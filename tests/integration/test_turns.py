@@ -64,9 +64,7 @@ def absent(site: Site, size: int) -> Hook:
     return hook
 
 
-def test_drain_command_lets_fitting_clients_run_and_lists_the_others(
-    site: Site, bus: str
-) -> None:
+def test_drain_command_lets_fitting_clients_run_and_lists_the_others(site: Site, bus: str) -> None:
     daemon = site.start("--bus", bus)
     one = site.holding(LARGE)
     large, small = absent(site, LARGE), absent(site, SMALL)

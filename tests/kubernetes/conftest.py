@@ -45,9 +45,7 @@ FILES = {
 
 
 @contextmanager
-def prepared(
-    config: pytest.Config, built: Packages, folder: Path
-) -> Iterator[Cluster]:
+def prepared(config: pytest.Config, built: Packages, folder: Path) -> Iterator[Cluster]:
     """One node with a simulated card and the packages, of which nothing runs yet."""
     try:
         tree = node.tree()

@@ -180,9 +180,7 @@ def check_labels(cluster: Cluster) -> None:
     cluster.kubectl("delete", "node", "another")
 
 
-def sent(
-    cluster: Cluster, method: str, path: str, body: Mapping[str, Any], token: str = ""
-) -> str:
+def sent(cluster: Cluster, method: str, path: str, body: Mapping[str, Any], token: str = "") -> str:
     """Why the DaemonSet's account may not write this; "" if it may. By default it asks with the
     token of the pod on the node."""
     (one,) = cluster.get("pods", "--namespace=nvshare")["items"]

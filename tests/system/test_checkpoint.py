@@ -7,9 +7,7 @@ from tests.system.container import Container
 CONNECT = "import socket; socket.socket(socket.AF_UNIX).connect('/run/nvshare/checkpoint.sock')"
 
 
-def test_user_may_park_only_own_programs(
-    running: Container, launch: Launch
-) -> None:
+def test_user_may_park_only_own_programs(running: Container, launch: Launch) -> None:
     lines = "".join(f"Environment={name}={value}\n" for name, value in ENVIRONMENT.items())
     running.write(
         "/etc/systemd/system/nvshare-checkpoint@.service.d/simulator.conf", f"[Service]\n{lines}")
