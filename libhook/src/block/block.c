@@ -54,7 +54,7 @@ bool block_ready(const struct block *block)
 
 void block_note_clean(struct block *block)
 {
-    block->clean_as_of_turn = block->client->granted ? 0 : block->client->turns;
+    block->clean_as_of_turn = block->client->running ? 0 : block->client->turns;
     search_note(block);
 }
 

@@ -62,7 +62,7 @@ static CUresult run(struct task *task)
     pthread_mutex_lock(&memory_lock);
     CUresult result = CUDA_ERROR_NOT_READY;
     /* A STOP may have arrived meanwhile. */
-    if (ready && client->granted && client_is_whole(client)) {
+    if (ready && client->running && client_is_whole(client)) {
         result = task->action(task->argument);
         client->memory.pending -= task->room;
         client_settle();             /* the figures contain the pinned bytes now */
@@ -88,7 +88,7 @@ static CUresult attempt(struct task *task)
     {
         LOCKED(service_lock);
         LOCKED(memory_lock);
-        if (task->client->granted && !task->client->starved)
+        if (task->client->running && !task->client->starved)
             result = run(task);
     }
     REAL(cuCtxSetCurrent)(before);

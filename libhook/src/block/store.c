@@ -32,7 +32,7 @@ static bool in_use(const struct store *store)
 
 static void note_error(struct client *client, int error)
 {
-    client->store_news |= client->store_error != error;
+    client->store_changed |= client->store_error != error;
     client->store_error = error;
 }
 
@@ -73,7 +73,7 @@ static void finish(struct client *client, struct store *store)
         allow(client, 0);            /* until the next STORE */
         store_cancel(client);
     }
-    client->store_news = true;
+    client->store_changed = true;
 }
 
 static bool begin(struct client *client, struct store *store)
@@ -127,7 +127,7 @@ void store_forget_order(struct client *client)
     allow(client, 0);
     client->store_number = 0;
     client->store_error = 0;
-    client->store_news = client->stored > 0;
+    client->store_changed = client->stored > 0;
 }
 
 void store_order(struct client *client, const struct nvshare_order *order, int descriptor)
@@ -136,7 +136,7 @@ void store_order(struct client *client, const struct nvshare_order *order, int d
     allow(client, error == 0 ? order->file : 0);
     client->store_number = order->number;
     client->store_error = error;
-    client->store_news = true;
+    client->store_changed = true;
     if (client->stored > client->file)
         store_cancel(client);
     for (struct block *block = client->blocks; block != NULL && client->stored > client->file;

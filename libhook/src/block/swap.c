@@ -235,7 +235,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
     if (settled == UNSETTLED)
         result = CUDA_ERROR_UNKNOWN;
 
-    bool left = block->state == BLOCK_EVICTING, stays = block->writing_back;
+    bool left = block->state == BLOCK_EVICTING, keeps = block->writing_back;
     if (result == CUDA_SUCCESS && !block->zero && block->place.tier->over_bus) {
         line->bytes += move.bytes;
         bus_sharing_measured(left ? BUS_OUT : BUS_IN, line->bytes,
@@ -246,7 +246,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
     block->writing_back = false;
     if (settled == LOST)
         result = block_unmap(block);
-    if (left && !stays && result == CUDA_SUCCESS)
+    if (left && !keeps && result == CUDA_SUCCESS)
         result = block_unmap(block);
     if (settled == LOST && result == CUDA_SUCCESS) {
         block_set_state(block, BLOCK_SWAPPED);
@@ -259,7 +259,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
         if (!block->zero)
             move.progress->bytes += block->size;
         block->zero = false;
-        block_set_state(block, left && !stays ? BLOCK_SWAPPED : BLOCK_RESIDENT);
+        block_set_state(block, left && !keeps ? BLOCK_SWAPPED : BLOCK_RESIDENT);
         if (!left && block->place.tier != NULL && !block->place.tier->keeps)
             block_give_place(block);
     } else {
@@ -401,7 +401,7 @@ static void find_zero_blocks(struct client *client, uint64_t wanted)
     bool read = true;
     if (wanted >= client->memory.resident)
         return;
-    while (read && !client->granted && search_bytes(client, SEARCH_WAS_ZERO) < wanted
+    while (read && !client->running && search_bytes(client, SEARCH_WAS_ZERO) < wanted
            && (count = choose_unread(client, blocks)) > 0) {
         pthread_mutex_unlock(&memory_lock);
         read = content_read(client, blocks, count);
@@ -506,7 +506,7 @@ static void choose_victims(struct eviction *eviction, uint64_t wanted)
     bool hurry = !eviction->keeps_resident && (eviction->order->flags & NVSHARE_AHEAD) == 0
         && eviction->limit == COPIES_IN_FLIGHT;
     eviction->count = eviction->taken = 0;
-    if (!eviction->client->granted && eviction->client->pin_reason == NVSHARE_PIN_NONE)
+    if (!eviction->client->running && eviction->client->pin_reason == NVSHARE_PIN_NONE)
         eviction->count = take(eviction, &eviction->rank, eviction->blocks, eviction->limit,
                                wanted);
     eviction->limit = eviction->limit * 4 < WHOLE_READS_MAX ? eviction->limit * 4 : WHOLE_READS_MAX;
@@ -678,7 +678,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     if ((eviction.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
     /* Blocks that could not be evicted still fill the client's room. */
-    uint64_t filled = memory->resident + memory->pinned + (client->granted ? memory->pending : 0);
+    uint64_t filled = memory->resident + memory->pinned + (client->running ? memory->pending : 0);
     if (filled > before)
         filled = before;             /* `pending` is requested, not granted */
     if (memory->room < filled)
@@ -797,7 +797,7 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
     bool more = swap_enter_context(client);
     LOCKED(memory_lock);
     eviction.progress.failed = !more;
-    more = more && !client->granted;
+    more = more && !client->running;
     if (more)
         find_zero_blocks(client, order->writeback);
     uint64_t ready = search_bytes(client, SEARCH_READY), held_since = 0;
@@ -920,21 +920,21 @@ void swap_in(struct client *client, const struct nvshare_order *order)
     struct pipeline line = { .count = 0 };
     struct load loads[2] = { { .flags = 0 } }, *load = NULL, *before = NULL;
     uint64_t since = now_microseconds();
-    bool ready = swap_enter_context(client), another = true;
+    bool ready = swap_enter_context(client), has_next = true;
     LOCKED(memory_lock);
-    while (another) {
+    while (has_next) {
         load = load == &loads[0] ? &loads[1] : &loads[0];
         *load = (struct load){ next, 0, { .failed = !ready } };
         if (ready)
             load_blocks(client, &line, load);
         else
             client->memory.room = load->order.room;
-        bool well = load->flags == 0 && !load->progress.failed;
+        bool succeeded = load->flags == 0 && !load->progress.failed;
         while (before != NULL && before->progress.copies > 0)
             pipeline_complete(client, &line);
         if (before != NULL)
             answer_load(client, before, &since);
-        while (!(another = well && next_load(client, &next)) && line.count > 0)
+        while (!(has_next = succeeded && next_load(client, &next)) && line.count > 0)
             pipeline_complete(client, &line);
         before = load;
     }

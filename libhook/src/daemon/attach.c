@@ -116,16 +116,16 @@ static const char *introduce(struct client *client)
 /* True: the daemon has admitted the client. */
 static bool introduce_patiently(struct client *client)
 {
-    const char *trouble;
-    while ((trouble = introduce(client)) != NULL && waiting_for_daemon(trouble)) {
+    const char *problem;
+    while ((problem = introduce(client)) != NULL && waiting_for_daemon(problem)) {
         own_file_close(client->socket);
         client->socket = open_patiently();
     }
-    if (trouble != NULL)
-        complain("nvshared %s. The GPU is used unshared.", trouble);
+    if (problem != NULL)
+        complain("nvshared %s. The GPU is used unshared.", problem);
     else
         waiting_for_daemon_ends();
-    return trouble == NULL;
+    return problem == NULL;
 }
 
 /* The client is in clients[] only if its thread exists; the thread waits for that. */

@@ -33,13 +33,13 @@ _Static_assert(CLIENTS_MAX * CACHES_OCCASIONS <= 64, "`asked` has a bit for each
 static _Atomic uint64_t asked;       /* a bit for each answer of nvshare_trim_wait() */
 /* A futex word (bell.h), rung after a bit of `asked` is set; nvshare_trim_wait() sleeps on it. */
 static _Atomic uint32_t asked_anew;
-static _Atomic bool wanted;          /* a thread waits, or has waited */
+static _Atomic bool has_thread;      /* nvshare_trim_wait() has been called */
 
 /* Indexed by client. Protected by memory_lock. */
 static struct caches {
     /* No other client needed the room after this client's last turn: nothing would be evicted. */
     bool needless;
-    bool past[CACHES_OCCASIONS];     /* the program was asked in this turn, for this reason */
+    bool asked_before[CACHES_OCCASIONS]; /* in this turn, for this reason */
     uint64_t most;                   /* largest number of bytes allocated when it was asked */
 } of_client[CLIENTS_MAX];
 
@@ -51,7 +51,7 @@ static bool may_trim(unsigned device, unsigned occasion)
     pthread_mutex_lock(&memory_lock);
     bool capturing = capture_going_on();
     if (capturing)
-        of_client[device].past[occasion] = false;
+        of_client[device].asked_before[occasion] = false;
     pthread_mutex_unlock(&memory_lock);
     capture_relax();
     return !capturing;
@@ -59,12 +59,12 @@ static bool may_trim(unsigned device, unsigned occasion)
 
 int nvshare_trim_wait(void)
 {
-    wanted = true;
+    has_thread = true;
     for (;;) {
-        uint32_t heard = asked_anew;
+        uint32_t before = asked_anew;
         uint64_t all = asked;
         if (all == 0) {
-            bell_sleep(&asked_anew, heard, NULL);
+            bell_sleep(&asked_anew, before, NULL);
             continue;
         }
         unsigned first = (unsigned)__builtin_ctzll(all);
@@ -77,14 +77,14 @@ int nvshare_trim_wait(void)
 
 void caches_ask(struct client *client, enum caches_occasion occasion)
 {
-    if (!wanted)
+    if (!has_thread)
         return;
     LOCKED(memory_lock);
     struct caches *caches = &of_client[client->index];
-    if (occasion == CACHES_TURN && !caches->past[occasion])
+    if (occasion == CACHES_TURN && !caches->asked_before[occasion])
         caches->most = 0;
-    if (!caches->needless && !caches->past[occasion] && !capture_going_on()) {
-        caches->past[occasion] = true;
+    if (!caches->needless && !caches->asked_before[occasion] && !capture_going_on()) {
+        caches->asked_before[occasion] = true;
         if (client->memory.allocated > caches->most)
             caches->most = client->memory.allocated;
         atomic_fetch_or(&asked,
@@ -95,11 +95,11 @@ void caches_ask(struct client *client, enum caches_occasion occasion)
 
 void caches_rest(struct client *client)
 {
-    if (!wanted)
+    if (!has_thread)
         return;
     LOCKED(memory_lock);
     for (unsigned i = 0; i < CACHES_OCCASIONS; i++)
-        of_client[client->index].past[i] = false;
+        of_client[client->index].asked_before[i] = false;
 }
 
 void caches_turn_ended(struct client *client)

@@ -134,7 +134,7 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
 {
     if (clients_count() != 1)
         return NVSHARE_PARK_SEVERAL;
-    if (client->granted
+    if (client->running
         || (ahead && (gate_has_waiters() || client->answered_commit < client->last_commit)))
         return NVSHARE_PARK_CALLED;
     bool holds = client->pin_reason != NVSHARE_PIN_NONE || client->memory.resident != 0

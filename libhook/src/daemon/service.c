@@ -81,7 +81,7 @@ static void introduce(struct client *client, uint64_t number)
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
-        .flags = (client->granted ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
+        .flags = (client->running ? NVSHARE_RUNNING : 0) | (client->want_sent ? NVSHARE_WANTS : 0),
     });
     client_update(client);
     bell_ring(&client->commit_bell);
@@ -205,7 +205,7 @@ static void rest(void *argument, uint64_t us)
 /* Begins a turn: from now on the program may write to its memory. */
 static void begin_turn(struct client *client)
 {
-    client->granted = true;
+    client->running = true;
     client->turns++;
     activity_begin_turn();
 }
@@ -225,7 +225,7 @@ static void run(struct client *client, const struct nvshare_order *order)
     bus_sharing_watch(client, (order->flags & NVSHARE_REPORT_COPIES) != 0);
     if (order->idle_window != 0)
         client->idle_window = order->idle_window;
-    if (!client->granted) {
+    if (!client->running) {
         begin_turn(client);
         client->opened = now_microseconds();
         client->idled = 0;
@@ -275,15 +275,15 @@ static void stop(struct client *client)
     uint64_t began = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     client->stopping = true;
-    client->granted = false;
+    client->running = false;
     client->starved_reported = false;
-    bool stays = client->pin_reason != NVSHARE_PIN_NONE;
+    bool pinned = client->pin_reason != NVSHARE_PIN_NONE;
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
     gate_recheck();                  /* threads of exclusive.c stop waiting for a turn now */
     /* If no memory is evicted, a drain is useless. */
-    bool drained = !stays && drain(client);
+    bool drained = !pinned && drain(client);
     uint64_t took = now_microseconds() - began;
     /* After a drain the driver's pools can release freed memory. */
     if (drained && swap_enter_context(client)) {
@@ -315,7 +315,7 @@ static void yield_spare_memory(struct client *client, const struct nvshare_order
 {
     LOCKED(memory_lock);
     reclaim(client, RECLAIM_ALL, 0);
-    if (!client->granted) {
+    if (!client->running) {
         caches_room_ordered(client, order->room);
         pools_yield(client);
     }
@@ -419,11 +419,11 @@ struct service {
     struct client *client;
     struct activity activity;
     bool connected;                  /* at the last step */
-    bool heard;                      /* an order has arrived on this connection */
+    bool received;                   /* an order has arrived on this connection */
     bool complained;                 /* the user was informed that none has arrived */
     bool idle_reported;
     int64_t retry_us;
-    uint64_t retry_at, heard_at, report_at;
+    uint64_t retry_at, received_at, report_at;
 };
 
 /* Reconnects. A program that waits without a daemon looks as if it hung: its user is informed once.
@@ -439,7 +439,7 @@ static int64_t keep_connection(struct service *service)
     bool commit_is_open = client->answered_commit < client->last_commit;
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {
-        service->heard = false;
+        service->received = false;
         service->retry_us = RECONNECT_FIRST_US;
         service->retry_at = now + RECONNECT_FIRST_US;
     }
@@ -456,17 +456,17 @@ static int64_t keep_connection(struct service *service)
         }
     }
     service->connected = connected;
-    if (service->heard) {
-        service->heard_at = now;
+    if (service->received) {
+        service->received_at = now;
         service->complained = false;
-    } else if (!service->complained && now - service->heard_at >= COMPLAIN_AFTER_US
+    } else if (!service->complained && now - service->received_at >= COMPLAIN_AFTER_US
                && (commit_is_open || gate_has_waiters())) {
         service->complained = true;
         complain("nvshared is not running, and this program waits for it: its work on the GPU "
                  "goes on when nvshared is started again");
     }
     return !connected ? (int64_t)(service->retry_at - now)
-        : service->heard ? NEVER : RECONNECT_LAST_US;
+        : service->received ? NEVER : RECONNECT_LAST_US;
 }
 
 /* Reports changed figures, and releases host memory that is unused because the program has freed
@@ -493,7 +493,7 @@ static int64_t report(struct service *service)
         host_trim(client, host_useful(client));
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_MEMORY,
-        .flags = gate_has_waiters() && !client->granted ? NVSHARE_WANTS : 0,
+        .flags = gate_has_waiters() && !client->running ? NVSHARE_WANTS : 0,
     });
     return NEVER;
 }
@@ -515,7 +515,7 @@ static int64_t sample_activity(struct service *service)
     struct client *client = service->client;
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0, busy = connected && client->reports_busy;
-    bool runs = connected && client->granted && !client->starved;
+    bool runs = connected && client->running && !client->starved;
     bool idle = runs && client->reports_idle;
     pthread_mutex_unlock(&memory_lock);
     if (!busy)
@@ -558,7 +558,7 @@ static int64_t pace(struct service *service)
 {
     struct client *client = service->client;
     pthread_mutex_lock(&memory_lock);
-    bool held_back = client->socket >= 0 && client->granted
+    bool held_back = client->socket >= 0 && client->running
         && (client->undrained == 0 || client->steps);
     bool others_wait = held_back && client->paced, watches = inflight_is_watching();
     pthread_mutex_unlock(&memory_lock);
@@ -626,7 +626,7 @@ static void obey_next(struct service *service, int64_t timeout_us)
     int connection = postponed ? -1 : wait_for(client, timeout_us), descriptor = -1;
     int got = connection < 0 ? 0 : connection_receive(connection, &order, &descriptor, 0);
     if (postponed || got == 1) {
-        service->heard |= got == 1;
+        service->received |= got == 1;
         LOCKED(service_lock);
         obey(client, &order, own_file_descriptor(descriptor));
     } else if (got < 0) {
@@ -638,7 +638,7 @@ static void obey_next(struct service *service, int64_t timeout_us)
 void *service_run(void *argument)
 {
     struct service service = {
-        .client = argument, .connected = true, .heard = true, .heard_at = now_microseconds(),
+        .client = argument, .connected = true, .received = true, .received_at = now_microseconds(),
     };
     own_thread_begins("nvshare");
     pthread_mutex_lock(&memory_lock);   /* until clients[] contains the client */

@@ -46,13 +46,13 @@ static bool request_reason(struct client *client)
     if (client->socket < 0)
         return false;
     client_send(client, (struct nvshare_report){
-        .type = NVSHARE_WAITING, .flags = client->granted ? 0 : NVSHARE_WANTS });
+        .type = NVSHARE_WAITING, .flags = client->running ? 0 : NVSHARE_WANTS });
     return true;
 }
 
 static bool waits_at_gate(const struct client *client)
 {
-    return (!client->granted || client->starved) && gate_has_waiters();
+    return (!client->running || client->starved) && gate_has_waiters();
 }
 
 /* Whether the same COMMIT has been open at this step and at the last one. */
@@ -116,10 +116,10 @@ void waiting_for(const struct client *client, const struct nvshare_order *order)
 
 static bool daemon_printed;                 /* only one thread attaches at a time */
 
-static void print_once(const char *trouble, const char *otherwise)
+static void print_once(const char *problem, const char *consequence)
 {
     if (!daemon_printed)
-        complain("waits for nvshared, which %s. %s", trouble, otherwise);
+        complain("waits for nvshared, which %s. %s", problem, consequence);
     daemon_printed = true;
 }
 
@@ -129,11 +129,11 @@ void waiting_for_answer(void)
          ? UNSHARED_INSTEAD : "After a minute the GPU is used unshared.");
 }
 
-bool waiting_for_daemon(const char *trouble)
+bool waiting_for_daemon(const char *problem)
 {
     if (!is_set("NVSHARE_REQUIRED"))
         return false;
-    print_once(trouble, UNSHARED_INSTEAD);
+    print_once(problem, UNSHARED_INSTEAD);
     nanosleep(&(struct timespec){ .tv_nsec = RETRY_MS * 1000000L }, NULL);
     return true;
 }

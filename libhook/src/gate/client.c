@@ -111,7 +111,7 @@ uint64_t client_free_room(const struct client *client)
 
 bool client_may_keep_freed(const struct client *client)
 {
-    return client->granted && !client->squeezed && !client->starved && client->socket >= 0
+    return client->running && !client->squeezed && !client->starved && client->socket >= 0
         && client_need(client) <= client->limits.most;
 }
 
@@ -296,9 +296,9 @@ static bool send_borrowed(struct client *client)
 
 static bool send_stored(struct client *client)
 {
-    if (!client->store_news)
+    if (!client->store_changed)
         return true;
-    client->store_news = false;
+    client->store_changed = false;
     return send_figures(client, (struct nvshare_report){ .type = NVSHARE_STORED });
 }
 
@@ -365,7 +365,7 @@ void client_update(struct client *client)
         else
             gate_open(GATE_STARVED(client));
     }
-    if (starved && !client->remapping && client->granted && !client->starved_reported
+    if (starved && !client->remapping && client->running && !client->starved_reported
         && client->socket >= 0) {
         client->starved_reported = true;
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY });
@@ -388,7 +388,7 @@ void clients_want(void)
     EACH_CLIENT(client) {
         if (client->prints_waits)
             client_wake(client);
-        if (client->granted || client->stopping || client->want_sent)
+        if (client->running || client->stopping || client->want_sent)
             continue;
         client->want_sent = true;
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY,

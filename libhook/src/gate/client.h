@@ -34,7 +34,7 @@ struct client {
 
     /* The client is a holder: true from RUN to STOP. GATE_STOPPED(client) in gate_closed is set
      * while this is false. */
-    bool granted;
+    bool running;
     uint64_t turns;                  /* number of turns begun, plus one */
     uint64_t opened;                 /* us: begin of the last turn */
     uint64_t idled;                  /* us since then without work in flight, as far as known */
@@ -77,7 +77,7 @@ struct client {
      * the number of that order; errno of the last failure; whether a change is still to report. */
     uint64_t stored, file, store_number;
     int store_error;
-    bool store_news;
+    bool store_changed;
     uint64_t store_progress;         /* us: when a write last ended, or no write was in flight */
     CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach or use it */
     int node;                        /* NUMA node near this device; -1: any */
@@ -104,8 +104,8 @@ struct client {
     char printed_reason[REASON_LONGEST];     /* last reason printed on stderr */
     unsigned introduced;             /* number of HELLOs; each voids all open COMMITs */
     /* A futex word (driver/bell.h): changes with each answer to a COMMIT, each entry that becomes
-     * free, and each change of the socket. Threads wait on it for an answer, and not on memory_changed:
-     * the wait may be long, and the thread may be cancelled. */
+     * free, and each change of the socket. Threads wait for an answer on it and not on
+     * memory_changed, because the wait may be long and the thread may be cancelled. */
     _Atomic uint32_t commit_bell;
 
     /* Below: for the service thread alone, except as context_ends() says. */

@@ -31,12 +31,12 @@ struct known {
     unsigned since;                  /* `ended` when it was listed: handles are reused */
 };
 
-/* Protects the three below; `missed` is also read without it. Its holder takes no lock and calls no
- * driver function. */
+/* Protects the variables below; `incomplete` is also read without it. Its holder takes no lock and
+ * calls no driver function. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct known *known;
 static unsigned count, room;
-static _Atomic bool missed;
+static _Atomic bool incomplete;      /* a context could not be listed for want of memory */
 
 static _Atomic unsigned ended;       /* contexts destroyed so far */
 
@@ -71,7 +71,7 @@ void contexts_add(CUcontext context, CUdevice device, CUcontext owner)
         one = &known[count++];
     if (one != NULL)
         *one = (struct known){ context, owner, device, atomic_load(&ended) };
-    else if (!atomic_exchange(&missed, true))
+    else if (!atomic_exchange(&incomplete, true))
         complain("no memory to remember a GPU context: this program's memory stays on the card");
 }
 
@@ -123,7 +123,7 @@ CUcontext contexts_of(CUdevice device, unsigned number)
 
 bool contexts_complete(void)
 {
-    return !atomic_load(&missed);
+    return !atomic_load(&incomplete);
 }
 
 CUcontext contexts_primary(CUdevice device)

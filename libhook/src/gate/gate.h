@@ -50,12 +50,12 @@ extern _Atomic uint64_t gate_closed;               /* set of reasons; 0: open */
 extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 
 struct gate_thread *gate_register_thread(void);
-bool gate_wait(struct gate_thread *self, CUstream stream, bool (*is_vain)(void));
+bool gate_wait(struct gate_thread *self, CUstream stream, bool (*should_give_up)(void));
 
 /* Waits while the gate is closed, unless `stream` is being captured (nothing is submitted then) or
  * this thread is inside already. False: the thread is not inside, as the gate was closed when
- * `is_vain` returned true. */
-static inline bool gate_enter_unless(bool (*is_vain)(void), CUstream stream)
+ * `should_give_up` returned true. */
+static inline bool gate_enter_unless(bool (*should_give_up)(void), CUstream stream)
 {
     struct gate_thread *self = gate_self;
     if (__builtin_expect(self == NULL, 0))
@@ -66,7 +66,7 @@ static inline bool gate_enter_unless(bool (*is_vain)(void), CUstream stream)
                           memory_order_relaxed);
     atomic_store(&self->inside, inside + 1);
     return __builtin_expect(atomic_load(&gate_closed) == 0, 1) || inside != 0
-        || gate_wait(self, stream, is_vain);
+        || gate_wait(self, stream, should_give_up);
 }
 
 static inline void gate_enter(CUstream stream)

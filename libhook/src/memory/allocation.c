@@ -135,8 +135,9 @@ void allocation_fill(struct block *const *blocks, size_t count)
         continue;
 }
 
-/* Takes addresses for the owner's blocks, of `most` bytes each but the last, and creates, enters and
- * fills them. Changes nothing if an address or block cannot be had. */
+/* Creates an owner's blocks at new addresses, `most` bytes each but the last, enters the owner in the
+ * page table and maps as many blocks as fit the room. Changes nothing if memory or addresses do not
+ * suffice. */
 static CUresult make_blocks(struct page_owner *owner, struct block **blocks, size_t size,
                             size_t most, CUdeviceptr *base)
 {

@@ -101,7 +101,7 @@ bool room_begin(struct room *room)
     UNCANCELLED;
     pthread_mutex_lock(&memory_lock);
     uint64_t most = client->limits.total / ROOM_PART;
-    bool sensible = room->bytes < most;
+    bool below_most = room->bytes < most;
     if (room->bytes == 0)
         room->until = client_patience_ends();
     room->bytes = room->bytes == 0 ? ROOM_FIRST : ROOM_GROWS * room->bytes;
@@ -110,7 +110,7 @@ bool room_begin(struct room *room)
     reclaim(client, RECLAIM_ALL, room->until);
     pthread_mutex_unlock(&memory_lock);
     debug("the driver is out of memory: asking for %zu MiB of room", room->bytes >> 20);
-    return sensible && begin_here(room->bytes, room->until) == CUDA_SUCCESS;
+    return below_most && begin_here(room->bytes, room->until) == CUDA_SUCCESS;
 }
 
 static struct client *counting_on(CUdevice device)

@@ -421,7 +421,7 @@ void disk_take(struct client *client, struct disk_extent *extent, struct place *
 static void give(struct client *client, size_t size, struct place *place)
 {
     client->stored -= size;
-    client->store_news = true;
+    client->store_changed = true;
     disk_give(place->disk);
 }
 

@@ -26,7 +26,7 @@ static uint64_t began;
 /* The program goes as far as it can until now. */
 static void proceed(void)
 {
-    while (one.granted && work_us > 0 && clock_us >= ends_at + gap_us) {
+    while (one.running && work_us > 0 && clock_us >= ends_at + gap_us) {
         ends_at = (ends_at > began ? ends_at + gap_us : clock_us) + work_us;
         passes++;
     }
@@ -87,7 +87,7 @@ void drain_abandon(struct drain *drain)
 /* A turn begins with the program at the gate. */
 SEEN void turn(void)
 {
-    one.granted = true;
+    one.running = true;
     one.turns++;
     began = clock_us;
     proceed();
@@ -96,7 +96,7 @@ SEEN void turn(void)
 /* Its gate is shut until the next; for so long. */
 SEEN void stop(uint64_t microseconds)
 {
-    one.granted = false;
+    one.running = false;
     activity_sample(&one, &activity, 0);
     clock_us = (ends_at > clock_us ? ends_at : clock_us) + microseconds;
 }

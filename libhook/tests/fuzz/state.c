@@ -61,8 +61,8 @@ static void check(struct client *client)
          (unsigned long long)kept, (unsigned long long)memory->host);
 
     uint64_t closed = gate_closed;
-    MUST(((closed & GATE_STOPPED(client)) == 0) == client->granted,
-         "the gate is %#llx, granted is %d", (unsigned long long)closed, client->granted);
+    MUST(((closed & GATE_STOPPED(client)) == 0) == client->running,
+         "the gate is %#llx, running is %d", (unsigned long long)closed, client->running);
     MUST(((closed & GATE_STARVED(client)) == 0) == !client->starved,
          "the gate is %#llx, starved is %d", (unsigned long long)closed, client->starved);
     MUST(client->starved || (absent == 0
