@@ -58,7 +58,7 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, un
                    (address, pitch, width, height, element));
 }
 
-/* Memory from a pool may be freed this way, too; its pool then shrinks. */
+/* Also frees memory of a driver's pool: pools_recount() then counts that pool anew. */
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;

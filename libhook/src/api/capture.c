@@ -80,8 +80,8 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
     return result == CUDA_SUCCESS ? made(*stream) : result;
 }
 
-/* Removed before the driver's call: right after it another thread may have created a new stream
- * with the same handle. */
+/* The stream leaves the lists before the driver's call: as soon as the driver has destroyed it,
+ * another thread may create a new stream with the same handle. */
 #define DESTROY(name)                                                                 \
     EXPORT CUresult name(CUstream stream)                                             \
     {                                                                                 \

@@ -334,7 +334,8 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
             contexts_add(context, device, primary);
     }
     retained(device, primary);
-    /* With such a driver only streams can be queried, and each green context has a NULL stream. */
+    /* With a driver before 12.5 a drain queries single streams, and it cannot query the NULL stream
+     * of a green context. */
     struct client *client = client_on(device);
     if (result == CUDA_SUCCESS && !streams_need_no_list() && client != NULL)
         client_pin(client, NVSHARE_PIN_UNDRAINED);

@@ -19,7 +19,8 @@ static bool is_on_device(CUmemorytype type)
     return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
-/* Whether `copy` is such a copy; if so, *peer describes the same copy for cuMemcpy3DPeer. */
+/* Whether `copy` is between two such cards; if so, *peer describes the same copy for
+ * cuMemcpy3DPeer. */
 static bool apart_3d(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D_PEER *peer)
 {
     CUcontext to_context, from_context;
@@ -54,7 +55,7 @@ static bool apart_2d(const CUDA_MEMCPY2D *copy, CUDA_MEMCPY3D_PEER *peer)
     return apart_3d(&shape, peer);
 }
 
-/* Zero means the length of the copy. */
+/* A row length or layer height of an operand; 0 stands for that of the copy. */
 static size_t length(size_t given, size_t copied)
 {
     return given != 0 ? given : copied;
@@ -84,7 +85,7 @@ static bool is_apart(CUdeviceptr to, CUdeviceptr from)
     return memory_apart(to, from, &unused, &unused);
 }
 
-/* A batch of lines: the parameters of cuMemcpyBatchAsync(). */
+/* A batch of one-dimensional copies (lines): the parameters of cuMemcpyBatchAsync(). */
 struct apart_batch {
     const CUdeviceptr *to, *from;
     const size_t *sizes;
@@ -101,8 +102,9 @@ static bool has_stream(CUstream stream)
     return stream != NULL && stream != CU_STREAM_LEGACY;
 }
 
-/* Whether a batch contains such a copy. If so, apart_copy_lines() or apart_copy_operations()
- * submits its copies one after the other, which the driver's rules allow. */
+/* Whether a batch contains a copy between two such cards. If so, apart_copy_lines() or
+ * apart_copy_operations() submits the copies of the batch one by one: the driver guarantees no
+ * order among them. */
 static bool apart_lines(const struct apart_batch *batch)
 {
     bool apart = false;
@@ -130,9 +132,10 @@ static bool apart_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operati
     return apart;
 }
 
-/* *failed, if not NULL, is set as by the driver. A source between the cards that may be read during
- * the call only is still read after the stream's earlier work. That work may wait for this thread:
- * without the library the driver might read such a source out of stream order. */
+/* Sets *failed, if not NULL, as the driver does. `during_call`: the source of a copy between cards
+ * may be read during the call only. The copy is ordered after the stream's earlier work, so this
+ * waits for the stream. That work may depend on this thread, because the driver might have read the
+ * source out of stream order. */
 static CUresult finish(CUresult result, bool during_call, size_t done, size_t *failed,
                        CUstream stream)
 {

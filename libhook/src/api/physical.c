@@ -8,9 +8,8 @@
  * handle right after mapping, so both are tracked. Memory that another process created and this one
  * imported counts in that process.
  *
- * Addresses in ranges that region.h has reserved are the library's. For the program they are plain
- * memory, so the wrappers refuse what the driver refuses for plain memory: to map, unmap or change
- * it, and to return a handle for it.
+ * Addresses that region.c has reserved hold allocations of cuMemAlloc. The driver refuses to map
+ * and unmap such memory, to set access to it and to return a handle for it; so do the wrappers.
  */
 #include "api/wrapper.h"
 #include "block/region.h"

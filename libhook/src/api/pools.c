@@ -66,7 +66,7 @@ ALLOCATE(cuMemAllocFromPoolAsync_ptsz, from, PER_THREAD(stream),
 static bool freed(CUdeviceptr address, CUstream stream, CUresult *result)
 {
     CUstreamCaptureStatus status;
-    /* For memory beyond the card, with a wait that the program did not ask for. */
+    /* Memory beyond the card (managed.c) is freed by cuMemFree, which waits for work in flight. */
     if (!memory_is_ours(address))
         return managed_free(address, true, result);
     *result = REAL(cuStreamIsCapturing)(stream, &status);

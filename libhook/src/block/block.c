@@ -124,18 +124,19 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
  * release the lock. */
 static struct block *find_kept_place(const struct block *block)
 {
+    /* A writeback must not take the place of a clean block: one copy would replace another. */
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger)
         if (kept->state == BLOCK_RESIDENT && kept->place.tier != NULL
             && kept->place.tier != &tier_disk && !(block->writing_back && block_is_clean(kept)))
-            return kept;             /* in the same tier it is only exchanged */
+            return kept;
     return NULL;
 }
 
 bool block_take_place(struct block *block, uint64_t allowance)
 {
     if (block->place.tier == &tier_disk)
-        block_give_place(block);     /* stale, and resident blocks are never copied to the file */
+        block_give_place(block);     /* outdated, and only swapped blocks move to the file */
     if (take_place(block, allowance, false))
         return true;
     struct block *copied;
@@ -153,7 +154,8 @@ bool block_take_place(struct block *block, uint64_t allowance)
     return take_place(block, allowance, true);
 }
 
-/* Passes the block's place to its write in flight, which frees it: the write still reads there. */
+/* Passes the block's place to the block's write in flight, which still reads from the place and
+ * frees it at its end. */
 static void pass_place_to_write(struct block *block)
 {
     block->store->place = block->place;
@@ -322,7 +324,7 @@ void block_free(struct block *block)
         block->doomed = true;
         return;
     }
-    /* If the driver cannot unmap the memory, the address stays taken and is not reused. */
+    /* If the driver cannot unmap the memory, its addresses are never given back for reuse. */
     bool gone = !is_resident(block->state) || block_unmap(block) == CUDA_SUCCESS;
     if (gone && region_contains(block->address))
         region_give(block->address, block->size);
@@ -355,8 +357,8 @@ void block_free(struct block *block)
  * Its resident memory would block other clients. Its swapped memory would keep the program at the
  * gate for ever, where without the library its next call fails. When a move fails, the context is
  * therefore queried. If it has failed, all of the program's memory is unmapped, which the driver
- * still does, and no longer counted. The program then lacks nothing, has turns as any other, and
- * the driver answers its calls.
+ * still does, and no longer counted. The client then has no swapped memory and gets turns like any
+ * other client, and the program gets the driver's error from its calls.
  *
  * No byte can become wrong: lost memory is never mapped again, so the driver reports any use of it.
  */

@@ -16,12 +16,12 @@
 enum block_state {
     BLOCK_EMPTY,                     /* never mapped: holds nothing */
     BLOCK_RESIDENT,
-    BLOCK_EVICTING,                   /* being evicted; still mapped */
+    BLOCK_EVICTING,                  /* being evicted; still mapped */
     BLOCK_SWAPPED,                   /* its bytes are in `place`, or all zero */
-    BLOCK_LOADING,                    /* being loaded; mapped */
+    BLOCK_LOADING,                   /* being loaded; mapped */
     BLOCK_COPYING,                   /* swapped; its bytes are being copied to another tier */
     BLOCK_SHARED,                    /* accessible to other processes: pinned for good */
-    BLOCK_LOST, /* its context failed (block.c); counted nowhere */
+    BLOCK_LOST,                      /* its context failed (block.c); in none of the figures */
 };
 
 /* The digest of a block that examine.cu computes. */
@@ -37,7 +37,7 @@ static inline bool content_equal(const struct content *a, const struct content *
 
 /* The result of reading a block while its program did not run. */
 struct reading {
-    struct content part, all;        /* of one word in PART (contents.c), and of all words */
+    struct content part, all;        /* of one word in every PART (contents.c); of all words */
     bool whole;                      /* `all` is valid; if false, the block has changed */
     uint64_t turn;                   /* the result is valid while client->turns equals this;
                                         0: never */

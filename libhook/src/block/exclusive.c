@@ -76,8 +76,8 @@ static CUresult run(struct task *task)
 
 static CUresult attempt(struct task *task)
 {
-    /* Waits until the program runs with the room. A drain would count a thread that waits at the
-     * gate. */
+    /* Waits at the gate, until the program runs with the room, before it takes a lock: during a
+     * drain, a thread at the gate would count as blocked. */
     if (!gate_enter_unless(clients_stopping, GATE_NO_STREAM))
         return CUDA_ERROR_NOT_READY;
     gate_leave();

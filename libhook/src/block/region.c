@@ -158,7 +158,7 @@ void region_give(CUdeviceptr address, size_t size)
             free(after);
     }
     if (run == NULL && (run = malloc(sizeof *run)) == NULL)
-        return;                      /* leaks these addresses, but no memory */
+        return;                      /* without memory for the run, its addresses are lost */
     *run = (struct run){ .first = first, .pages = pages, .region = region };
     insert(run);
 }

@@ -16,14 +16,14 @@ struct client;
 /* The common head of all structures that own pages. */
 struct page_owner {
     const struct owner_operations *operations;     /* memory/allocation.h */
-    const struct owner_mappings *mappings;         /* NULL: mapped at home only */
+    const struct owner_mappings *mappings;         /* NULL: mapped only at its blocks' addresses */
     const CUmemAllocationProp *properties;         /* of physical memory; NULL: defaults */
     struct client *client;           /* NULL: memory of another process */
     CUcontext context;               /* whose end frees it; NULL: no context's end does */
     struct block *const *blocks;     /* all, in the order of addresses */
     size_t block_count;
 };
-/* Maps and unmaps a block at its addresses other than home. */
+/* Maps and unmaps a block at the addresses that it has besides its own (memory/vmm.c). */
 struct owner_mappings {
     CUresult (*map)(struct page_owner *owner, struct block *block);
     CUresult (*unmap)(struct page_owner *owner, struct block *block);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attaches to the daemon when a program creates its first context on a GPU. Whatever goes wrong
- * here, the program runs, unshared, and is told why.
+ * Attaches to the daemon when a program creates its first context on a GPU. If that fails, the
+ * program runs unshared, and the library prints the reason.
  */
 #define _GNU_SOURCE
 #include "daemon/attach.h"
@@ -58,8 +58,8 @@ static int open_patiently(void)
     uint64_t began = now_microseconds();
     for (;;) {
         int fd = connection_open();
-        /* A socket that no process listens on: the daemon is being restarted. A full queue (EAGAIN,
-         * after seconds): the daemon is busy. */
+        /* ECONNREFUSED: no process listens on the socket, as the daemon is being restarted. EAGAIN:
+         * for seconds the queue of connections was full, as the daemon is busy. */
         uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
         if (fd >= 0 || errno == ENAMETOOLONG)
             return fd;
@@ -243,7 +243,8 @@ static bool can_map(CUdevice device)
     return false;
 }
 
-/* torchrun sets the number of processes that it has started. */
+/* Sets the gang from NVSHARE_GANG. To a name with a colon at its end, appends the number of
+ * processes: torchrun sets LOCAL_WORLD_SIZE to the number that it has started. */
 static void name_gang(struct client *client)
 {
     const char *name = setting("NVSHARE_GANG"), *ranks = setting("LOCAL_WORLD_SIZE");
@@ -307,7 +308,7 @@ static void attach(CUdevice device)
     }
     gate_close(GATE_STOPPED(client));
     if (!start_service(client)) {
-        /* Closed for this device only, and nothing was allocated yet. */
+        /* No client uses this bit of gate_closed any more, and nothing was allocated. */
         gate_open(GATE_STOPPED(client));
         discard(client);
     } else if (clients_pin_reason() != NVSHARE_PIN_NONE) {
@@ -321,7 +322,7 @@ void client_attach(CUdevice device, CUcontext context)
     if (context != NULL)
         contexts_add(context, device, context);
     if (device < 0 || device >= CLIENTS_MAX || locked_here(&attach_lock))
-        return;                      /* or this is a callback within a driver call */
+        return;                      /* locked_here(): a tool's callback within attach() */
     LOCKED(attach_lock);
     if (clients[device] == NULL && (tried >> device & 1) == 0) {
         BLOCKED;                     /* another device may be drained meanwhile */

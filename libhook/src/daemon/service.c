@@ -77,7 +77,7 @@ static void introduce(struct client *client, uint64_t number)
     if (client->borrowed_reported > 0)
         client->borrowed_reported = UINT64_MAX;      /* an earlier report may not have arrived */
     store_forget_order(client);
-    client->reports_idle = client->reports_busy = false;    /* not asked for yet */
+    client->reports_idle = client->reports_busy = false;    /* until its RUN requests them */
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
@@ -126,7 +126,8 @@ static int wait_for(struct client *client, int64_t timeout_us)
         { .fd = own_file_descriptor(connection), .events = POLLIN },
     };
     pthread_mutex_unlock(&memory_lock);
-    /* The program may have closed them. Events are read first. */
+    /* The program may have closed these descriptors. The caller runs all steps before it waits on a
+     * new pair, because a wake-up may have been lost with the old one. */
     if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && service_make_wake(client))
         return -1;
     if (connection >= 0 && fds[1].fd < 0)
@@ -135,7 +136,7 @@ static int wait_for(struct client *client, int64_t timeout_us)
         .tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000,
     };
     if (ppoll(fds, 2, timeout_us == NEVER ? NULL : &timeout, NULL) < 0 && errno != EINTR)
-        poll(fds, 2, timeout_us == NEVER ? -1 : (int)(timeout_us / 1000 + 1));  /* a sandbox */
+        poll(fds, 2, timeout_us == NEVER ? -1 : (int)(timeout_us / 1000 + 1));  /* in a sandbox */
     char bytes[64];
     while (fds[0].revents != 0
            && recv(own_file_descriptor(client->wake), bytes, sizeof bytes, MSG_DONTWAIT)
@@ -212,7 +213,7 @@ static void begin_turn(struct client *client)
 
 static void run(struct client *client, const struct nvshare_order *order)
 {
-    /* Before the gate opens: afterwards the program might be far ahead of this thread. */
+    /* Set before the gate opens: the program may submit much work before this thread goes on. */
     client->step_pause = order->step_pause;
     client->steps = (order->flags & NVSHARE_STEP) != 0;
     if ((order->flags & NVSHARE_PACE) != 0 && (client->undrained == 0 || client->steps))
@@ -281,7 +282,7 @@ static void stop(struct client *client)
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
-    gate_recheck();                  /* threads of exclusive.c stop waiting for a turn now */
+    gate_recheck();                  /* threads with clients_stopping() leave the gate */
     /* If no memory is evicted, a drain is useless. */
     bool drained = !pinned && drain(client);
     uint64_t took = now_microseconds() - began;
@@ -380,8 +381,8 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     case NVSHARE_LOAD:
         swap_in(client, order);
         break;
-    case NVSHARE_PREALLOCATE:        /* above */
-    case NVSHARE_STORE:              /* above */
+    case NVSHARE_PREALLOCATE:        /* carried out above */
+    case NVSHARE_STORE:              /* carried out above */
     case NVSHARE_YIELD:              /* the order that it names is answered already */
     case NVSHARE_UNPARK:             /* the client is not parked: park.c receives UNPARK */
         break;
@@ -435,7 +436,7 @@ static int64_t keep_connection(struct service *service)
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0;
-    /* The gate may be open. */
+    /* A thread may wait for its answer while the gate is open. */
     bool commit_is_open = client->answered_commit < client->last_commit;
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {

@@ -59,18 +59,19 @@ void client_enter(struct client *client)
     client_count++;
 }
 
+/* In a forked child. If fork() was called in a signal handler, the only thread of the child may be
+ * asleep at the bell. */
 static void abandon(void)
 {
     EACH_CLIENT(client) {
         client->socket = -1;
-        bell_ring(&client->commit_bell);   /* wakes a thread whose signal handler has forked */
+        bell_ring(&client->commit_bell);
     }
 }
 
 void clients_watch_forks(void)
 {
-    /* gate_recheck() wakes a thread at the gate whose signal handler has forked. */
-    forks_watch(abandon, gate_recheck);
+    forks_watch(abandon, gate_recheck);     /* the child's thread may be asleep at the gate, too */
 }
 
 uint64_t now_microseconds(void)
@@ -309,7 +310,8 @@ void client_send(struct client *client, struct nvshare_report report)
     report = client_report(client, report);
     client->reported = true;
     UNCANCELLED;
-    /* Only the service thread closes the connection; it may be waiting on it now. */
+    /* A failed connection is only shut down: the service thread closes it, and may be waiting for
+     * an order on it now. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
         || !send_borrowed(client) || !send_stored(client)
         || !connection_send(client->socket, &report))
@@ -615,13 +617,13 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
     UNCANCELLED;
     bool granted, allowed = pins == 0;
     if (pins > 0)
-        client_settle();             /* for a thread that a signal handler has jumped away from */
+        client_settle();             /* a signal handler may have jumped out of an earlier call */
     for (;;) {
         uint64_t wanted = client_need(client) + size;
         granted = allowed && wanted <= client->limits.commit;
         if (granted)
             break;
-        /* Memory that the program has freed does not count when it asks for more. */
+        /* Freed memory that the library keeps is released before more is requested. */
         uint64_t most = pins == 0 ? client->limits.commit : 0;
         if (wanted > most && reclaim(client, wanted - most, 0))
             continue;
@@ -635,14 +637,14 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
         if (pins > 0 && !take_entry(client, wanted, pins))
             continue;
         bool ours = request_commit(client, wanted, pins);
-        /* The answer to this COMMIT refuses. If less than that grant applies by now (the
-         * answer to another thread's later COMMIT), or memory has been freed since, ask again. */
+        /* The daemon refuses. But if other threads have freed memory meanwhile, or reclaim() can
+         * free some, less is needed, and the loop asks again. */
         if (ours && client->commit_answer.commit < wanted && client_need(client) + size >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
             print_refusal(client);
             break;
         }
-        /* The grant stays valid even if later answers differ. */
+        /* The grant of this COMMIT stays valid even if later LIMITS grant less. */
         const struct open_commit *own = own_entry();
         allowed = pins == 0 || (own != NULL && own->granted != 0);
     }

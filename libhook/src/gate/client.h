@@ -32,21 +32,21 @@ struct client {
     struct nvshare_limits limits;
     bool reported;                   /* the daemon knows the current `memory` */
 
-    /* The client is a holder: true from RUN to STOP. GATE_STOPPED(client) in gate_closed is set
+    /* The client has a turn: true from RUN to STOP. GATE_STOPPED(client) in gate_closed is set
      * while this is false. */
     bool running;
     uint64_t turns;                  /* number of turns begun, plus one */
     uint64_t opened;                 /* us: begin of the last turn */
     uint64_t idled;                  /* us since then without work in flight, as far as known */
     _Atomic bool stopping;           /* between STOP and STOPPED, which will carry WANTS */
-    bool paced;                      /* other clients wait: bound the work in flight, */
-    bool squeezed;                   /* and keep no spares, as they may need the room */
+    bool paced;                      /* other clients wait: bound this client's work in flight */
+    bool squeezed;                   /* other clients may wait for room: keep no spares */
     bool steps;                      /* one launch at a time, with a pause between launches */
     uint64_t step_pause;             /* us */
     bool reports_idle;
     bool reports_busy;
     bool want_sent;
-    bool prints_waits;               /* daemon/waiting.c: wake its thread when a thread waits */
+    bool prints_waits;               /* wake the service thread when a thread waits: waiting.c */
     /* Nothing is in flight: true from STOPPED to RUN. */
     bool drained;
     /* Memory is absent or the room is too small: GATE_STARVED(client) is set. */
@@ -81,10 +81,11 @@ struct client {
     uint64_t store_progress;         /* us: when a write last ended, or no write was in flight */
     CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach or use it */
     int node;                        /* NUMA node near this device; -1: any */
-    unsigned allocators;             /* threads that are making host slabs now, */
-    unsigned preallocators;          /* and while the program runs; see tier/host.c */
-    uint64_t host_most;              /* `host` of the last order: preallocators keep no more, */
-    bool preallocates;               /* and begin slabs up to it */
+    /* Threads that allocate host slabs now (tier/host.c): for an eviction in progress, and for
+     * PREALLOCATE. */
+    unsigned allocators, preallocators;
+    uint64_t host_most;              /* `host` of the last order: the limit of preallocators */
+    bool preallocates;               /* preallocators begin further slabs */
 
     int socket;                      /* a handle of own_file.h; -1: no daemon is connected */
     uint64_t last_commit;            /* number of the last COMMIT sent */
@@ -108,7 +109,7 @@ struct client {
      * memory_changed, because the wait may be long and the thread may be cancelled. */
     _Atomic uint32_t commit_bell;
 
-    /* Below: for the service thread alone, except as context_ends() says. */
+    /* Only the service thread uses the fields below; context_ends() clears the copy context. */
 
     pthread_t thread;
     int wakes, wake;                 /* a socket pair that wakes the service thread */

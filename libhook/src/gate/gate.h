@@ -36,12 +36,11 @@
 struct gate_thread {
     _Alignas(128) _Atomic uint32_t inside;
     _Atomic uint32_t passes;         /* wraps; compared to find out whether work was submitted */
-    /* The mark of a thread that waits at the gate: gate.c. */
-    _Atomic uint32_t waits;          /* number of the opening; 0: it does not wait */
-    _Atomic uint32_t waits_pass;     /* number of the pass that waits */
-    /* The number of its pass in which it is blocked elsewhere in this library, plus 1; 0: it is
-     * not. */
-    _Atomic uint32_t blocked;
+    /* The mark of a thread that waits at the gate (gate.c): the numbers of openings and of its own
+     * passes when it began to wait. */
+    _Atomic uint32_t waits;          /* 0: it does not wait */
+    _Atomic uint32_t waits_pass;
+    _Atomic uint32_t blocked;        /* `passes` + 1 when it became BLOCKED; 0: it is not */
     struct gate_thread *next;
     _Atomic bool in_use;             /* reused after its thread has ended */
 };
@@ -84,7 +83,7 @@ static inline void gate_leave(void)
 }
 
 /* For the closing thread; never called by a thread that is inside. */
-void gate_prepare(void);                           /* before it is closed for the first time */
+void gate_prepare(void);                           /* before the gate closes for the first time */
 void gate_close(uint64_t reason);                  /* returns while threads may be inside */
 void gate_open(uint64_t reason);
 void gate_recheck(void);                        /* wakes waiting threads to check again */
@@ -103,11 +102,11 @@ void gate_allow(uint64_t goal);                    /* sets gate_goal */
 uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
 
-/* Called by threads that pass or wait while GATE_PUBLISHING is set; assigned before that bit is
- * ever set. */
+/* Functions of inflight.c that threads call while GATE_PUBLISHING is set; assigned before that bit
+ * is set for the first time. */
 struct gate_publishing {
-    void (*count)(void);             /* called inside, before anything else */
-    bool (*may_pass)(void);          /* called inside */
+    void (*count)(void);             /* counts a pass; inside, before it checks the gate */
+    bool (*may_pass)(void);          /* inside: no watched program has work in flight */
     bool (*holds)(void);             /* outside: a watched program has work in flight */
 };
 extern const struct gate_publishing *_Atomic gate_publishing;
@@ -116,6 +115,7 @@ extern const struct gate_publishing *_Atomic gate_publishing;
 extern _Atomic uint64_t gate_taken, gate_goal;
 /* Called inside by a thread that passes while paced, with the number of its pass. */
 extern void (*gate_on_taken)(uint64_t number);
-/* Called outside by a background thread that waits only for such a pass. False: it may sleep.
- * `*since`: 0 at first. */
+/* Called outside by a thread of a background program that waits for a paced pass and for nothing
+ * else. True: the thread checks the gate again at once; false: it sleeps. `*since`: 0 at the first
+ * call of each wait. */
 extern bool (*gate_on_paced)(uint64_t *since);

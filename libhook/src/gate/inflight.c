@@ -17,7 +17,7 @@
  * count: the service thread clears GATE_PUBLISHING, and the gate costs them no more than usual.
  * The service thread itself increments `begun` now and then while launches go on. When no thread
  * has passed for a moment and all work seems done (flight/activity.c), the service thread sets
- * GATE_PUBLISHING again, as exactly as it closes the gate (gate.c); notes `begun`; and checks
+ * GATE_PUBLISHING again, with the barriers of gate_close(); notes `begun`; and checks
  * whether any thread is inside or has passed. If none is, it waits once more for all submitted
  * work, and writes the noted count to `done`. A launch meanwhile either was seen by that check, or
  * finds GATE_PUBLISHING and increments `begun` after it was noted: the two then differ, whatever is
@@ -30,7 +30,7 @@
  * program has in flight then is at most about a millisecond (flight/pace.c). That is how long an
  * urgent launch may have to wait.
  *
- * Endless holds. A page whose client has gone is void: the daemon says so, and without a daemon no
+ * Endless holds. When the client of a page has gone, the daemon ends the watch; without a daemon no
  * page is watched. Counters may also stay unchanged because their program was stopped, its kernel
  * never ends, or it waits for the very program that it holds back. When no counters that hold a
  * program back have changed for two seconds, its waiting threads are let through one pass at a
@@ -95,7 +95,7 @@ static void count(void)
             continue;
         uint64_t before = __atomic_fetch_add(&counters->begun, 1, __ATOMIC_SEQ_CST);
         if (before == __atomic_load_n(&counters->done, __ATOMIC_SEQ_CST))
-            client_wake(clients[i]);        /* it was idle, and its service thread may be asleep */
+            client_wake(clients[i]); /* the client was idle: its service thread may be asleep */
     }
 }
 

@@ -96,8 +96,7 @@ void allocations_context_ends(const struct client *client, CUcontext context)
         struct page_owner *owner = region_owner(block->address);
         struct block *next = block->younger;
         if (owner != NULL && owner->context == context) {
-            /* The owner's blocks are neighbours in the list, because they were created in one
-             * go. */
+            /* The owner's blocks are neighbours in the list: one call has created all of them. */
             while (next != NULL && region_owner(next->address) == owner)
                 next = next->younger;
             owner->operations->destroy(owner);
@@ -121,8 +120,8 @@ static bool fill(struct block *block)
     while ((result = block_map(block)) == CUDA_ERROR_OUT_OF_MEMORY
            && reclaim(client, block->size, 0))
         continue;
-    /* If the card has less free memory than the client was granted, the daemon makes room: the
-     * block stays empty and is requested with the others. */
+    /* The card may have less free memory than the client's room. The block then stays EMPTY, and
+     * the client counts as starved until a LOAD maps the block. */
     if (result != CUDA_SUCCESS)
         return false;
     block_set_state(block, BLOCK_RESIDENT);
@@ -135,9 +134,9 @@ void allocation_fill(struct block *const *blocks, size_t count)
         continue;
 }
 
-/* Creates an owner's blocks at new addresses, `most` bytes each but the last, enters the owner in the
- * page table and maps as many blocks as fit the room. Changes nothing if memory or addresses do not
- * suffice. */
+/* Creates an owner's blocks at new addresses, `most` bytes each but the last, records the owner of
+ * these pages and maps as many blocks as fit the room. Changes nothing if memory or addresses do
+ * not suffice. */
 static CUresult make_blocks(struct page_owner *owner, struct block **blocks, size_t size,
                             size_t most, CUdeviceptr *base)
 {
@@ -398,10 +397,10 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
  *
  * Limits on spares:
  *
- *   - Age: a spare is released a second after it was freed (NVSHARE_KEEP_FREED_MS sets that),
- *     because programs that fit together never wait for each other.
- *   - Amount: an eighth of the card, and at most MOST spares: the thread that releases them
- *     releases all of them.
+ *   - Age: a spare is released a second after it was freed (NVSHARE_KEEP_FREED_MS sets that).
+ *     While all programs fit the card, no turn ends, so no other condition releases spares.
+ *   - Amount: an eighth of the card, and at most MOST spares, because a thread that needs memory
+ *     may have to release all of them at once.
  *   - Full cards: a client that fills more than fifteen sixteenths of the card keeps no spares,
  *     because the driver allocates memory unseen by the library, for modules and kernel stacks.
  *   - Commit: the daemon counts spares as committed and may refuse growth to others for them.
@@ -441,7 +440,8 @@ static struct spares *spares_of(const struct client *client)
     return &all[client->index];
 }
 
-/* In whole pages. Unlike object.size, which a reused spare may have smaller than its blocks. */
+/* The size of its blocks, in whole pages. object.size may be smaller by more than a page's rest,
+ * as a spare may be reused for a smaller request with the same number of pages. */
 static size_t size_of(const struct large *large)
 {
     const struct block *last = large->blocks[large->owner.block_count - 1];
@@ -550,8 +550,8 @@ static bool spare_keep(struct large *large)
 /* Gives a spare of this size and context back to the program. False: there is none; allocate. */
 static bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
-    /* The daemon may have lowered the grant since: the allocation then asks for commit, as new
-     * memory does. */
+    /* If the daemon has lowered the commit since, the request must go to the daemon as for new
+     * memory. */
     if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);
@@ -746,11 +746,11 @@ bool memory_free(CUdeviceptr address, CUresult *result)
         *result = CUDA_SUCCESS;      /* deferred_frees_waited() frees it */
 
     LOCKED(memory_lock);
-    bool gone = region_owner(address) != owner; /* freed with its context */
+    bool gone = region_owner(address) != owner; /* its context has ended during the wait */
     if (!gone && waited) {
         bool is_large = owner->operations == &LARGE_OPERATIONS;
         deferred_frees_waited(context, earlier);
-        /* No work uses the memory any more. The program may soon allocate the same size again. */
+        /* No work uses the memory any more. It is kept for the next allocation of this size. */
         if (*result != CUDA_SUCCESS || !is_large || !spare_keep((struct large *)owner))
             allocation_release(address);
     } else if (!gone) {

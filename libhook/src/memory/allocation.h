@@ -28,8 +28,8 @@ struct memory_description {
     bool sync_memops;
     CUmemAllocationHandleType handle_types;        /* handle types for which it is exportable */
     bool ipc;                        /* exportable with cuIpcGetMemHandle() */
-    bool imported;                   /* another process's; `reader` can access it, too */
-    CUdevice reader;
+    bool imported;                   /* memory of another process */
+    CUdevice reader;                 /* if imported: another device that can access it */
 };
 
 /* One allocation of the program. */
@@ -60,7 +60,7 @@ struct large {
     struct page_owner owner;
     CUdeviceptr base;
     struct object object;
-    bool spare;                      /* retired and kept */
+    bool spare;                      /* freed by the program and kept for reuse */
     uint64_t freed_at;               /* us */
     struct ring order, alike;        /* in the lists of its client's spares */
     struct vmm_allocation *vmm;      /* the VMM allocation that it backs; NULL: from cuMemAlloc */

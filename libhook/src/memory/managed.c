@@ -395,7 +395,7 @@ void managed_context_ends(CUcontext context)
     }
     for (struct managed *managed = freed; managed != NULL; managed = managed->next_freed)
         if (managed->context == context)
-            managed->context = NULL; /* so that the thread that frees it finds it */
+            managed->context = NULL; /* freed with the context, whatever cuMemFree returns */
 }
 
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)

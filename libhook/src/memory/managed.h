@@ -22,7 +22,8 @@ bool managed_beyond(CUdeviceptr *address, size_t bytes);
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 
 /* Records that the program has prefetched a range; returns where all of the range was last
- * prefetched to (a location of type INVALID: to no single one). False: the driver knows as well. */
+ * prefetched to (a location of type INVALID: to no single one). False: the driver's answer is
+ * right, as the library has prefetched nothing there. */
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place);
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place);
 

@@ -74,7 +74,7 @@ static struct reservation *reservation_at(CUdeviceptr address)
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* Without memory to record it, mapping in this range will wait for a turn. */
+/* Without memory for the record, a call that maps in this range waits for a turn. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))
@@ -101,8 +101,7 @@ CUresult reservation_free(CUdeviceptr base, size_t size)
         reservations.reserved--;
     }
     pthread_mutex_unlock(&memory_lock);
-    /* Before the driver's call: afterwards another thread may have been given the same
-     * addresses. */
+    /* Removed before the driver's call: after it, another thread may reserve the same addresses. */
     CUresult result = REAL(cuMemAddressFree)(base, size);
     if (result != CUDA_SUCCESS) {
         LOCKED(memory_lock);
@@ -802,7 +801,7 @@ bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
     return any;
 }
 
-/* The whole range is aliases, and the access is certain to be valid. */
+/* Whether aliases cover the whole range, and the access is certain to be valid. */
 static bool may_apply_later(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                            size_t count)
 {
