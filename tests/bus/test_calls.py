@@ -249,7 +249,7 @@ async def test_received_calls_are_answered_before_the_daemon_leaves_the_bus(
     assert name == STANDARD + "ServiceUnknown"
 
 
-async def test_caller_beyond_its_pending_calls_is_refused_and_no_other_caller(
+async def test_caller_with_too_many_pending_calls_alone_is_refused(
     manager: Manager, other: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = asyncio.Event()

@@ -286,7 +286,7 @@ async def test_set_tq_auto_is_shown_as_auto_with_its_present_length(
     )
 
 
-async def test_limit_commands_apply_to_all_clients_of_a_pid_or_those_on_one_gpu(
+async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_the_named_gpu(
     manager: Manager, ctl: Run
 ) -> None:
     one = a_client(manager, manager.gpus[0], pid=11)

@@ -99,7 +99,7 @@ async def test_publish_at_a_bus_that_closes_at_the_name_request_is_refused(
     hasty.gone()
 
 
-async def test_publish_under_a_taken_name_is_refused_and_leaves_the_other_daemon_running(
+async def test_publish_under_a_bus_name_of_another_daemon_is_refused(
     manager: Manager, publication: Publication, private: PrivateBus
 ) -> None:
     with pytest.raises(AlreadyRunning, match="another nvshared"):

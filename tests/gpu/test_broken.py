@@ -30,7 +30,7 @@ def started(body: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
             program.kill()
 
 
-def test_program_whose_context_fails_while_swapped_gets_the_error() -> None:
+def test_context_failure_while_swapped_is_returned_to_the_program() -> None:
     larger = BROKEN.replace("allocate(64", "allocate(256")
     with (
         sharing("--tq", "1", "--capacity", "1GiB") as daemon,

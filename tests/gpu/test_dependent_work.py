@@ -123,7 +123,7 @@ def test_call_returns_the_drivers_result_while_work_depends_on_the_thread(
 
 
 @pytest.mark.parametrize("capturing", [False, True], ids=["plain", "capturing"])
-def test_call_returns_the_drivers_result_while_a_rival_waits_for_the_card(
+def test_call_returns_the_drivers_result_while_another_client_waits_for_the_card(
     capturing: bool, record: Record
 ) -> None:
     driver = answers(capturing, 0, WORK[:1])

@@ -46,7 +46,7 @@ def build(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("early", [True, False], ids=["before the program uses the card", "after"])
-def test_plugin_opened_with_deepbind_takes_turns_with_a_rival(
+def test_plugin_opened_with_deepbind_takes_turns_with_another_client(
     tmp_path: Path, early: bool, record: Record
 ) -> None:
     opening = OPEN.replace("PLUGIN", str(build(tmp_path))).replace("WHEN", "NOW")
@@ -70,7 +70,7 @@ def said(body: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_copies_between_cards_without_peer_access_are_right() -> None:
+def test_copies_between_cards_without_peer_access_copy_the_right_bytes() -> None:
     if len(cards()) < 2:
         pytest.skip("there is one card only")
     body = TWO + COPIES.replace("away()\n", "")

@@ -9,7 +9,9 @@ from tests.gpu.test_sharing import BUDGET, Record, compare, digests
 
 
 @pytest.mark.parametrize("kind", ["amp", "triton", "numba", "libraries"])
-def test_framework_computes_the_same_beside_a_rival(kind: str, record: Record) -> None:
+def test_framework_computes_the_same_results_beside_another_client(
+    kind: str, record: Record
+) -> None:
     compare(record, f"framework {kind}", program("framework", kind), 14)
 
 

@@ -34,7 +34,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_program_with_each_kind_of_memory_computes_the_same_beside_a_rival(
+def test_program_with_each_kind_of_memory_computes_the_same_results_beside_another_client(
     kind: str, record: Record
 ) -> None:
     command, rival_gib, settings = KINDS[kind]

@@ -27,7 +27,7 @@ def cards() -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["cupy_peers", "nccl_reduce"])
-def test_program_on_two_gpus_computes_the_same_while_each_gpu_is_shared(
+def test_program_on_two_shared_gpus_computes_the_same_results_as_alone(
     name: str, record: Record
 ) -> None:
     if len(cards()) < 2:
@@ -97,7 +97,9 @@ def test_pool_memory_counts_on_the_card_of_its_pool(body: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_copies_of_all_shapes_between_cards_without_peer_access_succeed(tmp_path: Path) -> None:
+def test_copies_of_all_shapes_between_real_cards_without_peer_access_copy_the_right_bytes(
+    tmp_path: Path
+) -> None:
     if len(cards()) < 2:
         pytest.skip("there is one card only")
     program = compiled_apart(tmp_path)

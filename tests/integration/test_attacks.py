@@ -324,7 +324,7 @@ def test_other_user_is_granted_a_whole_card_during_an_attack(
 
 
 @pytest.mark.long
-def test_results_are_right_while_all_attacks_run_at_once(
+def test_programs_compute_right_results_while_all_attacks_run_at_once(
     site: Site, start: Callable[..., Daemon]
 ) -> None:
     daemon = start(*SETTINGS)

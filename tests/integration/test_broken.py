@@ -64,14 +64,14 @@ def hears(program: Program) -> None:
     assert json.loads(said) == [0, *[ILLEGAL_ADDRESS] * 5]
 
 
-def test_program_whose_context_fails_while_swapped_gets_the_error(site: Site) -> None:
+def test_context_failure_while_swapped_is_returned_to_the_program(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE))
     program.evict()
     hears(program)
 
 
-def test_program_swapped_when_the_card_is_lost_gets_the_error(site: Site) -> None:
+def test_loss_of_the_card_while_swapped_is_returned_to_the_program(site: Site) -> None:
     """While the last holder does not answer STOP."""
     lost = site.folder / "lost"
     site.module = "tests.integration.changed"
@@ -115,7 +115,7 @@ def test_card_wrongly_reported_as_lost_keeps_its_programs_running(site: Site) ->
     program.ends_well()
 
 
-def test_program_whose_context_fails_without_the_library_gets_the_same_error(site: Site) -> None:
+def test_context_failure_gives_the_same_error_with_and_without_the_library(site: Site) -> None:
     body = BROKEN.replace("\naway()\n", "\n")
     assert alone(site, body) == [0, *[ILLEGAL_ADDRESS] * 5]
 
@@ -165,7 +165,9 @@ def test_memory_of_a_failed_context_is_freed_for_other_clients(site: Site) -> No
     program.ends_well()
 
 
-def test_calls_after_a_context_failure_without_the_library_fail_the_same(site: Site) -> None:
+def test_calls_after_a_context_failure_fail_the_same_with_and_without_the_library(
+    site: Site
+) -> None:
     body = FAILED.replace("\naway()\n", "\n").replace("say(results)", "")
     assert alone(site, body + "print(json.dumps(results))") == [ILLEGAL_ADDRESS] * 2
 
@@ -185,7 +187,9 @@ time.sleep(DELAY)
 @pytest.mark.parametrize("delay", [
     0.3, *(pytest.param(one, marks=pytest.mark.long) for one in (0.1, 0.2, 0.4, 0.5, 0.6)),
 ])
-def test_context_failure_during_a_load_keeps_memory_figures_right(site: Site, delay: float) -> None:
+def test_context_failure_during_a_load_keeps_memory_figures_correct(
+    site: Site, delay: float
+) -> None:
     """One LOAD fails while the copies of the next LOAD are in flight."""
     site.environment["NVSHARE_SIM_COPY_RATE"] = "250M"
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
@@ -203,7 +207,7 @@ def test_context_failure_during_a_load_keeps_memory_figures_right(site: Site, de
     program.finish()
 
 
-def test_other_clients_go_on_beside_a_failed_context(site: Site) -> None:
+def test_other_clients_continue_beside_a_failed_context(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, BROKEN.removeprefix(PRELUDE) + "sys.stdin.readline()\n")
     assert program.hears() == "away"

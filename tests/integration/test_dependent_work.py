@@ -243,7 +243,7 @@ def open_silent():
 
 
 @pytest.mark.parametrize("wait", LONG_WAITS)
-def test_drain_gives_up_while_a_thread_waits_long_and_work_depends_on_it(
+def test_drain_times_out_while_work_depends_on_a_thread_that_waits_long(
     site: Site, wait: str
 ) -> None:
     site.environment["NVSHARE_SIM_FAIL"] = "cuCtxCreate_v2:2+"

@@ -130,7 +130,7 @@ def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Pa
 
 
 @pytest.mark.parametrize("killed", ["program", "daemon"])
-def test_kill_while_host_neighbour_and_disk_hold_memory_leaves_no_wrong_bytes(
+def test_killed_program_with_memory_on_host_neighbour_and_disk_changes_no_other_bytes(
     site: Site, folder: Path, killed: str
 ) -> None:
     options = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "256MiB",

@@ -103,7 +103,9 @@ def test_client_evicted_again_needs_no_more_host_memory(site: Site) -> None:
     assert held == [held[0]] * 3
 
 
-def test_client_keeps_host_memory_while_alone_until_it_frees_card_memory(site: Site) -> None:
+def test_host_memory_of_a_client_alone_is_kept_until_the_client_frees_card_memory(
+    site: Site
+) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, ALONE)
     hook = program.lose_card(700 * MIB)

@@ -223,7 +223,7 @@ def test_user_cannot_change_its_tenant_by_cgroups_of_version_1(
     site.close()                        # a cgroup with a program cannot be removed
 
 
-def test_user_in_a_cgroup_named_like_a_pod_receives_no_memory_of_the_pod(
+def test_user_in_a_cgroup_named_like_a_pod_cannot_import_memory_of_the_pod(
     site: Site, groups: Path
 ) -> None:
     site.start(*SMALL, "--tq", "100ms", "--trace", str(site.folder / "trace"))

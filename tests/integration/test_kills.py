@@ -83,7 +83,7 @@ def finish(processes: list[subprocess.Popen[str]]) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_killed_program_leaves_the_others_results_right(site: Site, state: str) -> None:
+def test_killed_program_does_not_change_results_of_other_programs(site: Site, state: str) -> None:
     trace = site.folder / "trace"
     site.start(*SETTINGS, "--trace", str(trace))
     programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
@@ -95,7 +95,7 @@ def test_killed_program_leaves_the_others_results_right(site: Site, state: str) 
 
 
 @pytest.mark.parametrize("state", STATES_TO_TRY)
-def test_killed_and_restarted_daemon_leaves_all_results_right(site: Site, state: str) -> None:
+def test_restart_of_a_killed_daemon_changes_no_results(site: Site, state: str) -> None:
     first, second = site.folder / "first", site.folder / "second"
     daemon = site.start(*SETTINGS, "--trace", str(first))
     programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
@@ -106,7 +106,7 @@ def test_killed_and_restarted_daemon_leaves_all_results_right(site: Site, state:
     finish(programs)
 
 
-def test_programs_go_on_without_a_daemon_and_share_after_the_restart(site: Site) -> None:
+def test_programs_continue_without_a_daemon_and_share_after_the_restart(site: Site) -> None:
     trace = site.folder / "trace"
     daemon = site.start(*SETTINGS, "--trace", str(trace))
     # They go on until finish(): programs that end by themselves may leave none that waits for a

@@ -128,7 +128,7 @@ def test_pods_keep_their_names_after_restarts_of_daemon_and_plugin(lab: Lab) -> 
     lab.expect_name(third, "pod:lab/third")
 
 
-def test_node_has_an_event_with_the_reason_while_its_gpus_are_not_offered(lab: Lab) -> None:
+def test_node_event_gives_the_reason_while_gpus_are_not_offered(lab: Lab) -> None:
     """Kubernetes' scheduler gives a waiting pod no reason."""
     lab.expect(lab.api.tenant("old"), weight=300)
     assert lab.api.node_events == []
@@ -230,7 +230,9 @@ def test_annotations_need_exactly_the_rights_of_the_account(lab: Lab) -> None:
     wait_until(lambda: lab.api.used == lab.api.rights)
 
 
-def test_annotations_of_other_products_limit_memory_only_with_their_option(lab: Lab) -> None:
+def test_annotations_of_other_products_limit_memory_only_with_foreign_annotations_on(
+    lab: Lab
+) -> None:
     limits = f"{CONTAINER}train.gpu-memory.limit", f"{CONTAINER}side.gpu-memory.limit"
     requests = f"{CONTAINER}train.gpu-memory.request", f"{CONTAINER}side.gpu-memory.request"
     lab.api.write("pod", {FRACTION: "0.25", "nvshare.com/weight": "7"})

@@ -72,7 +72,9 @@ def test_container_gets_library_socket_and_card(sharing: Node) -> None:
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == f"{first},{second}"
 
 
-def test_plugin_with_the_manifests_options_logs_no_missing_runtime_socket(node: Node) -> None:
+def test_device_plugin_with_the_manifests_options_logs_no_missing_runtime_socket(
+    node: Node
+) -> None:
     """A pod is not given the container runtime's socket, so a missing socket is no fault."""
     manifest = yaml.safe_load((ROOT / "packaging/kubernetes/nvshared/daemonset.yaml").read_text())
     container, = manifest["spec"]["template"]["spec"]["containers"]
@@ -239,7 +241,7 @@ def test_nvshare_kubelet_without_permission_exits_and_names_the_path(node: Node)
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_shares_of_a_card_are_withdrawn_after_an_error_that_no_program_causes(
+def test_shares_of_a_card_are_withdrawn_after_a_hardware_xid_error(
     sharing: Node
 ) -> None:
     errors = Path(sharing.site.environment["NVSHARE_SIM_DIR"]) / "xid"

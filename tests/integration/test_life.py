@@ -257,7 +257,7 @@ def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: P
     pytest.param("cancel", "cancelled", id="cancel the thread"),
     pytest.param("bear", "borne", id="spawn programs"),
 ])
-def test_program_goes_on_beside_a_thread_that_waits_at_the_gate(
+def test_other_threads_continue_while_a_thread_waits_at_the_gate(
     site: Site, life: Path, action: str, word: str
 ) -> None:
     program = Life(site, life, action)

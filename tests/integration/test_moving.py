@@ -193,7 +193,7 @@ def test_parked_program_wakes_at_whichever_driver_function_it_calls(
     program.end()
 
 
-def test_moved_program_goes_on_with_the_same_bytes_on_the_other_card(
+def test_moved_program_continues_with_the_same_bytes_on_the_other_card(
     site: Site, start: Start
 ) -> None:
     control = start()
@@ -277,7 +277,7 @@ def test_program_is_not_moved_beyond_its_tenants_memory_limit_on_the_other_card(
         program.end()
 
 
-def test_idle_programs_are_parked_after_deep_idle_though_no_program_waits(
+def test_idle_program_is_parked_after_deep_idle_without_a_waiting_program(
     site: Site, start: Start
 ) -> None:
     control = start("--deep-idle", "10ms")
@@ -304,7 +304,7 @@ def end_busy(programs: list[Program]) -> None:
         program.end()
 
 
-def test_balance_moves_a_waiting_program_to_the_idle_card_and_says_why(
+def test_balance_moves_a_waiting_program_to_the_idle_card_and_logs_the_reason(
     site: Site, start: Start
 ) -> None:
     control = start("--balance", "on", "--tq", "3")
@@ -344,7 +344,7 @@ STEPS = ["park:0", "park:1", "park:2", "wake:0", "wake:1", "wake:2"]
 
 
 @pytest.mark.parametrize("cut", [step for step in STEPS if step != "wake:0"])
-def test_program_goes_on_when_the_helper_is_killed_at_any_step(
+def test_moved_program_continues_when_the_helper_is_killed_at_any_step(
     site: Site, start: Start, cut: str
 ) -> None:
     site.module = "tests.integration.changed"
@@ -361,7 +361,7 @@ def test_program_goes_on_when_the_helper_is_killed_at_any_step(
 
 @pytest.mark.parametrize("end", ["KILL", "TERM"])
 @pytest.mark.parametrize("cut", STEPS)
-def test_program_goes_on_when_the_daemon_is_ended_at_any_step(
+def test_moved_program_continues_when_the_daemon_is_ended_at_any_step(
     site: Site, start: Start, cut: str, end: str
 ) -> None:
     site.module = "tests.integration.changed"
@@ -415,7 +415,7 @@ def kill_helpers(daemon: subprocess.Popen[str]) -> int:
     # It is removed after its first answer, and no helper ever comes back.
     (f'read line; echo "$line" | {BUILD}/nvshare-checkpoint; rm "$0"', "No such file"),
 ], ids=["nonsense", "endless", "fails", "removed"])
-def test_park_fails_each_time_and_the_program_goes_on_with_a_broken_helper(
+def test_park_with_a_broken_helper_fails_and_the_program_continues(
     site: Site, start: Start, helper: Path, script: str, reason: str
 ) -> None:
     write_script(helper, script)
@@ -426,7 +426,7 @@ def test_park_fails_each_time_and_the_program_goes_on_with_a_broken_helper(
     program.end()
 
 
-def test_park_fails_and_the_program_goes_on_when_the_helper_has_been_removed(
+def test_park_without_the_helper_fails_and_the_program_continues(
     site: Site, start: Start, helper: Path
 ) -> None:
     shutil.copy(BUILD / "nvshare-checkpoint", helper)
@@ -441,7 +441,7 @@ def test_park_fails_and_the_program_goes_on_when_the_helper_has_been_removed(
     program.end()
 
 
-def test_parked_program_stopped_by_sigstop_can_be_moved_and_goes_on_after_sigcont(
+def test_parked_program_stopped_by_sigstop_can_be_moved_and_continues_after_sigcont(
     site: Site, start: Start
 ) -> None:
     control = start()

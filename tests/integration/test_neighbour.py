@@ -292,7 +292,7 @@ def test_copy_to_the_lender_that_fails_at_its_end_leaves_no_memory_there(site: S
 @pytest.mark.parametrize("failure", [
     "cuDeviceCanAccessPeer:1+:217", "cuMemcpyDtoDAsync:1+", "cuMemcpyDtoDAsync:3",
     "cuMemcpyDtoDAsync:40"])
-def test_driver_errors_between_cards_keep_results_right(site: Site, failure: str) -> None:
+def test_driver_errors_of_copies_between_cards_change_no_results(site: Site, failure: str) -> None:
     _, trace = start(site)
     finish([program(site, seed, 12, NVSHARE_SIM_FAIL=failure) for seed in (1, 2, 3)])
     lines = [json.loads(line) for line in trace.read_text().splitlines()]

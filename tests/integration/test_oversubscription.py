@@ -25,7 +25,7 @@ def test_allocation_beyond_the_card_without_the_setting_is_out_of_memory(site: S
         assert large.returncode == 3, said
 
 
-def test_oversubscribed_program_computes_right_and_others_get_turns(site: Site) -> None:
+def test_oversubscribed_program_computes_right_results_and_takes_turns(site: Site) -> None:
     trace = str(site.folder / "trace")
     site.start("--tq", "300ms", "--capacity", str(CAPACITY), "--trace", trace)
     both = [workload(site, "320MiB", **ALLOWED), workload(site, "160MiB")]
@@ -96,7 +96,7 @@ assert used() <= GRAIN, used()
     one.ends_well()
 
 
-def test_oversubscribed_program_goes_on_under_a_new_daemon(site: Site) -> None:
+def test_oversubscribed_program_continues_under_a_restarted_daemon(site: Site) -> None:
     site.environment = {**site.environment, **ALLOWED}
     command = "--tq", "1", "--capacity", str(CAPACITY)
     daemon = site.start(*command)

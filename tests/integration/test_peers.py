@@ -112,7 +112,7 @@ copied()
 '''
 
 
-def test_copy_to_a_card_without_peer_access_is_right(site: Site) -> None:
+def test_copy_to_a_card_without_peer_access_copies_the_right_bytes(site: Site) -> None:
     """The driver would do the same for plain memory, and not for ours, which is mapped."""
     evict_and_load(site, TWO + COPIES + '''
 on(context)
@@ -144,7 +144,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled_apart(tmp_path_factory.mktemp("apart"))
 
 
-def test_copies_of_all_shapes_between_cards_without_peer_access_are_right(
+def test_copies_of_all_shapes_between_cards_without_peer_access_copy_the_right_bytes(
     site: Site, program: Path
 ) -> None:
     site.start("--tq", "1")
@@ -155,7 +155,7 @@ def test_copies_of_all_shapes_between_cards_without_peer_access_are_right(
         "wrong size 1", "wrong index 1", "wrong number 1"]
 
 
-def test_copy_from_a_card_on_which_the_process_is_no_client_is_right(
+def test_copy_from_a_card_without_a_client_of_the_process_copies_the_right_bytes(
     site_of_three: Site, program: Path
 ) -> None:
     site = site_of_three

@@ -91,7 +91,9 @@ say([figures()[::2], figures(own)[::2]])
     running.ends_well()
 
 
-def test_freed_pool_memory_is_reused_at_once_by_its_stream_and_later_by_others(site: Site) -> None:
+def test_freed_pool_memory_is_reused_at_once_in_its_stream_and_later_in_other_streams(
+    site: Site
+) -> None:
     ends_well(site, POOLS + '''
 setting(THRESHOLD, FOR_EVER)
 a, b = stream(), stream()

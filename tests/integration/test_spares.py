@@ -208,7 +208,7 @@ assert mapped(spare)
 ''').ends_well()
 
 
-def test_freed_memory_is_not_kept_when_other_clients_would_be_refused_memory(site: Site) -> None:
+def test_freed_memory_is_unmapped_at_once_while_unpromised_memory_is_short(site: Site) -> None:
     """Where card and host budget are nearly promised, a free must be reported at once."""
     site.start("--swap-budget", "0")
     program(site, '''
@@ -352,7 +352,7 @@ assert allocate(78 * MIB) and left() == 0
     one.finish()
 
 
-def test_keep_freed_ms_that_is_no_number_is_logged_and_the_default_used(site: Site) -> None:
+def test_invalid_keep_freed_ms_is_logged_and_the_default_is_used(site: Site) -> None:
     site.start()
     one = program(site, "free(allocate(64 * MIB))", keep="soon")
     _, said = one.popen.communicate(timeout=PATIENCE)

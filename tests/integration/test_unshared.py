@@ -71,7 +71,7 @@ def has_unshared(control: Control) -> bool:
     return any(gpu.unshared for gpu in control.snapshot().gpus)
 
 
-def test_program_without_the_library_and_a_client_take_turns_and_both_keep_their_bytes(
+def test_program_without_the_library_takes_turns_with_a_client_and_keeps_its_bytes(
     site: Site, start: Start
 ) -> None:
     bare = Bare(site, start())
@@ -113,7 +113,7 @@ def test_unshared_program_without_a_checkpoint_rule_is_not_a_client(
     ("cuCheckpointProcessGetRestoreThreadId:1:801", "580", "801"),
     ("", "565", "570"),
 ])
-def test_unshared_program_that_cannot_be_checkpointed_goes_on_and_shows_why(
+def test_unshared_program_that_cannot_be_checkpointed_continues_and_shows_the_reason(
     site: Site, start: Start, failing: str, driver: str, words: str
 ) -> None:
     bare = Bare(site, start(NVSHARE_SIM_FAIL=failing, NVSHARE_SIM_DRIVER=driver))
@@ -126,7 +126,7 @@ def test_unshared_program_that_cannot_be_checkpointed_goes_on_and_shows_why(
     bare.end()
 
 
-def test_suspended_program_without_the_library_leaves_the_card_until_it_is_resumed(
+def test_suspended_program_without_the_library_uses_no_card_memory_until_resumed(
     site: Site, start: Start
 ) -> None:
     bare = Bare(site, start())
@@ -157,7 +157,7 @@ def test_suspended_unshared_program_resumes_when_a_restart_finds_no_rule_for_it(
 
 
 @pytest.mark.parametrize("killed", ["hold", "park", "restore", "wake"])
-def test_unshared_program_goes_on_when_daemon_and_helper_are_killed_at_any_step(
+def test_unshared_program_continues_when_daemon_and_helper_are_killed_at_any_step(
     site: Site, start: Start, killed: str
 ) -> None:
     site.module = "tests.integration.changed"

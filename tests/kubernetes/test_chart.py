@@ -33,7 +33,7 @@ def release(helm: None, cluster: Cluster, manifests: str, imported: None) -> Ite
         yield f"{manifests}/chart"
 
 
-def test_pods_go_on_through_upgrade_and_rollback_of_the_chart(
+def test_pods_keep_running_through_upgrade_and_rollback_of_the_chart(
     cluster: Cluster, release: str
 ) -> None:
     run_helm(cluster, "install", "it", release, "--create-namespace", "--values", VALUES)

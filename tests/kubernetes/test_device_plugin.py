@@ -143,7 +143,7 @@ def test_allocation_beyond_the_pods_host_memory_limit_is_out_of_memory(cluster: 
 
 
 @pytest.mark.parametrize("unit", ["kubelet", "nvshared", "nvshare-kubelet", "containerd"])
-def test_pods_go_on_when_a_daemon_of_the_node_is_killed(cluster: Cluster, unit: str) -> None:
+def test_pods_keep_running_when_a_daemon_of_the_node_is_killed(cluster: Cluster, unit: str) -> None:
     """Or started anew."""
     cluster.start_pods(pod("steady"))
     process = first_process(cluster, "steady")

@@ -176,7 +176,7 @@ def strategies(cluster: Cluster) -> set[str]:
             if all(each.get("ready") for each in one["status"].get("containerStatuses", [{}]))}
 
 
-def test_claim_commands_serve_a_claim_and_removal_commands_leave_no_file(there: Cluster) -> None:
+def test_claim_page_commands_serve_a_claim_and_remove_all_files(there: Cluster) -> None:
     there.run("systemctl", "enable", "nvshare-kubelet")
     there.heed_cdi_devices(support=True)
     follow(there, "kubernetes.md", "Claims")
@@ -196,7 +196,7 @@ def test_claim_commands_serve_a_claim_and_removal_commands_leave_no_file(there: 
     assert not there.get("node", NAME)["spec"].get("unschedulable")
 
 
-def test_every_command_of_the_pages_ran(there: Cluster) -> None:
+def test_every_command_of_the_kubernetes_pages_was_run_by_a_test(there: Cluster) -> None:
     if "helm" not in programs.find():
         RAN.update(("kubernetes.md", command) for command in sections("kubernetes.md")["With Helm"])
     printed = {(page, command) for page in PAGES

@@ -170,7 +170,7 @@ def test_killed_notebook_kernel_leaves_other_notebooks_running(lab: Lab) -> None
     assert [after[user]["pid"] for user in others] == [before[user]["pid"] for user in others]
 
 
-def test_notebooks_go_on_when_hub_and_daemon_are_restarted(lab: Lab) -> None:
+def test_notebooks_keep_running_when_hub_and_daemon_are_restarted(lab: Lab) -> None:
     before = clients(lab)
     lab.container.run("systemctl", "restart", "jupyterhub")
     lab.container.until(lab.answers, "JupyterHub answers")

@@ -191,7 +191,9 @@ def terms(container: Container, tenant: str) -> dict[str, int]:
     return {one["name"]: one["value"] for one in found["terms"]}
 
 
-def test_two_jobs_that_fill_the_card_take_turns_with_right_results(cluster: Container) -> None:
+def test_jobs_that_do_not_fit_the_card_together_take_turns_with_right_results(
+    cluster: Container
+) -> None:
     cluster.run("nvsharectl", "set-tq", "1")
     jobs = [
         Job(cluster, user, "--nvshare=memory=none", memory=MOST_OF_IT, seed=seed)

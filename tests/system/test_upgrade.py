@@ -109,7 +109,9 @@ def test_removal_is_refused_while_a_program_is_swapped(machine: Container, launc
     card.finish(programs)
 
 
-def test_programs_go_on_after_the_packages_are_removed(machine: Container, launch: Launch) -> None:
+def test_programs_keep_running_after_the_packages_are_removed(
+    machine: Container, launch: Launch
+) -> None:
     program = launch(machine, "alice", memory=64, cpu_ms=50)
     machine.until(lambda: states(machine) == ["running"], "it runs")
     done = machine.run("apt-get", "remove", "-y", "nvshared", "libnvshare")

@@ -199,7 +199,7 @@ def test_commit_request_is_answered_after_clients_of_other_cards_have_reconnecte
     # Of half the host memory, no user may have as much: it would leave others less than a card's.
     (300 * GIB, 1000, 100 * GIB, 60 * GIB),
 ], ids=["of root", "of a user"])
-def test_commit_request_waits_until_clients_of_the_last_card_have_reconnected(
+def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
     whole: int, uid: int, held: int, wanted: int
 ) -> None:
     site = Site(2, CARD, whole, gather=True)

@@ -59,7 +59,7 @@ def drawn(renderable: object, width: int) -> list[str]:
         ("job:42", "job:42"),
     )),
 ])
-def test_tables_have_an_optional_column_while_a_client_needs_it(
+def test_table_has_an_optional_column_only_while_a_client_needs_the_column(
     changes: dict[str, object], column: str, text: str
 ) -> None:
     one = HOLDER._replace(**changes)    # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def test_tables_have_an_optional_column_while_a_client_needs_it(
     assert column not in plain(CLIENTS, [HOLDER])
 
 
-def test_table_of_gpus_has_a_column_of_lent_memory_while_memory_is_lent() -> None:
+def test_table_of_gpus_has_the_column_lent_only_while_memory_is_lent() -> None:
     assert "Lent" not in plain(gpu_columns(SHARED), [CARD])
     lender = CARD._replace(lent=4 * GIB)
     assert "4.0G" in plain(gpu_columns(SHARED._replace(gpus=(lender,))), [lender])
@@ -84,7 +84,7 @@ def test_client_that_loads_from_disk_shows_loaded_and_total_bytes() -> None:
     assert waiting_for(SHARED, loads._replace(on_disk=0)) == "for its memory to be loaded"
 
 
-def test_details_of_a_program_on_a_gpu_that_is_gone_name_no_other_programs() -> None:
+def test_details_of_a_program_on_a_vanished_gpu_name_no_other_programs() -> None:
     client = SHARED.clients[0]._replace(gpu=77)
     assert waiting_for(SHARED, client._replace(state="waiting")) == "for its turn"
     assert "do not share the GPU" in waiting_for(SHARED, client._replace(state="crowded"))
@@ -154,7 +154,7 @@ def test_bar_is_never_longer_than_its_width(whole: int, amounts: list[int], widt
     assert sum(counts) <= width
 
 
-def test_bar_shows_at_least_a_character_of_each_nonzero_part() -> None:
+def test_bar_shows_each_nonzero_part_with_at_least_one_character() -> None:
     bar = Bar(1000, (Part(1, "a", ""), Part(0, "b", ""), Part(1, "c", "")))
     assert bar.characters(10) == [1, 0, 1]
 

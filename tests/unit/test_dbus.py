@@ -81,7 +81,7 @@ def test_received_raises_wire_error_for_a_damaged_message(
 
 
 @pytest.mark.parametrize("values", [[-1], [2**32], ["x"], [], [1, 2]])
-def test_marshalled_raises_value_error_for_values_of_another_type_or_number(
+def test_marshalled_raises_value_error_for_a_wrong_type_or_number_of_values(
     values: list[object]
 ) -> None:
     with pytest.raises(ValueError, match=r"DBus|wrong number"):

@@ -278,7 +278,9 @@ def test_gang_that_does_not_fit_is_reported_and_blocks_no_other_client() -> None
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_keeps_its_turn_when_capacity_shrinks_and_no_client_waits(machine: Machine) -> None:
+def test_gang_keeps_its_turn_when_capacity_shrinks_without_a_waiting_client(
+    machine: Machine
+) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
     machine.advance(500 * MILLISECOND)
@@ -287,7 +289,7 @@ def test_gang_keeps_its_turn_when_capacity_shrinks_and_no_client_waits(machine: 
     assert not machine.ends
 
 
-def test_gang_is_stopped_when_capacity_shrinks_and_a_client_waits(machine: Machine) -> None:
+def test_gang_is_stopped_when_capacity_shrinks_while_a_client_waits(machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
     machine.advance(500 * MILLISECOND)
@@ -359,7 +361,9 @@ def test_gang_whose_ranks_exceed_a_card_together_blocks_no_other_client(
     finish(machine, one, limit=10 * SECOND)
 
 
-def test_gang_member_that_stopped_runs_again_when_another_member_reopens(machine: Machine) -> None:
+def test_gang_member_that_stopped_runs_again_when_another_member_reopens_its_gate(
+    machine: Machine
+) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.program(0, 30, 3 * GIB)
     one.compute(10_000)

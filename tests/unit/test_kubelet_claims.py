@@ -230,7 +230,7 @@ def test_refusal_names_container_runtimes_without_cdi_support(
     assert supported or f"{name} {version} does not support CDI devices" in why
 
 
-def test_cdi_file_has_a_device_for_each_card_and_is_replaced_only_by_another(
+def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
     tmp_path: Path
 ) -> None:
     """A container runtime takes it in tests/kubernetes. Before 0.5.0 no digit begins a name."""

@@ -199,7 +199,7 @@ def test_daemon_set_runs_nvshare_kubelet_with_the_account_of_the_roles(
 
 
 @with_kustomize
-def test_strategies_have_objects_of_the_same_names_so_one_replaces_another() -> None:
+def test_overlays_of_all_strategies_have_the_same_objects() -> None:
     found = {}
     for name in STRATEGIES:
         objects = built(MANIFESTS / "overlays" / name)

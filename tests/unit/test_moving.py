@@ -295,7 +295,7 @@ async def test_idle_clients_are_parked_while_another_one_is_being_evicted(
     ({"mig": True}, "GPUs of the same kind only"),
     ({"index": 0, "uuid": FACTS.uuid}, "is on GPU 0 already"),
 ])
-async def test_move_to_a_card_of_another_kind_or_the_own_card_is_refused_with_the_reason(
+async def test_move_to_the_same_card_or_to_another_model_is_refused_with_the_reason(
     other: dict[str, Any], reason: str
 ) -> None:
     async with parking() as (time, client, one):
@@ -324,7 +324,7 @@ async def test_process_that_the_driver_cannot_checkpoint_is_not_evicted(
 FAILED = Answer("failed", (Step("restore", 719, 0, "launch failure"),))
 
 
-async def test_program_whose_restore_failed_for_good_goes_on_and_gets_the_drivers_error(
+async def test_program_whose_restore_failed_finally_continues_and_gets_the_drivers_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resumed: list[GPU] = []
@@ -336,7 +336,7 @@ async def test_program_whose_restore_failed_for_good_goes_on_and_gets_the_driver
         assert (resumed, client.parking) == ([client.gpu], "")
 
 
-async def test_program_that_the_driver_failed_under_an_earlier_daemon_goes_on(
+async def test_program_whose_restore_failed_under_an_earlier_daemon_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     resumed: list[GPU] = []

@@ -119,7 +119,7 @@ def test_preload_list_is_locked_against_other_processes_during_a_change(tmp_path
 
 
 @pytest.mark.parametrize(("has_list", "label"), [(True, b"of the list"), (False, b"of the cache")])
-def test_new_preload_list_has_the_selinux_label_of_the_old_list_or_else_of_the_loader_cache(
+def test_new_preload_list_gets_the_selinux_label_of_the_old_list_or_the_loader_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_list: bool, label: bytes
 ) -> None:
     path = tmp_path / "etc" / "ld.so.preload"

@@ -278,7 +278,7 @@ def test_busy_turns_end_when_a_drain_does_not_end() -> None:
     lambda talk: TermsChanged(TWO, Terms(suspended=True)),
 ])
 @pytest.mark.parametrize("before", [False, True])
-def test_busy_turns_do_not_begin_for_clients_with_limits_priorities_or_modes_that_exclude_them(
+def test_busy_turns_do_not_begin_beside_limits_priorities_or_modes_that_exclude_busy_turns(
         change: Callable[[Pair], Event], before: bool) -> None:
     pair = Pair()
     if before:

@@ -285,7 +285,7 @@ def test_sums_kept_by_the_scheduler_equal_recomputed_sums_after_random_events() 
             Row(seed).happens()
 
 
-def test_load_for_the_queue_head_is_ordered_whole_where_host_memory_allows() -> None:
+def test_load_for_the_queue_head_is_one_order_where_host_memory_allows() -> None:
     """In this sequence evictions for the queue head leave host memory for one more eviction."""
     Row(140).goes()
 

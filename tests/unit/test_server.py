@@ -175,7 +175,7 @@ async def test_server_identifies_a_process_with_a_reused_pid_again(
     assert site.complaints == []
 
 
-async def test_server_keeps_a_connection_when_another_process_with_pid_0_ends(
+async def test_server_keeps_a_connection_of_pid_0_when_another_process_of_pid_0_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test sets pid 0 itself, as it has no pid namespace."""
@@ -198,7 +198,7 @@ async def test_server_keeps_a_connection_when_another_process_with_pid_0_ends(
 
 
 @another_user
-async def test_user_with_many_unserved_connections_is_refused_more_and_others_are_served(
+async def test_user_with_many_unserved_connections_is_refused_and_other_users_are_served(
     public: Path
 ) -> None:
     with serving(public, open_files=800) as site:       # for 100 of them

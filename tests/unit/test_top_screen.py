@@ -141,7 +141,7 @@ def test_top_scrolling_reaches_every_program(height: int, counts: list[int]) -> 
 @pytest.mark.parametrize("each", [0, 3])
 @pytest.mark.parametrize("height", [12, 24, 37, 56])
 @pytest.mark.parametrize("cards", [1, 3, 16])
-def test_top_shows_each_gpu_in_a_frame_or_a_line_or_counts_it_as_left_out(
+def test_top_shows_each_gpu_as_a_frame_or_a_line_or_counts_the_omitted(
     cards: int, height: int, each: int
 ) -> None:
     shown = lines(seen(scene(cards, [each], [1, 2])), 80, height)

@@ -170,7 +170,7 @@ def test_restore_to_a_full_card_fails_and_the_program_stays_checkpointed(
         assert ask("read()") == "{7}"
 
 
-def test_checkpoint_of_shared_memory_is_refused_and_the_program_goes_on(
+def test_checkpoint_of_shared_memory_is_refused_and_the_program_continues(
     environment: dict[str, str],
 ) -> None:
     with program(environment) as (process, ask):
@@ -314,7 +314,7 @@ def test_held_program_whose_threads_poll_is_checkpointed_and_continues(
         assert ["held", str(process.pid), "tag-1"] not in grouped(environment, "held")
 
 
-def test_held_program_goes_on_when_the_driver_refuses_or_names_no_restoring_thread(
+def test_held_program_continues_when_the_driver_refuses_or_names_no_restoring_thread(
     environment: dict[str, str], grouped: Callable[..., list[list[str]]],
 ) -> None:
     with program(environment) as (process, ask):
@@ -331,7 +331,7 @@ def test_held_program_goes_on_when_the_driver_refuses_or_names_no_restoring_thre
         assert ask("read()") == "{7}"
 
 
-def test_held_program_goes_on_when_the_helper_is_killed_at_any_moment(
+def test_held_program_continues_when_the_helper_is_killed_at_any_moment(
     environment: dict[str, str], inside: list[str], grouped: Callable[..., list[list[str]]],
 ) -> None:
     environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
