@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How contexts begin, end and become current; primary and green ones; what a context remembers. */
+/* Creates and destroys contexts, primary and green ones included; makes them current; keeps
+ * their settings. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,8 @@ static uint64_t context_cost(void)
     return size_setting("NVSHARE_SIM_CONTEXT", 8ull << 20);
 }
 
-/* A new or a dead one. With context_lock held, as all below. */
+/* Starts a new context, or a primary context that was reset. context_lock is held, as for all
+ * functions below. */
 static CUresult context_enliven(struct context *context, unsigned flags)
 {
     static _Atomic unsigned long long made;
@@ -26,7 +28,7 @@ static CUresult context_enliven(struct context *context, unsigned flags)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (context->owner == context)
         shared_count_context(context->device->gpu, 1);
-    context->flags = flags | CU_CTX_MAP_HOST;    /* always on, as the driver says */
+    context->flags = flags | CU_CTX_MAP_HOST;    /* always set, as the driver reports it */
     context->id = atomic_fetch_add(&made, 1) + 1;
     context->attached = 0;
     context->cache = CU_FUNC_CACHE_PREFER_NONE;
@@ -46,7 +48,7 @@ static CUresult context_enliven(struct context *context, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-/* Not alive yet; NULL: no memory. */
+/* The context is not started yet. NULL: out of memory. */
 static struct context *context_make(struct device *device, bool primary)
 {
     struct context *context = calloc(1, sizeof *context);
@@ -61,7 +63,7 @@ static struct context *context_make(struct device *device, bool primary)
     return context;
 }
 
-/* With the allocations' lock held. */
+/* allocations_lock is held. */
 static void free_allocation(struct allocation *allocation)
 {
     if (allocation->kind == ALLOCATED_POOL)
@@ -73,7 +75,7 @@ static void free_allocation(struct allocation *allocation)
         host_free(allocation);
 }
 
-/* Waits for its work, then frees all that it holds. */
+/* Waits for the context's work, then frees all its memory and objects. */
 static void context_end(struct context *context)
 {
     pthread_mutex_lock(&engine_lock);
@@ -97,7 +99,7 @@ static void context_end(struct context *context)
             stream_close(stream);
     }
     pthread_mutex_unlock(&engine_lock);
-    if (!context->primary)           /* a primary one may become current even so */
+    if (!context->primary)           /* a destroyed primary context may become current */
         object_remove(context);
     if (context->owner != context)
         return;
@@ -148,7 +150,7 @@ API(cuCtxCreate_v4, CUcontext *context, CUctxCreateParams *parameters, unsigned 
     return create(context, flags, device);
 }
 
-/* As if OpenGL or VDPAU were there and used this device. */
+/* Entry points of OpenGL and VDPAU interoperation: the device of the caller uses the interface. */
 #define GRAPHICS_API(name, ...)                                                          \
     API(name, CUcontext *context, unsigned int flags, CUdevice device __VA_ARGS__)       \
     {                                                                                    \
@@ -172,7 +174,7 @@ static CUresult destroy(CUcontext handle)
         return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&context_lock);
     if (atomic_load(&context->alive)) {
-        /* The work of all contexts there (driver 580 on an H100). */
+        /* The work of all contexts of the device (driver 580 on an H100). */
         pthread_mutex_lock(&engine_lock);
         for (struct context *one = all_contexts; one != NULL; one = one->next)
             if (one->device == context->device && atomic_load(&one->alive))
@@ -187,7 +189,7 @@ static CUresult destroy(CUcontext handle)
 }
 
 FORWARD_BOTH(cuCtxDestroy, _v2, (CUcontext context), ENTRY_INIT, destroy(context))
-/* The reference that made it goes last, and the context with it. */
+/* Destroys the context when its last reference is dropped. */
 API(cuCtxDetach, CUcontext handle)
 {
     ENTER(ENTRY_INIT);
@@ -243,14 +245,14 @@ API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
     return result;
 }
 
-/* With context_lock held. */
+/* context_lock is held. */
 static void end_primary(struct device *device)
 {
     if (device->primary != NULL && atomic_load(&device->primary->alive))
         context_end(device->primary);
 }
 
-/* False: it was not retained. */
+/* False: no thread has retained the context. */
 static bool primary_release(struct device *device)
 {
     bool retained = device->retains > 0;
@@ -260,7 +262,7 @@ static bool primary_release(struct device *device)
     return retained;
 }
 
-/* One retain too few is what the first version says nothing of. */
+/* The first version of the function reports no error if there is no retain to release. */
 static CUresult release(CUdevice ordinal, CUresult too_often)
 {
     struct device *device = device_at(ordinal);
@@ -275,7 +277,8 @@ FORWARD(cuDevicePrimaryCtxRelease, (CUdevice device), ENTRY_INIT, release(device
 FORWARD(cuDevicePrimaryCtxRelease_v2, (CUdevice device), ENTRY_INIT,
         release(device, CUDA_ERROR_INVALID_CONTEXT))
 
-/* Threads that retained it still hold it, empty; only the first version forgets them. */
+/* Threads that have retained the context keep it, without memory; only the first version drops
+ * their references. */
 static CUresult reset(CUdevice ordinal, bool forget)
 {
     struct device *device = device_at(ordinal);
@@ -321,7 +324,7 @@ API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *acti
     return CUDA_SUCCESS;
 }
 
-/* The calling thread's stack of contexts, from the outside. */
+/* Entry points for the calling thread's stack of contexts. */
 
 static CUresult push(CUcontext handle)
 {
@@ -345,7 +348,7 @@ static CUresult pop(CUcontext *handle)
 }
 
 FORWARD_BOTH(cuCtxPopCurrent, _v2, (CUcontext *context), ENTRY_INIT, pop(context))
-/* Takes the place of the top of the stack; NULL removes it. */
+/* Replaces the top of the stack; NULL removes it. */
 API(cuCtxSetCurrent, CUcontext handle)
 {
     ENTER(ENTRY_INIT);
@@ -363,7 +366,7 @@ GETTER(cuCtxGetDevice, (CUdevice *device), ENTRY_INIT, device,
        context_current() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
        context_current()->device->ordinal)
 
-/* Waits for everything in the context; a capture in it is broken by that. */
+/* Waits for all work in the context, which invalidates a capture in it. */
 static CUresult synchronize(struct context *context)
 {
     LOCKED(engine_lock);
@@ -375,16 +378,16 @@ static CUresult synchronize(struct context *context)
 
 FORWARD(cuCtxSynchronize, (void), ENTRY_CONTEXT, synchronize(context_current()))
 
-/* What a context remembers and answers, but does not act upon. */
+/* Settings that a context stores and returns, without effect on the simulation. */
 
-/* A broken context still answers. */
+/* These succeed in a context that a fault has broken. */
 GETTER(cuCtxGetFlags, (unsigned int *flags), ENTRY_INIT, flags,
        context_current() == NULL ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS,
        context_current()->flags)
 
 #define LIMITS (sizeof ((struct context *)0)->limits / sizeof(size_t))
 
-/* What cards of this generation have no limit for. */
+/* Limits that GPUs of this generation do not support. */
 static bool is_unsupported(CUlimit limit)
 {
     return limit == CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH
@@ -432,7 +435,7 @@ API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
     return CUDA_SUCCESS;
 }
 
-/* Profilers may be told where to begin and to end; there is none. */
+/* There is no profiler to start or stop. */
 FORWARD(cuProfilerStart, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
 FORWARD(cuProfilerStop, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
 
@@ -463,12 +466,12 @@ API(cuCtxDisablePeerAccess, CUcontext handle)
 }
 
 /*
- * Green contexts: streams of their own on a part of the card's processors. Memory, events and
- * modules are the primary context's. The part is not simulated.
+ * Green contexts: streams that use a part of the GPU's multiprocessors. Memory, events and modules
+ * belong to the primary context. The partition has no effect on the simulated speed.
  */
 
 #define SMS 132
-#define SMS_LEAST 8                  /* in a part */
+#define SMS_LEAST 8                  /* in one partition */
 
 struct CUgreenCtx_st {
     struct context *context;
@@ -491,7 +494,8 @@ API(cuDeviceGetDevResource, CUdevice ordinal, CUdevResource *resource, CUdevReso
     return CUDA_SUCCESS;
 }
 
-/* As many groups as are wanted and fit; NULL `groups`: how many would fit. */
+/* Splits as many groups as the caller requests and the GPU has. NULL `groups`: only returns how
+ * many groups fit. */
 API(cuDevSmResourceSplitByCount, CUdevResource *groups, unsigned int *count,
     const CUdevResource *input, CUdevResource *remaining, unsigned int flags, unsigned int least)
 {

@@ -5,7 +5,7 @@
 
 struct captures captures;
 
-/* Its address tells threads apart. */
+/* The address of this variable identifies a thread. */
 __thread CUstreamCaptureMode capture_thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 CUresult capture_prohibits(void)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The captures that go on, and what they prohibit. Calls that are unsafe
- * meanwhile, those that might wait for captured work, fail and break the
- * captures they are unsafe for. Which those are depends on the mode of the
- * thread that calls and on the mode of each capture.
+ * The captures in progress, and the calls that they forbid. A call that might wait for captured
+ * work fails and invalidates the captures that it endangers. These depend on the mode of the
+ * calling thread and on the mode of each capture.
  */
 #pragma once
 
@@ -17,14 +16,15 @@ struct capture {
     unsigned long long id;
     struct stream *origin;
     CUstreamCaptureMode mode;
-    const void *thread;              /* that began it: the address of its mode */
-    bool broken, to_graph;           /* the graph is the program's own */
+    const void *thread;              /* began the capture; the address of its capture_thread_mode */
+    bool broken, to_graph;           /* invalidated; captures into an existing graph of the
+                                        program */
     struct graph *graph;
-    size_t first;                    /* the graph's nodes from here on were captured */
+    size_t first;                    /* nodes of the graph from this index on were captured */
 };
 
 struct captures {
-    struct capture *list;            /* under the engine's lock */
+    struct capture *list;            /* protected by engine_lock */
     _Atomic int count;
     unsigned long long made;
 };
@@ -32,10 +32,10 @@ struct captures {
 extern struct captures captures;
 extern __thread CUstreamCaptureMode capture_thread_mode;
 
-/* What a call that is unsafe during captures gets, in the calling thread's
- * mode: success, or an error, and then the captures in question are broken. */
+/* Checks a call that is unsafe during captures, in the calling thread's mode. Returns success,
+ * or an error after it has invalidated the captures that the call endangers. */
 CUresult capture_prohibits(void);
 
-/* With the engine's lock held; NULL and false: it has ended. */
+/* engine_lock is held. NULL and false: the capture has ended. */
 struct capture *capture_numbered(unsigned long long id);
 bool capture_break(unsigned long long id);

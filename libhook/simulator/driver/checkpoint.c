@@ -29,13 +29,13 @@ static CUresult answer(enum shared_step step)
     return answers[step];
 }
 
-/* It cannot wait for itself to leave the call. */
+/* A process cannot checkpoint itself: the call would wait for its own end. */
 static bool is_other(int pid)
 {
     return pid > 0 && pid != getpid();
 }
 
-/* As long as the card's copies take, where their rate is limited. */
+/* Sleeps as long as the copies of a checkpoint take at the configured rate. */
 static void copy(const uint64_t bytes[SHARED_GPUS], enum shared_direction direction)
 {
     for (int gpu = 0; gpu < SHARED_GPUS; gpu++) {
@@ -115,7 +115,7 @@ API(cuCheckpointProcessRestore, int pid, CUcheckpointRestoreArgs *args)
         to[from] = next;
     }
     for (int gpu = 0; gpu < shared_gpus(); gpu++)
-        if (to[gpu] < 0)                /* as 580 does, whichever GPUs the process uses */
+        if (to[gpu] < 0)                /* as driver 580 refuses, whichever GPUs the process uses */
             return CUDA_ERROR_INVALID_VALUE;
     uint64_t bytes[SHARED_GPUS] = {0};
     CUresult result = answer(shared_restore(pid, to, bytes));

@@ -11,14 +11,14 @@ pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 struct context *all_contexts;
 
-/* Of the calling thread: the last one is current; NULL may be. */
+/* The calling thread's stack of contexts; the last entry is current and may be NULL. */
 static __thread struct {
     struct context *contexts[DEPTH];
     int depth;
 } stack;
 
-/* A fault spoils the whole process: all contexts that it has, on whichever device, and no other
- * comes to life in it any more. */
+/* The error of the first fault. A fault breaks all contexts of the process, on every device, and
+ * no new context can be created. */
 static _Atomic int fault;
 
 void context_fault(CUresult error)

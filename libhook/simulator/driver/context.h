@@ -8,7 +8,7 @@
 
 #include "driver/device.h"
 
-/* LOCKED(mutex): the mutex is locked until the end of the block. */
+/* LOCKED(mutex): locks the mutex until the end of the block. */
 static inline pthread_mutex_t *locked_begin(pthread_mutex_t *mutex)
 {
     pthread_mutex_lock(mutex);
@@ -24,45 +24,55 @@ static inline void locked_end(pthread_mutex_t *const *mutex)
 
 struct stream;
 
-/* A moment in a stream: all that was submitted up to operation `number` is done. */
+/* A position in a stream. It is reached when all operations up to `number` are done. */
 struct position {
-    struct stream *stream;           /* a reference; NULL: none */
+    struct stream *stream;           /* a counted reference; NULL: no position */
     uint64_t number;
 };
 
 struct context {
     struct device *device;
     bool primary;
-    struct context *owner;           /* of its memory, events and modules: itself, or a green one's primary */
-    CUgreenCtx green;                /* its name as a green one */
-    const void *thread;              /* the one that a green context is current to, */
-    unsigned entered;                /* and how often; under context_lock */
+    struct context *owner;           /* owns memory, events and modules: the context itself, or
+                                        the primary context of a green one */
+    CUgreenCtx green;                /* the handle of a green context */
+    const void *thread;              /* the thread in which a green context is current, */
+    unsigned entered;                /* and how often it is on that thread's stack; protected by
+                                        context_lock */
     _Atomic bool alive;
     unsigned flags;
     unsigned long long id;
-    unsigned attached;               /* by cuCtxAttach, and not detached yet; under context_lock */
+    unsigned attached;               /* calls of cuCtxAttach without cuCtxDetach; protected by
+                                        context_lock */
     struct stream *legacy;           /* the NULL stream */
-    struct stream *recorder;         /* holds what cuCtxRecordEvent and cuCtxWaitEvent order */
-    struct position gate;            /* all later work waits for it: cuCtxWaitEvent */
-    struct stream *streams;          /* all of them, under the engine's lock */
+    struct stream *recorder;         /* the operations of cuCtxRecordEvent and cuCtxWaitEvent */
+    struct position gate;            /* cuCtxWaitEvent: all later operations wait for this
+                                        position */
+    struct stream *streams;          /* all streams of the context; protected by engine_lock */
     size_t limits[CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED + 1];
     CUfunc_cache cache;
-    struct context *next;            /* all contexts ever made: never freed, so that a stale handle stays harmless */
+    struct context *next;            /* list of all contexts; none is ever freed, so that a stale
+                                        handle can be recognised */
 };
 
-/* What the calling thread works with; NULL or CUDA_ERROR_INVALID_CONTEXT if none. */
+/* The calling thread's current context; NULL or CUDA_ERROR_INVALID_CONTEXT if it has none. */
 struct context *context_current(void);
-bool context_push(struct context *context);          /* false: it is green, and current to another thread */
+bool context_push(struct context *context);          /* false: a green context that is current in
+                                                        another thread */
 void context_pop(void);
-CUresult context_check(struct context *context);     /* destroyed, or broken by a fault */
-struct context *context_from(CUcontext handle);      /* NULL handle: the current one. NULL: none such */
+CUresult context_check(struct context *context);     /* an error if the context is destroyed or
+                                                        broken */
+struct context *context_from(CUcontext handle);      /* NULL `handle`: the current context. NULL
+                                                        result: no such context */
 void context_fault(CUresult error);
-CUresult context_error(void);                        /* of the first fault in the process */
+CUresult context_error(void);                        /* the error of the first fault in the
+                                                        process */
 
-/* Protects the devices' primary contexts, the list of contexts. Taken before all others. */
+/* Protects the primary contexts of devices and the list of contexts. Locked before all other
+ * locks. */
 extern pthread_mutex_t context_lock;
 extern struct context *all_contexts;
 
-/* Protects every stream, event, capture and graph of the process. Behind it
- * only the space's lock, a stream table's and the shared state's are taken. */
+/* Protects all streams, events, captures and graphs of the process. Its holder may lock only the
+ * lock of the address space, of a table of streams, and of the shared state. */
 extern pthread_mutex_t engine_lock;

@@ -19,7 +19,8 @@ static void show(int gpu)
     devices.count++;
 }
 
-/* "GPU-" and the beginning of a uuid, enough to be the only one. -1: none or several. */
+/* The GPU whose name is "GPU-" and a UUID that begins with the given digits; -1: no GPU, or
+ * several. */
 static int gpu_of_uuid(const char *name, size_t length, int gpus)
 {
     int found = -1;
@@ -32,7 +33,7 @@ static int gpu_of_uuid(const char *name, size_t length, int gpus)
     return found < 0 ? -1 : found;
 }
 
-/* CUDA_VISIBLE_DEVICES: numbers and uuids up to the first that names none. */
+/* Parses CUDA_VISIBLE_DEVICES: indices and UUIDs, up to the first entry that matches no GPU. */
 static void show_visible(const char *list, int gpus)
 {
     bool shown[SHARED_GPUS] = {false};
@@ -44,7 +45,7 @@ static void show_visible(const char *list, int gpus)
             ? (int)number : gpu_of_uuid(list, length, gpus);
         if (gpu < 0)
             return;
-        if (shown[gpu]) {            /* as the driver: a repeated device hides all */
+        if (shown[gpu]) {            /* as in the driver, a repeated device hides all devices */
             devices.count = 0;
             return;
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cards that this process sees. */
+/* The GPUs that are visible to this process. */
 #pragma once
 
 #include <stdatomic.h>
@@ -11,16 +11,17 @@ struct context;
 struct pool;
 
 struct device {
-    int ordinal;                     /* as CUDA counts, after CUDA_VISIBLE_DEVICES */
-    int gpu;                         /* as shared_state.h and NVML count */
-    struct context *primary;         /* made at the first retain, kept for ever */
+    int ordinal;                     /* index after CUDA_VISIBLE_DEVICES, as CUDA counts */
+    int gpu;                         /* index as in shared_state.h and NVML */
+    struct context *primary;         /* created at the first retain, never freed */
     int retains;
     unsigned primary_flags;
-    _Atomic uint32_t peers;          /* bit per device ordinal whose allocations this one may touch */
+    _Atomic uint32_t peers;          /* one bit for each device ordinal whose memory this device
+                                        may access */
     struct pool *default_pool, *current_pool;
 };
 
-/* Finds the devices; by cuInit. */
+/* Called by cuInit: finds the devices. */
 CUresult devices_start(void);
 int device_count(void);
 struct device *device_at(CUdevice ordinal);  /* NULL: no such device */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What programs ask of devices. */
+/* Entry points that query devices. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

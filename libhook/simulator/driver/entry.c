@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The life of the driver in a process, and the beginning of every call.
+ * Starts and ends the driver in a process, and checks each call of an entry point.
  */
 #define _GNU_SOURCE
 #include "driver/entry.h"
@@ -23,34 +23,35 @@ enum { BEFORE, RUNNING, ENDED, FORKED };
 
 static _Atomic int life = BEFORE;
 static __thread bool in_callback;
-static __thread unsigned depth;        /* of calls within calls, on this thread */
-static _Atomic int inside;             /* threads within a call */
-static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;  /* protects the way from BEFORE to RUNNING */
+static __thread unsigned depth;        /* nested calls of entry points in this thread */
+static _Atomic int inside;             /* threads inside an entry point */
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;  /* protects the initialisation by
+                                                                 cuInit */
 
-/* The driver's threads and its connection to the card stay behind in the parent. */
+/* In a forked child the driver has no threads and no connection to the GPU. */
 static void forked(void)
 {
     if (atomic_load(&life) != BEFORE)
         atomic_store(&life, FORKED);
 }
 
-/* From here on all calls fail. Threads of the driver may still be at work, and end with the
- * process. */
+/* At the exit of the process: all later calls fail. Threads of the driver may still run, and end
+ * with the process. */
 static void ended(void)
 {
     int running = RUNNING;
     atomic_compare_exchange_strong(&life, &running, ENDED);
 }
 
-/* A little later the real driver is taken apart, and a call that has not returned by then finds
- * nothing where it looks. */
+/* Runs after ended(). The real driver frees its data here, so a call that has not returned by
+ * then would crash. */
 __attribute__((destructor)) static void taken_apart(void)
 {
     if (driver_ended() && atomic_load(&inside) > 0)
         raise(SIGSEGV);
 }
 
-/* The thread with which another process restores this one; see driver/checkpoint.c. */
+/* The thread through which another process restores this process; see driver/checkpoint.c. */
 static void *restorer(void *nothing)
 {
     while (true)
@@ -66,7 +67,8 @@ static void start_restorer(void)
     if (wanted == NULL || *wanted != '1')
         return;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);     /* signals are the program's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);     /* the program's signals are handled by its
+                                                        own threads */
     if (pthread_create(&thread, NULL, restorer, NULL) != 0)
         abort();
     pthread_setname_np(thread, ENTRY_RESTORER);
@@ -134,9 +136,9 @@ static CUresult refusal(const char *name, unsigned needs)
 }
 
 static void (*_Atomic subscribed)(const char *name);
-static _Atomic unsigned telling_now;   /* threads that are in the subscriber, or about to be */
+static _Atomic unsigned telling_now;   /* threads inside the subscriber, or about to call it */
 
-/* Returns when no thread is in the former subscriber any more. */
+/* Returns when no thread is inside the previous subscriber any more. */
 void simulator_subscribe(void (*subscriber)(const char *name))
 {
     atomic_store(&subscribed, subscriber);
@@ -158,7 +160,7 @@ static void tell_subscriber(const char *name)
     telling = false;
 }
 
-/* On an H100 with 580, a question about work takes no lock. */
+/* With driver 580 on an H100, queries of events and streams take no lock of the driver. */
 static bool takes_lock(const char *name)
 {
     return strncmp(name, "cuStreamQuery", strlen("cuStreamQuery")) != 0

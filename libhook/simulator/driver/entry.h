@@ -22,15 +22,16 @@
     __attribute__((visibility("default"))) CUresult name(__VA_ARGS__)
 
 enum entry_needs {
-    ENTRY_INIT = 0,                  /* cuInit was called, in this process */
-    ENTRY_CONTEXT = 1 << 0,          /* a living, unbroken context is current */
-    ENTRY_UNSAFE = 1 << 1,           /* prohibited while a capture goes on (cuThreadExchangeStreamCaptureMode) */
+    ENTRY_INIT = 0,                  /* cuInit has been called in this process */
+    ENTRY_CONTEXT = 1 << 0,          /* a context is current that is neither destroyed nor broken */
+    ENTRY_UNSAFE = 1 << 1,           /* forbidden during captures
+                                        (cuThreadExchangeStreamCaptureMode) */
     ENTRY_ANY = 1 << 2,              /* callable before cuInit */
-    ENTRY_CALLBACK = 1 << 3,         /* callable from a host function, as the driver allows */
+    ENTRY_CALLBACK = 1 << 3,         /* callable from a host function, where the driver allows it */
 };
 
-/* Fails the call if the driver's state, the current context, a capture or
- * NVSHARE_SIM_FAIL says so. `name` is the exported symbol. */
+/* Returns the error with which the call must fail because of the driver's state, the current
+ * context, a capture or NVSHARE_SIM_FAIL. `name` is the exported symbol. */
 CUresult entry(const char *name, unsigned needs);
 void entry_left(const CUresult *entered);
 
@@ -41,19 +42,20 @@ void entry_left(const CUresult *entered);
         return entered_
 
 #define UNPACK(...) __VA_ARGS__
-/* An entry point that only enters and calls a function. */
+/* Defines an entry point that checks the call and forwards it to a function. */
 #define FORWARD(name, parameters, needs, call)                                           \
     API(name, UNPACK parameters)                                                         \
     {                                                                                    \
         ENTER(needs);                                                                    \
         return call;                                                                     \
     }
-/* Two versions of an entry point that do the same. */
+/* Defines two versions of an entry point with the same body. */
 #define FORWARD_BOTH(name, suffix, parameters, needs, call)                              \
     FORWARD(name, parameters, needs, call)                                               \
     FORWARD(name##suffix, parameters, needs, call)
 
-/* An entry point that only stores `value` in *`place`, unless that is NULL or `refusal` an error. */
+/* Defines an entry point that stores `value` in *`place`. It fails if `place` is NULL or
+ * `refusal` is an error. */
 #define GETTER(name, parameters, needs, place, refusal, value)                           \
     API(name, UNPACK parameters)                                                         \
     {                                                                                    \
@@ -64,16 +66,17 @@ void entry_left(const CUresult *entered);
         return refusal_;                                                                 \
     }
 
-/* Stands for a subscriber of CUPTI's: called at the beginning of each call that is not refused, on the
- * thread that calls, unless that is within the subscriber already. NULL: none any more. */
+/* Simulates a subscriber of CUPTI: it is called at the beginning of each call that passes the
+ * checks, in the calling thread, unless that thread is inside the subscriber already. NULL:
+ * removes the subscriber. */
 __attribute__((visibility("default"))) void simulator_subscribe(void (*subscriber)(const char *name));
 
-/* The name of the thread that stands for the driver's restore thread. */
+/* Name of the thread that simulates the driver's restore thread. */
 #define ENTRY_RESTORER "cuda-restorer"
 
-/* The life of the driver in this process. */
+/* State of the driver in this process. */
 bool driver_running(void);           /* between cuInit and the process's exit */
 bool driver_ended(void);             /* the process exits */
 
-/* The calling thread runs a callback, which may not call the driver. */
+/* Marks the calling thread as running a callback, which may not call the driver. */
 void entry_in_callback(bool running);

@@ -28,7 +28,8 @@ struct failure {
     char name[64];
     unsigned long nth;
     bool onwards;
-    uint64_t least;                  /* bytes of the card that must be free; 0: whatever is */
+    uint64_t least;                  /* bytes that the GPU must have free for the call to
+                                        succeed; 0: no condition */
     CUresult code;
     _Atomic unsigned long calls;
 };

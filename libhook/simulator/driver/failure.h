@@ -3,5 +3,5 @@
 
 #include "nvshare/cuda_types.h"
 
-/* NVSHARE_SIM_FAIL: the code that this call of `name` shall fail with, or success. */
+/* The error that NVSHARE_SIM_FAIL requests for this call of `name`, or success. */
 CUresult injected_failure(const char *name);

@@ -12,9 +12,9 @@ struct object {
 };
 
 static struct {
-    pthread_mutex_t lock;            /* protects the table; nothing is taken while it is held */
+    pthread_mutex_t lock;            /* protects the table; its holder takes no other lock */
     struct object **buckets;
-    size_t size, count;              /* the size is a power of two */
+    size_t size, count;              /* `size` is a power of two */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static size_t bucket_of(const void *handle, size_t size)

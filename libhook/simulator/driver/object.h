@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which handles are alive. A program may hand in a handle that was destroyed,
- * or one of another kind: it gets an error for that, never a crash, since a
- * crash would hide which call was wrong.
+ * The table of valid handles. A program may pass a destroyed handle, or a handle of another kind.
+ * The call then returns an error; a crash would not show which call was wrong.
  */
 #pragma once
 

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events: a position in a stream that a program has a handle for. */
+/* Events: handles for positions in streams. */
 #pragma once
 
 #include "engine/stream.h"
 
 struct event {
     struct context *context;
-    unsigned references;             /* the handle and operations */
+    unsigned references;             /* of the handle and of operations */
     unsigned flags;
-    struct position last;            /* where it was recorded; no stream: never */
-    _Atomic uint64_t time;           /* nanoseconds, when it was reached */
-    unsigned long long capture_id;   /* the capture it was last recorded in, 0: none */
-    struct node **nodes;             /* of that capture */
+    struct position last;            /* position of the last recording; no stream: never recorded */
+    _Atomic uint64_t time;           /* ns; when the position was reached */
+    unsigned long long capture_id;   /* the capture in which it was last recorded; 0: none */
+    struct node **nodes;             /* nodes of that capture */
     size_t node_count;
 };
 
-/* All with the engine's lock held. */
+/* engine_lock is held for all of them. */
 void event_hold(struct event *event);
 void event_drop(struct event *event);
 void event_set(struct event *event, struct stream *stream, uint64_t number);

@@ -8,22 +8,21 @@
 #include "space/space.h"
 
 /*
- * Kernels read and write as a GPU does, unseen by the thread sanitizer: two
- * kernels that a program has ordered by means of its own, a flag in memory
- * say, are no race.
+ * The thread sanitizer does not check accesses by kernels: two kernels that a program orders
+ * itself, for example by a flag in memory, do not race.
  */
 #define DEVICE_CODE __attribute__((no_sanitize("thread")))
-#define PIECE ((size_t)128 << 10)    /* bytes touched before the space may change again */
+#define PIECE ((size_t)128 << 10)    /* bytes per step; between two steps mappings may change */
 
 typedef uint64_t word __attribute__((may_alias));
 
-/* What one step of an elementwise kernel works on: `count` words from index `first`. */
+/* The part of the arrays that one step processes: `count` words from index `first`. */
 struct span {
     word *words[3];
     uint64_t first, count;
 };
 
-/* Calls `step` for piece after piece of up to three arrays of the same length. */
+/* Calls `step` for consecutive parts of up to three arrays of the same length. */
 static CUresult for_each_span(struct device *device, const CUdeviceptr *arrays,
                               const enum access *accesses, int number, uint64_t count,
                               const _Atomic bool *doomed,
@@ -33,8 +32,8 @@ static CUresult for_each_span(struct device *device, const CUdeviceptr *arrays,
     for (int i = 0; i < number; i++)
         if (arrays[i] % 8 != 0)
             return CUDA_ERROR_MISALIGNED_ADDRESS;
-    /* Nobody reads what is left of it when the process exits, but a call that waits for it may keep
-     * the process, for seconds on a busy machine. */
+    /* Stops when the process exits: nothing reads the rest, but a call that waits for the kernel
+     * would delay the exit by seconds on a busy machine. */
     for (uint64_t done = 0; done < count && !driver_ended();) {
         struct span span = {.first = done};
         size_t size = (count - done) * 8 < PIECE ? (count - done) * 8 : PIECE;
@@ -79,7 +78,8 @@ DEVICE_CODE static void advance_step(const struct span *span, const uint64_t *ar
                                      uint64_t *sum)
 {
     (void)sum;
-    uint64_t factor = 1, offset = 0;     /* all rounds are one multiplication and one addition */
+    uint64_t factor = 1, offset = 0;     /* all rounds combined into one multiplication and one
+                                            addition */
     for (uint64_t round = 0; round < arguments[2]; round++) {
         factor *= 0x5851F42D4C957F2Dull;
         offset = offset * 0x5851F42D4C957F2Dull + 0x14057B7EF767814Full;
@@ -114,7 +114,7 @@ static uint64_t examine_key(uint64_t seed, uint64_t i)
     return z ^ z >> 31;
 }
 
-/* arguments[2] is the seed; of each 4 * arguments[3] words the first 4 count. */
+/* arguments[2] is the seed. Of each 4 * arguments[3] words only the first 4 are examined. */
 DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *arguments,
                                      uint64_t *sum)
 {
@@ -142,7 +142,7 @@ DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *ar
     sum[4] |= found[4];
 }
 
-/* Kernels that change each word of one array. */
+/* Kernels that transform each word of one array. */
 #define RUN_IN_PLACE(name)                                                               \
     static CUresult run_##name(struct device *device, const uint64_t *arguments,         \
                                const _Atomic bool *doomed)                               \
@@ -182,7 +182,7 @@ static CUresult run_checksum(struct device *device, const uint64_t *arguments,
     return out != NULL && size == sizeof sum ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-/* `words` are read from the device's memory. */
+/* Reads `words` from device memory. */
 static bool read_words(struct device *device, CUdeviceptr address, uint64_t *words, size_t size)
 {
     size_t there = size;
@@ -194,7 +194,7 @@ static bool read_words(struct device *device, CUdeviceptr address, uint64_t *wor
     return memory != NULL && there == size;
 }
 
-/* One of several that are looked at together; other threads of a card would add to it, too. */
+/* Adds to a sum. On a GPU several threads would add to it. */
 static CUresult add_up(struct device *device, CUdeviceptr address, const uint64_t *sum)
 {
     size_t size = 5 * sizeof *sum;
@@ -245,7 +245,8 @@ static CUresult run_spin(struct device *device, const uint64_t *arguments,
     return CUDA_SUCCESS;
 }
 
-/* Adds `more` to a word, and waits until it is what is awaited, or at least that. */
+/* Adds `more` to a word, then waits until the word equals the awaited value or, with `at_least`,
+ * has reached it. */
 static CUresult await_word(struct device *device, const uint64_t *arguments,
                            const _Atomic bool *doomed, uint32_t more, bool at_least)
 {

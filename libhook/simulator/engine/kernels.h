@@ -35,17 +35,17 @@
 struct kernel {
     const char *name;
     int parameters;
-    /* `doomed` comes true when memory is unmapped that it touches. */
+    /* `doomed` becomes true when memory is unmapped that the kernel accesses. */
     CUresult (*run)(struct device *device, const uint64_t *arguments,
                     const _Atomic bool *doomed);
-    /* Of each parameter that is a pointer: the elements' size in bytes, and the parameter that
-     * counts them; -1: there is one. */
+    /* For each pointer parameter: the size of an element in bytes, and the index of the
+     * parameter with the number of elements; -1: one element. */
     struct {
         int count;
         size_t bytes;
     } reach[KERNEL_ARGUMENTS];
 };
 
-/* Bytes touched through parameter `index`; 0 if it is no pointer. */
+/* Bytes accessed through parameter `index`; 0: it is not a pointer. */
 size_t kernel_reach(const struct kernel *kernel, const uint64_t *arguments, int index);
 const struct kernel *kernel_named(const char *name, size_t length);

@@ -50,9 +50,10 @@
 struct operation {
     struct operation *next;
     uint64_t number;
-    struct position *after;          /* waits for these first */
+    struct position *after;          /* positions that must be reached first */
     size_t after_count;
-    _Atomic bool doomed;             /* memory under it was unmapped: it faults */
+    _Atomic bool doomed;             /* memory that the operation accesses was unmapped: it
+                                        faults */
     size_t count;
     struct work works[];
 };
@@ -67,7 +68,8 @@ static bool may_start(const struct operation *operation)
     return true;
 }
 
-/* Without the lock. A broken context carries nothing out, but tells callbacks. */
+/* Called without the lock. In a broken context nothing runs, but stream callbacks are called
+ * with the error. */
 static void carry_out(struct stream *stream, struct operation *operation)
 {
     struct context *context = stream->context;
@@ -123,7 +125,7 @@ static void *stream_thread(void *argument)
     return NULL;
 }
 
-/* A stream without a thread gets one with its first work. */
+/* Starts the stream's thread with its first operation. */
 static void start_thread(struct stream *stream)
 {
     pthread_attr_t attributes;
@@ -132,7 +134,8 @@ static void start_thread(struct stream *stream)
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);     /* signals are the program's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);     /* the program's signals are handled by its
+                                                        own threads */
     if (pthread_create(&thread, &attributes, stream_thread, stream) != 0)
         abort();
     pthread_sigmask(SIG_SETMASK, &before, NULL);

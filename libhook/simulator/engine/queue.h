@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The work of streams, and the order in which it is done. See the essay in queue.c. */
+/* The operations of streams, and their order; explained at the top of queue.c. */
 #pragma once
 
 #include "engine/stream.h"
 #include "engine/work.h"
 
-/* All with the engine's lock held. */
+/* engine_lock is held for all of them. */
 
-/* Queues works, copied, behind `after`, copied, and behind all that a stream of
- * this kind waits for anyway. Never waits. Returns the operation's number. */
+/* Queues copies of `works` behind copies of the positions `after` and behind the positions for
+ * which such a stream waits implicitly. Never waits. Returns the operation's number. */
 uint64_t stream_queue(struct stream *stream, const struct work *works, size_t count,
                       const struct position *after, size_t after_count);
 
-/* Waits, giving the lock up meanwhile; returns the context's error, if any. */
+/* Waits for the operation, with the lock released; returns the error of the context, if any. */
 CUresult stream_wait(struct stream *stream, uint64_t number);
 CUresult context_wait(struct context *context);
-/* The same, with the lock taken and released. */
+/* As stream_wait() for the whole context; takes the lock itself. */
 CUresult context_drain(struct context *context);
 
-/* Work in flight that touches these bytes shall fault. */
+/* Makes all operations in flight that access these bytes fault. */
 void streams_doom(CUdeviceptr base, size_t size);

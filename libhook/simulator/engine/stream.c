@@ -76,7 +76,8 @@ void stream_add_position(struct position **list, size_t *count, struct stream *s
     stream_add(list, count, (struct position){stream, stream->submitted});
 }
 
-/* What the NULL stream's rules make an operation in `stream` wait for. */
+/* Adds the positions for which an operation in `stream` must wait because of the NULL stream's
+ * rules. */
 void stream_add_implicit(struct stream *stream, struct position **list, size_t *count)
 {
     struct context *context = stream->context;

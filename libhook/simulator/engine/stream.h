@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams, and moments in them. What is in them to be done: queue.c. */
+/* Streams and positions in them. queue.c has their operations. */
 #pragma once
 
 #include <pthread.h>
@@ -14,36 +14,37 @@ struct operation;
 
 struct stream {
     struct context *context;
-    struct stream *next;             /* of the context's streams */
-    unsigned references;             /* the handle, positions, and the thread at work */
+    struct stream *next;             /* list of the context's streams */
+    unsigned references;             /* of the handle, of positions, and of the stream's thread */
     unsigned flags;
     int priority;
     unsigned long long id;
-    bool destroyed;                  /* the handle is gone */
+    bool destroyed;                  /* the handle is no longer valid */
     bool has_thread, per_thread;
     pthread_cond_t work;
-    struct operation *first, *last;  /* the first is being carried out */
+    struct operation *first, *last;  /* the first one is running */
     uint64_t submitted, completed;   /* numbers of operations */
-    struct capture *capture;         /* it is being captured */
-    struct node **capture_ends;      /* the capture's nodes that the next one depends on */
+    struct capture *capture;         /* the capture that the stream is part of; NULL: none */
+    struct node **capture_ends;      /* nodes on which the next captured node depends */
     size_t capture_end_count;
 };
 
 struct stream *stream_make(struct context *context, unsigned flags, int priority);
 
-/* All below: with the engine's lock held. */
+/* engine_lock is held for all functions below. */
 void stream_hold(struct stream *stream);
 void stream_drop(struct stream *stream);
-void stream_close(struct stream *stream);    /* the handle goes; work goes on */
+void stream_close(struct stream *stream);    /* invalidates the handle; queued work goes on */
 
-/* Adds a position to a list, if it is not reached yet; where the stream is now; and
- * what the NULL stream's rules make it wait for. */
+/* These add positions to a list that have not been reached yet: a given one, the stream's
+ * current end, and the positions required by the NULL stream's rules. */
 void stream_add(struct position **list, size_t *count, struct position position);
 void stream_add_position(struct position **list, size_t *count, struct stream *stream);
 void stream_add_implicit(struct stream *stream, struct position **list, size_t *count);
 
 bool stream_reached(const struct position *position);
 
-/* Where all the context's streams, and those of its green contexts, are now; the caller frees the list and drops its references. */
+/* The current ends of all streams of the context and of its green contexts. The caller frees the
+ * list and drops its references. */
 struct position *context_positions(struct context *context, size_t *count);
 void positions_drop(struct position *positions, size_t count);

@@ -11,9 +11,10 @@
 #include "space/pool.h"
 #include "space/space.h"
 
-#define PIECE ((size_t)1 << 20)      /* bytes a copy moves before the space may change again */
+#define PIECE ((size_t)1 << 20)      /* bytes per step; between two steps mappings may change */
 
-/* A copy may be made by either device's engine: the stream's, or the one that holds the memory. */
+/* Translates an address for the copy engine of the stream's device, or of the device that holds
+ * the memory. */
 static char *resolve(const struct side *side, struct device *device, CUdeviceptr address,
                      enum access access, size_t *size)
 {
@@ -35,7 +36,7 @@ static bool on_device(const struct side *side, CUdeviceptr address)
     return !side->host && space_is_device(address);
 }
 
-/* Another device holds the memory. */
+/* Whether the memory is on another device. */
 static bool elsewhere(const struct device *device, CUdeviceptr address)
 {
     const struct mapping *mapping = space_find(address);
@@ -103,7 +104,7 @@ static void set_elements(char *memory, size_t bytes, uint32_t value, unsigned el
     if (element == 1)
         memset(memory, (int)value, bytes);
     for (size_t i = 0; element != 1 && i < bytes; i += element)
-        memcpy(memory + i, &value, element);         /* little-endian: the low bytes */
+        memcpy(memory + i, &value, element);         /* little-endian: the low bytes of the value */
 }
 
 static CUresult run_set(struct device *device, const struct work *work,
@@ -142,7 +143,7 @@ static bool satisfied(uint64_t now, const struct work *work)
     }
 }
 
-/* Reads or writes the word at an address; false if it is not mapped. */
+/* Reads or writes the word at an address. False: it is not mapped. */
 static bool reach_value(struct device *device, const struct work *work, bool write,
                         uint64_t *value)
 {
@@ -233,9 +234,9 @@ CUresult work_run(struct context *context, const struct work *work,
         run_prefetch(device, work);
         return CUDA_SUCCESS;
     case WORK_NOTHING:
-    case WORK_WAIT_EVENT:            /* the operation waited for its position */
-    case WORK_GRAPH_MEMORY:          /* there since the graph is */
-    case WORK_GRAPH:                 /* its nodes follow as works of their own */
+    case WORK_WAIT_EVENT:            /* the operation has waited for the position before */
+    case WORK_GRAPH_MEMORY:          /* the memory exists as long as the graph */
+    case WORK_GRAPH:                 /* the nodes of the child graph follow as works of their own */
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_UNKNOWN;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Work: what a stream carries out, and what a graph's node holds. A work is a
- * plain value; its pointers belong to whoever holds it as said below.
+ * A unit of work: an element of an operation in a stream, or the content of a graph's node. It is a
+ * plain value; the structures below say which pointers it owns.
  */
 #pragma once
 
@@ -20,12 +20,13 @@ enum work_kind {
     WORK_GRAPH_MEMORY,
 };
 
-/* One side of a copy. Rows of `pitch` bytes, `height` rows to a layer. */
+/* One side of a copy: rows at a distance of `pitch` bytes, `height` rows in a layer. */
 struct side {
-    CUdeviceptr address;             /* of the first byte copied */
-    size_t pitch, layer;             /* bytes from row to row, from layer to layer */
-    bool host;                       /* the processor's pointer, whatever the GPU may think of it */
-    struct device *device;           /* whose copy engine moves it; NULL: the stream's */
+    CUdeviceptr address;             /* of the first byte */
+    size_t pitch, layer;             /* bytes from one row, or one layer, to the next */
+    bool host;                       /* a host pointer, even if it is also device memory */
+    struct device *device;           /* the device whose copy engine moves it; NULL: the stream's
+                                        device */
 };
 
 struct work {
@@ -34,19 +35,21 @@ struct work {
         struct {
             const struct kernel *kernel;
             uint64_t arguments[KERNEL_ARGUMENTS];
-            CUfunction function;             /* as given, for graphs to tell */
+            CUfunction function;             /* as the program passed it; returned by queries of
+                                                graph nodes */
             unsigned grid[3], block[3];
         } launch;
         struct {
             struct side to, from;
             size_t width, height, depth;
-            void *staged;            /* the bytes themselves: freed with the operation */
+            void *staged;            /* the source bytes, read at the call; freed with the
+                                        operation */
         } copy;
         struct {
             CUdeviceptr address;
-            size_t pitch, width, height;     /* width in elements */
+            size_t pitch, width, height;     /* `width` counts elements */
             uint32_t value;
-            unsigned element;                /* bytes: 1, 2 or 4 */
+            unsigned element;                /* bytes of an element: 1, 2 or 4 */
         } set;
         struct {
             CUhostFn function;
@@ -60,29 +63,30 @@ struct work {
         struct {
             CUdeviceptr address;
             uint64_t value;
-            unsigned bytes, flags;           /* 4 or 8; CUstreamWaitValue_flags */
+            unsigned bytes, flags;           /* `bytes`: 4 or 8; `flags`: of
+                                                CUstreamWaitValue_flags */
         } value;
         struct {
             CUdeviceptr address;
             size_t size;
-            int gpu;                         /* or RESIDENCY_HOST */
+            int gpu;                         /* destination; RESIDENCY_HOST: the host */
         } prefetch;
-        struct event *event;                 /* WORK_RECORD, WORK_WAIT_EVENT: a reference */
-        CUdeviceptr freed;                   /* WORK_FREE: back to its pool */
-        struct graph *child;                 /* WORK_GRAPH: within graphs only, owned by the node */
-        struct graph_memory *memory;         /* WORK_GRAPH_MEMORY: a reference */
+        struct event *event;                 /* WORK_RECORD, WORK_WAIT_EVENT; a counted reference */
+        CUdeviceptr freed;                   /* WORK_FREE: returned to its pool */
+        struct graph *child;                 /* WORK_GRAPH, in graphs only; owned by the node */
+        struct graph_memory *memory;         /* WORK_GRAPH_MEMORY; a counted reference */
     };
 };
 
-/* Carries the work out in the calling thread, for a stream of `context`.
- * Anything but success breaks the context; work that is doomed meanwhile is none. */
+/* Executes the work in the calling thread, for a stream of `context`. An error breaks the
+ * context. Doomed work has no effect. */
 CUresult work_run(struct context *context, const struct work *work,
                   const _Atomic bool *doomed);
 
-/* What the work refers to, as one more or one fewer holder of it; a child graph
- * is its node's. With the engine's lock held. */
+/* Take and drop the references that the work holds; a child graph belongs to its node.
+ * engine_lock is held. */
 void work_hold(const struct work *work);
 void work_drop(const struct work *work);
 
-/* The work will touch a byte of [base, base + size), as the GPU counts addresses. */
+/* Whether the work will access a byte of [base, base + size), in device addresses. */
 bool work_touches(const struct work *work, CUdeviceptr base, size_t size);
