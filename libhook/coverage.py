@@ -30,7 +30,7 @@ GATED = "api/gated.c"
 # What a wrapper does is seen from what it calls, itself or through functions of its own file.
 DOES = {
     "gated": "gate_enter",
-    "counted": "pinned_|pools_recount|driver_pool_",
+    "counted": "pinned_(?!end)|pools_recount|driver_pool_",
     "swapped": "memory_allocate|memory_free|managed_allocate|managed_free"
                "|vmm_(?!access_of|range_of|properties|mapped_in|pin_)"
                "|pool_(?!of|add_figures)",
