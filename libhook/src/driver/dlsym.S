@@ -2,21 +2,22 @@
 /*
  * dlsym() and dlvsym().
  *
- * With RTLD_NEXT and RTLD_DEFAULT the answer depends on where the real
- * function returns to: that is how it knows who asks. So a call that does not
- * concern us goes on to the real one by a jump, its arguments, stack and
- * return address as they came. Assembly, because no compiler promises a jump.
+ * With RTLD_NEXT and RTLD_DEFAULT the C library's function derives its result
+ * from its return address, which identifies the calling object. A call that
+ * this library does not answer is therefore passed on by a jump, with its
+ * arguments, stack and return address unchanged. This is assembly because no
+ * compiler guarantees such a jump.
  *
  * lookup_symbol(handle, name, caller) and lookup_version(handle, name,
- * version, caller) in lookup.c say whether it concerns us: their second
- * result register is not zero if the first holds the answer.
+ * version, caller) in lookup.c decide whether this library answers: if their
+ * second result register is not zero, the first one holds the answer.
  */
 
 #if defined(__x86_64__)
 
 .macro ENTRY name, decide, real, caller
         .globl  \name
-        .protected \name                /* our own references mean this one */
+        .protected \name                /* the library calls this definition */
         .type   \name, @function
         .p2align 4
 \name:
@@ -57,7 +58,7 @@
 
 .macro ENTRY name, decide, real, caller
         .globl  \name
-        .protected \name                /* our own references mean this one */
+        .protected \name                /* the library calls this definition */
         .type   \name, %function
         .p2align 4
 \name:

@@ -3,9 +3,9 @@
  * dlsym() as programs see it, behind the entry in dlsym.S.
  *
  * The C library's dlsym() is called with the caller's handle. If it returns a
- * function of the driver, or one in others.def, the program gets our wrapper
- * of it, or where there is none the function's stub (stubs.h). Any other
- * result is returned unchanged.
+ * function of the driver, or one in others.def, the program gets the library's
+ * wrapper of that function, or its stub (stubs.h) if it has no wrapper. Any
+ * other result is returned unchanged.
  *
  * RTLD_NEXT depends on where the caller's object stands in the search order.
  * For an object before this library the C library's dlsym() decides: it finds
@@ -123,7 +123,7 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
     symbol_function *real = (symbol_function *)atomic_load(&lookup_real_dlsym);
     const char *name = hook_name(hook);
     void *wrapper = hook_wrapper(hook);
-    /* First of all, so that the last thing dlerror() knows of is the caller's search. */
+    /* Before the caller's lookup, so that dlerror() reports an error of that lookup only. */
     void *entry = real_driver_present() ? atomic_load(&real_functions[hook]) : NULL;
     bool exists = entry != NULL && entry != (void *)real_absent;
 

@@ -15,7 +15,7 @@
  * library and the driver need. */
 #define STACK_LEAST ((size_t)1 << 20)
 
-/* Those on which the process was started; later it may bind its threads to fewer. */
+/* The processors on which the process was started; later it may bind its threads to fewer. */
 static KEPT_IN_CHILD struct {
     bool known;
     cpu_set_t set;
@@ -46,8 +46,8 @@ void own_thread_begins(const char *name)
 {
     const struct sched_param none = { .sched_priority = 0 };
     if (sched_getscheduler(0) != SCHED_OTHER && sched_setscheduler(0, SCHED_OTHER, &none) != 0)
-        debug("a thread keeps the scheduling policy of its maker: %s", error_text(errno));
+        debug("a thread keeps its starter's scheduling policy: %s", error_text(errno));
     if (processors.known && sched_setaffinity(0, sizeof processors.set, &processors.set) != 0)
-        debug("a thread keeps the processors of its maker: %s", error_text(errno));
+        debug("a thread keeps its starter's processors: %s", error_text(errno));
     prctl(PR_SET_NAME, name);        /* last: a thread with this name is completely set up */
 }

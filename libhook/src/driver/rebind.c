@@ -70,7 +70,7 @@ static bool pages_open(struct pages *pages, const void *first, const void *last)
                     pages->rights | PROT_WRITE) == 0
         || mprotect((void *)pages->start, pages->end - pages->start, PROT_READ | PROT_WRITE) == 0)
         return true;
-    debug("a way past the library stays open: %s", error_text(errno));
+    debug("calls of the driver bypass the library: %s", error_text(errno));
     return false;
 }
 

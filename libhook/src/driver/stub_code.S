@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stubs of stubs.h. Each puts its number into a register that carries no argument, and jumps to
- * its target: the driver's function, or stub_slow, which saves what may hold arguments, has
- * stub_wait() wait, and goes on. Assembly, as no compiler promises either.
+ * The stubs of stubs.h. Each stub loads its number into a register that carries no argument, and
+ * jumps to its target: the driver's function, or stub_slow. stub_slow saves all registers that may
+ * carry arguments, calls stub_wait(), and jumps to the function that stub_wait() returns. This is
+ * assembly because no compiler guarantees the registers or the jump.
  */
 #include "driver/stubs.h"
 

@@ -15,12 +15,12 @@ enum activity_purpose {
 struct activity {
     struct drain marker;             /* recorded after all work submitted before */
     enum { NO_MARKER, MARKER_PENDING, MARKER_DONE } state;
-    uint64_t marker_passes;          /* gate_passes() when the marker was recorded, */
-    uint64_t passes;                 /* and at the last sample */
+    uint64_t marker_passes;          /* gate_passes() when the marker was recorded */
+    uint64_t passes;                 /* gate_passes() at the last sample */
     bool quiet;                      /* no thread passed the gate between the last two samples */
-    bool empty;                      /* nothing was in flight at the last sample, */
-    uint64_t empty_since;            /* us since when, at least */
-    bool prompt;                     /* and a marker was done too soon to have waited for work */
+    bool empty;                      /* nothing was in flight at the last sample */
+    uint64_t empty_since;            /* us: time since which nothing has been in flight, at least */
+    bool prompt;                     /* a marker was done too soon to have waited for work */
 
     struct {
         bool active, counts;
@@ -30,13 +30,13 @@ struct activity {
         uint64_t turn;               /* client->turns for the figures below */
         enum { BUSY_UNKNOWN, BUSY_ALWAYS, BUSY_GAPS } reported;
         bool active;
-        uint64_t sampled, rests_until;
+        uint64_t sampled, rests_until;       /* us: time of the last sample; of the next one */
         uint64_t open_us, gaps_us;   /* us of the current window: gate open; of these, no work */
     } gaps;
     struct {
         bool active;
         bool armed;                  /* passing threads count since the marker was recorded */
-        uint64_t began, since;
+        uint64_t began, since;       /* us: begin of the burst; last time with work or passes */
     } burst;
 };
 

@@ -276,7 +276,8 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
-/* us for which threads of the program have been blocked; *none: when none was, last. */
+/* us for which threads of the program have been blocked without a break. *none: us; the last time
+ * at which no thread was blocked, updated here. */
 static uint64_t blocked(uint64_t *none)
 {
     uint64_t now = now_microseconds();

@@ -64,12 +64,12 @@
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000
 #define BACKGROUND_TARGET_US 300
-#define SPIN_US BACKGROUND_TARGET_US /* by a background thread, before it sleeps */
-#define SPIN_COLLECT_US 4
+#define SPIN_US BACKGROUND_TARGET_US /* for which a background thread polls before it sleeps */
+#define SPIN_COLLECT_US 4            /* between two polls */
 #define COST_WINDOW_US 100000        /* us of the current window of passes, and of the previous */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
-#define MARKS_PER_LIMIT 2
+#define MARKS_PER_LIMIT 2            /* markers recorded while as many passes as the limit go by */
 #define LEAST 2                      /* the pass that runs, and the next */
 #define BACKGROUND_LEAST 1
 #define FIRST 8
@@ -77,13 +77,13 @@
 #define PATIENCE_LEAST_US 500000
 #define PATIENCE_MOST_US 2000000
 #define LET_THROUGH_US 1000
-#define PATIENCE_PART 3              /* as long as so many of the last markers took */
+#define PATIENCE_PART 3              /* patience: the latency of the last marker times this */
 
 struct marker {
     struct drain drain;
-    uint64_t passes;                 /* that it covers, counted as gate_taken */
-    uint64_t ahead;                  /* of them, not known to be done at the recording */
-    uint64_t at;
+    uint64_t passes;                 /* value of gate_taken that the marker covers */
+    uint64_t ahead;                  /* covered passes that were not known to be done */
+    uint64_t at;                     /* us: time of the recording */
 };
 
 /* Protected by service_lock. */

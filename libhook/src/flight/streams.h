@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out by queries of its streams whether a context's work is done, for drivers without
- * cuCtxRecordEvent; with other drivers no stream is listed. And identifies streams. From any
- * thread.
+ * Finds out whether a context's work is done by queries of the context's streams, for drivers
+ * without cuCtxRecordEvent; with other drivers no stream is listed. Also identifies streams. For
+ * any thread.
  */
 #pragma once
 
@@ -16,8 +16,8 @@ static inline bool streams_need_no_list(void)
 
 /* Lists a stream that the program has created in the current context. False: out of memory. */
 bool streams_add(CUstream stream);
-/* streams_destroying() is called before a stream is destroyed, streams_destroyed() with its result
- * afterwards. */
+/* streams_destroying() is called before a stream is destroyed. Its result, which may be NULL, is
+ * passed to streams_destroyed() afterwards. */
 struct listed_stream *streams_destroying(CUstream stream);
 void streams_destroyed(struct listed_stream *listed);
 /* Removes all streams of a context that is about to end. */

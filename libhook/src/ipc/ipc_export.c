@@ -62,7 +62,7 @@ static struct page_owner *find(const struct ipc_request *request,
 static int export(const struct block *block)
 {
     int file;
-    stubs_await();                   /* a thread that waits there must not delay others */
+    stubs_await();                   /* not within UNFORKED: the wait would block fork() */
     UNFORKED;
     return REAL(cuMemExportToShareableHandle)(&file, block->handle,
                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS

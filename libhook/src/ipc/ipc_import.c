@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of another process, fetched from it block by block and mapped here. It is
- * resident as long as its owner keeps it so, and counts there.
+ * Imports memory of another process: the owner sends a descriptor of each block, which is mapped
+ * here. The owner keeps the memory resident, and it counts for the owner.
  *
  * As with the driver, memory that is opened twice is the same memory and must be closed twice; and
  * nothing is unmapped before work in flight has ended. Endless work may wait for the thread that

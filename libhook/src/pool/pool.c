@@ -260,7 +260,6 @@ static struct async_allocation *async_retire(CUdeviceptr address)
     return async;
 }
 
-
 /*
  * Keeps memory that was freed in a stream until no work of that stream touches it. The free records
  * an event after the work that the stream holds.
