@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("nvshared")
 
-# Seconds that one of NVML's threads may keep the interpreter while a hand-over wants it.
+# Seconds that a thread, such as one of NVML's, may keep the interpreter while the event loop waits.
 GIVE_WAY = 0.000_5
 THREADS = 32                            # at most, for calls that always return
 THREADS_FOR_NAMES = 8                   # at most, for calls that programs can block for ever

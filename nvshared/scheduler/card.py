@@ -73,9 +73,9 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
 # Orders to a client under way at a time, so that the hook begins the next without a round trip.
 DEPTH = 2
 MARGINS_MOST = 16                       # margins of host memory for one account, at most
-TRANSIT_PART = 8                        # of host memory, and TRANSIT_BLOCKS at least, is not
-TRANSIT_BLOCKS = 2                      # used for loans, where there is a disk
-BURST = 500 * MILLISECOND               # most that moves wait for a program's copies: BusPatience
+TRANSIT_PART = 8                        # where there is a disk, loans leave 1/8 of host memory,
+TRANSIT_BLOCKS = 2                      # or at least 2 blocks of it, for blocks on their way there
+BURST = 500 * MILLISECOND               # longest wait in a row of moves for a program's copies
 
 
 class Account(NamedTuple):
@@ -106,7 +106,7 @@ class Figures(NamedTuple):
     written_back: int = 0
     disk: int = 0
     swapped: int = 0                    # of idle clients
-    unpinned_commit: int = 0            # no sum of these is used
+    unpinned_commit: int = 0            # read for each client; the sum over clients is not used
 
 
 class Counted(NamedTuple):
@@ -115,8 +115,8 @@ class Counted(NamedTuple):
     groups: tuple[str, ...] = ()
     figures: Figures = Figures()
     account: Account = Account()
-    # Three entries: for host memory, for tenants' memory limits and for disk limits. Each has the
-    # client's domains and the client's addends to the sums of each domain.
+    # Three entries, for host memory, tenants' memory limits and disk limits: the domains in which
+    # the client counts, and the amounts that the client adds to the sums of each domain.
     stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 3
 
 
@@ -288,7 +288,7 @@ class Card:
     deadline: int | None = None         # the earliest time at which a new plan may differ
     awaiting: bool = False              # a client of an earlier daemon has not said HELLO yet
     lost: bool = False
-    expecting: list[Node] = field(default_factory=list)  # nodes whose `ahead` was set
+    expecting: list[Node] = field(default_factory=list)  # nodes with an `ahead` above 0
     contended: bool = False             # a client waits for another's turn to end
     head: int | None = None             # id of that client, by the last plan
     shown_tq: int = field(init=False)   # us; last figure shown where the quantum is auto
@@ -299,8 +299,9 @@ class Card:
     shortfall: int = 0                  # bytes that the driver lacks of the accounted memory,
     shortfall_until: int = 0            # assumed until this time
     last_evicted: int = 0               # when any client last evicted anything
-    # For promises.send_limits: the figures at the last check of all clients, and by domain; the ids
-    # of clients whose LIMITS are to be checked, the next few of them at `check_limits_at`.
+    # For promises.send_limits: the card's figures when it last checked all clients; by name of a
+    # domain, the bytes left in it then; and the ids of clients whose LIMITS it has yet to check, of
+    # which it checks the next few at the time `check_limits_at`.
     growth_figures: tuple[int, ...] = (0,) * 6
     domain_left: dict[str, int] = field(default_factory=dict)
     limits_unchecked: set[int] = field(default_factory=set)

@@ -53,7 +53,7 @@ class Average:
 
 
 PACE = Average(1 / USUAL_SPEED, 1 / FAST)       # of hand-overs, us per byte; see turns.py
-PAUSE = Average(0, SECOND)              # us between a client's uses of the card; see ahead.py
+PAUSE = Average(0, SECOND)              # us that a client stays idle between two turns: ahead.py
 
 
 class Phase(StrEnum):
@@ -207,8 +207,8 @@ class Promise(Counting):
     granted: int = 0                    # bytes of the last grant, until the client uses them
     granted_until: int = 0              # when an unused grant can be called back
     pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have received
-    last_most: int = 0                  # of the last LIMITS, as is the next
-    last_total: int = 0
+    last_most: int = 0                  # `most` of the last LIMITS
+    last_total: int = 0                 # `total` of the last LIMITS
 
     @property
     def most(self) -> int:
@@ -290,8 +290,8 @@ class ScheduledClient(Counting):
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
     preallocated: int = 0               # host memory that the last PREALLOCATE allows
     lender: Neighbour | None = None     # the card that lends it memory, or may; see moves.py
-    return_after: int = 0               # after a failed return of borrowed memory: no other before
-    copy_after: int = 0                 # after a failed writeback of it: no other before this time
+    return_after: int = 0               # a return of borrowed memory failed: none before this time
+    copy_after: int = 0                 # a writeback of it failed: none before this time
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
     stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged ones
     pauses: Pauses = Pauses()

@@ -30,10 +30,11 @@ from typing import NamedTuple
 from nvshared.scheduler.events import BLOCK
 
 UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
-MARGIN_PART = 16                        # the margin is 1/16 of the host memory, or
-MARGIN_EACH = 4 * BLOCK                 # this for each client, which allocates it in large pieces,
-TRANSIT_PART = 16                       # 1/16 of host memory is kept for transit, see `most`
-MARGIN_MOST = 2                         # but the margin is at most 1/2 of the host memory
+MARGIN_PART = 16                        # the margin is 1/16 of the host memory,
+MARGIN_EACH = 4 * BLOCK                 # but at least this for each client, because hooks allocate
+                                        # host memory in large pieces,
+MARGIN_MOST = 2                         # and at most 1/2 of the host memory
+TRANSIT_PART = 16                       # cards keep 1/16 of it for transit, see BudgetPart.most
 
 
 class Stake(NamedTuple):
@@ -58,7 +59,8 @@ class Domain:
     term: bool = False                  # a tenant's limit: it bounds promises and nothing else
     limit: int | None = None            # bytes that all its clients may take; None: unlimited
     reason: str = ""                    # why the limit refuses requests, for people
-    whole: bool = False                 # the whole host's: promises keep to the host budget instead
+    whole: bool = False                 # the whole host has this limit, and the host budget bounds
+                                        # promises instead
     stakes: dict[int, Stake] = field(default_factory=dict)      # by client
     sums: Stake = NOTHING
 

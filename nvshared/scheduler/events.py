@@ -95,7 +95,7 @@ class Settings:
     bus_sharing: bool = True            # speculative moves wait for a program's copies
     writeback: bool = True              # memory of idle clients is copied before its eviction
     prefetch: bool = False              # idle clients are loaded before they want the card
-    disk_budget: int = 0                # the same of the disk
+    disk_budget: int = 0                # bytes of the disk for swapped blocks, likewise
     park_after: int = 600 * SECOND      # us of idleness before swapped blocks go to the disk
     deep_idle: bool = False             # idle clients may be parked, so their turns must end
     drain_patience: int = 2 * SECOND    # from a drain that did not end to the next STOP

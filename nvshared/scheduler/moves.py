@@ -119,7 +119,7 @@ LOAD_PAUSE_MOST = 2 * SECOND            # doubled each time up to this
 # memory.
 SHORTFALL = 10 * SECOND
 RESERVE_PART = 8                        # of a card is never lent
-RETURN_BLOCKS = 2                       # host memory to add for a return, as blocks do not fill it
+RETURN_BLOCKS = 2                       # blocks of host memory that a return may take in addition
 STORE_FREE_PART = 8                     # free host memory or disk space below 1/8 is little
 STORE_EARLY_PART = 10                   # if little is free, stored after 1/10 of park_after
 STORE_STALLED = 5 * SECOND              # a STORE has failed after so long without a stored block

@@ -121,9 +121,10 @@ def plan(card: Card) -> None:
         pass
     for client in card.groups["undrainable_overcommitted"]:
         _call_back(card, client, client.need + client.to_pin)
-    # A domain has promised too much after it has shrunk, or after a client freed pinned memory: the
-    # client's commit of that size is unused from then on, and a domain counts unused commits, but
-    # no pinned memory. Requests are answered before, since a grant may take up unused commit.
+    # The commits in a domain may exceed its limit after the limit was lowered. They may also do so
+    # after a client has freed pinned memory: pinned memory does not count in the domain, but the
+    # commit for it, now unused, does. Requests are answered first, because a grant turns unused
+    # commit into used commit, which is not called back.
     card.groups.settle()
     overdrawn: list[ScheduledClient] = []
     for domain in (*card.domains.full, *card.tenancies.full):

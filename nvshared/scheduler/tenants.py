@@ -42,7 +42,7 @@ from nvshared.scheduler.events import (
 from nvshared.units import MIB, SECOND
 
 MIB_SECOND = MIB * SECOND               # one mebibyte times second, in byte-microseconds
-LEAST_PART = 10                         # 1/10 of a window is enough for a turn, with any grain
+LEAST_PART = 10                         # 1/10 of a window suffices for a turn, with any grain
 MOST_REQUESTED = 99.0                   # percent of the time that all requests together get
 NO_TERMS = TenantTerms()
 
@@ -140,7 +140,7 @@ class Node:
 
     running: int = 0                    # number of its clients that run
     draining: int = 0                   # number of its clients that drain
-    turns: int = 0                      # its clients' turns since all their gates were shut
+    turns: int = 0                      # turns begun since all gates of its clients were last shut
     billed_until: int = 0               # when `bill` was called last
     held: int = 0                       # total time with a gate open
     drained: int = 0                    # the part of `held` in which all open clients drained
@@ -339,17 +339,18 @@ class Division:
 
     holders: int = 0
     since: int = 0
-    each: float = 0                     # us of a client with an always open gate
+    per_holder: float = 0               # us of the card that a gate open from the start would get
 
     def at(self, now: int) -> float:
-        """`each` at the time `now`."""
-        return self.each + (now - self.since) / self.holders if self.holders else self.each
+        """The us of the card that a client would have until `now` if its gate was always open."""
+        passed = (now - self.since) / self.holders if self.holders else 0
+        return self.per_holder + passed
 
     def turn(self, now: int, more: int) -> float:
-        """Changes the number of holders by `more`. Returns `each` at the time `now`."""
-        self.each, self.since = self.at(now), now
+        """Changes the number of holders by `more`. Returns `per_holder` at the time `now`."""
+        self.per_holder, self.since = self.at(now), now
         self.holders += more
-        return self.each
+        return self.per_holder
 
 
 @dataclass(slots=True)
@@ -376,7 +377,7 @@ class History(Counters):
     taken_over: int = 0                 # the part of `turns` that an earlier daemon began
     waited: int = 0                     # time of waiting for turns, before the current phase
     gpu: float = 0                      # part of the card's time, until its gate opened last
-    began: float | None = None          # Division.each at that time; None: the gate is shut
+    began: float | None = None          # Division.per_holder at that time; None: the gate is shut
     card: int = 0                       # byte-microseconds
     host: int = 0
     neighbour: int = 0
@@ -384,10 +385,10 @@ class History(Counters):
 
     def hold(self, now: int, more: int) -> None:
         """Records that the gate opens (`more` is 1) or shuts (-1)."""
-        each = self.division.turn(now, more)
+        per_holder = self.division.turn(now, more)
         if self.began is not None:
-            self.gpu += each - self.began
-        self.began = each if more > 0 else None
+            self.gpu += per_holder - self.began
+        self.began = per_holder if more > 0 else None
 
     def fill(self, memory: Memory, now: int) -> None:
         """Adds the memory held since the last call, in byte-microseconds."""

@@ -91,7 +91,7 @@ class _Turn:
     """One turn, past or current. Times are in microseconds."""
 
     began: int                          # time of the turn's beginning
-    waited: int                         # for this turn
+    waited: int                         # time that the client waited for this turn
     bytes_in: int                       # loaded since the turn before
     held: int = 0
     reason: str = ""                    # why the turn ended; "": it has not ended

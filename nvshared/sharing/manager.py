@@ -44,7 +44,7 @@ class Manager:
         """`store`: has the changes made at run time; `run`: for system calls on the disk tier."""
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
-        self.changed: Signal[()] = Signal("changed")    # the list of GPUs, or a default of theirs
+        self.changed: Signal[()] = Signal("changed")    # the list of GPUs, or a default setting
         self.domains = Domains()
         # Takes a process, the host bytes of its HELLO (0 for a known client), and a function.
         # True: the process's limits are being read, and the function is called after that. False:

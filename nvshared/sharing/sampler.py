@@ -45,6 +45,7 @@ def _forget(gpu: GPU) -> None:
 
 
 def _grown(client: Client) -> None:
+    """Ends the reserve for the client's context, which NVML's figures contain by now."""
     client.gpu.capacity.forget(client.id)
     client.gpu.apply_capacity()
 

@@ -34,8 +34,9 @@ from nvshared.signal import Signal
 from nvshared.units import SECOND
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
-PATIENCE = SECOND                       # for the lookup of a user's groups, whose rules do not
-                                        # apply to the user afterwards
+# The lookup of a user's groups may take this long. If it takes longer, no rule for a group applies
+# to the user.
+PATIENCE = SECOND
 ENDED_KEPT = 1000                       # tenants without programs that schedulers keep
 
 

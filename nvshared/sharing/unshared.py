@@ -42,8 +42,9 @@ from nvshared.sharing.moving import Ask, ask_driver, free_host_memory, start_tas
 from nvshared.sharing.sampler import take_samples
 
 TERM = "unshared"
-SETTLED = 3                             # samples with a process; the library sends HELLO before
-LATER = 20                              # samples until a process is considered again
+SETTLED = 3                             # samples that list a process before it is considered: a
+                                        # process with the library has sent HELLO by then
+LATER = 20                              # samples from a failed attempt to the next for a process
 EVERY = 1.0                             # seconds between samples of cards without clients
 RETRY_AFTER = 2.0                       # seconds between attempts of a step of unknown result
 OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801   # CUresult
