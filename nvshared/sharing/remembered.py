@@ -26,8 +26,7 @@ from nvshared.machine import host
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import UNLIMITED, Memory, Terms
 from nvshared.settings.state import VERSION, keep, load
-from nvshared.sharing.gpu import GPU, Client
-from nvshared.sharing.terms import ClientTerms
+from nvshared.sharing.gpu import GPU, Client, ClientTerms
 from nvshared.units import MILLISECOND
 
 FILE_NAME = "programs.json"

@@ -15,10 +15,9 @@ from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Memory, Terms
 from nvshared.settings import state
 from nvshared.sharing import remembered
-from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.gpu import GPU, Client, ClientTerms
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.remembered import RememberedTerms
-from nvshared.sharing.terms import ClientTerms
 from nvshared.units import SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Time, peer, script
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nvshared.errors import InvalidArgs
 from nvshared.quantity import HEAVIEST
 from nvshared.scheduler.events import DEFAULT_WEIGHT, Terms
-from nvshared.sharing.terms import ClientTerms
+from nvshared.sharing.gpu import ClientTerms
 from nvshared.units import GIB
 
 
