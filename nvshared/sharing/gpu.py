@@ -624,11 +624,12 @@ class GPU:
         """Applies new settings, except for capacity, total and host budget."""
         if allowances is not None:
             self.capacity.allowances = allowances
+        before = self.settings
         settings = replace(
             settings, capacity=self.capacity.bytes, total=self.capacity.offered,
-            host_budget=self.settings.host_budget,
+            host_budget=before.host_budget,
         )
-        if settings != self.settings:
+        if settings != before:
             self.tell(events.SettingsChanged(settings))
 
     def expect_context(self, client: Client) -> None:
