@@ -6,9 +6,16 @@ round and after each, a plain loop of requests of the same size, as many at a ti
 a file in the same folder, and so does fio where it is installed: a round is compared with the mean
 of the figures before and after it. Prints each round, and JSON with --output. Exit status 1 if a
 byte was wrong.
+
+With --stages the plain loop also writes from memory as large as the program's (wide), from the same
+memory once the driver has page-locked it (locked), and over blocks of its file that it has written
+before (again); and a program on the simulated card parks and wakes (simulated). So the first
+figure that is lower than the one before it shows which stage costs time.
 """
 
 import argparse
+import contextlib
+import ctypes
 import json
 import mmap
 import os
@@ -27,26 +34,29 @@ from bench.harness import machine
 from nvshared.hook.protocol import Type
 from nvshared.machine.disk import fault, open_file
 from nvshared.units import GIB, MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, simulate
 from tests.integration.fakedaemon import FakeDaemon
 
 CHUNK = 4 * MIB                         # as in libhook/src/tier/disk.c; so is the next
 REQUESTS = 8                            # in flight
 
 
-def share_out(size: int, carry: Callable[[int, mmap.mmap], int]) -> float:
-    """GB/s of `carry`, which moves the chunk at an offset from or to a buffer, in all threads."""
+def share_out(
+    size: int, carry: Callable[[int, memoryview], int], memory: memoryview | None = None
+) -> float:
+    """GB/s of `carry`, which moves the chunk at an offset from or to a buffer, in all threads.
+
+    `memory`: has a buffer for each chunk. Without it each thread has one buffer.
+    """
     offsets = iter(range(0, size, CHUNK))
     failed: list[OSError] = []
 
     def work() -> None:
-        # Aligned, as O_DIRECT needs it, and of huge pages, as the library's host memory.
-        buffer = mmap.mmap(-1, CHUNK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        buffer.madvise(mmap.MADV_HUGEPAGE)
-        buffer.write(os.urandom(CHUNK))
+        buffer = allocate(CHUNK) if memory is None else memory
         try:
             for offset in offsets:
-                if carry(offset, buffer) != CHUNK:
+                at = 0 if memory is None else offset
+                if carry(offset, buffer[at:at + CHUNK]) != CHUNK:
                     raise OSError(f"a request at {offset} was cut short")
         except OSError as error:
             failed.append(error)
@@ -62,19 +72,61 @@ def share_out(size: int, carry: Callable[[int, mmap.mmap], int]) -> float:
     return size / (time.monotonic() - began) / 1e9
 
 
-def plain(folder: Path, size: int) -> dict[str, float]:
+def plain(folder: Path, size: int, memory: memoryview | None = None) -> dict[str, float]:
     """The disk's rates without this project, in a file that is allocated first."""
     file = open_file(folder)
+
+    def write(offset: int, buffer: memoryview) -> int:
+        return os.pwrite(file, buffer, offset)
+
     try:
         os.posix_fallocate(file, 0, size)
-        return {
-            "plain_write_gbps": share_out(
-                size, lambda offset, buffer: os.pwrite(file, buffer, offset)),
+        rates = {
+            "plain_write_gbps": share_out(size, write, memory),
             "plain_read_gbps": share_out(
-                size, lambda offset, buffer: os.preadv(file, [buffer], offset)),
+                size, lambda offset, buffer: os.preadv(file, [buffer], offset), memory),
         }
+        if memory is None:
+            rates["again_write_gbps"] = share_out(size, write)
+            began = time.monotonic()
+            os.ftruncate(file, 0)       # long, where the disk is told which blocks are free
+            rates["truncate_s"] = time.monotonic() - began
+        return rates
     finally:
         os.close(file)
+
+
+def stages(folder: Path, size: int, memory: memoryview, locked: memoryview) -> dict[str, float]:
+    """What plain() measures, from memory as large as the program's, and from page-locked memory."""
+    return {
+        key.replace("plain", kind): rate
+        for kind, source in (("wide", memory), ("locked", locked))
+        for key, rate in plain(folder, size, source).items()
+    }
+
+
+def allocate(size: int) -> memoryview:
+    """Aligned memory, as O_DIRECT needs it, and of huge pages, as the library's host memory."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    noise = os.urandom(CHUNK)
+    for _ in range(0, size, CHUNK):
+        memory.write(noise)
+    return memoryview(memory)
+
+
+def page_lock(memory: memoryview) -> memoryview:
+    """Registers memory with the driver, in a context of this process. Returns the memory."""
+    cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for result in (
+        cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+        cuda.cuCtxSetCurrent(context),
+        cuda.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(len(memory)), 0),
+    ):
+        if result:
+            raise SystemExit(f"memory cannot be page-locked: CUDA error {result}")
+    return memory
 
 
 def fio(folder: Path, size: int) -> dict[str, float]:
@@ -101,10 +153,12 @@ def resident(pid: int) -> int:
 class Bench:
     """A program with `size` bytes, which this process gives orders."""
 
-    def __init__(self, runs: Path, disk: Path, size: int, total: int) -> None:
+    def __init__(
+        self, runs: Path, disk: Path, size: int, total: int, environment: dict[str, str]
+    ) -> None:
         self.size, self._disk = size, disk
         self.wrong = 0
-        self.site = Site(runs, dict(os.environ), [])
+        self.site = Site(runs, environment, [])
         self.daemon = FakeDaemon(self.site, total, host_slab=0)     # 0: the library's own size
         self.program = self.site.program(
             [sys.executable, Path(__file__).with_name("program.py"), size // MIB], stderr=None)
@@ -132,8 +186,10 @@ class Bench:
         moved = daemon.move(Type.EVICT).moved
         evicted = time.monotonic()
         file = open_file(self._disk)
-        daemon.store(file=file)
+        daemon.store(self.size, file)
         os.close(file)
+        daemon.until_true(lambda: daemon.stored.took != 0 or daemon.stored.moved > 0)
+        first = time.monotonic()
         daemon.until_true(lambda: daemon.stored.took != 0 or daemon.stored.moved == self.size)
         stored = time.monotonic()
         if daemon.stored.took:
@@ -150,6 +206,7 @@ class Bench:
         return {
             "evict_gbps": moved / (evicted - began) / 1e9,
             "park_gbps": self.size / (stored - evicted) / 1e9,
+            "first_block_s": first - evicted,
             "released_s": released - stored,
             "wake_gbps": self.size / (loaded - loading) / 1e9,
             "parked_rss_mib": (rss - self.empty) / MIB,
@@ -166,6 +223,7 @@ def main() -> int:
     parser.add_argument("--disk", type=Path, default=Path("/var/tmp"), help="folder of the files")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--total", type=float, default=80.0, help="GiB of the card")
+    parser.add_argument("--stages", action="store_true", help="measure each stage of parking")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     size = int(options.gib * GIB) // (32 * MIB) * (32 * MIB)
@@ -176,30 +234,44 @@ def main() -> int:
         return plain(options.disk, size) | fio(options.disk, size)
 
     result: dict[str, Any] = machine() | {"gib": size / GIB, "rounds": []}
-    with tempfile.TemporaryDirectory() as runs:
-        bench = Bench(Path(runs), options.disk, size, int(options.total * GIB))
-        try:
-            before = disk_alone()
-            for _ in range(options.rounds):
-                figures, after = bench.round(), disk_alone()
-                figures |= {key: (before[key] + after[key]) / 2 for key in after}
-                before = after
-                result["rounds"].append(figures)
-                print(json.dumps({key: round(value, 2) for key, value in figures.items()}),
-                      flush=True)
-        finally:
-            bench.close()
-    result["wrong_pieces"] = bench.wrong
+    with tempfile.TemporaryDirectory() as runs, contextlib.ExitStack() as stack:
+        def bench(name: str, environment: dict[str, str]) -> Bench:
+            (folder := Path(runs, name)).mkdir()
+            opened = Bench(folder, options.disk, size, int(options.total * GIB), environment)
+            stack.callback(opened.close)
+            return opened
+
+        programs = {"": bench("card", dict(os.environ))}
+        if options.stages:
+            wide, locked = allocate(size), page_lock(allocate(size))
+            cards, _ = simulate(Path(runs, "cards"), 1, int(options.total * GIB))
+            programs["simulated_"] = bench("simulated", cards)
+        before = disk_alone()
+        for _ in range(options.rounds):
+            figures = {kind + key: value for kind, program in programs.items()
+                       for key, value in program.round().items()}
+            if options.stages:
+                figures |= stages(options.disk, size, wide, locked)
+            after = disk_alone()
+            figures |= {key: (before[key] + after[key]) / 2 for key in after}
+            before = after
+            result["rounds"].append(figures)
+            print(json.dumps({key: round(value, 2) for key, value in figures.items()}), flush=True)
+    wrong = sum(program.wrong for program in programs.values())
+    result["wrong_pieces"] = wrong
     rounds = result["rounds"]
     for ours, kind in (("park_gbps", "write"), ("wake_gbps", "read")):
         print(f"{ours}: {median(one[ours] for one in rounds):.2f} GB/s (median)", *(
             f"{median(one[ours] / one[theirs] for one in rounds):.0%} of {theirs}"
             for theirs in (f"plain_{kind}_gbps", f"fio_{kind}_gbps") if theirs in rounds[0]
         ), sep=", ")
-    print(f"wrong pieces: {bench.wrong}")
+    if options.stages:
+        for key in sorted(key for key in rounds[0] if key.endswith("_gbps")):
+            print(f"{key}: {median(one[key] for one in rounds):.2f} (median)")
+    print(f"wrong pieces: {wrong}")
     if options.output is not None:
         options.output.write_text(json.dumps(result, indent=1) + "\n")
-    return bench.wrong > 0
+    return wrong > 0
 
 
 if __name__ == "__main__":
