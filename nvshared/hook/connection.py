@@ -77,7 +77,7 @@ DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
 
 PACKETS_AT_A_TIME = 4                   # read from one connection before other users' work
 QUEUE_LONGEST = 256                     # packets, besides about as many in the socket's buffer
-LINGER = 1.0                            # seconds for a refused client to send HELLO and read why
+LINGER = 1.0                            # seconds for a refused client to send HELLO and be refused
 TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h
 FIRST_MOST = 4                          # packets before the daemon's first reply; last is HELLO
@@ -100,8 +100,8 @@ class Rotation:
         self._loop = loop
         # Queued work by account; the first account is served next.
         self._waiting: dict[Hashable, deque[Callable[[], None]]] = {}
-        self._used = 0.0                # seconds of MOMENT that immediate work has used
-        self._ended = 0.0               # when `_used` was last updated; it falls with elapsed time
+        self._used = 0.0                # seconds of immediate work, less the time since then
+        self._ended = 0.0               # loop time of the last update of `_used`
         self._serving: asyncio.Handle | None = None
 
     def offer(self, account: Hashable, work: Callable[[], None]) -> bool:
@@ -206,7 +206,7 @@ class HookConnection:
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = False
         self._finishing = False
-        self._listens = True            # False: waits for its user's turn in Rotation, or a lookup
+        self._listens = True            # False: its work is queued in Rotation, or awaits a lookup
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, identity.pid)
         # After calls that may raise: the session and the connection refer to each other.
@@ -217,7 +217,7 @@ class HookConnection:
             self._loop.add_reader(self._pidfd, self._process_ended)
         if name is not None:
             # The peer is known to be a client, and may be in a long drain: no timeout for HELLO.
-            self.session.take_over((int.from_bytes(os.urandom(8)) >> 1) + 1)
+            self.session.take_over()
             return
         if refusal is not None:
             self._end_in(LINGER)
@@ -241,10 +241,10 @@ class HookConnection:
                 # Deferred: the caller may be in the middle of changing the client's state.
                 self._loop.call_soon(self.end, "it did not read")
 
-    def drop(self, why: str) -> None:
+    def drop(self, reason: str) -> None:
         """Closes the connection in the next pass of the event loop, for a protocol violation."""
-        self._complain("malformed", f"dropped: {why}")
-        self._loop.call_soon(self.end, why)
+        self._complain("malformed", f"dropped: {reason}")
+        self._loop.call_soon(self.end, reason)
 
     def finish(self) -> None:
         """Closes when the client has closed its end, or after LINGER."""
@@ -253,12 +253,12 @@ class HookConnection:
             self._shut()
         self._end_in(LINGER)
 
-    def end(self, why: str, *, for_good: bool = True) -> None:
+    def end(self, reason: str, *, for_good: bool = True) -> None:
         """Closes now; unless `for_good`, systemd keeps its copy. No-op when repeated."""
         if self._ended:
             return
         self._ended = True
-        logger.debug("%s: connection closed: %s", self.peer, why)
+        logger.debug("%s: connection closed: %s", self.peer, reason)
         if self._timeout is not None:
             self._timeout.cancel()
         if self._queue:
@@ -351,7 +351,7 @@ class HookConnection:
     def _try(self, packet: bytes, descriptor: int | None) -> bool:
         """Sends a packet. False: the socket's buffer is full.
 
-        True for a broken socket, too, whose connection then ends.
+        Also True if the socket is broken: its connection ends in the next pass of the event loop.
         """
         try:
             if descriptor is None:
@@ -362,8 +362,8 @@ class HookConnection:
             return False
         except OSError as error:
             if descriptor is not None and error.errno == errno.ETOOMANYREFS:
-                self._complain("crowded", "others do not read what they are sent, so it is not told"
-                               " whom in the background to give way to")
+                self._complain("crowded", "too many descriptors are queued in sockets: background"
+                               " clients do not yield to it, or it does not yield to others")
             else:
                 self._loop.call_soon(self.end, error.strerror or str(error))
         _close(descriptor)
@@ -383,8 +383,8 @@ class HookConnection:
     def _hello_overdue(self) -> None:
         if self.session.client is not None or self.session.looking_up:
             return
-        self._complain("silent", "it connected and did not say what it wants")
-        self.end("it said nothing")
+        self._complain("silent", "it connected and sent no HELLO")
+        self.end("it sent no HELLO")
 
     def _complain(self, kind: str, words: str) -> None:
         self._server.complain(self.peer, kind, words)
@@ -618,8 +618,8 @@ class Server:
             return
         self._unknown_cgroups.add(kind)
         logger.warning(
-            "%s is in the control group %s, which tells no pod, job, container or unit: it counts "
-            "as its user's, %s", identity, peer.printable(path), identity.user)
+            "%s is in the control group %s, which identifies no pod, job, container or unit: it "
+            "counts as its user's, %s", identity, peer.printable(path), identity.user)
 
     def _decline_all(self, process: _Process) -> None:
         for connected, name in self._take_unserved(process, len(process.unserved)):

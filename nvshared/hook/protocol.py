@@ -203,9 +203,9 @@ def decode_report(packet: bytes) -> ReportRecord:
         return ReportRecord(
             kind, version=version, text=TEXT.unpack(packet)[-1].partition(b"\0")[0].decode(
                 errors="ignore"))
-    _, _, flags, why, number, *figures, tail, first, second = REPORT.unpack(packet)
+    _, _, flags, pin_reason, number, *figures, tail, first, second = REPORT.unpack(packet)
     answers, uuid = ((0, 0), tail) if kind in NAMES_GPU else (ANSWERS.unpack(tail), NO_UUID)
-    memory = Memory(*[*figures, *answers, _pin_reason(why, version)])
+    memory = Memory(*[*figures, *answers, _pin_reason(pin_reason, version)])
     match kind:
         case Type.HELLO:
             return ReportRecord(

@@ -63,7 +63,7 @@ class Wire(Protocol):
         A broken connection ends later.
         """
 
-    def drop(self, why: str) -> None:
+    def drop(self, reason: str) -> None:
         """Ends the connection soon, for a protocol violation."""
 
     def finish(self) -> None:
@@ -147,9 +147,9 @@ class StoringHook:
                 f"it claims {record.moved} bytes on the disk, and may have {self._most} there")
         number = record.number if record.number <= self._number else 0
         error = min(record.took, ERRORS_MOST)
-        news = (number, error) != (self.acknowledged, self.error)
+        changed = (number, error) != (self.acknowledged, self.error)
         self.bytes, self.error, self.acknowledged = record.moved, error, number
-        return news and known
+        return changed and known
 
     def handle_hello(self, most: int) -> None:
         """Handles HELLO: the bytes reported before it count as allowed, up to `most`."""
@@ -187,11 +187,12 @@ class Session:
         self._storing = StoringHook(manager.disk, wire)
         self._moved: Client | None = None   # the client on its old card, until HELLO after a move
 
-    def take_over(self, number: int) -> None:
-        """Sends INTRODUCE to a client that knows an earlier daemon or card; `number` is not 0."""
-        self._introduction = number
+    def take_over(self) -> None:
+        """Sends INTRODUCE with a random number to a client that knows an earlier daemon or card."""
+        self._introduction = (int.from_bytes(os.urandom(8)) >> 1) + 1
         self._manager.await_hello(self, awaited=True)
-        self._wire.send(protocol.encode_order(OrderRecord(Type.INTRODUCE, number=number)))
+        self._wire.send(protocol.encode_order(OrderRecord(
+            Type.INTRODUCE, number=self._introduction)))
 
     def received(self, packet: bytes) -> None:
         """Handles a packet. Raises ProtocolError, on which the caller ends the connection."""
@@ -305,7 +306,7 @@ class Session:
             client.held_before, client.waited_before = client.held, client.waited
             self._moved, self.client = client, None
             client.gpu.leave(client)
-            self.take_over((int.from_bytes(os.urandom(8)) >> 1) + 1)
+            self.take_over()
 
     def resume_unparked(self) -> None:
         """Parkable: the process was not checkpointed, and goes on."""
@@ -403,10 +404,10 @@ class Session:
             self.client = None
             self._refuse(Refusal.NO_SUCH_GPU)
 
-    def _refuse(self, why: Refusal) -> None:
-        self._wire.send(protocol.encode_order(OrderRecord(Type.REFUSED, flags=why)))
+    def _refuse(self, refusal: Refusal) -> None:
+        self._wire.send(protocol.encode_order(OrderRecord(Type.REFUSED, flags=refusal)))
         self.finished = True
-        self._refusal = why
+        self._refusal = refusal
         self._wire.finish()
 
     def _event(self, client: Client, record: ReportRecord, wants: bool) -> events.Event:
@@ -501,7 +502,7 @@ def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> event
         return events.MemoryChanged(client.id, memory)
     if order is None:
         raise ProtocolError(
-            f"a MOVED with the number {record.number} came, which nobody asked for")
+            f"a MOVED with the number {record.number} came, which answers no open order")
     flags = record.flags
     return ANSWERS[type(order)](
         client.id, memory, record.number, _plausible(record.moved), record.took,

@@ -216,9 +216,9 @@ class Wire:
         if descriptor is not None:
             self.descriptors.append(descriptor)
 
-    def drop(self, why: str) -> None:
+    def drop(self, reason: str) -> None:
         """As Wire.drop."""
-        self.dropped = why
+        self.dropped = reason
 
     def finish(self) -> None:
         """As Wire.finish."""

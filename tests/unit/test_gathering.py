@@ -34,12 +34,12 @@ class Program:
     def __init__(self, manager: Manager) -> None:
         self.wire = Wire()
         self.session = Session(manager, peer(), self.wire)
-        self.session.take_over(7)
+        self.session.take_over()
 
     def introduces_itself(self, memory: Memory, flags: Flag) -> None:
         """Send the HELLO that INTRODUCE requested."""
         self.session.received(encode_report(ReportRecord(
-            Type.HELLO, flags, 7, memory, FACTS.uuid_bytes, LARGE
+            Type.HELLO, flags, self.wire.sent[0].number, memory, FACTS.uuid_bytes, LARGE
         )))
 
     @property

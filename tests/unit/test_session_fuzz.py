@@ -74,7 +74,7 @@ class Wire:
         if descriptor is not None:
             os.close(descriptor)
 
-    def drop(self, why: str) -> None:
+    def drop(self, reason: str) -> None:
         return
 
     def finish(self) -> None:

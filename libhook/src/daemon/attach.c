@@ -300,7 +300,6 @@ static void attach(CUdevice device)
         return;
     }
     if (!prepared) {
-        gate_prepare();
         rebind_driver();
         reclaim_from(RECLAIMERS);
         clients_watch_forks();

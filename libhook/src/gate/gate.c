@@ -233,11 +233,6 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool (*should_give_up)
     return inside;
 }
 
-void gate_prepare(void)
-{
-    pthread_once(&gate.once, initialise);
-}
-
 void gate_close(uint64_t reason)
 {
     atomic_fetch_or(&gate_closed, reason);

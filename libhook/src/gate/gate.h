@@ -83,7 +83,6 @@ static inline void gate_leave(void)
 }
 
 /* For the closing thread; never called by a thread that is inside. */
-void gate_prepare(void);                           /* before the gate closes for the first time */
 void gate_close(uint64_t reason);                  /* returns while threads may be inside */
 void gate_open(uint64_t reason);
 void gate_recheck(void);                        /* wakes waiting threads to check again */

@@ -53,7 +53,6 @@ void drain_abandon(struct drain *drain)
 
 SEEN void prepare(void)
 {
-    gate_prepare();
 }
 
 SEEN void publish(int descriptor)
