@@ -234,8 +234,11 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.sharing.gpu.Scheduler", Scripted)
 
 
-def joined(gpu: GPU, number: int, link: Noted, memory: Memory | None = None) -> Client:
-    """A client that has said HELLO."""
-    client = Client(number, gpu, peer(4000 + number), link)
-    gpu.join(client, memory or Memory(), running=False, wants=False, commit=0)
+def joined(
+    gpu: GPU, number: int, link: Noted | None = None, memory: Memory | None = None,
+    process: Peer | None = None, *, running: bool = False, wants: bool = False, commit: int = 0,
+) -> Client:
+    """A client that has sent HELLO, of a process with the pid 4000 + `number` or another."""
+    client = Client(number, gpu, process or peer(4000 + number), link or Noted())
+    gpu.join(client, memory or Memory(), running=running, wants=wants, commit=commit)
     return client

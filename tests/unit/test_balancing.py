@@ -12,7 +12,7 @@ from nvshared.scheduler.events import Memory
 from nvshared.sharing.gpu import Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MIB, SECOND
-from tests.unit.scripted import DEFAULTS, FACTS, Noted, Time, peer
+from tests.unit.scripted import DEFAULTS, FACTS, Time, joined, peer
 
 SECOND_CARD = replace(FACTS, index=1, uuid="GPU-99112233-4455-6677-8899-aabbccddeeff")
 
@@ -28,19 +28,17 @@ def manager(time: Time) -> Manager:
 def join(manager: Manager, size: int = 40 * GIB, **fields: Any) -> Client:
     """A client that waits for the first card."""
     id = manager.next_id()
-    client = Client(id, manager.gpus[0], replace(peer(id, uid=0), **fields), Noted())
-    client.gpu.join(
-        client, Memory(allocated=size, host=size), running=False, wants=True, commit=size)
-    return client
+    return joined(
+        manager.gpus[0], id, memory=Memory(allocated=size, host=size),
+        process=replace(peer(id, uid=0), **fields), wants=True, commit=size)
 
 
 def run(manager: Manager, card: int, size: int) -> None:
     """A client with a turn."""
     id = manager.next_id()
-    client = Client(id, manager.gpus[card], peer(id, uid=0), Noted())
-    client.gpu.join(
-        client, Memory(allocated=size, resident=size, room=size), running=True, wants=False,
-        commit=size)
+    joined(
+        manager.gpus[card], id, memory=Memory(allocated=size, resident=size, room=size),
+        process=peer(id, uid=0), running=True, commit=size)
 
 
 def chosen(manager: Manager, time: Time) -> list[int]:
@@ -97,10 +95,9 @@ def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
 ) -> None:
     manager.budget.resize(budget)
     run(manager, 0, 34 * GIB)
-    waiting = Client(manager.next_id(), manager.gpus[0], peer(uid=0), Noted())
-    waiting.gpu.join(
-        waiting, Memory(allocated=40 * GIB, resident=20 * GIB, room=20 * GIB, host=20 * GIB),
-        running=False, wants=True, commit=40 * GIB)
+    memory = Memory(allocated=40 * GIB, resident=20 * GIB, room=20 * GIB, host=20 * GIB)
+    joined(manager.gpus[0], manager.next_id(), memory=memory, process=peer(uid=0), wants=True,
+           commit=40 * GIB)
     assert bool(chosen(manager, time)) is moves
 
 

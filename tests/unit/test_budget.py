@@ -161,21 +161,13 @@ def test_reload_with_a_smaller_host_budget_leaves_each_card_enough_for_its_clien
     assert site.parts[1] >= needs
 
 
-def test_host_budget_of_a_single_card_is_the_whole_budget() -> None:
+def test_host_budget_of_a_single_card_is_the_whole_budget_also_after_a_reload() -> None:
     site = Site(1, CARD, WHOLE)
     site.program(size=130 * GIB)
     asks = site.program()
     assert not site.grows(asks, 120 * GIB)
-    site.end(asks)
     site.time.pass_by(SECOND)
     assert site.parts == [WHOLE]
-
-
-def test_reload_changes_the_host_budget_of_a_single_card() -> None:
-    site = Site(1, CARD, WHOLE)
-    site.program(size=130 * GIB)
-    asks = site.program()
-    assert not site.grows(asks, 120 * GIB)
     site.resize(2 * WHOLE)
     assert site.parts == [site.whole]
     assert site.grows(asks, 120 * GIB)

@@ -50,9 +50,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, time: Time) -> GPU:
 
 
 def test_gpu_counts_the_clients_of_each_process(gpu: GPU) -> None:
-    clients = [Client(number, gpu, peer(7), Noted()) for number in (1, 2)]
-    for client in clients:
-        gpu.join(client, Memory(), running=False, wants=False, commit=0)
+    clients = [joined(gpu, number, process=peer(7)) for number in (1, 2)]
     assert gpu.processes == {7: 2}
     gpu.leave(clients[0])
     assert gpu.processes == {7: 1}
@@ -146,7 +144,7 @@ def test_gpu_logs_a_failing_signal_listener_and_goes_on(
     assert "the bus is gone" in caplog.text
 
 
-def test_gpu_sends_the_orders_of_an_event_before_other_signals(gpu: GPU) -> None:
+def test_gpu_sends_the_orders_of_an_event_before_signals(gpu: GPU) -> None:
     link = Noted()
     joined(gpu, 1, link)
     ordered: list[bool] = []
@@ -157,19 +155,10 @@ def test_gpu_sends_the_orders_of_an_event_before_other_signals(gpu: GPU) -> None
     gpu.happened.connect(heard)
     gpu.decided.connect(heard)
     gpu.reported.connect(heard)
+    gpu.changed.connect(heard)
     Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
     gpu.tell(MemoryChanged(1, Memory(), wants=True))
-    assert ordered == [True] * 4
-
-
-def test_gpu_sends_the_orders_of_an_event_before_the_signal_changed(gpu: GPU) -> None:
-    link = Noted()
-    joined(gpu, 1, link)
-    ordered: list[bool] = []
-    gpu.changed.connect(lambda: ordered.append(link.orders[-1] == Run(1)))
-    Scripted.latest.decide = lambda _: [TurnStarted(1), Run(1)]
-    gpu.tell(Tick())
-    assert ordered == [True]
+    assert ordered == [True] * 5
 
 
 def test_gpu_check_of_turns_emits_changed_only_if_a_turn_changes(gpu: GPU) -> None:
@@ -225,9 +214,7 @@ def test_lost_gpu_refuses_new_clients(gpu: GPU) -> None:
     assert Scripted.latest.events == [Lost()]
     assert gpu.state == "lost"
     with pytest.raises(GPULost, match=r"gpu0 \(Card\) is lost: it fell off the bus"):
-        gpu.join(
-            Client(1, gpu, peer(), Noted()), Memory(), running=False, wants=False, commit=0
-        )
+        joined(gpu, 1)
     assert not gpu.clients
 
 
@@ -242,9 +229,8 @@ def test_measured_memory_of_a_process_is_divided_among_its_clients(
     gpu: GPU, listed: list[Process], expected: list[Evidence]
 ) -> None:
     for id, pid in ((1, 8), (2, 8), (3, 9)):
-        client = Client(id, gpu, peer(pid), Noted())
-        gpu.join(client, Memory(resident=3 * GIB, pinned=GIB, host=2 * GIB), running=False,
-                 wants=False, commit=0)
+        memory = Memory(resident=3 * GIB, pinned=GIB, host=2 * GIB)
+        joined(gpu, id, memory=memory, process=peer(pid))
     gpu.evaluate_processes(Sample(processes=tuple(listed)), {})
     seen = Scripted.latest.events[-1]
     assert isinstance(seen, Seen)

@@ -84,9 +84,7 @@ async def test_metrics_label_pods_by_namespace_and_name(time: Time) -> None:
     made = manager(time)
     pod = Tenant(Kind.POD, "7d1c", container="9f1c")
     process = peer(4711)
-    client = Client(
-        1, made.gpus[0], replace(process, tenants=(*process.tenants, pod)), Noted())
-    made.gpus[0].join(client, Memory(), running=False, wants=False, commit=0)
+    joined(made.gpus[0], 1, process=replace(process, tenants=(*process.tenants, pod)))
 
     async def labels() -> list[str]:
         ((found, _),) = (await scraped(made))["nvshare_client_held_seconds_total"]
@@ -192,9 +190,7 @@ def test_metrics_forget_the_oldest_of_very_many_tenants_without_programs(
     known.follow(gpu)
     stays = a_client(made)              # of user 1000, which stays although it is the oldest
     for uid in (1000, 1001, 1002, 1003):
-        client = Client(made.next_id(), gpu, peer(uid=uid), Noted())
-        gpu.join(client, Memory(), running=False, wants=False, commit=0)
-        gpu.leave(client)
+        gpu.leave(joined(gpu, made.next_id(), process=peer(uid=uid)))
     names = [str(stays.peer.tenant), *(str(peer(uid=uid).tenant) for uid in (1002, 1003))]
     assert sorted(known.of(gpu)) == sorted(names)
 

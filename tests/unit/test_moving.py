@@ -324,24 +324,18 @@ async def test_process_that_the_driver_cannot_checkpoint_is_not_evicted(
 FAILED = Answer("failed", (Step("restore", 719, 0, "launch failure"),))
 
 
+@pytest.mark.parametrize("earlier", [False, True], ids=["own park", "park by an earlier daemon"])
 async def test_program_whose_restore_failed_finally_continues_and_gets_the_drivers_error(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, earlier: bool
 ) -> None:
     resumed: list[GPU] = []
     monkeypatch.setattr(QuietHook, "resume_on", lambda _, gpu: resumed.append(gpu))
-    async with parking(Answer("running"), Answer("checkpointed"), FAILED) as (_, client, one):
-        await one.park(client)
-        one.wake(client)
-        await asyncio.wait(one._tasks)
-        assert (resumed, client.parking) == ([client.gpu], "")
-
-
-async def test_program_whose_restore_failed_under_an_earlier_daemon_continues(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    resumed: list[GPU] = []
-    monkeypatch.setattr(QuietHook, "resume_on", lambda _, gpu: resumed.append(gpu))
-    async with parking(FAILED) as (_, client, one):
-        one.take_over(client)
+    answers = [FAILED] if earlier else [Answer("running"), Answer("checkpointed"), FAILED]
+    async with parking(*answers) as (_, client, one):
+        if earlier:
+            one.take_over(client)
+        else:
+            await one.park(client)
+            one.wake(client)
         await asyncio.wait(one._tasks)
         assert (resumed, client.parking) == ([client.gpu], "")

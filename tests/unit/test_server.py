@@ -83,6 +83,14 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
+async def connected_process(path: Path) -> asyncio.subprocess.Process:
+    """Another process with a connection to the server."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c",
+        "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+        "s.connect(sys.argv[1]); sys.stdin.read()", str(path), stdin=asyncio.subprocess.PIPE)
+
+
 @contextmanager
 def serving(folder: Path, open_files: int = 4096) -> Iterator[Site]:
     """A server in the running event loop."""
@@ -156,11 +164,7 @@ async def test_server_identifies_a_process_with_a_reused_pid_again(
 ) -> None:
     """The test sets the pid itself: the kernel reuses one only after thousands of processes."""
     with serving(tmp_path) as site:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c",
-            "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
-            "s.connect(sys.argv[1]); sys.stdin.read()", str(site.path),
-            stdin=asyncio.subprocess.PIPE)
+        process = await connected_process(site.path)
         credentials = peer.credentials
         monkeypatch.setattr(
             peer, "credentials", lambda one: credentials(one)._replace(pid=process.pid))
@@ -182,11 +186,7 @@ async def test_server_keeps_a_connection_of_pid_0_when_another_process_of_pid_0_
     credentials = peer.credentials
     monkeypatch.setattr(peer, "credentials", lambda one: credentials(one)._replace(pid=0))
     with serving(tmp_path) as site:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c",
-            "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
-            "s.connect(sys.argv[1]); sys.stdin.read()", str(site.path),
-            stdin=asyncio.subprocess.PIPE)
+        process = await connected_process(site.path)
         await until(lambda: bool(site.server.unserved))
         client = await site.connect()
         process.kill()

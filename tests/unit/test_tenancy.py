@@ -20,7 +20,7 @@ from nvshared.sharing.gpu import Client, Pod
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.units import GIB
-from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, peer, script
+from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Scripted, Time, joined, peer, script
 
 ALICE, POD = Tenant(Kind.USER, "alice"), Tenant(Kind.POD, "7d1c")
 TRAIN = Pod("lab", "train", {"9f1c": "main"})
@@ -53,12 +53,10 @@ class Daemon:
 
     def joins(self, *tenants: Tenant, gpu: int = 0, pid: int = 11) -> Client:
         """Join a client with 3 GiB: 2 GiB on the card, 1 GiB pinned."""
-        on = self.manager.gpus[gpu]
-        process = replace(peer(pid), tenants=tenants)
-        client = Client(self.manager.next_id(), on, process, Noted())
         memory = Memory(allocated=3 * GIB, resident=2 * GIB, pinned=GIB)
-        on.join(client, memory, running=False, wants=False, commit=0)
-        return client
+        return joined(
+            self.manager.gpus[gpu], self.manager.next_id(), memory=memory,
+            process=replace(peer(pid), tenants=tenants))
 
     def set(self, name: str, **terms: object) -> None:
         named = {term.replace("_", "-"): value for term, value in terms.items()}
