@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints of other processes: they lose the cards' memory, and get it back on the same cards or
+ * Checkpoints of other processes: memory of the GPUs is released, and restored on the same GPUs or
  * on others (shared/shared_state.c).
  *
- * The driver lets calls through that take no lock of its own, and such a call of a process that is
- * checkpointed fails or crashes (580 on an H100). Here each call of a checkpointed process crashes, so
- * that a test notices any.
+ * The driver does not block calls that take no lock of its own, and such a call of a checkpointed
+ * process fails or crashes (driver 580 on an H100). Here every call of a checkpointed process
+ * aborts that process, so that a test notices it.
  */
 #include <dirent.h>
 #include <stdio.h>

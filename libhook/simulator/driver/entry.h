@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How every entry point of the simulated driver begins.
+ * The beginning of every entry point of the simulated driver.
  *
  *     API(cuMemCreate, CUmemGenericAllocationHandle *handle, size_t size, ...)
  *     {
@@ -8,8 +8,8 @@
  *         ...
  *     }
  *
- * To add an entry point: write it so, and move its line in entries.def from
- * UNSUPPORTED to ENTRY. A listed ENTRY that nobody wrote does not link.
+ * To add an entry point, write it so and move its line in entries.def from UNSUPPORTED to ENTRY. An
+ * ENTRY without a definition does not link.
  */
 #pragma once
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Faults on demand. NVSHARE_SIM_FAIL=NAME:N[:CODE],... makes the N-th call of
- * NAME fail with CODE, and only that one; N+ makes every call from the N-th on
- * fail. NAME:<SIZE[:CODE] fails those that come while the card has less than SIZE free, as calls do
- * for which the driver needs memory itself. NAME is nvlink, for the first MiB of each copy between
- * two cards and each further one, or an exported symbol, or one without its version and stream
- * suffix and then counts all its variants together. CODE is a number of
- * CUresult, by default out of memory for what allocates and 999 otherwise.
+ * Fault injection. NVSHARE_SIM_FAIL=NAME:N[:CODE],... makes only the N-th call of NAME fail with
+ * CODE; with N+ every call from the N-th on. NAME:<SIZE[:CODE] fails calls while the GPU has less
+ * than SIZE bytes free, as calls fail for which the driver itself needs memory. NAME is an exported
+ * symbol; or a symbol without version and stream suffix, which counts all its variants together; or
+ * nvlink, which counts each MiB copied between two GPUs. CODE is a CUresult; by default out of
+ * memory for functions that allocate, else 999.
  */
 #define _GNU_SOURCE
 #include "driver/failure.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Executable graphs: the nodes of a graph, those of child graphs in their
- * places, in an order that respects all dependencies. One launch is one
- * operation in its stream that carries them out one after the other.
+ * Executable graphs: the nodes of a graph in an order that respects all dependencies, with child
+ * graphs replaced by their nodes. A launch is one operation in its stream, which executes the nodes
+ * one after the other.
  */
 #include "graph/exec.h"
 
@@ -27,7 +27,7 @@ static void append(struct graph_exec *exec, const struct node *node)
     work_hold(&node->work);
 }
 
-/* Appends the graph's nodes in order; false if they depend on each other in a circle. */
+/* Appends the graph's nodes in order. False: the dependencies form a cycle. */
 static bool flatten(struct graph_exec *exec, const struct graph *graph)
 {
     bool *placed = calloc(graph->count + 1, sizeof *placed);
@@ -101,8 +101,8 @@ FORWARD_BOTH(cuGraphInstantiate, _v2, LOGGED, ENTRY_CONTEXT | ENTRY_UNSAFE, ((vo
 FORWARD(cuGraphInstantiateWithFlags, (CUgraphExec *exec, CUgraph graph, unsigned long long flags),
         ENTRY_CONTEXT | ENTRY_UNSAFE, instantiate(exec, graph, flags))
 
-/* cuGraphInstantiate of CUDA 12: the same to the program, but not the same
- * pointer, and exported under no name of its own. */
+/* The version of cuGraphInstantiate of CUDA 12: the same behaviour at another address, and
+ * exported under no name of its own. */
 CUresult graph_instantiate_v12000(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
 CUresult graph_instantiate_v12000(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
@@ -133,7 +133,7 @@ API(cuGraphExecDestroy, CUgraphExec handle)
         return CUDA_ERROR_INVALID_VALUE;
     object_remove(exec);
     LOCKED(engine_lock);
-    exec_free(exec);                 /* a launch in flight holds all it needs itself */
+    exec_free(exec);                 /* launches in flight hold their own references */
     return CUDA_SUCCESS;
 }
 
@@ -144,7 +144,8 @@ void graph_exec_queue(struct graph_exec *exec, struct stream *stream)
     size_t count = 0, after_count = 0;
     if (works == NULL || after == NULL)
         abort();
-    if (exec->last.stream != NULL)           /* a graph never runs twice at once */
+    if (exec->last.stream != NULL)           /* launches of one executable graph run one after
+                                                the other */
         after[after_count++] = exec->last;
     for (size_t i = 0; i < exec->count; i++) {
         const struct step *step = &exec->steps[i];
@@ -166,7 +167,7 @@ void graph_exec_queue(struct graph_exec *exec, struct stream *stream)
     free(after);
 }
 
-/* The new graph must have the same kinds of nodes in the same order. */
+/* Replaces the parameters. The new graph must have nodes of the same kinds in the same order. */
 static CUgraphExecUpdateResult update(struct graph_exec *exec, const struct graph *graph,
                                       const struct node **error)
 {
@@ -183,7 +184,7 @@ static CUgraphExecUpdateResult update(struct graph_exec *exec, const struct grap
     for (size_t i = 0; i < fresh.count && result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++) {
         struct work before = exec->steps[i].work;
         exec->steps[i].work = fresh.steps[i].work;
-        fresh.steps[i].work = before;        /* dropped with `fresh` */
+        fresh.steps[i].work = before;        /* released with `fresh` */
     }
     for (size_t i = 0; i < fresh.count; i++)
         work_drop(&fresh.steps[i].work);

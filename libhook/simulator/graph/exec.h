@@ -5,7 +5,7 @@
 #include "graph/graph.h"
 
 struct step {
-    const struct node *node;         /* it was made from; only compared */
+    const struct node *node;         /* the node from which the step was made; only compared */
     CUgraphNodeType type;
     struct work work;
     bool enabled;
@@ -14,10 +14,10 @@ struct step {
 struct graph_exec {
     struct step *steps;
     size_t count;
-    struct position last;            /* where it was launched last */
+    struct position last;            /* position of the last launch */
 };
 
 struct graph_exec *graph_exec_from(CUgraphExec handle);
 
-/* One launch. With the engine's lock held. */
+/* Queues one launch. engine_lock is held. */
 void graph_exec_queue(struct graph_exec *exec, struct stream *stream);

@@ -113,7 +113,7 @@ bool node_depends_on(const struct node *node, const struct node *other)
     return false;
 }
 
-/* NULL: none. */
+/* The clone of a node; NULL: it has none. */
 static struct node *graph_counterpart(const struct graph *clone, const struct node *origin)
 {
     for (size_t i = 0; i < clone->count; i++)
@@ -140,7 +140,7 @@ struct graph *graph_clone(const struct graph *graph)
     return clone;
 }
 
-/* The entry points of graphs as a whole. */
+/* Entry points for whole graphs. */
 
 API(cuGraphCreate, CUgraph *handle, unsigned int flags)
 {
@@ -197,7 +197,7 @@ API(cuGraphDestroyNode, CUgraphNode handle)
     return CUDA_SUCCESS;
 }
 
-/* The lists that graphs give of themselves: as many as there is room for, and how many there are. */
+/* Stores as many list elements as the caller has room for, and returns how many there are. */
 static CUresult give_nodes(struct node *const *found, size_t count, CUgraphNode *nodes,
                            size_t *room)
 {
@@ -239,7 +239,7 @@ API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
 GETTER(cuGraphNodeGetType, (CUgraphNode handle, CUgraphNodeType *type), ENTRY_INIT, type,
        node_from(handle) == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS, node_from(handle)->type)
 
-/* What a device's graphs hold of its memory. */
+/* Memory that graphs of a device hold. */
 
 API(cuDeviceGetGraphMemAttribute, CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
 {
@@ -251,7 +251,7 @@ API(cuDeviceGetGraphMemAttribute, CUdevice ordinal, CUgraphMem_attribute attribu
         return CUDA_ERROR_INVALID_VALUE;
     if (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT
         && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
-        return CUDA_ERROR_NOT_SUPPORTED;     /* no high marks */
+        return CUDA_ERROR_NOT_SUPPORTED;     /* high-water marks are not simulated */
     LOCKED(engine_lock);
     *(cuuint64_t *)value =
         graph_memory_bytes(device, attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);

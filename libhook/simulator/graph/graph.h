@@ -8,26 +8,27 @@ struct node {
     struct graph *graph;
     CUgraphNodeType type;
     struct work work;
-    struct node **after;             /* what it depends on */
+    struct node **after;             /* nodes on which this one depends */
     size_t after_count;
-    const struct node *origin;       /* a clone: the node it was made from */
-    void *parameters[KERNEL_ARGUMENTS];      /* a kernel's, for cuGraphKernelNodeGetParams */
+    const struct node *origin;       /* of a clone: the node that was cloned */
+    void *parameters[KERNEL_ARGUMENTS];      /* of a kernel node, for cuGraphKernelNodeGetParams */
 };
 
 struct graph {
-    struct node **nodes;             /* in the order they were added */
+    struct node **nodes;             /* in the order in which they were added */
     size_t count;
-    bool child;                      /* owned by a node */
+    bool child;                      /* a node owns the graph */
 };
 
-/* All with the engine's lock held. */
+/* engine_lock is held for all of them. */
 struct graph *graph_make(void);
 void graph_free(struct graph *graph);
 struct graph *graph_from(CUgraph handle);
 struct node *node_from(CUgraphNode handle);
 struct graph *graph_clone(const struct graph *graph);
 
-/* Adds a node; holds what the work points to. A WORK_GRAPH's child becomes the node's. */
+/* Adds a node, which takes references to the objects of the work and owns the child of a
+ * WORK_GRAPH. */
 struct node *graph_add(struct graph *graph, CUgraphNodeType type, const struct work *work,
                        struct node *const *after, size_t count);
 bool node_depends_on(const struct node *node, const struct node *other);

@@ -46,8 +46,9 @@ static CUresult node_work_event(CUevent event, enum work_kind kind, struct work 
     return CUDA_SUCCESS;
 }
 
-/* Of a node of any kind but a child graph; the structures begin as those for one kind do. A kernel
- * may be given instead of a function. */
+/* Converts the parameters of a node of any kind but a child graph. The structures of
+ * cuGraphAddNode begin with the fields of the older ones. A CUkernel may stand in place of a
+ * function. */
 static CUresult node_work(const CUgraphNodeParams *p, struct work *work)
 {
     CUDA_KERNEL_NODE_PARAMS kernel;
@@ -78,7 +79,7 @@ static CUresult node_work(const CUgraphNodeParams *p, struct work *work)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Adds a node; nothing if `result`, of the conversion, is no success. */
+/* Adds a node, unless `result`, of the conversion of its parameters, is an error. */
 static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode *after,
                     size_t count, CUresult result, const struct work *work)
 {
@@ -140,7 +141,7 @@ API(cuGraphAddEmptyNode, AFTER)
     ADD((work = (struct work){.kind = WORK_NOTHING}, CUDA_SUCCESS))
 }
 
-/* The node has a copy of the child, as it is now. */
+/* The node owns a copy of the child. */
 static CUresult add_child(AFTER, CUgraph child_handle)
 {
     struct graph *child = graph_from(child_handle);
@@ -284,7 +285,7 @@ API(cuGraphNodeSetParams, CUgraphNode node, CUgraphNodeParams *parameters)
     SET(node_work(parameters, &work))
 }
 
-/* Nodes of executable graphs. */
+/* Entry points for nodes of executable graphs. */
 
 static struct step *step_of(struct graph_exec *exec, CUgraphNode node)
 {
@@ -343,7 +344,7 @@ API(cuGraphExecNodeSetParams, CUgraphExec exec, CUgraphNode node, CUgraphNodePar
     SET_STEP(node_work(parameters, &work))
 }
 
-/* Only kernel, copy and memset nodes can be disabled. */
+/* Only kernel, copy and memset nodes can be disabled; NULL for others. */
 static struct step *switchable(CUgraphExec exec, CUgraphNode node)
 {
     struct step *step = step_of(graph_exec_from(exec), node);
@@ -372,7 +373,7 @@ API(cuGraphNodeGetEnabled, CUgraphExec exec, CUgraphNode node, unsigned int *ena
     return step != NULL && enabled != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Dependencies (edges) between the nodes of a graph. */
+/* Entry points for dependencies (edges) between nodes. */
 
 API(cuGraphAddDependencies_v2, CUgraph graph_handle, const CUgraphNode *from, const CUgraphNode *to,
     const CUgraphEdgeData *edges, size_t count)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays lie row after row in memory of their own, which counts against the
- * card and has no address that a program could know.
+ * Arrays are stored row by row in device memory that counts against the GPU and whose address the
+ * program cannot query.
  */
 #include "memory/array.h"
 
@@ -51,7 +51,7 @@ bool array_side(CUarray handle, struct side *side)
     return true;
 }
 
-/* A new one in the current context. */
+/* Creates an array in the current context. */
 static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
     size_t element = descriptor != NULL ? format_bytes(descriptor->Format) : 0;
@@ -95,7 +95,7 @@ API(cuArrayCreate_v2, CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *descriptor)
 FORWARD(cuArray3DCreate_v2, (CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor),
         ENTRY_CONTEXT | ENTRY_UNSAFE, array_make(handle, descriptor))
 
-/* Frees an existing array when the work of its context has ended. */
+/* Frees an existing array after the work of its context. */
 static CUresult array_end(CUarray handle)
 {
     struct array *array = array_from(handle);
@@ -137,7 +137,7 @@ static size_t half(size_t length)
     return length > 1 ? length / 2 : length;
 }
 
-/* Layers do not get fewer. */
+/* The number of layers stays the same. */
 static CUDA_ARRAY3D_DESCRIPTOR next_level(CUDA_ARRAY3D_DESCRIPTOR level)
 {
     level.Width = half(level.Width);
@@ -165,7 +165,7 @@ static CUresult end(struct mipmap *mipmap)
     return result;
 }
 
-/* As many levels as are asked for, but none behind that of a single element. */
+/* Creates the requested number of levels, but none after the level with a single element. */
 API(cuMipmappedArrayCreate, CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
     unsigned int count)
 {

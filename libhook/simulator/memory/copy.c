@@ -15,7 +15,7 @@ struct side side_device(CUdeviceptr address)
     return (struct side){.address = address};
 }
 
-/* What the GPUs do not know is taken for the processor's, as the driver does. */
+/* An address that is neither device memory nor registered is a host address, as for the driver. */
 struct side side_unified(CUdeviceptr address)
 {
     space_lock_to_read();
@@ -31,7 +31,7 @@ struct work copy_line(struct side to, struct side from, size_t bytes)
                                   .depth = 1}};
 }
 
-/* A side of a 2D or 3D copy, before its offsets. */
+/* One side of a 2D or 3D copy, without its offsets. */
 struct block {
     CUmemorytype type;
     const void *host;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies: from the arguments of any entry point to one kind of work. */
+/* Converts the arguments of all copy functions to one kind of work. */
 #pragma once
 
 #include "engine/work.h"
 
-/* One side, by a pointer of the host, of the device, or by what it is itself. */
+/* A side given by a host pointer, by a device pointer, or by an address of either kind. */
 struct side side_host(const void *pointer);
 struct side side_device(CUdeviceptr address);
 struct side side_unified(CUdeviceptr address);

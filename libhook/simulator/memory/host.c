@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the host that the GPUs know: page-locked, registered, managed.
- * Its device address is its host address.
+ * Host memory that GPUs can access: page-locked, registered and managed memory. Its device address
+ * equals its host address.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -47,7 +47,7 @@ API(cuMemHostAlloc, void **memory, size_t size, unsigned int flags)
         *memory = NULL;
         return CUDA_SUCCESS;
     }
-    /* All memory is portable where addresses are unified, so that nobody remembers. */
+    /* With unified addresses all memory is portable, so the flag is not stored. */
     return allocate(memory, size, ALLOCATED_HOST,
                     (flags & ~(unsigned)CU_MEMHOSTALLOC_PORTABLE) | CU_MEMHOSTALLOC_DEVICEMAP);
 }
@@ -69,7 +69,7 @@ API(cuMemAllocManaged, CUdeviceptr *address, size_t size, unsigned int flags)
     return result;
 }
 
-/* Work in flight may use it: as the driver, wait for all of the context. */
+/* Work in flight may access the memory: as the driver, wait for the whole context. */
 static CUresult release(void *memory, enum allocation_kind kind, CUresult unknown)
 {
     pthread_mutex_lock(&allocations_lock);
@@ -100,7 +100,7 @@ API(cuMemFreeHost, void *memory)
     return release(memory, ALLOCATED_HOST, CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Whether every page is there, as locking it would find out. */
+/* Whether all pages are mapped, which locking them would require. */
 static bool is_mapped(void *memory, size_t size)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -130,7 +130,7 @@ FORWARD(cuMemHostRegister_v2, (void *memory, size_t size, unsigned int flags),
 FORWARD(cuMemHostRegister, (void *memory, size_t size, unsigned int flags),
         ENTRY_CONTEXT | ENTRY_UNSAFE, register_memory(memory, size, flags))
 
-/* The program mapped it itself: the driver speaks of it as of its own memory of the host. */
+/* Memory of a mapping by the program: the driver reports it as its own host memory. */
 static bool is_mapped_by_program(CUdeviceptr address)
 {
     space_lock_to_read();
@@ -154,7 +154,7 @@ API(cuMemHostUnregister, void *memory)
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
     if (memory == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    /* What the driver knows otherwise cannot be registered. */
+    /* Memory that the driver knows by other means cannot be registered. */
     return release(memory, REGISTERED_HOST, is_known((uintptr_t)memory)
                    ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sharing of cuMemAlloc memory between processes of one user. A handle names
- * the file that the memory then lies in, through the process that made it.
- * Memory that a program mapped itself has no such handle, as with the driver.
+ * Shares memory of cuMemAlloc between processes of one user. A handle identifies the file to which
+ * the memory is moved, through the process that created the handle. Memory that a program has
+ * mapped itself has no such handle, as with the driver.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 struct handle {
     uint64_t magic;
     int32_t pid, file;
-    uint64_t offset, size;           /* of the allocation in the memory */
+    uint64_t offset, size;           /* of the allocation inside its physical memory */
 };
 
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "it must fit");
@@ -93,7 +93,7 @@ API(cuIpcOpenMemHandle, CUdeviceptr *address, CUipcMemHandle handle, unsigned in
 API(cuIpcOpenMemHandle_v2, CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
     ENTER(ENTRY_CONTEXT);
-    return address == NULL || flags != 1 /* to enable peer access when needed */
+    return address == NULL || flags != 1 /* 1: enable peer access when needed */
         ? CUDA_ERROR_INVALID_VALUE : open_handle(address, handle);
 }
 

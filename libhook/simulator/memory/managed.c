@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Advice on managed memory, and moving it about (residency.h). Nothing of that
- * changes a byte: the card and the processor see the same memory. Advice about
- * other memory is refused, as by the driver.
+ * Advice on managed memory and its migration (residency.h). Neither changes a byte: GPU and host
+ * share one copy. Advice about other memory is refused, as by the driver.
  */
 #include "memory/managed.h"
 
@@ -33,7 +32,7 @@ CUmemLocation managed_place(CUdevice device)
 
 static CUresult advise(CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation place)
 {
-    /* Whether something is mostly read is no matter of a place. */
+    /* The advice "read mostly" has no location. */
     if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY
         || (advice > CU_MEM_ADVISE_UNSET_READ_MOSTLY
             && managed_check((int)place.type, place.id) != CUDA_SUCCESS))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory as cuMemAlloc gives it, and the figures of the card. */
+/* Device memory of cuMemAlloc, and the figures of the GPU. */
 #include "driver/entry.h"
 #include "engine/queue.h"
 #include "space/allocation.h"
@@ -35,7 +35,7 @@ API(cuMemAllocPitch_v2, CUdeviceptr *address, size_t *pitch, size_t width, size_
     return result;
 }
 
-/* A pool's memory is not waited for: it goes when all that was submitted by now is done. */
+/* Frees memory of a pool without a wait: at the end of all work submitted so far. */
 static CUresult free_behind_all(struct context *context, CUdeviceptr address)
 {
     size_t count;
@@ -68,15 +68,17 @@ static CUresult free_memory(CUdeviceptr address)
     if (result != CUDA_SUCCESS)
         return result;
     if (pooled)
-        /* A pool's memory is of no context: the work that may use it is the caller's. */
+        /* Memory of a pool belongs to no context: the caller's context has the work that may use
+         * it. */
         return free_behind_all(context_current() != NULL ? context_current() : context, address);
-    result = context_drain(context);        /* as in the driver: what is in flight may use it */
+    result = context_drain(context);        /* as in the driver: work in flight may use the
+                                               memory */
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&allocations_lock);
     allocation = allocation_find(address);
     if (allocation == NULL || allocation->base != address)
-        result = CUDA_ERROR_INVALID_VALUE;   /* another thread was faster */
+        result = CUDA_ERROR_INVALID_VALUE;   /* another thread has freed it meanwhile */
     else if (allocation->kind == ALLOCATED_MANAGED)
         host_free(allocation);
     else
@@ -138,7 +140,8 @@ API(cuMemGetAddressRange_v2, CUdeviceptr *base, size_t *size, CUdeviceptr addres
     return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* The 32-bit entry points of CUDA 2 cannot express an address of this machine. */
+/* The functions of CUDA 2 have 32-bit addresses, which cannot express an address of this
+ * process. */
 API(cuMemAlloc, CUdeviceptr_v1 *address, unsigned int size)
 {
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);

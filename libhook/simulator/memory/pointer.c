@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a pointer says of itself. */
+/* Attributes of pointers. */
 #include <string.h>
 
 #include "driver/entry.h"
@@ -18,7 +18,7 @@ struct known {
     bool managed, ipc, host, sync_memops;
 };
 
-/* What P2P_TOKENS gives: for a NIC's driver, which then reaches the memory. */
+/* Value of CU_POINTER_ATTRIBUTE_P2P_TOKENS, with which the driver of a NIC accesses the memory. */
 struct tokens {
     unsigned long long token;
     unsigned space;
@@ -55,7 +55,7 @@ static bool from_allocation(CUdeviceptr address, struct known *known)
     return found;
 }
 
-/* Memory that the program mapped itself belongs to no context; its range is the reservation. */
+/* Memory that the program has mapped belongs to no context; its range is the whole reservation. */
 static bool from_mapping(CUdeviceptr address, struct known *known)
 {
     bool found = false;
@@ -104,7 +104,7 @@ static CUresult tell(const struct known *known, CUpointer_attribute attribute,
         *(void **)value = known->host ? (void *)(uintptr_t)address : NULL;
         return known->host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
-        /* No NIC can reach this memory; the driver says so of managed memory alone. */
+        /* No NIC can access this memory; the driver reports that for managed memory only. */
         if (known->managed)
             *(struct tokens *)value = (struct tokens){0};
         return known->managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -123,7 +123,7 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdevic
 FORWARD(cuPointerGetAttribute, (void *value, CUpointer_attribute attribute, CUdeviceptr address),
         ENTRY_INIT, attribute_of(value, attribute, address))
 
-/* The size of the attributes that are not eight bytes long. */
+/* The size in bytes of an attribute's value; most have 8. */
 static size_t width_of(CUpointer_attribute attribute)
 {
     switch ((int)attribute) {
@@ -143,7 +143,7 @@ static size_t width_of(CUpointer_attribute attribute)
     }
 }
 
-/* What the program reserved, whether or not something is mapped there. */
+/* Address ranges that the program has reserved, mapped or not. */
 static bool from_reservation(CUdeviceptr address, struct known *known)
 {
     space_lock_to_read();
@@ -153,7 +153,7 @@ static bool from_reservation(CUdeviceptr address, struct known *known)
     return found;
 }
 
-/* What the second question says where the first has no answer. */
+/* The values that cuPointerGetAttributes stores for an unknown address. */
 static void tell_nothing(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     struct known known;
@@ -163,12 +163,12 @@ static void tell_nothing(void *value, CUpointer_attribute attribute, CUdeviceptr
         *(int *)value = CU_DEVICE_INVALID;
         return;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        *(CUdeviceptr *)value = unknown ? address : 0;       /* it may be the host's */
+        *(CUdeviceptr *)value = unknown ? address : 0;       /* it may be a host address */
         return;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         if (from_reservation(address, &known))
             *(CUdeviceptr *)value = known.base;
-        return;                              /* or it stays as it was */
+        return;                              /* the value stays unchanged */
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         if (from_reservation(address, &known))
             *(size_t *)value = known.size;
@@ -178,7 +178,7 @@ static void tell_nothing(void *value, CUpointer_attribute attribute, CUdeviceptr
     }
 }
 
-/* Unlike the single question, this one has an answer for what it does not know. */
+/* Unlike cuPointerGetAttribute, this function succeeds for unknown addresses. */
 API(cuPointerGetAttributes, unsigned int count, CUpointer_attribute *attributes, void **values,
     CUdeviceptr address)
 {

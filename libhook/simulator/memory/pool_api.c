@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pools from the outside: making them, asking them, choosing one. */
+/* Entry points that create, query and select memory pools. */
 #include "driver/entry.h"
 #include "driver/object.h"
 #include "space/allocation.h"
@@ -14,7 +14,7 @@ API(cuMemPoolCreate, CUmemoryPool *handle, const CUmemPoolProps *properties)
         return CUDA_ERROR_INVALID_VALUE;
     if (device_at(properties->location.id) == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
-    /* One that could leave the process may be made; but nothing here exports it. */
+    /* A pool with exportable memory can be created, but the simulator exports none. */
     if (((unsigned)properties->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -25,7 +25,8 @@ API(cuMemPoolCreate, CUmemoryPool *handle, const CUmemPoolProps *properties)
     return CUDA_SUCCESS;
 }
 
-/* What is still in use goes back later; so the pool itself stays, out of reach. */
+/* Allocations in use return to the pool later, so its structure stays; its handle becomes
+ * invalid. */
 API(cuMemPoolDestroy, CUmemoryPool handle)
 {
     ENTER(ENTRY_INIT);
@@ -122,7 +123,7 @@ API(cuDeviceSetMemPool, CUdevice ordinal, CUmemoryPool handle)
     return CUDA_SUCCESS;
 }
 
-/* Its own device has access in any case, and may not be denied it. */
+/* A pool's own device always has access, which cannot be removed. */
 static CUresult check_access(const struct pool *pool, const CUmemAccessDesc *access)
 {
     struct device *device = access->location.type == CU_MEM_LOCATION_TYPE_DEVICE

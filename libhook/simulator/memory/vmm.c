@@ -102,7 +102,7 @@ API(cuMemMap, CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloc
     if (physical == NULL || size == 0 || !on_grain(address) || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (offset != 0 || size != physical->size)
-        return CUDA_ERROR_NOT_SUPPORTED;     /* only allocations in whole */
+        return CUDA_ERROR_NOT_SUPPORTED;     /* only whole allocations can be mapped */
     physical_hold(physical);
     space_lock_to_write();
     bool mapped = space_is_reserved(address, size)
@@ -114,8 +114,8 @@ API(cuMemMap, CUdeviceptr address, size_t size, size_t offset, CUmemGenericAlloc
     return mapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* A range may have holes, but not cut a mapping. Work that was submitted and
- * would touch it is doomed; see stream.c. */
+/* A range may contain holes, but must not cut a mapping. Submitted work that would access the
+ * range is doomed; see queue.c. */
 API(cuMemUnmap, CUdeviceptr address, size_t size)
 {
     ENTER(ENTRY_INIT);
@@ -124,7 +124,8 @@ API(cuMemUnmap, CUdeviceptr address, size_t size)
     streams_doom(address, size);
     space_lock_to_write();
     bool valid = size != 0 && on_grain(address) && on_grain(size)
-        && space_is_reserved(address, PHYSICAL_GRAIN);       /* its end may lie outside */
+        && space_is_reserved(address, PHYSICAL_GRAIN);       /* the end of the range may lie
+                                                                outside of the reservation */
     size_t count = 0;
     valid = valid && space_within(address, size, &first, &count);
     struct physical **dropped = malloc((count != 0 ? count : 1) * sizeof(struct physical *));

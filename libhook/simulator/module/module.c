@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program is PTX text; all that is looked at is the name behind each
- * `.entry`, and `.global .align A .b8 NAME[SIZE];`. A function that the
- * simulated GPU cannot run makes the whole program invalid, as one with
- * unknown instructions would be.
+ * Loads programs from PTX text. Only the name after each `.entry`, and `.global .align A .b8
+ * NAME[SIZE];` are read. A kernel that the simulated GPU does not have makes the whole module
+ * invalid, as unknown instructions would.
  */
 #include "module/module.h"
 
@@ -20,14 +19,14 @@
 #include "engine/queue.h"
 #include "space/allocation.h"
 
-/* A CUfunction, or a CUkernel of a library, which belongs to no context. */
+/* A CUfunction, or a CUkernel of a library, which has no context. */
 struct function {
     const struct kernel *kernel;
-    struct context *context;         /* NULL: a library's */
+    struct context *context;         /* NULL: of a library */
     struct module *module;
 };
 
-/* A `.global` array of bytes in device memory. */
+/* A `.global` array of bytes, in device memory. */
 struct variable {
     char name[64];
     CUdeviceptr address;
@@ -36,12 +35,13 @@ struct variable {
 
 struct module {
     struct context *context;         /* NULL: a library */
-    unsigned long long context_id;   /* an instance's: a primary context may come back as another */
+    unsigned long long context_id;   /* of an instance; a primary context that was reset is
+                                        another context at the same address */
     struct function *functions;
     size_t count;
     struct variable *variables;
     size_t variable_count;
-    struct module *instances;        /* a library's, one per context that used it */
+    struct module *instances;        /* of a library, one for each context that has used it */
     struct module *next;
 };
 
@@ -55,7 +55,7 @@ static struct module *module_from(CUmodule handle)
     return object_is(handle, OBJECT_MODULE) ? (struct module *)handle : NULL;
 }
 
-/* The kernels named behind `.entry`, at most `room`. */
+/* Finds the kernels after `.entry`, at most `room`. */
 static CUresult find_kernels(const char *text, const struct kernel **kernels, size_t room,
                              size_t *count)
 {
@@ -86,7 +86,8 @@ static void fill_with_zeros(const struct device *device, const struct variable *
     space_unlock();
 }
 
-/* Its variables, in device memory and of zeros; a library's are made where it is used. */
+/* Creates the module's variables in device memory, filled with zeros. Those of a library are
+ * created for each instance. */
 static CUresult make_variables(const char *text, struct module *module)
 {
     struct variable found;
@@ -118,13 +119,13 @@ static void drop_variables(struct module *module)
         struct allocation *allocation = allocation_find(module->variables[i].address);
         if (allocation != NULL && allocation->base == module->variables[i].address
             && allocation->kind == ALLOCATED_VARIABLE)
-            device_free(allocation);         /* else it went with its context */
+            device_free(allocation);         /* otherwise it was freed with its context */
     }
     pthread_mutex_unlock(&allocations_lock);
     free(module->variables);
 }
 
-/* Nothing follows the three directives that every program begins with. */
+/* Whether the text ends after the three directives that begin every program. */
 static bool is_empty_program(const char *text)
 {
     const char *size = strstr(text, ".address_size");
@@ -138,7 +139,7 @@ static bool is_empty_program(const char *text)
 
 static void module_unload(struct module *module);
 
-/* Without a context: a library. */
+/* NULL `context`: loads a library. */
 static CUresult module_load(const char *image, struct context *context, struct module **result)
 {
     const struct kernel *kernels[FUNCTIONS];
@@ -158,7 +159,7 @@ static CUresult module_load(const char *image, struct context *context, struct m
         abort();
     *module = (struct module){.context = context, .functions = functions, .count = count};
     if (context != NULL)
-        context_drain(context);      /* as driver 580 does */
+        context_drain(context);      /* driver 580 waits here, too */
     for (size_t i = 0; i < count; i++) {
         functions[i] = (struct function){kernels[i], context, module};
         object_add(&functions[i], OBJECT_FUNCTION);
@@ -173,7 +174,7 @@ static CUresult module_load(const char *image, struct context *context, struct m
     return CUDA_SUCCESS;
 }
 
-/* Any file is read into memory with a zero behind it; NULL if it cannot be. */
+/* Reads a whole file into memory and appends a zero. NULL: it cannot be read. */
 static char *read_file(const char *path)
 {
     FILE *file = fopen(path, "re");
@@ -229,7 +230,7 @@ API(cuModuleLoad, CUmodule *module, const char *path)
 FORWARD(cuModuleLoadData, (CUmodule *module, const void *image), ENTRY_CONTEXT,
         module_load(image, context_current()->owner, (struct module **)module))
 
-/* The options only ask for messages, of which there are none. */
+/* The options only request messages, and there are none. */
 API(cuModuleLoadDataEx, CUmodule *module, const void *image, unsigned int count,
     CUjit_option *options, void **values)
 {
@@ -247,7 +248,7 @@ API(cuModuleUnload, CUmodule handle)
     struct module *module = module_from(handle);
     if (module == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    CUresult result = context_drain(module->context);        /* its code may be running */
+    CUresult result = context_drain(module->context);        /* the module's code may be running */
     module_unload(module);
     return result;
 }
@@ -296,7 +297,7 @@ API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, c
     return CUDA_ERROR_NOT_FOUND;
 }
 
-/* What functions say of themselves. */
+/* Attributes of functions. */
 
 static CUresult attribute_of(int *value, CUfunction_attribute attribute, CUfunction handle)
 {
@@ -350,9 +351,10 @@ API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t 
     return CUDA_SUCCESS;
 }
 
-/* Launches: from the arguments of any entry point to one kind of work. */
+/* Launches: converts the arguments of all launch functions to one kind of work. */
 
-/* `extra` is a list of names and values up to the end mark: a buffer and its size. */
+/* Reads `extra`: pairs of names and values up to an end mark, with the address and the size of a
+ * buffer. */
 static CUresult from_extra(void *const *extra, const struct kernel *kernel, uint64_t *arguments)
 {
     const void *buffer = NULL;
@@ -400,9 +402,9 @@ CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned b
     return CUDA_SUCCESS;
 }
 
-/* Libraries: programs of no context, with an instance in each that uses them. */
+/* Libraries: modules without a context, with an instance in each context that uses them. */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;     /* protects the instances */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;     /* protects the lists of instances */
 
 static struct module *library_from(CUlibrary handle)
 {
@@ -445,7 +447,7 @@ GETTER(cuLibraryGetKernelCount, (unsigned int *count, CUlibrary handle), ENTRY_I
        library_from(handle) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,
        (unsigned)library_from(handle)->count)
 
-/* The library's functions for one context, made when first asked for. */
+/* The library's instance in a context, created at its first use. */
 static struct module *instance_in(struct module *library, struct context *context)
 {
     context = context->owner;
@@ -484,7 +486,7 @@ API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
     const struct function *own = function_from((CUfunction)kernel);
     if (own == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (own->context == NULL)        /* a library's kernel */
+    if (own->context == NULL)        /* a kernel of a library */
         own = &instance_in(own->module, context_current())
                    ->functions[own - own->module->functions];
     *function = (CUfunction)own;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs: what a launch of one of their functions is. */
+/* Modules: converts launches of their functions to work. */
 #pragma once
 
 #include "engine/work.h"
 
-/* A kernel's work, with its parameters copied out of `parameters` or `extra`. The
- * function must belong to the context, if one is given. */
+/* The work of a launch, with copies of its arguments from `parameters` or `extra`. If `context`
+ * is given, the function must belong to it. */
 CUresult launch_work(CUfunction function, const unsigned grid[3], const unsigned block[3],
                      void *const *parameters, void *const *extra, struct context *context,
                      struct work *work);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The devices of the simulated management library: finding them, and their figures. */
+/* Devices of the simulated management library: handles and figures. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ struct memory_v2 {
 };
 
 struct utilization {
-    unsigned gpu, memory;            /* per cent */
+    unsigned gpu, memory;            /* percent */
 };
 
 struct pci {
@@ -30,7 +30,7 @@ struct process_v1 {
     unsigned long long bytes;
 };
 
-struct process_v2 {                  /* and v3 */
+struct process_v2 {                  /* layout of versions 2 and 3 */
     unsigned pid;
     unsigned long long bytes;
     unsigned gpu_instance, compute_instance;
@@ -39,18 +39,18 @@ struct process_v2 {                  /* and v3 */
 #define MEMORY_V2 (sizeof(struct memory_v2) | 2u << 24)
 #define NO_INSTANCE 0xffffffffu
 
-/* What utilisation was computed from last. */
+/* State at the last query of the utilisation. */
 struct gpu {
     uint64_t busy, at;
     _Atomic unsigned percent;
 };
 
 static struct {
-    pthread_mutex_t lock;            /* protects what follows */
+    pthread_mutex_t lock;            /* protects the following fields */
     struct gpu gpus[SHARED_GPUS];
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* The number of a device's GPU, -1 if the handle is none. */
+/* The index of the GPU; -1: invalid handle. */
 static int number(nvmlDevice_t device)
 {
     for (int gpu = 0; gpu < SHARED_GPUS; gpu++)
@@ -109,7 +109,7 @@ static nvmlReturn_t by_bus(const char *id, nvmlDevice_t *device)
 NVML_BOTH(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2,
           (const char *id, nvmlDevice_t *device), by_bus(id, device))
 
-/* A figure of a device. */
+/* Defines a function that returns one figure of a device. */
 #define NVML_FIGURE(name, type, figure)                                                  \
     NVML(name, nvmlDevice_t device, type *value)                                         \
     {                                                                                    \
@@ -168,7 +168,7 @@ NVML(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t device, struct memory_v2 *memory)
     return NVML_SUCCESS;
 }
 
-/* The share of the time since the last question in which kernels ran. */
+/* The part of the time since the last query in which kernels ran. */
 NVML(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, struct utilization *rates)
 {
     REQUIRE(rates != NULL && number(device) >= 0);
@@ -205,10 +205,10 @@ NVML(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned *current, unsigned *pen
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
-#define P2P_NVLINK 2                 /* of nvmlGpuP2PCapsIndex_t */
-#define P2P_NOT_SUPPORTED 5          /* of nvmlGpuP2PStatus_t; 0: it is there */
+#define P2P_NVLINK 2                 /* a value of nvmlGpuP2PCapsIndex_t */
+#define P2P_NOT_SUPPORTED 5          /* a value of nvmlGpuP2PStatus_t; 0: supported */
 
-/* Every card reaches every other, over NVLink if NVSHARE_SIM_NVLINK is 1. */
+/* All GPUs can access each other, by NVLink if NVSHARE_SIM_NVLINK is 1. */
 NVML(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t other, int capability, int *status)
 {
     REQUIRE(status != NULL && number(device) >= 0 && number(other) >= 0 && device != other);
@@ -217,7 +217,7 @@ NVML(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t other, int capabi
     return NVML_SUCCESS;
 }
 
-/* Lists the processes with a context, in the old layout or the new one. */
+/* Lists the processes that have a context, in the layout of version 1 or of versions 2 and 3. */
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *room, void *list, bool old)
 {
     REQUIRE(room != NULL && (list != NULL || *room == 0) && number(device) >= 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors of the simulated GPUs. A file "xid" in NVSHARE_SIM_DIR with a GPU's
- * index and a number is an error that happens once, to whoever waits.
+ * Errors (Xid) of the simulated GPUs. The file "xid" in NVSHARE_SIM_DIR contains a GPU's index and
+ * an error number; the error is delivered once, to the first process that waits.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -53,7 +53,7 @@ NVML(nvmlDeviceRegisterEvents, nvmlDevice_t device, unsigned long long types, nv
     return NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* Whether an error has happened to a GPU of the set; then it has been told. */
+/* Takes the pending error if it is of a GPU of the set. True: *event describes it. */
 static bool happened(nvmlEventSet_t set, struct event *event)
 {
     char path[4200];

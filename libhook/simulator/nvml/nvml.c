@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated management library, as far as monitoring needs it. Its figures
- * come from the state that all processes share, so they are those that the
- * programs' own calls add up to. Layouts are those of nvml.h 13.0.
+ * The simulated management library, with the functions that monitoring needs. Its figures come from
+ * the state that all processes share, so they equal the sums of the programs' own calls. Structures
+ * have the layout of nvml.h 13.0.
  */
 #define _GNU_SOURCE
 #include "nvml/nvml.h"
@@ -14,7 +14,7 @@
 #include "shared/driver_version.h"
 
 static struct {
-    pthread_mutex_t lock;            /* protects everything here */
+    pthread_mutex_t lock;            /* protects all fields */
     int users;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER};
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the simulated management library share. */
+/* Declarations that the files of the simulated management library share. */
 #pragma once
 
 #include <stdbool.h>
@@ -32,7 +32,7 @@ typedef struct gpu *nvmlDevice_t;
         return call;                                                                     \
     }
 
-/* Versions of a function that do the same. */
+/* Defines two versions of a function with the same behaviour. */
 #define NVML_BOTH(name, other, parameters, call)                                         \
     NVML_FORWARD(name, parameters, call)                                                 \
     NVML_FORWARD(other, parameters, call)
@@ -45,6 +45,6 @@ typedef struct gpu *nvmlDevice_t;
             return NVML_ERROR_INVALID_ARGUMENT;                                          \
     } while (0)
 
-bool nvml_running(void);             /* between init and shutdown */
+bool nvml_running(void);             /* after nvmlInit and before nvmlShutdown */
 nvmlReturn_t nvml_at_index(unsigned index, nvmlDevice_t *device);
 nvmlReturn_t nvml_give_text(const char *text, char *buffer, unsigned room);

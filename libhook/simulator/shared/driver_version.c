@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const struct driver {
-    const char *version;             /* one of its branch: the number before the first dot */
+    const char *version;             /* of a release of the branch, which is the number before
+                                        the first dot */
     int cuda;
 } drivers[] = {
     {"535.104.05", 12020}, {"545.23.08", 12030}, {"550.54.15", 12040}, {"555.42.06", 12050},

@@ -10,7 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The fields of /proc/PID/stat behind the name, which may hold anything; see proc(5). */
+/* Reads fields of /proc/PID/stat after the process's name, which may contain any character; see
+ * proc(5). */
 static bool read_fields(pid_t pid, char *state, uint64_t *started)
 {
     char path[64], text[1024];
@@ -26,7 +27,7 @@ static bool read_fields(pid_t pid, char *state, uint64_t *started)
     char *field = strrchr(text, ')');
     if (field == NULL || field[1] != ' ')
         return false;
-    field += 2;                      /* the third field: the state */
+    field += 2;                      /* the third field is the state */
     *state = *field;
     for (int i = 3; i < 22 && field != NULL; i++) {
         field = strchr(field, ' ');
@@ -39,8 +40,8 @@ static bool read_fields(pid_t pid, char *state, uint64_t *started)
     return true;
 }
 
-/* The main thread of a process may end before the others: then it is a zombie
- * with more than one entry under task/. */
+/* The main thread may end before other threads: the process is then a zombie with several
+ * entries in task/. */
 static bool has_other_threads(pid_t pid)
 {
     char path[64];

@@ -26,35 +26,42 @@
 #define EXPORTS 4096
 
 struct slot {
-    pid_t pid;                       /* 0: free */
-    uint64_t namespace;              /* that the pid is of: containers have one each */
-    uint64_t started;                /* with those two, names a process for ever */
+    pid_t pid;                       /* 0: the slot is free */
+    uint64_t namespace;              /* pid namespace of `pid`; each container has one */
+    uint64_t started;                /* start time; pid, namespace and start time identify a
+                                        process uniquely */
     uint64_t bytes[SHARED_GPUS];
     int32_t contexts[SHARED_GPUS];
-    _Atomic uint32_t state;          /* enum shared_life; slept on while it is not SHARED_RUNS */
-    _Atomic uint32_t calls;          /* threads within a call that takes the driver's lock */
-    _Atomic uint32_t polls;          /* threads within one that does not */
-    uint64_t saved_bytes[SHARED_GPUS];       /* bytes and contexts, while it is checkpointed */
+    _Atomic uint32_t state;          /* enum shared_life; threads sleep on it (futex) while it is
+                                        not SHARED_RUNS */
+    _Atomic uint32_t calls;          /* threads inside a call that takes the driver's lock */
+    _Atomic uint32_t polls;          /* threads inside a call that does not */
+    uint64_t saved_bytes[SHARED_GPUS];       /* bytes of each GPU while the process is
+                                                checkpointed */
     int32_t saved_contexts[SHARED_GPUS];
-    bool managed, refused;           /* it has had managed memory; a checkpoint was refused for it */
-    int8_t shift[SHARED_GPUS];       /* the card that it was restored on, less the card it began on */
+    bool managed, refused;           /* the process has had managed memory; a checkpoint was
+                                        refused because of it */
+    int8_t shift[SHARED_GPUS];       /* index of the GPU on which the process was restored, minus
+                                        that on which it began */
 };
 
 struct export {
-    uint64_t id;                     /* 0: free */
+    uint64_t id;                     /* 0: the entry is free */
     uint64_t bytes;
     int32_t gpu;
-    int32_t maker;                   /* its slot, while it has it; -1 */
+    int32_t maker;                   /* slot of the process that created the memory; -1: it has
+                                        released it */
     uint8_t holders[SHARED_PROCESSES / 8];
 };
 
 struct shared {
     uint64_t magic, layout;
-    pthread_mutex_t lock;            /* robust; protects the slots, exports and settings. The last lock taken. */
+    pthread_mutex_t lock;            /* robust; protects slots, exports and settings. Locked
+                                        after all other locks */
     int32_t gpus;
     uint64_t total;
     uint64_t exports_made;
-    int32_t exports_end;             /* the exports behind this one were never used */
+    int32_t exports_end;             /* the exports from this index on were never used */
     _Atomic uint64_t copies_end[SHARED_GPUS][DIRECTIONS];
     _Atomic uint64_t busy[SHARED_GPUS];
     struct slot slots[SHARED_PROCESSES];
@@ -64,14 +71,15 @@ struct shared {
 static struct {
     pthread_mutex_t opening;         /* protects the pointer while it is set */
     struct shared *_Atomic map;
-    _Atomic int slot;                /* of this process, -1 until it takes something */
-    pid_t pid;                       /* that owns the slot: a forked child owns none */
-    int file;                        /* what the processes of other namespaces see of this one: */
-    ino_t inode;                     /* a lock on it, for as long as this process lives */
+    _Atomic int slot;                /* of this process; -1 until it takes memory */
+    pid_t pid;                       /* the process that owns the slot; a forked child owns none */
+    int file;                        /* descriptor of a file that this process locks while it runs:
+                                        processes of other pid namespaces test the lock */
+    ino_t inode;                     /* of that file */
     uint64_t namespace;
-    char directory[4096];            /* of that file */
-    uint64_t copy_rate, nvlink_rate; /* bytes a second in each direction, 0: not limited */
-    bool none;                       /* this process is to find no GPU, whatever others find */
+    char directory[4096];            /* NVSHARE_SIM_DIR, or its default */
+    uint64_t copy_rate, nvlink_rate; /* bytes per second in each direction; 0: not limited */
+    bool none;                       /* this process finds no GPU (NVSHARE_SIM_GPUS=0) */
 } self = {.opening = PTHREAD_MUTEX_INITIALIZER, .slot = -1};
 
 uint64_t monotonic_nanoseconds(void)
@@ -101,14 +109,14 @@ uint64_t size_setting(const char *name, uint64_t otherwise)
     return (uint64_t)value << shift;
 }
 
-/* The lock of a slot: a byte behind the end of the file. */
+/* The lock of a slot: one byte after the end of the file. */
 static struct flock slot_lock(int index)
 {
     return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET,
                           .l_start = (off_t)sizeof(struct shared) + index, .l_len = 1};
 }
 
-/* The program may have closed it, and have another file of that number. */
+/* The program may have closed the descriptor, and opened another file with its number. */
 static bool file_is_there(void)
 {
     struct stat status;
@@ -136,7 +144,7 @@ int shared_file(uint64_t id, bool first)
     return open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (first ? O_CREAT | O_TRUNC : 0), 0600);
 }
 
-/* The lock on it lasts as long as any copy of the descriptor. */
+/* The lock on the descriptor lasts as long as any copy of it is open. */
 int shared_descriptor(uint64_t id)
 {
     int file = shared_file(id, false);
@@ -147,7 +155,7 @@ int shared_descriptor(uint64_t id)
     return file;
 }
 
-/* Nobody has a descriptor of it; then its file goes. */
+/* Removes the file of an export of which no descriptor is open. False: one is open. */
 static bool forget_export(uint64_t id)
 {
     char path[sizeof self.directory + 64];
@@ -159,7 +167,7 @@ static bool forget_export(uint64_t id)
     return !open && (file < 0 || unlink(path) == 0);
 }
 
-/* With the lock held. */
+/* Ends the hold of a slot on an export. The lock is held. */
 static void lets_go(struct export *export, int slot)
 {
     export->holders[slot / 8] &= (uint8_t)~(1u << slot % 8);
@@ -167,7 +175,7 @@ static void lets_go(struct export *export, int slot)
         export->maker = -1;
 }
 
-/* With the lock held: forgets what dead processes held. */
+/* Releases memory and exports of processes that have ended. The lock is held. */
 static void sweep(struct shared *map)
 {
     for (int i = 0; i < SHARED_PROCESSES; i++) {
@@ -190,7 +198,8 @@ static void sweep(struct shared *map)
 static struct shared *lock_shared(void)
 {
     struct shared *map = atomic_load(&self.map);
-    /* A holder that died left at worst its own slot half written: the next sweep clears it. */
+    /* The previous holder of the lock has ended; at worst its own slot is inconsistent, and the
+     * next sweep clears it. */
     if (pthread_mutex_lock(&map->lock) == EOWNERDEAD)
         pthread_mutex_consistent(&map->lock);
     return map;
@@ -201,8 +210,8 @@ static void unlock_shared(struct shared *map)
     pthread_mutex_unlock(&map->lock);
 }
 
-/* The file `settings` in the folder, written by its owner, overrides the environment: then no
- * process changes the cards of the others, whichever process is first. */
+/* Reads the file `settings` in the folder. Its owner's settings override the environment, so
+ * that no other process changes the GPUs. */
 static void read_settings(uint64_t *gpus, uint64_t *total)
 {
     char path[sizeof self.directory + 64];
@@ -218,7 +227,8 @@ static void read_settings(uint64_t *gpus, uint64_t *total)
     }
 }
 
-/* With the file locked: (re)writes the settings if nobody lives by the old ones. */
+/* Writes number and memory of the GPUs unless a living process uses the old ones. The file is
+ * locked. */
 static void configure(struct shared *map)
 {
     if (map->magic != MAGIC || map->layout != LAYOUT) {
@@ -323,13 +333,14 @@ uint64_t shared_total(int gpu)
     return total;
 }
 
-/* With the lock held: this process's slot, taking one the first time; NULL if none is free. */
+/* This process's slot, taken at the first call; NULL: none is free. The lock is held. */
 static struct slot *own_slot(struct shared *map)
 {
     int index = atomic_load(&self.slot);
     if (index >= 0 && self.pid == getpid())
         return &map->slots[index];
-    for (index = 0; index < SHARED_PROCESSES; index++)  /* of the program before an exec() */
+    for (index = 0; index < SHARED_PROCESSES; index++)  /* a slot of the program that ran before
+                                                           an exec() */
         if (map->slots[index].pid == getpid() && map->slots[index].namespace == self.namespace)
             map->slots[index].started = 0;
     sweep(map);
@@ -422,7 +433,7 @@ uint64_t shared_publish(int gpu, uint64_t bytes)
         if (export->id != 0)
             continue;
         memset(export, 0, sizeof *export);
-        /* The place in the table is part of the id, so that it is found at once. */
+        /* The id contains the index of the entry, by which it is found. */
         id = ++map->exports_made * EXPORTS + (uint64_t)j;
         int index = (int)(slot - map->slots);
         *export = (struct export){.bytes = bytes, .gpu = gpu, .maker = index};
@@ -472,7 +483,8 @@ int shared_users(int gpu, struct shared_usage *users, int room)
             continue;
         uint64_t bytes = slot->bytes[gpu];
         for (int j = 0; j < map->exports_end; j++)
-            /* The driver shows it with its maker alone: with nobody, once that has let go of it. */
+            /* The driver counts it for the process that created it, and for none after that
+             * process has released it. */
             if (map->exports[j].id != 0 && map->exports[j].gpu == gpu && map->exports[j].maker == i)
                 bytes += map->exports[j].bytes;
         if (count < room)
@@ -492,7 +504,7 @@ uint64_t shared_copy_ends(int gpu, enum shared_direction direction, uint64_t byt
     _Atomic uint64_t *engine = &atomic_load(&self.map)->copies_end[shared_actual(gpu)][direction];
     uint64_t now = monotonic_nanoseconds(), free_at = atomic_load(engine), ends;
     do {
-        /* A time far in the future is from before the machine was restarted. */
+        /* A time in the far future was written before a restart of the machine. */
         bool idle = free_at < now || free_at > now + 60000000000ull;
         ends = (idle ? now : free_at) + takes;
     } while (!atomic_compare_exchange_weak(engine, &free_at, ends));
@@ -520,8 +532,9 @@ void shared_uuid(int gpu, unsigned char uuid[16])
 }
 
 /*
- * Checkpoints. All that a process holds of the cards stands in its slot, and its bytes lie in its own
- * memory. So another process can take the card's memory from it and give it back, also elsewhere.
+ * Checkpoints. A slot contains all that a process holds of the GPUs, and the bytes are in the
+ * process's own memory. Another process can therefore release the GPU memory of a slot and take it
+ * again, on other GPUs as well.
  */
 
 static __thread struct slot *entered;
@@ -554,7 +567,7 @@ void shared_call_ends(void)
     entered = NULL;
 }
 
-/* With the lock held; NULL: it uses no GPU. */
+/* The lock is held. NULL: the process uses no GPU. */
 static struct slot *slot_of(struct shared *map, pid_t pid)
 {
     sweep(map);
@@ -588,7 +601,7 @@ static void enter_state(struct slot *slot, enum shared_life state)
     syscall(SYS_futex, &slot->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* A step from one state to another, with the lock held meanwhile. */
+/* Begins a transition from one state to another, and locks. */
 static struct slot *begin_step(pid_t pid, enum shared_life from, struct shared **map,
                                enum shared_step *result)
 {
@@ -608,7 +621,7 @@ enum shared_step shared_lock_process(pid_t pid, unsigned timeout_ms)
     if (slot != NULL)
         enter_state(slot, SHARED_LOCKED);
     unlock_shared(map);
-    /* Those that are within a call leave it; no others enter. */
+    /* Waits until the threads inside calls have left them; no other thread can enter. */
     while (slot != NULL && atomic_load(&slot->calls) > 0) {
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
         if (timeout_ms != 0 && monotonic_nanoseconds() > until) {
@@ -630,8 +643,8 @@ static bool exports(const struct shared *map, const struct slot *slot)
     return false;
 }
 
-/* A thread that was stopped within a call holds locks of the driver, and a checkpoint hangs; here it
- * ends after a while. */
+/* A thread that was stopped inside a call keeps locks of the driver, and a real checkpoint
+ * hangs; here the wait ends after a while. */
 static struct slot *left_polls(pid_t pid, struct slot *slot, struct shared **map,
                                enum shared_step *result)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As in the driver, small allocations share 2 MiB of physical memory, and
- * larger ones take whole multiples of it. Which of them is free is kept in
- * units of 512 bytes, the driver's alignment.
+ * As in the driver, small allocations share 2 MiB of physical memory, and larger ones occupy whole
+ * multiples of that. A chunk of shared memory is divided into units of 512 bytes, the driver's
+ * alignment.
  */
 #include "space/allocation.h"
 
@@ -22,7 +22,7 @@ struct chunk {
     struct device *device;
     struct physical *physical;
     CUdeviceptr base;
-    size_t taken;                    /* units */
+    size_t taken;                    /* number of units in use */
     bool used[UNITS];
 };
 
@@ -35,7 +35,7 @@ static struct {
     unsigned long long made;
 } state;
 
-/* The place of the first allocation behind `address`. */
+/* Index of the first allocation after `address`. */
 static size_t place_behind(CUdeviceptr address)
 {
     size_t low = 0, high = state.count;
@@ -102,7 +102,7 @@ bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size)
     return (whole || !allocated) && space_is_open(device, base, size);
 }
 
-/* Physical memory of a size, mapped at an address of its own. */
+/* Creates physical memory and maps it at a new address. */
 static CUresult map_new(struct device *device, size_t size, struct physical **physical,
                         CUdeviceptr *base)
 {
@@ -136,7 +136,7 @@ static void unmap(CUdeviceptr base, size_t size)
         physical_drop(physical);
 }
 
-/* What was imported is mapped in whole, whatever part of it was meant. */
+/* Imported memory is mapped as a whole, even if the handle denotes a part of it. */
 static void unmap_around(CUdeviceptr address)
 {
     space_lock_to_read();
@@ -147,7 +147,7 @@ static void unmap_around(CUdeviceptr address)
     unmap(base, size);
 }
 
-/* The first run of free units of that length, UNITS if there is none. */
+/* Index of the first `units` free units in a row; UNITS: there are none. */
 static size_t free_run(const struct chunk *chunk, size_t units)
 {
     size_t run = 0;
@@ -187,7 +187,8 @@ static CUresult take_part(struct device *device, size_t size, struct chunk **chu
     return CUDA_SUCCESS;
 }
 
-/* What was freed means nothing any more, even while its neighbours live. */
+/* Frees units of a chunk. Their content is overwritten at once, although the chunk stays mapped
+ * for its other allocations. */
 static void give_part_back(struct chunk *chunk, CUdeviceptr address, size_t size)
 {
     size_t units = (size + UNIT - 1) / UNIT;

@@ -1,68 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What programs have allocated: cuMemAlloc and its kin, managed memory, host
- * memory. Each is one entry, for freeing and for what pointers say of themselves.
+ * All allocations of the program: device memory, managed memory and host memory. One entry for
+ * each, which describes it when it is freed and in queries about pointers.
  */
 #pragma once
 
 #include "space/space.h"
 
 enum allocation_kind {
-    ALLOCATED,                       /* device memory: cuMemAlloc, pitch, arrays */
-    ALLOCATED_POOL,                  /* the same, stream-ordered */
+    ALLOCATED,                       /* device memory of cuMemAlloc, cuMemAllocPitch and arrays */
+    ALLOCATED_POOL,                  /* device memory of cuMemAllocAsync */
     ALLOCATED_MANAGED,
     ALLOCATED_HOST,                  /* cuMemHostAlloc */
     REGISTERED_HOST,                 /* cuMemHostRegister */
     ALLOCATED_IMPORT,                /* cuIpcOpenMemHandle */
-    ALLOCATED_VARIABLE,              /* a module's, which goes with it alone */
+    ALLOCATED_VARIABLE,              /* a variable of a module, freed with the module only */
 };
 
 struct allocation {
     CUdeviceptr base;
-    size_t size;                     /* as asked for */
+    size_t size;                     /* bytes as requested */
     enum allocation_kind kind;
     struct context *context;
-    struct device *device;           /* for host memory: of the context */
-    struct chunk *chunk;             /* a small one is a part of this */
+    struct device *device;           /* of host memory: the device of its context */
+    struct chunk *chunk;             /* of which a small allocation is a part; NULL: large */
     struct pool *pool;
-    unsigned flags;                  /* host and managed memory: as given */
-    struct residency *residency;     /* of managed memory: where its pages lie */
+    unsigned flags;                  /* of host and managed memory: as requested */
+    struct residency *residency;     /* of managed memory: where its pages are */
     unsigned long long id;
-    bool sync_memops, hidden;        /* hidden: an array's, or kept by its pool; found by no pointer */
-    bool freeing;                    /* cuMemFreeAsync was called, and has not come to pass */
-    bool lost;                       /* cuMemFree was, for memory of a pool */
-    bool graphs;                     /* came from an allocation node: there as long as that is */
+    bool sync_memops, hidden;        /* hidden: an array, or free memory of a pool; no pointer
+                                        finds it */
+    bool freeing;                    /* cuMemFreeAsync was called, and its stream has not reached
+                                        that point */
+    bool lost;                       /* memory of a pool that was freed by cuMemFree */
+    bool graphs;                     /* memory of a graph's allocation node; lasts as long as the
+                                        graph */
 };
 
-/* Protects all allocations. Behind it the space's lock is taken. Taken behind
- * the engine's, never before. */
+/* Protects all allocations. Locked after engine_lock; its holder may lock the address space. */
 extern pthread_mutex_t allocations_lock;
 
-/* The range may be handed to a copy or fill on the device: it lies in one
- * allocation or in what the program has mapped. The driver refuses others at
- * once, so that no work has to fault on them. Takes the locks itself. */
+/* Whether a copy or fill by the device may access the range: it lies in one allocation or in
+ * mappings of the program. The driver refuses other ranges at the call. Takes the locks itself. */
 bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size);
 
-/* Below: with the lock held. */
-struct allocation *allocation_find(CUdeviceptr address);     /* the one around it; NULL */
+/* The lock is held for the following functions. */
+struct allocation *allocation_find(CUdeviceptr address);     /* the one that contains the
+                                                                address, or NULL */
 struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,
                                   struct context *context);
 
-/* Device memory. Take the lock themselves. */
+/* Device memory. These take the lock themselves. */
 CUresult device_allocate(struct context *context, size_t size, enum allocation_kind kind,
                          struct pool *pool, CUdeviceptr *address);
-void device_free(struct allocation *allocation);     /* with the lock held */
+void device_free(struct allocation *allocation);     /* the lock is held */
 
-/* The pool's memory is open to devices, by the bits of their ordinals, or no
- * longer. With the lock held. What shares its page with others stays open. */
+/* Grants the devices in the bit mask `to`, by ordinal, access to the pool's memory and revokes
+ * it for others. Memory that shares a page with other allocations stays accessible. The lock is
+ * held. */
 void allocations_open(const struct pool *pool, uint32_t to);
 void allocations_close(const struct pool *pool, uint32_t to);
 
-/* Does something to each allocation of the context; it may remove it. */
+/* Calls `act` for each allocation of the context; `act` may remove the allocation. */
 void allocations_each(const struct context *context, void (*act)(struct allocation *));
 
-/* Memory of the host that all devices know: managed (then with where its pages
- * lie), allocated, registered. With the lock held. */
+/* Host memory that all devices can access: managed (with its residency), allocated or
+ * registered. The lock is held. */
 bool host_map(void *memory, size_t size, struct residency *residency);
-size_t whole_pages(size_t size);     /* in bytes, as host_free() gives them back */
+size_t whole_pages(size_t size);     /* `size` rounded up to whole pages, in bytes */
 void host_free(struct allocation *allocation);

@@ -38,7 +38,7 @@ void graph_memory_drop(struct graph_memory *memory)
     memory->references--;
 }
 
-/* NULL: it went with its context. */
+/* NULL: it was freed with its context. */
 static struct allocation *allocation_of(const struct graph_memory *memory)
 {
     struct allocation *allocation = allocation_find(memory->address);

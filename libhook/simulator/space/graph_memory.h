@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that a graph allocates. It is there from the capture or the making of
- * the node until the last graph, executable graph and launch that know it have
- * gone; the graph's own freeing changes nothing but that its bytes may not be used.
- * Then it is kept for the next graph, until the program asks to have it trimmed.
+ * Memory allocated by a graph. It exists from the capture, or the creation of the node, until the
+ * last graph, executable graph and launch that refer to it are gone. The graph's own free only
+ * makes its bytes inaccessible. Afterwards it is kept for other graphs until the program trims it.
  */
 #pragma once
 
@@ -14,13 +13,13 @@ struct graph_memory {
     CUdeviceptr address;
     size_t size;
     struct device *device;
-    struct graph_memory *next;       /* among all of the process */
+    struct graph_memory *next;       /* list of all such memory of the process */
 };
 
-/* All with the engine's lock held. */
+/* engine_lock is held for all of them. */
 CUresult graph_memory_new(struct context *context, size_t size, struct graph_memory **memory);
 void graph_memory_hold(struct graph_memory *memory);
 void graph_memory_drop(struct graph_memory *memory);
 void graph_memory_trim(const struct device *device);
-/* Bytes; with what is kept, or without. */
+/* Bytes of graph memory on the device, with or without memory that is only kept. */
 uint64_t graph_memory_bytes(const struct device *device, bool kept);

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Behind the bytes of an exportable allocation: what an importer must know. */
+/* Data for an importer, after the bytes of an exportable allocation. */
 struct trailer {
     uint64_t magic;
     uint64_t export_id;
@@ -25,7 +25,7 @@ static void fill_with_garbage(char *memory, size_t size, uint64_t seed)
     uint64_t *words = (uint64_t *)memory;
     for (size_t i = 0; i < size / 8; i++) {
         seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-        words[i] = seed | 1;         /* never a word of zeros */
+        words[i] = seed | 1;         /* no word is zero */
     }
 }
 
@@ -35,7 +35,7 @@ static bool starts_with_zeros(void)
     return setting != NULL && strcmp(setting, "1") == 0;
 }
 
-/* Different every time: nobody may come to rely on it. */
+/* A different seed each time, so that no test depends on the values. */
 static uint64_t garbage_seed(const char *memory)
 {
     static _Atomic uint64_t made;
@@ -48,13 +48,15 @@ static bool make_private(struct physical *physical)
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (physical->memory == MAP_FAILED)
         return false;
-    madvise(physical->memory, physical->size, MADV_HUGEPAGE);   /* where it can be: fewer faults */
+    madvise(physical->memory, physical->size, MADV_HUGEPAGE);   /* fewer page faults, where
+                                                                   supported */
     if (!starts_with_zeros())
         physical->touched = calloc(physical->size / PHYSICAL_PIECE, 1);
     return true;
 }
 
-/* Exportable memory is filled at once: other processes cannot know what was touched. */
+/* Exportable memory is filled at once, because other processes do not know which pieces were
+ * written. */
 static bool make_exportable(struct physical *physical)
 {
     size_t whole = physical->size + TRAILER_SPACE;
@@ -160,7 +162,7 @@ CUresult physical_publish(struct physical *physical)
     if (id == 0 || !make_exportable(&copy)) {
         if (copy.file >= 0)
             close(copy.file);
-        if (id != 0) {               /* back to how it was counted */
+        if (id != 0) {               /* undo the change of the count */
             shared_leave(id);
             shared_take(physical->device->gpu, physical->size);
         }
@@ -204,7 +206,7 @@ CUresult physical_import(int file, struct physical **result)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *physical = (struct physical){.device = device, .size = trailer.size, .references = 1,
                                   .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                  .file = -1 /* the driver exports no imported memory */};
+                                  .file = -1 /* the driver does not export imported memory */};
     pthread_mutex_init(&physical->filling, NULL);
     physical->memory = mmap(NULL, trailer.size + TRAILER_SPACE, PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_NORESERVE, file, 0);

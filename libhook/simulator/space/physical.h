@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Physical memory of a simulated GPU, as one cuMemCreate makes it.
+ * Physical memory of a simulated GPU, as cuMemCreate allocates it.
  *
- * The bytes lie in memory of the host, at an address that nobody but the
- * simulator knows. What was never written holds garbage, made when it is first
- * read, so that memory which a program only allocates costs the host nothing.
+ * The bytes are in host memory, at an address that only the simulator knows. A piece that was never
+ * written contains garbage, which is generated when the piece is first read, so that memory without
+ * accesses costs no host memory.
  */
 #pragma once
 
@@ -14,37 +14,42 @@
 
 #include "driver/context.h"
 
-#define PHYSICAL_GRAIN ((size_t)2 << 20)     /* what cuMemGetAllocationGranularity says */
-#define PHYSICAL_PIECE ((size_t)64 << 10)    /* unit in which garbage is made */
+#define PHYSICAL_GRAIN ((size_t)2 << 20)     /* minimum of cuMemGetAllocationGranularity */
+#define PHYSICAL_PIECE ((size_t)64 << 10)    /* unit in which garbage is generated */
 
 struct physical {
     struct device *device;
     size_t size;                     /* a multiple of PHYSICAL_GRAIN */
     char *memory;
-    _Atomic unsigned references;     /* handles and mappings */
-    _Atomic unsigned handles;        /* cuMemCreate, Retain, Import less Release */
+    _Atomic unsigned references;     /* of handles and mappings */
+    _Atomic unsigned handles;        /* calls of cuMemCreate, Retain and Import, less calls of
+                                        Release */
     CUmemAllocationHandleType handle_types;
-    pthread_mutex_t filling;         /* protects the making of garbage; nothing is taken while it is held */
-    _Atomic unsigned char *touched;  /* per piece: holds something. NULL: all do */
-    int file;                        /* with the bytes, if it may be exported, else -1 */
-    uint64_t export_id;              /* 0: counted as this process's own */
-    bool counted;                    /* against the GPU's memory */
+    pthread_mutex_t filling;         /* protects the generation of garbage; its holder takes no
+                                        other lock */
+    _Atomic unsigned char *touched;  /* one byte for each piece: it has content. NULL: all pieces
+                                        have */
+    int file;                        /* of exportable memory, which is in a file; else -1 */
+    uint64_t export_id;              /* 0: counted for this process */
+    bool counted;                    /* counts against the GPU's memory */
 };
 
-/* One reference and no handle. CUDA_ERROR_OUT_OF_MEMORY if the GPU, or the host, has none left. */
+/* Has one reference and no handle. CUDA_ERROR_OUT_OF_MEMORY: the GPU or the host has no memory
+ * left. */
 CUresult physical_create(struct device *device, size_t size, CUmemAllocationHandleType types,
                          struct physical **physical);
 void physical_hold(struct physical *physical);
 void physical_drop(struct physical *physical);
 
-/* Readies bytes for being read, or written in whole. */
+/* Must be called before bytes are read or written: generates garbage in untouched pieces, except
+ * in those that `overwrite` replaces as a whole. */
 void physical_touch(struct physical *physical, size_t offset, size_t size, bool overwrite);
 
-/* The bytes mean nothing any more. */
+/* Fills bytes of freed memory with garbage. */
 void physical_spoil(struct physical *physical, size_t offset, size_t size);
 
-/* Makes memory of this process alone exportable, bytes and all; the space's
- * lock is held for writing. */
+/* Moves memory of this process to a file, so that it can be exported, with its bytes. The
+ * address space is locked for writing. */
 CUresult physical_publish(struct physical *physical);
 
 CUresult physical_export(struct physical *physical, int *file);

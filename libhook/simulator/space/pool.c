@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory pools: stream-ordered allocation
+ * Memory pools: stream-ordered allocation.
  *
- * Memory is there when the call returns, which is earlier than a program may
- * count on. Freeing happens when the stream comes to it: then the block goes
- * back to its pool, which keeps it for the next allocation of the same size as
- * long as it holds no more than its release threshold, 0 by default.
+ * Memory is accessible when the call returns, which is earlier than a program may rely on. A free
+ * takes effect when the stream reaches it: the block returns to its pool, which keeps it for the
+ * next allocation of the same size, as long as the pool holds no more than its release threshold, 0
+ * by default.
  */
 #include "space/pool.h"
 
@@ -14,7 +14,7 @@
 #include "driver/object.h"
 #include "space/allocation.h"
 
-static struct pool *pools;           /* under the allocations' lock */
+static struct pool *pools;           /* protected by allocations_lock */
 
 struct pool *pool_make(struct device *device, uint64_t maximum)
 {
@@ -82,7 +82,7 @@ static void free_now(struct allocation *allocation)
 void pool_loses(struct allocation *allocation)
 {
     if (allocation->hidden)
-        return;                      /* it is the pool's */
+        return;                      /* the pool keeps it */
     allocation->pool->used -= allocation->size;
     allocation->pool->reserved -= allocation->size;
     device_free(allocation);
@@ -96,7 +96,7 @@ void pool_give_back(CUdeviceptr address)
     if (found && allocation->pool != NULL)
         free_now(allocation);
     else if (found)
-        device_free(allocation);     /* cuMemAlloc's may be freed in a stream, too */
+        device_free(allocation);     /* memory of cuMemAlloc may be freed in a stream, too */
 }
 
 bool pools_trim(struct device *device)
@@ -135,7 +135,7 @@ CUresult pool_take(struct pool *pool, struct context *context, size_t size,
     pthread_mutex_unlock(&allocations_lock);
     if (full)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    /* A pool is the device's, and its memory stays when a context ends that took some. */
+    /* A pool belongs to its device. Its memory outlives the context in which it was allocated. */
     if (context->device->primary != NULL)
         context = context->device->primary;
     if (!reused)

@@ -12,30 +12,31 @@ struct kept {                        /* a free block */
 struct pool {
     struct pool *next;
     struct device *device;
-    struct kept *kept;               /* all under the allocations' lock */
+    struct kept *kept;               /* protected by allocations_lock, as all fields */
     uint64_t threshold, maximum;
     uint64_t reserved, reserved_high, used, used_high;
-    uint64_t lost;                   /* freed by cuMemFree: the driver says for ever that it is used */
+    uint64_t lost;                   /* bytes freed by cuMemFree, which the driver reports as
+                                        used for ever */
     CUmemAllocationHandleType handle_types;
     int reuse[3];
-    uint32_t readers;                /* other devices that it is open to: a bit each */
+    uint32_t readers;                /* a bit for each other device that has access */
 };
 
 struct pool *pool_from(CUmemoryPool handle);
 struct pool *pool_default(struct device *device);
 struct pool *pool_current(struct device *device);
 
-/* With the allocations' lock held. Shrink keeps at most `most` bytes; true if anything went. */
+/* allocations_lock is held. Shrink keeps at most `most` bytes; true if it released any. */
 struct pool *pool_make(struct device *device, uint64_t maximum);
 bool pool_shrink(struct pool *pool, uint64_t most);
 
 CUresult pool_take(struct pool *pool, struct context *context, size_t size,
                    CUdeviceptr *address);
 
-/* Stream-ordered freeing has come to pass. */
+/* Takes effect of cuMemFreeAsync: the stream has reached it. */
 void pool_give_back(CUdeviceptr address);
-/* Its context ends. With the allocations' lock held. */
+/* The context of the allocation ends. allocations_lock is held. */
 void pool_loses(struct allocation *allocation);
 
-/* Frees what the device's pools hold and nobody uses; true if that was anything. */
+/* Frees the unused memory of all pools of the device. True if there was any. */
 bool pools_trim(struct device *device);

@@ -8,7 +8,7 @@
 #include "shared/shared_state.h"
 
 struct page {
-    uint8_t holder;                  /* a card's number and one more; 0: the host */
+    uint8_t holder;                  /* index of the GPU plus one; 0: the host */
     bool mostly_read;
     CUmemLocation preferred, prefetched;     /* of type INVALID: none */
 };
@@ -20,8 +20,7 @@ struct residency {
     struct page pages[];
 };
 
-/* Protects all pages and the list. Taken behind the space's lock, and before
- * the shared state's. */
+/* Protects all pages and the list. Locked after the address space, and before the shared state. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct residency *all;
 
@@ -39,7 +38,7 @@ struct residency *residency_new(CUdeviceptr base, size_t size)
     return made;
 }
 
-/* To the host; of those on that card, or on any. Returns how many. */
+/* Moves pages of that GPU, or of any, to the host. Returns their number. */
 static size_t send_home(struct page *pages, size_t count, int gpu, size_t most)
 {
     size_t sent = 0;
@@ -73,7 +72,7 @@ static struct page *pages_of(const struct residency *residency, CUdeviceptr addr
     return (struct page *)&residency->pages[first];
 }
 
-/* Room on the card, if need be that of pages which are not just wanted. */
+/* Makes room on the GPU, if necessary by moving pages to the host that the caller does not need. */
 static bool make_room(int gpu, size_t wanted, const struct page *pages, size_t count)
 {
     size_t missing = wanted;
@@ -158,7 +157,7 @@ void residency_prefetched(struct residency *residency, CUdeviceptr address, size
         pages[i].prefetched = place;
 }
 
-/* What all pages agree on; where they do not, a place of type INVALID. */
+/* The settings that all pages have in common; of type INVALID where they differ. */
 static struct page agreed(const struct page *pages, size_t count)
 {
     const CUmemLocation nowhere = {.type = CU_MEM_LOCATION_TYPE_INVALID};
@@ -175,7 +174,8 @@ static struct page agreed(const struct page *pages, size_t count)
     return all_say;
 }
 
-/* As the question of CUDA 8 puts it, which knows nothing of the host's parts. */
+/* The location as a device ordinal, as in the attributes of CUDA 8, which do not distinguish
+ * parts of the host. */
 static int ordinal_of(CUmemLocation place)
 {
     return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? place.id

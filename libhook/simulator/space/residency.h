@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the pages of managed memory lie, and what the program has said of them.
+ * Location of the pages of managed memory, and the program's advice about them.
  *
- * A page lies on one card or on none: then the host has it. It moves to the
- * card whose work touches it, unless its preferred place is the host, and where
- * a prefetch sends it; on the card it counts against the card's memory. A card
- * that is full loses other managed pages of the process, as long as there are
- * any; then the work reaches over the bus. Nobody notices the processor's touch,
- * so that what counts is never less than what a card would hold.
+ * A page is on one GPU or on the host. It moves to the GPU whose work accesses it, unless its
+ * preferred location is the host, and to the destination of a prefetch. On the GPU it counts
+ * against the GPU's memory. If the GPU is full, other managed pages of the process move to the
+ * host, as long as there are any; then the work accesses the page over the bus. Accesses by the
+ * host are not noticed, so the counted memory is at least that of a real GPU.
  *
- * The bytes never move: there is one copy of them, that of the host.
+ * The bytes never move: there is one copy, in host memory.
  */
 #pragma once
 
@@ -18,27 +17,28 @@
 #include "driver/context.h"
 
 #define RESIDENCY_PAGE ((size_t)4096)
-#define RESIDENCY_HOST (-1)                  /* instead of a card's number */
+#define RESIDENCY_HOST (-1)                  /* in place of a GPU's index */
 
 struct residency;
 
-/* NULL: no memory. `base` lies on a page. */
+/* NULL: out of memory. `base` is aligned to a page. */
 struct residency *residency_new(CUdeviceptr base, size_t size);
 void residency_drop(struct residency *residency);
 
-/* All below take whole pages around a range that lies in the memory. */
+/* The following functions act on all pages that overlap the range, which lies in the memory. */
 
-/* Work of the card reads or writes it. */
+/* Work of the GPU accesses the range. */
 void residency_touch(struct residency *residency, int gpu, CUdeviceptr address, size_t size);
-/* A prefetch. Returns bytes that moved. What is mostly read stays where it is, too. */
+/* Prefetches the range; returns the bytes that moved. Pages advised as mostly read stay at their
+ * location as well. */
 size_t residency_move(struct residency *residency, int gpu, CUdeviceptr address, size_t size);
 
-/* As checked before: the advice is one, and the place is one of this process's. */
+/* Advice and location have been validated by the caller. */
 void residency_advise(struct residency *residency, CUdeviceptr address, size_t size,
                       CUmem_advise advice, CUmemLocation place);
 void residency_prefetched(struct residency *residency, CUdeviceptr address, size_t size,
                           CUmemLocation place);
 
-/* What cuMemRangeGetAttribute stores at `data`, an int; false: there is no such attribute here. */
+/* Stores the value of cuMemRangeGetAttribute, an int. False: no such attribute. */
 bool residency_attribute(const struct residency *residency, CUdeviceptr address, size_t size,
                          CUmem_range_attribute attribute, void *data);

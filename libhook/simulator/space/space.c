@@ -13,11 +13,12 @@ struct reservation {
 
 static struct {
     pthread_rwlock_t lock;
-    struct reservation *reservations;        /* both sorted by base */
+    struct reservation *reservations;        /* both arrays are sorted by base */
     size_t reservation_count, reservation_room;
     struct mapping *mappings;
     size_t mapping_count, mapping_room;
-    CUdeviceptr next;                /* addresses are reused as late as possible: stale ones shall fault */
+    CUdeviceptr next;                /* addresses are reused as late as possible, so that stale
+                                        ones fault */
 } space = {
     .lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP,
     .next = SPACE_BEGIN,
@@ -38,7 +39,7 @@ void space_unlock(void)
     pthread_rwlock_unlock(&space.lock);
 }
 
-/* The first entry of a sorted list that ends behind `address`. */
+/* The first entry of a sorted array that ends after `address`. */
 #define FIRST_BEHIND(list, count, address)                                               \
     ({                                                                                   \
         size_t low_ = 0, high_ = (count);                                                \
@@ -74,7 +75,7 @@ static CUdeviceptr round_up(CUdeviceptr address, size_t alignment)
     return (address + alignment - 1) / alignment * alignment;
 }
 
-/* The lowest free range at or above `from`, 0 if there is none. */
+/* The lowest free range at or above `from`; 0: none. */
 static CUdeviceptr free_range(CUdeviceptr from, size_t size, size_t alignment)
 {
     CUdeviceptr base = round_up(from, alignment);
@@ -118,7 +119,7 @@ bool space_unreserve(CUdeviceptr base, size_t size, bool by_program)
         return false;
     size_t m = FIRST_BEHIND(space.mappings, space.mapping_count, base);
     if (m < space.mapping_count && space.mappings[m].base < base + size)
-        return false;                /* something is still mapped there */
+        return false;                /* something is still mapped in the range */
     space.reservation_count--;
     memmove(&space.reservations[i], &space.reservations[i + 1],
             (space.reservation_count - i) * sizeof *space.reservations);
@@ -187,7 +188,7 @@ bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t 
     while (mapping < end && mapping->base < base + size)
         mapping++;
     if (mapping != *first && mapping[-1].base + mapping[-1].size > base + size)
-        return false;                /* and then nothing is to be done to the others, too */
+        return false;                /* then no mapping of the range may be changed */
     *count = (size_t)(mapping - *first);
     return true;
 }

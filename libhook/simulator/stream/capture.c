@@ -80,7 +80,8 @@ CUresult capture_wait(struct stream *stream, struct event *event)
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (event->capture_id == 0) {
         if (event->last.stream == NULL)
-            return CUDA_SUCCESS;     /* never recorded: nothing to wait for */
+            return CUDA_SUCCESS;     /* the event was never recorded, so there is nothing to wait
+                                        for */
         capture->broken = true;
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
@@ -104,7 +105,7 @@ CUresult capture_wait(struct stream *stream, struct event *event)
     return CUDA_SUCCESS;
 }
 
-/* A blocking stream of its context that is being captured, the NULL stream would wait for. */
+/* Whether `stream` is the NULL stream and would wait for `other`, a captured blocking stream. */
 static bool waits_for(const struct stream *stream, const struct stream *other)
 {
     return stream == stream->context->legacy && other->capture != NULL
@@ -159,7 +160,7 @@ static void remove_stream(struct stream *stream)
     capture_set_ends(stream, NULL, 0);
 }
 
-/* The capture is over, for every stream in it. */
+/* Removes the capture from all its streams. */
 void capture_finish(struct capture *capture)
 {
     for (struct context *context = all_contexts; context != NULL; context = context->next)

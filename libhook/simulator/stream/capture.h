@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream capture: work that becomes nodes of a graph instead of being done. */
+/* Stream capture: work becomes nodes of a graph and is not executed. */
 #pragma once
 
 #include "driver/captures.h"
@@ -8,27 +8,28 @@
 
 struct event;
 
-/* All with the engine's lock held. */
+/* engine_lock is held for all of them. */
 
-/* Adds a node with the work behind the stream's last ones. Takes what the work points to as
- * stream_queue does. */
+/* Adds a node with the work, which depends on the stream's last nodes. Takes references as
+ * stream_queue() does. */
 CUresult capture_add(struct stream *stream, const struct work *work);
 CUresult capture_record(struct stream *stream, struct event *event);
 CUresult capture_wait(struct stream *stream, struct event *event);
 
-/* May work be queued in a stream that is not being captured? Not in the NULL
- * stream while a blocking stream of its context is: that breaks the capture. */
+/* Whether work may be queued in a stream that is not captured. It may not in the NULL stream
+ * while a blocking stream of its context is captured: the attempt invalidates that capture. */
 CUresult capture_allows(struct stream *stream);
 
-bool capture_blocks(const struct stream *stream);    /* a capture makes the NULL stream unusable */
+bool capture_blocks(const struct stream *stream);    /* a captured blocking stream makes the
+                                                        NULL stream `stream` unusable */
 
-/* Synchronising with a capturing stream, or with a context that has one, breaks the capture. */
+/* Synchronising a captured stream, or a context that has one, invalidates the capture. */
 CUresult capture_forbids_stream(struct stream *stream);
 CUresult capture_forbids_context(struct context *context);
 
 void capture_leave(struct stream *stream);           /* a captured stream is destroyed */
-void capture_finish(struct capture *capture);        /* over, for every stream in it */
+void capture_finish(struct capture *capture);        /* removes the capture from all its streams */
 
-/* A capture's nodes that the stream's next one depends on. */
+/* The nodes of the capture on which the stream's next node depends. */
 void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t count);
 void capture_add_ends(struct stream *stream, struct node *const *nodes, size_t count);

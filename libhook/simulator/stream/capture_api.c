@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Captures from the outside: beginning, ending, asking. */
+/* Entry points that begin, end and query captures. */
 #include <stdlib.h>
 
 #include "driver/entry.h"
@@ -40,7 +40,7 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph into,
     return result;
 }
 
-/* All that was captured in other streams must have come back to the origin. */
+/* Whether the origin stream has waited for all other streams of the capture. */
 static bool is_joined(const struct capture *capture)
 {
     const struct stream *origin = capture->origin;
@@ -76,7 +76,8 @@ static CUresult end(CUstream handle, CUgraph *graph)
         if (result == CUDA_SUCCESS)
             *graph = (CUgraph)capture->graph;
         else
-            graph_free(capture->graph);      /* the program's own as well: the driver's way */
+            graph_free(capture->graph);      /* a graph that the program passed is freed, too, as
+                                                by the driver */
         capture_finish(capture);
     }
     return result;
@@ -114,7 +115,7 @@ struct info {
     size_t *count;
 };
 
-/* Asking is allowed at any time, but not of a NULL stream that a capture makes unusable. */
+/* Queries are always allowed, except of a NULL stream that cannot be used because of a capture. */
 static CUresult tell(CUstream handle, struct info info)
 {
     FIND_STREAM(handle);

@@ -17,8 +17,8 @@
 #include "stream/submit.h"
 
 enum copy_wait {
-    COPY_ASYNC,                      /* returns at once where the driver's does */
-    COPY_SYNC,                       /* returns when the bytes are there */
+    COPY_ASYNC,                      /* the call returns when the driver's would */
+    COPY_SYNC,                       /* the call returns when the bytes are copied */
 };
 
 #define STAGED ((size_t)64 << 10)
@@ -41,8 +41,8 @@ static bool is_valid(const struct side *side, const struct work *work,
     return side->host || range_is_valid(device, side->address, reach);
 }
 
-/* Between devices that do not reach each other the driver copies plain memory, and mapped memory
- * only if it is told of which contexts both are (as measured on two H200). */
+/* Between devices without peer access the driver copies plain memory, and mapped memory only if
+ * the call names both contexts (measured on two H200). */
 static bool is_apart(const struct work *work)
 {
     const struct side *to = &work->copy.to, *from = &work->copy.from;
@@ -50,7 +50,7 @@ static bool is_apart(const struct work *work)
         && space_is_apart(to->address, from->address);
 }
 
-/* Hands the copy to the stream in the current context. */
+/* Submits the copy to the stream in the current context. */
 static CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
 {
     FIND_STREAM(handle);
@@ -118,7 +118,7 @@ API_PTSZ(cuMemcpyDtoDAsync_v2,
          return copy_submit(on, copy_line(side_device(to), side_device(from), bytes),
                             COPY_ASYNC);)
 
-/* Between the devices of two contexts. */
+/* Copies between the devices of two contexts. */
 static CUresult copy_peer(CUdeviceptr to, CUcontext to_handle, CUdeviceptr from,
                           CUcontext from_handle, size_t bytes, CUstream stream,
                           enum copy_wait wait)
@@ -162,7 +162,7 @@ API_PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream),
 API_PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream),
          SUBMIT(copy_from_peer, COPY_ASYNC))
 
-/* To and from arrays, by bytes from their beginning. */
+/* Copies from and to arrays; offsets count bytes from the first one. */
 
 #define ARRAY_SIDE(name, handle, offset)                                                 \
     struct side name;                                                                    \
@@ -202,7 +202,8 @@ API_PTSZ(cuMemcpyAtoHAsync_v2,
          ARRAY_SIDE(side, from, offset)
          return copy_submit(on, copy_line(side_host(to), side, bytes), COPY_ASYNC);)
 
-/* Many copies in one call. They may be done in any order; here, in theirs. */
+/* Several copies in one call. The driver may execute them in any order, the simulator in the
+ * given one. */
 
 struct batch {
     CUdeviceptr *to, *from;
@@ -214,7 +215,7 @@ struct batch {
     CUstream stream;
 };
 
-/* `failed` may be NULL; it is all ones where no single copy is to blame. */
+/* *failed, unless NULL: the index of the refused copy; SIZE_MAX: no single copy is the reason. */
 static CUresult copy_lines(const struct batch *batch, size_t *failed)
 {
     if (failed != NULL)
@@ -251,7 +252,7 @@ API_PTSZ(cuMemcpyBatchAsync, (LINES, size_t *failed, CUstream stream),
 API_PTSZ(cuMemcpyBatchAsync_v2, (LINES, CUstream stream),
          return copy_lines(LINES_TO(on), NULL);)
 
-/* An array's offset counts bytes here; formats wider than one are not looked at. */
+/* The offset in an array counts bytes here; elements wider than a byte are not supported. */
 static CUresult operand(const CUmemcpy3DOperand *operand, size_t width, size_t height,
                         struct side *side)
 {
@@ -310,7 +311,7 @@ API_PTSZ(cuMemcpy3DBatchAsync_v2,
           CUstream stream),
          return copy_blocks(count, list, NULL, flags, on);)
 
-/* The entry points that fill memory with a value, of every width and shape. */
+/* Entry points that fill memory, for all widths and shapes. */
 
 static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t value,
                     unsigned element, size_t width, size_t height, bool async)
@@ -334,7 +335,8 @@ static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t
     return result;
 }
 
-/* For one width: a line and a plane, each with and without a stream. */
+/* Defines the functions of one width: for a line and a rectangle, each with and without a
+ * stream. */
 #define SET(bits, type, element)                                                         \
     API_PTDS(cuMemsetD##bits##_v2, (CUdeviceptr address, type value, size_t count),      \
              return set(on, address, 0, value, element, count, 1, false);)               \

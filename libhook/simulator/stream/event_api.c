@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The entry points of events. */
+/* Entry points of events. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -32,7 +32,7 @@ API(cuEventCreate, CUevent *handle, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-/* In a broken context even this fails, though the handle goes. */
+/* Fails in a broken context, although the handle becomes invalid. */
 static CUresult destroy(CUevent handle)
 {
     struct event *event = event_from(handle);
@@ -100,7 +100,7 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
 API_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags),
          return wait_event(on, event, flags);)
 
-/* An event of a capture cannot be asked; asking breaks the capture. */
+/* Querying an event of a capture fails and invalidates the capture. */
 static CUresult check_askable(struct event *event)
 {
     if (event == NULL)
@@ -136,7 +136,7 @@ API(cuEventSynchronize, CUevent handle)
     LOCKED(engine_lock);
     result = context_check(event->context);
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
-        /* A driver has freed the event with its context: anything may happen there. */
+        /* The driver has freed the event with its context: its behaviour is undefined. */
         fputs("simulated GPU: an event is waited for that went with its context\n", stderr);
         abort();
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The entry points that launch kernels, functions of the host and graphs. */
+/* Entry points that launch kernels, host functions and graphs. */
 #include "driver/entry.h"
 #include "graph/exec.h"
 #include "module/module.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Allocating and freeing in the order of streams. */
+/* Entry points of stream-ordered allocation. */
 #include "driver/captures.h"
 #include "driver/entry.h"
 #include "space/graph_memory.h"
@@ -7,7 +7,7 @@
 #include "stream/capture.h"
 #include "stream/submit.h"
 
-/* An allocation node: the graph holds the memory. With the engine's lock held. */
+/* Adds an allocation node; the graph owns the memory. engine_lock is held. */
 static CUresult allocate_in_graph(CUdeviceptr *address, size_t size, struct stream *stream)
 {
     struct work work = {.kind = WORK_GRAPH_MEMORY};
@@ -17,11 +17,11 @@ static CUresult allocate_in_graph(CUdeviceptr *address, size_t size, struct stre
     result = capture_add(stream, &work);
     if (result == CUDA_SUCCESS)
         *address = work.memory->address;
-    graph_memory_drop(work.memory);  /* the node holds it now */
+    graph_memory_drop(work.memory);  /* the node holds the reference now */
     return result;
 }
 
-static bool frees_pending;           /* with the allocations' lock held */
+static bool frees_pending;           /* protected by allocations_lock */
 
 static void note_pending(struct allocation *allocation)
 {
@@ -60,7 +60,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
     result = pool_take(pool, context, size, address);
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !awaits_frees(context))
         return result;
-    /* As the driver: what was freed but not come to yet may be enough. */
+    /* As the driver: memory whose free the stream has not reached yet may suffice. */
     context_drain(context);
     pools_trim(pool->device);
     return pool_take(pool, context, size, address);
@@ -79,7 +79,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     pthread_mutex_unlock(&allocations_lock);
     pthread_mutex_lock(&engine_lock);
     bool capturing = stream->capture != NULL;
-    /* The node says that the graph is done with it; the next launch finds it again. */
+    /* The node ends the graph's use of the memory; the next launch uses the memory again. */
     if (capturing)
         result = graphs ? capture_add(stream, &(struct work){.kind = WORK_FREE})
                         : CUDA_ERROR_INVALID_VALUE;

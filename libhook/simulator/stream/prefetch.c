@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moving managed memory about, in the order of streams. */
+/* Entry points that prefetch managed memory. */
 #include "memory/managed.h"
 #include "stream/submit.h"
 
@@ -43,7 +43,7 @@ struct prefetches {
     size_t *sizes;
     size_t count;
     CUmemLocation *places;
-    size_t *firsts;                  /* per place: the first prefetch that goes there */
+    size_t *firsts;                  /* for each location, the index of its first prefetch */
     size_t place_count;
 };
 

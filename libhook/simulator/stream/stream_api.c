@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The entry points of streams, and the order of whole contexts. */
+/* Entry points of streams, and those that order whole contexts. */
 #include <string.h>
 
 #include "driver/entry.h"
@@ -45,7 +45,8 @@ static CUresult destroy(CUstream handle)
 FORWARD(cuStreamDestroy, (CUstream stream), ENTRY_INIT, destroy(stream))
 FORWARD(cuStreamDestroy_v2, (CUstream stream), ENTRY_INIT, destroy(stream))
 
-/* What must be done for the stream to be idle: the NULL stream is not while a blocking one is at work. */
+/* The positions that must be reached for the stream to be idle: the NULL stream is not idle
+ * while a blocking stream has work. */
 static struct position *ends_of(struct stream *stream, size_t *count)
 {
     struct position *ends = NULL;
@@ -93,7 +94,7 @@ static CUresult synchronize(struct stream *stream)
     return result;
 }
 
-/* Defines a call that takes a stream, in both forms (plain and _ptsz): the body uses `stream`. */
+/* Defines both variants (plain and _ptsz) of a function with a stream; its body uses `stream`. */
 #define STREAM_API_ON(name, needs, on, parameters, ...)                                  \
     API(name, UNPACK parameters)                                                         \
     {                                                                                    \
@@ -138,14 +139,14 @@ API(cuStreamGetGreenCtx, CUstream handle, CUgreenCtx *green)
     GIVE(green, stream->context->green)
 }
 
-/* Memory that a stream is to have for itself: nothing changes for the bytes. */
+/* Associates memory with a stream, which has no effect on the bytes. */
 STREAM_API(cuStreamAttachMemAsync, ENTRY_CONTEXT,
            (CUstream handle, CUdeviceptr address, size_t size, unsigned int flags), {
     (void)address, (void)size, (void)flags, (void)stream;
     return CUDA_SUCCESS;
 })
 
-/* Attributes. Only the priority means anything here, and orders nothing. */
+/* Attributes of streams. Only the priority is stored, and it orders nothing. */
 
 static bool is_attribute(CUstreamAttrID attribute)
 {

@@ -6,8 +6,8 @@
 #include "driver/object.h"
 #include "stream/capture.h"
 
-/* A thread's stream in one context, told apart by the context's id: a primary
- * context that was reset is another one at the same address. */
+/* A thread's default stream in a context. The context's id identifies it: a primary context that
+ * was reset is another context at the same address. */
 struct own_stream {
     struct own_stream *next;
     struct context *context;
@@ -37,7 +37,7 @@ static void make_key(void)
         abort();
 }
 
-/* CU_STREAM_PER_THREAD; made when first asked for. */
+/* The stream CU_STREAM_PER_THREAD of this thread, created at its first use. */
 static struct stream *own_stream(struct context *context)
 {
     pthread_once(&ending_once, make_key);

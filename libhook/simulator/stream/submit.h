@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a stream's handle and a work to an operation or, in a capture, a node. */
+/* Submits work to the stream of a handle: as an operation or, in a capture, as a node. */
 #pragma once
 
 #include "driver/entry.h"
 #include "engine/queue.h"
 
 /*
- * Two entry points in one. A program is compiled with one of two default
- * streams: the NULL stream, then it calls `name`; or each thread's own, then
- * it calls `name_ptsz`, or `name_ptds` if it passes no stream. In the body
- * `on` is the stream that is meant; the one that is passed is called `stream`.
+ * Defines two entry points. A program is compiled for one of two default streams: the NULL stream,
+ * with `name`, or one per thread, with `name_ptsz`, or `name_ptds` if the function has no stream
+ * parameter. In the body `on` is the effective stream, and `stream` the argument.
  */
 #define API_ON(name, stream_meant, parameters, ...)                                      \
     API(name, UNPACK parameters)                                                         \
@@ -26,23 +25,23 @@
     API_ON(name, CU_STREAM_LEGACY, parameters, __VA_ARGS__)                              \
     API_ON(name##_ptds, CU_STREAM_PER_THREAD, parameters, __VA_ARGS__)
 
-/* The stream that a handle means to the calling thread in `context`. */
+/* The stream that a handle denotes for the calling thread in `context`. */
 CUresult stream_from(CUstream handle, struct context *context, struct stream **stream);
 
-/* Declares `stream` and `result`, or fails the call. */
+/* Declares `stream` and `result`; returns an error if there is no such stream. */
 #define FIND_STREAM(handle)                                                              \
     struct stream *stream;                                                               \
     CUresult result = stream_from(handle, context_current(), &stream);                   \
     if (result != CUDA_SUCCESS)                                                          \
         return result
 
-/* A program's new stream. */
+/* Creates a stream of the program. */
 CUresult stream_new(struct context *context, unsigned flags, int priority, CUstream *handle);
 
-/* All that a context holds by now, as one event; and all its later work waits for one. NULL: no
- * context. Green ones go with their primary. */
+/* Record all work of a context in an event; make all its later work wait for an event. NULL: no
+ * context. The work of green contexts counts for their primary context. */
 CUresult context_record(struct context *context, CUevent event);
 CUresult context_wait_event(struct context *context, CUevent event);
 
-/* Captures the work if the stream is being captured, else queues it. With the engine's lock held. */
+/* Adds the work to the capture of the stream or queues it. engine_lock is held. */
 CUresult stream_submit(struct stream *stream, const struct work *work);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream memory operations: a stream writes a word, or waits until one has a
- * value. Their first versions are there by name, and the driver supports them
- * on no card unless its administrator set NVreg_EnableStreamMemOPs.
+ * Stream memory operations: a stream writes a word, or waits for the value of a word. Their first
+ * versions are exported, but the driver supports them only if the administrator has set
+ * NVreg_EnableStreamMemOPs.
  */
 #include "space/allocation.h"
 #include "stream/submit.h"
 
-/* Memory of pools is not for them, as little as another device's. */
+/* Stream memory operations accept no memory of pools, and none of another device. */
 static bool is_pooled(CUdeviceptr address)
 {
     LOCKED(allocations_lock);
@@ -45,7 +45,7 @@ MEMORY_OP(cuStreamWaitValue64_v2, cuuint64_t, WORK_WAIT_VALUE, 8)
 
 #define BATCH 256
 
-/* One operation of a batch; false: there is no such kind. */
+/* Converts one operation of a batch. False: there is no such operation. */
 static bool convert(const CUstreamBatchMemOpParams *operation, struct work *work)
 {
     switch (operation->operation) {
@@ -79,7 +79,7 @@ static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpP
     for (unsigned i = 0; i < count; i++) {
         if (list[i].operation == CU_STREAM_MEM_OP_BARRIER
             || list[i].operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES)
-            continue;                /* everything is always visible here */
+            continue;                /* barriers: all writes are visible immediately */
         if (!convert(&list[i], &works[number++]))
             return CUDA_ERROR_INVALID_VALUE;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuGetProcAddress: from a name, a version and a kind of default stream to an
- * entry point. entries.def says which symbol came with which version of CUDA.
+ * cuGetProcAddress: finds an entry point by name, version and default stream. entries.def has the
+ * version of CUDA in which each symbol appeared.
  */
 #define _GNU_SOURCE                  /* dladdr1() */
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 #include "driver/entry.h"
 #include "shared/driver_version.h"
 
-/* Only its address counts here; the prototype, by which a program calls it, stands with the function. */
+/* Only the address is used here; the prototype is with the function's definition. */
 #define ENTRY(symbol, name, version, per_thread)                                         \
     extern __attribute__((visibility("default"))) char at_##symbol __asm__(#symbol);
 #define HIDDEN(symbol, name, version, per_thread) extern char at_##symbol __asm__(#symbol);
@@ -31,10 +31,10 @@
 #undef HIDDEN
 
 struct entry_point {
-    const char *name;                /* as cuGetProcAddress is asked for it */
+    const char *name;                /* as passed to cuGetProcAddress */
     void *function;
-    int version;                     /* of CUDA, that it came with */
-    int per_thread;                  /* it means the thread's own default stream */
+    int version;                     /* version of CUDA in which the symbol appeared */
+    int per_thread;                  /* its default stream is the thread's own */
 };
 
 static const struct entry_point entry_points[] = {
@@ -53,8 +53,8 @@ static bool is_there(const struct entry_point *one)
 }
 
 /*
- * An older driver does not export what is younger than it. So nobody finds that by its name:
- * neither dlsym() nor who reads the table of symbols himself, as the library does.
+ * An older driver does not export newer functions. This removes their names from the symbol table,
+ * so that neither dlsym() nor a program that reads the table, as the library does, finds them.
  */
 __attribute__((constructor)) static void hide_younger(void)
 {
@@ -112,7 +112,7 @@ static CUresult find(const char *name, void **function, int version, cuuint64_t 
     *function = best != NULL ? best->function : NULL;
     if (status != NULL)
         *status = found;
-    return CUDA_SUCCESS;             /* found or not */
+    return CUDA_SUCCESS;             /* whether it was found or not */
 }
 
 API(cuGetProcAddress, const char *name, void **function, int version, cuuint64_t flags)
@@ -126,7 +126,7 @@ API(cuGetProcAddress_v2, const char *name, void **function, int version, cuuint6
     return find(name, function, version, flags, status);
 }
 
-/* NVIDIA's private tables, which nobody has documented. */
+/* NVIDIA's private, undocumented tables. */
 API(cuGetExportTable, const void **table, const CUuuid *id)
 {
     if (table == NULL || id == NULL)
