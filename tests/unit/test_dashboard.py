@@ -10,7 +10,7 @@ from rich.console import Console
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.canvas import table
-from nvshared.tui.figures import duration, quantum, shortened, size
+from nvshared.tui.figures import TERM_FORMATS, duration, quantum, shortened, size
 from nvshared.tui.panels import waiting_for
 from nvshared.tui.tables import CLIENTS, Bar, Part, chosen, fitted, gpu_columns, plain
 from nvshared.units import GIB
@@ -233,3 +233,9 @@ def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
     for column in chosen(CLIENTS, []):
         assert (column.name in clients[0].split()) is (width > 80 or column.name != "SWAPPED")
     assert "250G,99%,w1000" in clients[2].split()
+
+
+def test_suspended_term_is_shown_as_a_word_in_tables_and_sentences() -> None:
+    suspended = TERM_FORMATS["suspended"]
+    assert [suspended.value(value) for value in (1, 0)] == ["yes", "no"]
+    assert [suspended.words(value) for value in (1, 0)] == ["suspended", "no longer suspended"]

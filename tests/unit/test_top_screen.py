@@ -196,6 +196,20 @@ def test_top_details_describe_waiting_and_unshared_programs() -> None:
     assert "suspended" not in text(state)
 
 
+def test_top_details_show_the_idle_time_of_idle_programs_only() -> None:
+    clients = (HOLDER, WAITS, IDLE._replace(idle_usec=3 * SECOND))
+    state = seen(SCENE._replace(clients=clients))
+    assert "State idle, for 3.0s" in prose(strike(state, "down", "down", "enter")[0])
+    assert "State running, for" not in prose(strike(state, "enter")[0])
+
+
+@pytest.mark.parametrize(("others", "end"), [(0, "26s more"), (1, "26s more; 1 more")])
+def test_top_counts_the_programs_that_wait_besides_the_next(others: int, end: str) -> None:
+    further = (one._replace(state="waiting", waiting_usec=SECOND) for one in programs(others))
+    shown = text(seen(SCENE._replace(clients=(HOLDER, WAITS, *further))))
+    assert re.search(rf"3\.9s, about {end}\s", shown)
+
+
 def test_top_details_say_why_a_program_without_the_library_is_not_suspended() -> None:
     refused = OUTSIDER._replace(unsuspendable="it uses several GPUs")
     scene = SCENE._replace(gpus=(CARD._replace(unshared=(refused,)),))
