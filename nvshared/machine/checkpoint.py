@@ -18,7 +18,9 @@ from nvshared import library
 from nvshared.errors import NvshareError
 
 SOCKET = Path("/run/nvshare/checkpoint.sock")
+READY_WITHIN = 30.0                     # seconds; cuInit() for eight cards takes up to 10
 PATIENCE = 120.0                        # seconds; a checkpoint of 100 GiB takes 40
+LONGEST = 1 << 20                       # bytes of an answer; a process that is held takes 100
 
 
 class NotSent(NvshareError):
@@ -87,11 +89,11 @@ async def ask(
              *(f"{old}={new}" for old, new in pairs)]
     first = f"state {pid}" if pid else " ".join(words)
     helper: _Helper | None = None
-    asked = False
+    asked, patience = False, READY_WITHIN
     try:
-        async with asyncio.timeout(PATIENCE):
-            # systemd's socket accepts data even if no helper can be started, and an idle helper may
-            # have ended. So a helper must answer a harmless command before it gets this one.
+        # systemd's socket accepts data even if no helper can be started, and an idle helper may
+        # have ended. So a helper must answer a harmless command before it gets this one.
+        async with asyncio.timeout(patience):
             said = ""
             if _idle:
                 helper = _idle.pop()
@@ -100,10 +102,11 @@ async def ask(
                 _end(helper)
                 helper = await _start()
                 said = await helper.ask(first)
-            if first != " ".join(words):
-                if not said:
-                    raise NotSent("nvshare-checkpoint has ended without an answer")
-                asked = True
+        if first != " ".join(words):
+            if not said:
+                raise NotSent("nvshare-checkpoint has ended without an answer")
+            asked, patience = True, PATIENCE
+            async with asyncio.timeout(patience):
                 said = await helper.ask(" ".join(words))
         if "state " not in said:
             raise NvshareError("nvshare-checkpoint has ended without an answer")
@@ -111,7 +114,7 @@ async def ask(
     except (OSError, ValueError) as error:
         _end(helper)
         if isinstance(error, TimeoutError):
-            fault = f"has not answered for {PATIENCE:.0f} s"
+            fault = f"has not answered for {patience:.0f} s"
         elif isinstance(error, OSError):
             fault = f"cannot be used: {error.strerror}"
         else:                           # from parse(), or from readline() for an overlong line
@@ -135,11 +138,16 @@ class _Helper(NamedTuple):
     process: asyncio.subprocess.Process | None      # None: systemd has started it
 
     async def ask(self, line: str) -> str:
-        """Sends a line. Returns the lines of the answer; not all of them if the helper ends."""
+        """Sends a line. Returns the lines of the answer; not all of them if the helper ends.
+
+        Raises ValueError if the answer is too long.
+        """
         self.writer.write(line.encode() + b"\n")
         said = ""
         while answer := (await self.reader.readline()).decode(errors="replace"):
             said += answer
+            if len(said) > LONGEST:
+                raise ValueError(f"more than {LONGEST} bytes")
             if answer.startswith("state "):
                 break
         return said
