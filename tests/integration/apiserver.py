@@ -147,11 +147,11 @@ class ApiServer:
             one["type"]: one for one in (*status.get("conditions", ()), *conditions)}.values()]
         self._tell("MODIFIED", self.pods[name])
 
-    def condition(self, name: str) -> tuple[str, str]:
-        """Whether a pod's status says that annotations are refused, and why."""
+    def condition(self, name: str) -> tuple[str, str, str]:
+        """Status, message and reason of a pod's condition about annotations; "": it has none."""
         (found,) = [one for one in self.pods[name].get("status", {}).get("conditions", [])
-                    if one["type"] == CONDITION] or [{"status": "", "message": ""}]
-        return found["status"], found["message"]
+                    if one["type"] == CONDITION] or [{"status": "", "message": "", "reason": ""}]
+        return found["status"], found["message"], found["reason"]
 
     def delete(self, name: str) -> None:
         """The pod is gone."""

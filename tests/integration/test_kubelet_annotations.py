@@ -81,9 +81,14 @@ class Lab:
         wait_until(lambda: self.terms(tenant) == wanted)
 
     def expect_condition(self, name: str, refused: str, *words: str) -> None:
-        """Waits until a pod's condition has this status and these words."""
-        wait_until(lambda: self.api.condition(name)[0] == refused
-                         and all(one in self.api.condition(name)[1] for one in words))
+        """Waits until a pod's condition has this status, its reason and these words."""
+        reason = "AnnotationRefused" if refused == "True" else "NothingRefused"
+
+        def is_there() -> bool:
+            status, message, found = self.api.condition(name)
+            return (status, found) == (refused, reason) and all(one in message for one in words)
+
+        wait_until(is_there)
 
 
 @pytest.fixture

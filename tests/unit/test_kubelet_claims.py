@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Terms of DRA claims, published devices, and CDI devices."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,9 @@ from nvshared.kubelet.card import Card, Offer
 from nvshared.kubelet.claims import DRIVER, FILE, Pod, Prepared, parameters, quantity, read, terms
 from nvshared.kubelet.container import FILE as CDI_FILE
 from nvshared.kubelet.container import Containers
-from nvshared.kubelet.runtime import endpoint, refusal
+from nvshared.kubelet.plugin import DevicePlugin
+from nvshared.kubelet.rpc import DP
+from nvshared.kubelet.runtime import Runtime, endpoint, refusal
 from nvshared.kubelet.slices import TAINT, device_entry, devices_of_other_drivers
 from nvshared.units import GIB
 from tests.kubernetes.values import PARAMETERS
@@ -287,6 +290,21 @@ def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_variable(tmp_pat
     assert set(answer) == {"envs", "mounts"}
     assert answer["envs"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-0a,GPU-1b"
     assert answer["mounts"]
+
+
+def test_allocate_by_cdi_writes_the_cdi_file_before_the_response(tmp_path: Path) -> None:
+    offer, containers = Offer([("", 1)]), Containers(Path("/s"), tmp_path, tmp_path / "cdi", ())
+    offer.update((CARD,))
+
+    async def refresh() -> None:
+        """Kubelet's call finds the offer as it is."""
+
+    plugin = DevicePlugin(tmp_path, offer, containers, Runtime("on", ()), refresh)
+    request = DP["AllocateRequest"](container_requests=[{"devices_ids": [f"{CARD.uuid}::0"]}])
+    response = asyncio.run(plugin.allocate(request, None))
+    (device,) = response.container_responses[0].cdi_devices
+    devices = json.loads((tmp_path / "cdi" / CDI_FILE).read_text())["devices"]
+    assert device.name.partition("=")[2] in [one["name"] for one in devices]
 
 
 def test_unwritable_cdi_folder_is_refused_with_the_path(tmp_path: Path) -> None:
