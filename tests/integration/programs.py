@@ -31,6 +31,9 @@ class Properties(ctypes.Structure):
                 ("flags", ctypes.c_ubyte * 8)]
 class Access(ctypes.Structure):
     _fields_ = [("location", Location), ("flags", c_int)]
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 64)]
+cuda.cuIpcOpenMemHandle_v2.argtypes = [c_void_p, Handle, c_uint]
 
 def call(name, *arguments, result=0):
     wide = [c_uint64(a) if isinstance(a, int) else a for a in arguments]
@@ -51,11 +54,13 @@ def create(size, handles=0):
     return handle.value
 def allow(address, size, flags=3):
     call("cuMemSetAccess", address, size, byref(Access(Location(1, 0), flags)), 1)
+def map_at(address, handle, size):
+    call("cuMemMap", address, size, 0, handle, 0)
+    allow(address, size)
 def map_memory(size, handles=0):
     "Memory that the program creates and maps itself; its address and handle."
     address, handle = reserve(size), create(size, handles)
-    call("cuMemMap", address, size, 0, handle, 0)
-    allow(address, size)
+    map_at(address, handle, size)
     return address, handle
 def noise(size):
     "Random bytes, fast: no two blocks begin at the same one, for the number that repeats is prime."
@@ -80,16 +85,16 @@ def pause(what):
 def away():
     "Until the test has had everything evicted."
     pause("away")
+def left_and_used():
+    free, total = c_size_t(), c_size_t()
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+    return free.value, total.value - free.value
 def left():
     "Bytes of the card that the program may still allocate."
-    free, total = c_size_t(), c_size_t()
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    return free.value
+    return left_and_used()[0]
 def used():
     "Bytes of the card that the library counts."
-    free, total = c_size_t(), c_size_t()
-    call("cuMemGetInfo_v2", byref(free), byref(total))
-    return total.value - free.value
+    return left_and_used()[1]
 def new_stream(flags=1):
     stream = c_uint64()
     call("cuStreamCreate", byref(stream), flags)

@@ -226,9 +226,6 @@ LONG_WAITS = {
 }
 OPENS_SILENT = '''
 import socket, struct
-class Handle(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_char * 64)]
-cuda.cuIpcOpenMemHandle_v2.argtypes = [c_void_p, Handle, c_uint]
 handle = Handle()
 call("cuIpcGetMemHandle", byref(handle), address)
 ticket = list(struct.unpack("7Q", bytes(handle)[:56]))
@@ -262,9 +259,6 @@ def test_drain_times_out_while_work_depends_on_a_thread_that_waits_long(
 IMPORTS = '''
 import sys
 address, handle = c_uint64(), (ctypes.c_char * 64).from_buffer(bytearray(bytes.fromhex(HANDLE)))
-class Handle(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_char * 64)]
-cuda.cuIpcOpenMemHandle_v2.argtypes = [c_void_p, Handle, c_uint]
 there = cuda.cuIpcOpenMemHandle_v2(byref(address), Handle.from_buffer(handle), 1)
 assert there == 0, there
 say(list(get(address, 4)))

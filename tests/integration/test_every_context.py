@@ -11,8 +11,7 @@ MANY = 20
 
 # In whichever context is current, work that waits and then fills memory of another context.
 UNDER_WAY = '''
-stream = c_uint64()
-call("cuStreamCreate", byref(stream), 1)
+stream = new_stream()
 wait_in(stream)
 call("cuMemsetD8Async", address, 7, size, stream)
 threading.Timer(1, lambda: setattr(reached, "value", 1)).start()
@@ -23,8 +22,8 @@ assert get(address, size) == bytes([7]) * size
 '''
 
 MINE = WAITING + '''
-address, other, size = c_uint64(), c_void_p(), 64 * MIB
-call("cuMemAlloc_v2", byref(address), size)
+other, size = c_void_p(), 64 * MIB
+address = allocate(size)
 '''
 
 # The driver's own function, found without the loader.
@@ -42,7 +41,7 @@ assert past("cuCtxCreate_v2")(ctypes.addressof(other), 0, 0) == 0
 MADE = {
     f"the last of {MANY}": f'''
 for _ in range({MANY}):
-    call("cuCtxCreate_v2", byref(other), 0, 0)
+    new_context()
 ''',
     "for OpenGL": 'call("cuGLCtxCreate_v2", byref(other), 0, 0)\n',
     "for VDPAU": 'call("cuVDPAUCtxCreate_v2", byref(other), 0, 0, 1, c_void_p())\n',

@@ -200,30 +200,27 @@ def test_empty_host_memory_is_freed_after_its_context_ends(
 
 OUTLIVES = '''
 call("cuDevicePrimaryCtxRelease_v2", 0)
-one, other, address = c_void_p(), c_void_p(), c_uint64()
-call("cuCtxCreate_v2", byref(one), 0, 0)
+one = new_context()
 if both:
-    call("cuCtxCreate_v2", byref(other), 0, 0)
-    call("cuMemAlloc_v2", byref(address), 32 * MIB)
+    other = new_context()
+    address = allocate(32 * MIB)
 else:                                   # of no context
-    address.value = reserve(32 * MIB)
-    call("cuMemMap", address.value, 32 * MIB, 0, create(32 * MIB), 0)
-    allow(address.value, 32 * MIB)
+    address, _ = map_memory(32 * MIB)
 def registered():
     flags = c_uint()
     call_of = cuda.cuMemHostGetFlags
     return [call_of(byref(flags), c_void_p(here + size // 2)) == 0 for here, size in kept()]
 for turn in range(3):
     data = noise(32 * MIB)
-    put(address.value, data)
+    put(address, data)
     away()
     if turn == 0:
         call("cuCtxDestroy_v2", one)    # what is in its host memory now is needed still
         if not both:
-            call("cuCtxCreate_v2", byref(other), 0, 0)
+            other = new_context()
     say("gone")
     sys.stdin.readline()
-    assert get(address.value, 32 * MIB) == data
+    assert get(address, 32 * MIB) == data
     say(registered())
 '''
 

@@ -14,9 +14,6 @@ from tests.integration.conftest import Site
 from tests.integration.programs import Program
 
 SHARING = '''
-class Handle(ctypes.Structure):
-    _fields_ = [("reserved", ctypes.c_char * 64)]
-cuda.cuIpcOpenMemHandle_v2.argtypes = [c_void_p, Handle, c_uint]
 def give(address):
     handle = Handle()
     call("cuIpcGetMemHandle", byref(handle), address)

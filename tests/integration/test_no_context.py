@@ -10,8 +10,7 @@ call("cuMemExportToShareableHandle", byref(file), handle, 1, 0)
 call("cuCtxCreate_v2", byref(context), 0, 0)
 there = reserve(size)
 call("cuMemImportFromShareableHandle", byref(imported), c_void_p(file.value), 1)
-call("cuMemMap", there, size, 0, imported, 0)
-allow(there, size)
+map_at(there, imported, size)
 '''
 
 
@@ -34,10 +33,7 @@ def test_memory_is_loaded_without_a_context(site: Site) -> None:
     program = Program(site, f'''
 size = 96 * MIB
 data = noise(size)
-address = reserve(size)
-handle = create(size, handles=1)
-call("cuMemMap", address, size, 0, handle, 0)
-allow(address, size)
+address, handle = map_memory(size, handles=1)
 put(address, data)
 call("cuMemUnmap", address, size)
 away()

@@ -69,16 +69,16 @@ def test_work_in_flight_may_depend_on_a_call_that_waits_at_the_gate(
 
 # How work comes to be in a stream, and what becomes of that.
 STREAMS = {
-    "its own order": 'call("cuStreamCreate", byref(stream), 1)\nwork()',
+    "its own order": 'stream = new_stream()\nwork()',
     "with a priority": 'call("cuStreamCreateWithPriority", byref(stream), 1, c_int(-1))\nwork()',
-    "in order with the NULL stream": 'call("cuStreamCreate", byref(stream), 0)\nwork()',
+    "in order with the NULL stream": 'stream = new_stream(0)\nwork()',
     "the NULL stream": 'work()',
     "a thread's": 'stream.value = 2\nthread = threading.Thread(target=work)\n'
                   'thread.start()\nthread.join()',
-    "another context's": 'new_context()\ncall("cuStreamCreate", byref(stream), 1)\nwork()',
-    "destroyed": 'call("cuStreamCreate", byref(stream), 1)\nwork()\n'
+    "another context's": 'new_context()\nstream = new_stream()\nwork()',
+    "destroyed": 'stream = new_stream()\nwork()\n'
                  'call("cuStreamDestroy_v2", stream)',
-    "destroyed in a capture": 'call("cuStreamCreate", byref(stream), 1)\nwork()\n'
+    "destroyed in a capture": 'stream = new_stream()\nwork()\n'
                               'call("cuStreamBeginCapture_v2", stream, c_int(GLOBAL))\n'
                               'call("cuStreamDestroy_v2", stream)',
 }

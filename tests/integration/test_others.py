@@ -18,10 +18,8 @@ VERBS, FILES, ENCODER, TRACER = (
     ("libnvidia-encode.so.1", "ENCODER"), ("libnvoptix.so.1", "TRACER"),
 )
 MEMORY = '''
-size, given, kept = 64 * MIB, c_uint64(), c_uint64()
-for one in (given, kept):
-    call("cuMemAlloc_v2", byref(one), size)
-data = noise(size)
+size = 64 * MIB
+given, kept, data = c_uint64(allocate(size)), c_uint64(allocate(size)), noise(size)
 for one in (given, kept):
     put(one.value, data)
 '''
@@ -147,11 +145,7 @@ def test_host_and_mapped_memory_can_be_registered_with_other_devices(
     opening = OPEN.replace("LIBRARY", str(library(tmp_path, VERBS)))
     mapped = '''
 size = 64 * MIB
-given, kept = c_uint64(reserve(size)), c_uint64(reserve(size))
-for one in (given, kept):
-    call("cuMemMap", one, size, 0, create(size), 0)
-    allow(one.value, size)
-data = noise(size)
+given, kept, data = c_uint64(map_memory(size)[0]), c_uint64(map_memory(size)[0]), noise(size)
 for one in (given, kept):
     put(one.value, data)
 '''
@@ -168,10 +162,7 @@ def test_registration_of_no_bytes_pins_no_memory(site: Site, tmp_path: Path) -> 
     opening = OPEN.replace("LIBRARY", str(library(tmp_path, FILES)))
     program = Program(site, f'''
 size = 64 * MIB
-first, handle = reserve(size), create(size)
-call("cuMemMap", first, size, 0, handle, 0)
-allow(first, size)
-data = noise(size)
+(first, _), data = map_memory(size), noise(size)
 put(first, data)
 {opening}
 other.cuFileBufRegister(c_uint64(first + GRAIN), c_size_t(0), 3)

@@ -27,8 +27,7 @@ for index, handle in enumerate(handles):
     call("cuMemMap", first + index * size, size, 0, handle, 0)
 allow(first, 2 * size)
 put(first, data)
-call("cuMemMap", second, size, 0, handles[0], 0)
-allow(second, size)
+map_at(second, handles[0], size)
 away()
 call("cuMemUnmap", first, GRAIN, result=INVALID)      # a part of a mapping
 call("cuMemUnmap", first, 2 * size)
@@ -39,9 +38,7 @@ say("done")
 assert get(second, size) == data
 call("cuMemUnmap", second, size)
 call("cuMemRelease", handles[0])
-free, total = c_size_t(), c_size_t()
-call("cuMemGetInfo_v2", byref(free), byref(total))
-assert free.value == total.value
+assert used() == 0
 ''')
 
 
@@ -49,10 +46,7 @@ def test_map_of_swapped_memory_does_not_wait_for_a_turn(site: Site) -> None:
     said_while_away(site, '''
 size = 96 * MIB
 data = noise(size)
-first, second = reserve(size), reserve(3 * size)
-handle = create(size)
-call("cuMemMap", first, size, 0, handle, 0)
-allow(first, size)
+(first, handle), second = map_memory(size), reserve(3 * size)
 put(first, data)
 away()
 new = create(2 * size)
@@ -76,13 +70,12 @@ call("cuMemAddressFree", second, 3 * size)
 def test_unused_graph_memory_is_trimmed_at_the_end_of_a_turn(site: Site) -> None:
     site.start("--tq", "1")
     program = Program(site, '''
-stream, address, graph, launched = c_uint64(), c_uint64(), c_void_p(), c_void_p()
-call("cuMemAlloc_v2", byref(address), 200 * MIB)        # does not fit beside the other program's
+stream, address, graph, launched = new_stream(), c_uint64(), c_void_p(), c_void_p()
+allocate(200 * MIB)                      # does not fit beside the other program's
 def held(reserved):
     value = c_uint64()
     call("cuDeviceGetGraphMemAttribute", c_int(0), c_int(2 if reserved else 0), byref(value))
     return value.value
-call("cuStreamCreate", byref(stream), 1)
 call("cuStreamBeginCapture_v2", stream, c_int(0))
 call("cuMemAllocAsync", byref(address), 600 * MIB, stream)
 call("cuMemFreeAsync", address, stream)
@@ -107,15 +100,11 @@ def test_memory_mapped_by_the_program_keeps_its_content_over_an_eviction(site: S
     program = Program(site, '''
 size = 96 * MIB
 data = noise(size)
-first, second = reserve(size), reserve(size)
-handle = create(size)
-call("cuMemMap", first, size, 0, handle, 0)
-allow(first, size)
+(first, handle), second = map_memory(size), reserve(size)
 put(first, data)
 away()                                   # mapped once
 assert get(first, size) == data
-call("cuMemMap", second, size, 0, handle, 0)
-allow(second, size)
+map_at(second, handle, size)
 put(second + 40 * MIB, b"seen through the other" * 1000)
 data = get(first, size)
 assert b"seen through the other" in data
@@ -132,14 +121,11 @@ away()                                   # without a handle
 again = c_uint64()
 call("cuMemRetainAllocationHandle", byref(again), first + 33 * MIB)
 call("cuMemUnmap", first, size)
-call("cuMemMap", second, size, 0, again, 0)
-allow(second, size)
+map_at(second, again, size)
 assert get(second, size) == data
 call("cuMemUnmap", second, size)
 call("cuMemRelease", again)
-free, total = c_size_t(), c_size_t()
-call("cuMemGetInfo_v2", byref(free), byref(total))
-say(free.value)
+say(left())
 ''')
     for _ in range(4):
         assert program.hears() == "away"
@@ -157,8 +143,7 @@ def test_attribute_queries_of_swapped_memory_return_its_attributes(site: Site) -
 size = 64 * MIB
 address = reserve(2 * size)
 handle = create(size, handles=1)
-call("cuMemMap", address, size, 0, handle, 0)
-allow(address, size)
+map_at(address, handle, size)
 put(address, b"x" * size)
 def asked():
     base, length, flags = c_uint64(), c_size_t(), c_uint64()
@@ -232,22 +217,15 @@ def test_exported_memory_is_never_evicted(site: Site) -> None:
     program = Program(site, '''
 size = 96 * MIB
 data = noise(size)
-address, there = reserve(size), reserve(size)
-handle, file = create(size, handles=1), c_int()
-call("cuMemMap", address, size, 0, handle, 0)
-allow(address, size)
+(address, handle), there, file = map_memory(size, handles=1), reserve(size), c_int()
 put(address, data)
 call("cuMemExportToShareableHandle", byref(file), handle, 1, 0)
 assert get(address, size) == data
 imported = c_uint64()
 call("cuMemImportFromShareableHandle", byref(imported), c_void_p(file.value), 1)
-call("cuMemMap", there, size, 0, imported, 0)
-allow(there, size)
+map_at(there, imported, size)
 assert get(there, size) == data
-plain = create(64 * MIB)                 # of another kind, beside it
-beside = reserve(64 * MIB)
-call("cuMemMap", beside, 64 * MIB, 0, plain, 0)
-allow(beside, 64 * MIB)
+beside, _ = map_memory(64 * MIB)         # of another kind, beside it
 put(beside, data[:64 * MIB])
 away()
 put(there + MIB, b"written by the other" * 1000)
@@ -257,17 +235,14 @@ call("cuMemUnmap", address, size)
 call("cuMemUnmap", there, size)
 call("cuMemRelease", handle)
 call("cuMemRelease", imported)
-free, total = c_size_t(), c_size_t()
-call("cuMemGetInfo_v2", byref(free), byref(total))
-say([free.value, total.value])
+say(used())
 ''')
     assert program.hears() == "away"
     hook = site.holding(800 * MIB)      # pinned: 96 MiB exported, and the context
     hook.close()
     program.go_on()
-    free, total = program.hears()
     # A little more where a context has just been found to take more than was set aside for it.
-    assert 64 * MIB <= total - free < (64 + 96) * MIB
+    assert 64 * MIB <= program.hears() < (64 + 96) * MIB
     program.ends_well()
 
 
