@@ -34,6 +34,7 @@ def may_mount() -> bool:
         capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.long                       # it repeats tests of the ordinary runs
 @pytest.mark.skipif(not may_mount(), reason="only root can mount, outside of most containers")
 def test_programs_of_users_without_access_to_the_checkout_run(tmp_path: Path) -> None:
     done = subprocess.run(
