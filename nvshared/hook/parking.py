@@ -52,8 +52,10 @@ class ParkedHook:
         """Parkable: whether a LOAD or RUN is held back."""
         return any(isinstance(one, actions.Load | actions.Run) for one, _, _ in self._held or ())
 
-    async def park(self, *, ahead: bool) -> None:
+    async def park(self, context: int, *, ahead: bool) -> None:
         """Makes the hook keep the program out of the driver; `ahead`: unless it wants the GPU.
+
+        `context`: Client.context, which the hook's HELLO to a later daemon repeats.
 
         Raises NvshareError with the hook's reason to refuse. Orders are held back in any case,
         until unpark().
@@ -62,7 +64,7 @@ class ParkedHook:
         self._answer = asyncio.get_running_loop().create_future()
         self._number += 1
         self._send(protocol.encode_order(OrderRecord(
-            Type.PARK, Flag.AHEAD if ahead else 0, self._number)), None)
+            Type.PARK, Flag.AHEAD if ahead else 0, self._number, host=context)), None)
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await self._answer

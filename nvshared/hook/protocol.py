@@ -154,7 +154,7 @@ class ReportRecord:
     uuid: bytes = NO_UUID               # in HELLO, BORROWED
     commit: int = 0                     # in HELLO
     wanted: int = 0                     # in COMMIT
-    pins: int = 0                       # in COMMIT
+    pins: int = 0                       # in COMMIT; in HELLO `context`
     moved: int = 0                      # in all others; in STOPPED: `used`
     took: int = 0                       # us; in STORED an errno, in BORROWED bytes
     version: int = VERSION

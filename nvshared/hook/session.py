@@ -399,7 +399,9 @@ class Session:
             )
             self._moved = None
             if self._parked.checkpointed:
-                self._manager.moving.take_over(self.client)
+                # The driver has the checkpoint in private memory of the process.
+                self._manager.moving.take_over(
+                    self.client, min(record.pins, self.client.private))
         except (NoSuchGPU, GPULost):
             self.client = None
             self._refuse(Refusal.NO_SUCH_GPU)

@@ -171,6 +171,7 @@ class SharedBudget:
     """
 
     size: int
+    contexts: int = 0                   # of parked programs, whose checkpoints are in host memory
     gathering: bool = False             # the needs of some cards are not known yet
     cards: "list[BudgetPart]" = field(default_factory=list)
     limits: Domains = field(default_factory=Domains)    # of tenants, of the disk
@@ -182,8 +183,8 @@ class SharedBudget:
 
     @property
     def unneeded(self) -> int:
-        """Bytes that no card needs; negative: the cards need more than there is."""
-        return self.size - sum(card.needs for card in self.cards)
+        """Bytes that neither cards nor contexts need; negative: these need more than there is."""
+        return self.size - self.contexts - sum(card.needs for card in self.cards)
 
 
 @dataclass(eq=False, slots=True)

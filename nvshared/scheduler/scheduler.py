@@ -61,7 +61,7 @@ from nvshared.scheduler import ahead, events, gang, moves, promises, queue, snap
 from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
 from nvshared.scheduler.client import Phase, ScheduledClient
-from nvshared.scheduler.domains import UNBOUNDED, Domains, Neighbour, SharedBudget
+from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.events import Settings, TenantTerms
 from nvshared.scheduler.snapshot import Snapshot
 from nvshared.scheduler.tenants import Usage
@@ -169,14 +169,10 @@ class Scheduler:
         found = self._card.clients.get(client)
         return found is not None and not found.holds and not found.moves
 
-    def tenants_left(self, tenants: Iterable[str]) -> tuple[int, str]:
-        """Bytes of the card that the tightest memory limit of these tenants leaves to a new client,
-        and the limit's description."""
-        names = {*tenants}
-        left = [(one.limit - one.sums.promised, one.reason)
-                for client in self._card.clients.values() for one in client.tenancies
-                if one.name in names and one.limit]
-        return min(left, default=(UNBOUNDED, ""))
+    @property
+    def tenancies(self) -> Domains:
+        """The memory limits of tenants on this card."""
+        return self._card.tenancies
 
     def orders_unanswered(self) -> int:
         """The number of unanswered orders to move memory, without unresponsive clients."""

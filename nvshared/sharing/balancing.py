@@ -37,7 +37,7 @@ from nvshared.errors import NvshareError
 from nvshared.machine.tenant import Kind
 from nvshared.scheduler.actions import ClientState
 from nvshared.sharing.gpu import GPU, Client
-from nvshared.sharing.moving import Moving, check_target, refusal
+from nvshared.sharing.moving import Moving, refusal
 from nvshared.units import SECOND
 
 CHOOSE_EVERY = 0.5                      # seconds between two decisions
@@ -187,10 +187,18 @@ class Balancing:
             left = inf if not view.fits else wait.left
         short = left is not None and client.memory.resident > gpu.snapshot().host_free
         to = [] if short or not _is_movable(client) else [
-            one.facts.uuid for one in cards if one is not gpu and _admits(one, client)]
+            one.facts.uuid for one in cards if one is not gpu and self._admits(one, client)]
         price = max(LEAST, self._moving.price(client)) * (1 + client.tries)
         return Contender(client.id, gpu.facts.uuid, view.terms.weight, view.memory.need, left,
                          price, tuple(to))
+
+    def _admits(self, target: GPU, client: Client) -> bool:
+        try:
+            self._moving.check_target(client, target)
+        except NvshareError:
+            return False
+        return not target.fault
+
 
 
 def _contending(gpu: GPU) -> list[Client]:
@@ -215,11 +223,3 @@ def _is_movable(client: Client) -> bool:
     chosen = client.peer.is_contained or client.peer.tenant.kind in (
         Kind.POD, Kind.JOB, Kind.CONTAINER)
     return not (chosen or client.parking or client.unparkable or refusal(client))
-
-
-def _admits(target: GPU, client: Client) -> bool:
-    try:
-        check_target(client, target)
-    except NvshareError:
-        return False
-    return not target.fault

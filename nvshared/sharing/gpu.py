@@ -126,10 +126,11 @@ class Parkable(Protocol):
     def has_turn(self) -> bool:
         """Whether a turn of the parked program has come, so an order of it is held back."""
 
-    async def park(self, *, ahead: bool) -> None:
+    async def park(self, context: int, *, ahead: bool) -> None:
         """Makes the hook keep all threads out of the driver; `ahead`: unless one wants the GPU.
 
-        Raises NvshareError with the reason if it does not."""
+        `context`: Client.context, for a later daemon. Raises NvshareError with the reason if the
+        hook does not."""
 
     def confirm_checkpoint(self) -> None:
         """Notes that the process has been checkpointed."""

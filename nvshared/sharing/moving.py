@@ -32,12 +32,14 @@ from nvshared.machine import cgroup, checkpoint, host
 from nvshared.machine.checkpoint import Answer, NotSent, Step
 from nvshared.scheduler.actions import ClientState
 from nvshared.scheduler.client import PACE, Average
+from nvshared.scheduler.domains import SharedBudget
 from nvshared.sharing.gpu import GPU, Client, Parkable
 from nvshared.sharing.sampler import take_samples
 from nvshared.signal import Signal
 from nvshared.units import MIB, SECOND
 
 PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
+MOVED = "moved"                         # of a Client in place of which there is one on another card
 
 CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a process
 
@@ -105,15 +107,17 @@ class Moving:
     """Parks, wakes and moves clients."""
 
     def __init__(
-        self, gpus: Sequence[GPU], ask: Ask = checkpoint.ask, run: Run = here
+        self, gpus: Sequence[GPU], budget: SharedBudget, ask: Ask = checkpoint.ask,
+        run: Run = here,
     ) -> None:
-        """`run`: Lanes.run, for reading the limits of control groups."""
+        """`budget`: of host memory. `run`: Lanes.run, for reading the limits of control groups."""
         self.deep_idle: int | None = None       # microseconds; clients idle for longer are parked
         self.parked: Signal[Client] = Signal("parked")
         self.woken: Signal[Client, GPU] = Signal("woken")       # on this card
-        self.moves = 0                          # in progress
         self._gpus = gpus
+        self._budget = budget
         self._ask, self._run = ask, run
+        self._arriving: dict[Client, GPU] = {}  # moves in progress
         self._claimed = 0               # bytes of host memory for checkpoints in progress
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
@@ -126,16 +130,45 @@ class Moving:
         `ahead`: no user has requested it, so it is cancelled as soon as the client wants the card.
         Raises NvshareError with the reason if the program is not parked; it goes on then.
         """
-        if client.parking != PARKED:
-            await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
+        await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
 
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
         """Moves a client to another card, where it goes on. `why`: reason of the balancer, if any.
 
         Raises NvshareError with the reason if the client was not moved.
         """
-        check_target(client, target)
         await asyncio.shield(start_task(self._tasks, self._move(client, target, why)))
+
+    def check_target(self, client: Client, target: GPU) -> None:
+        """Raises NvshareError with the reason if a client may not be moved to a card."""
+        if target is client.gpu:
+            raise InvalidArgs(f"{client} is on GPU {target.facts.index} already")
+        if target.lost:
+            raise NvshareError(f"{client} cannot be moved: {target} is lost")
+        if not _same_kind(client.gpu, target):
+            raise NvshareError(
+                f"{client} cannot be moved from {client.gpu.facts.name} to {target.facts.name}: "
+                "the driver restores programs on GPUs of the same kind only")
+        size = _size(client)
+        if size > target.capacity.bytes:
+            raise NvshareError(
+                f"{client} cannot be moved: GPU {target.facts.index} is too small for its memory")
+        # A limit holds on each card; a tenant without clients on the target has none there yet.
+        for limit in client.gpu.scheduler.tenancies:
+            if limit.limit and client.id in limit.stakes:
+                promised = sum(one.sums.promised for one in target.scheduler.tenancies
+                               if one.name == limit.name)
+                promised += sum(_size(one) for one, card in self._arriving.items()
+                                if card is target and one is not client
+                                and limit.name in map(str, one.peer.tenants))
+                if size + promised > limit.limit:
+                    raise NvshareError(f"{client} cannot be moved: on GPU {target.facts.index}, "
+                                       f"{limit.reason}")
+
+    @property
+    def moves(self) -> int:
+        """The number of moves in progress."""
+        return len(self._arriving)
 
     def price(self, client: Client) -> float:
         """Returns the estimated microseconds of a move of the client, by past moves."""
@@ -176,10 +209,22 @@ class Moving:
             client.parking = RESTORING
             start_task(self._tasks, self._wake(client))
 
-    def take_over(self, client: Client) -> None:
-        """Takes over a client that an earlier daemon parked, or was parking or waking."""
+    def take_over(self, client: Client, context: int) -> None:
+        """Takes over a client that an earlier daemon parked, or was parking or waking.
+
+        `context`: Client.context under that daemon.
+        """
         client.parking = RESTORING
+        self._set_context(client, context)
         start_task(self._tasks, self._find(client))
+
+    def forget(self, client: Client) -> None:
+        """Returns the host memory of a client that has been removed to the budget."""
+        self._set_context(client, 0)
+
+    def _set_context(self, client: Client, size: int) -> None:
+        self._budget.contexts += size - client.context
+        client.context = size
 
     async def watch(self) -> None:
         """Periodically parks clients that are idle for longer than `deep_idle`; never returns."""
@@ -205,14 +250,19 @@ class Moving:
                 and client.idle >= self.deep_idle and client.gpu.now >= client.park_after)
 
     async def _park(self, client: Client, *, ahead: bool) -> None:
+        await _settle(client)
+        if client.parking == PARKED:
+            return
         await self._checkpoint(client, ahead=ahead)
         client.parking = PARKED
         self.parked.emit(client)
         client.suspend_to_park(False)
 
     async def _move(self, client: Client, target: GPU, why: str) -> None:
+        await _settle(client)
+        self.check_target(client, target)
         began, resident = client.gpu.now, client.memory.resident
-        self.moves += 1
+        self._arriving[client] = target
         try:
             if client.parking != PARKED:
                 await self._checkpoint(client, ahead=False)
@@ -221,7 +271,7 @@ class Moving:
             others = [gpu for gpu in self._possible_cards(client) if gpu is not target]
             words = await self._restore(client, [target, *others])
         finally:
-            self.moves -= 1
+            del self._arriving[client]
         if not words:
             client.moved = why
             rest = client.gpu.now - began - self._pace.value * resident
@@ -233,8 +283,6 @@ class Moving:
 
     async def _checkpoint(self, client: Client, *, ahead: bool) -> None:
         """Checkpoints a client. Raises NvshareError with the reason if that fails; it goes on."""
-        if client.parking:
-            raise NvshareError(f"{client} is just {client.parking}")
         if why := refusal(client) or client.unparkable:
             raise NvshareError(f"{client} cannot be parked: {why}")
         client.parking = PARKING
@@ -254,22 +302,24 @@ class Moving:
                 self._pace = self._pace.after((client.gpu.now - began) / resident)
             async with self._host_memory(client, size):
                 asked = True
-                await _parkable(client).park(ahead=ahead)
+                await _parkable(client).park(size, ahead=ahead)
                 answer = await self._ask_until_clear(client)
             if answer.state != "checkpointed":
                 why = answer.reason
                 if not TEMPORARY_ERRORS.intersection(one.code for one in answer.steps):
                     client.unparkable = why
                 raise NvshareError(why)
-        except NvshareError as error:
+        except Exception as error:      # also a fault of the daemon: the program must go on
             client.parking = ""
+            self._set_context(client, 0)
             client.park_after = client.gpu.now + PARK_RETRY_AFTER
             if _is_there(client):
                 if asked:
                     _parkable(client).resume_unparked()
                 client.suspend_to_park(False)
+            if not isinstance(error, NvshareError):
+                raise
             raise NvshareError(f"{client} cannot be parked: {error.message}") from error
-        client.context = size
         client.gpu.capacity.forget(client.id)
         _parkable(client).confirm_checkpoint()
 
@@ -285,17 +335,16 @@ class Moving:
         _require(client)
         if free is None:
             raise NvshareError("the limits of its control groups cannot be read")
-        needed = size + self._claimed   # others may have claimed memory during the read
-        used = sum(one.memory.host + one.memory.beyond + one.context
-                   for gpu in self._gpus for one in gpu.clients.values())
         for lacking, where in (
-            (needed > free, "its control group or the host"),
-            (used + needed > client.gpu.snapshot().host_budget, "the host budget"),
+            # Others may have claimed memory during the read.
+            (size + self._claimed > free, "its control group or the host"),
+            (size > self._budget.unneeded, "the host budget"),
         ):
             if lacking:
                 raise NvshareError(
                     f"{where} has too little left for its {-(-size // MIB)} MiB on the GPU")
         self._claimed += size
+        self._set_context(client, size)
         try:
             yield
         finally:
@@ -334,6 +383,8 @@ class Moving:
                 return
             logger.debug("%s cannot be restored yet: %s", client, words)
             await asyncio.sleep(RETRY_AFTER)
+            if client.parking != PARKED:
+                return                  # a move restores it, or another _wake()
             client.parking = RESTORING
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
@@ -369,10 +420,13 @@ class Moving:
         if not _is_there(client):
             return
         moved = gpu is not client.gpu
-        client.parking, client.context = "", 0
+        client.parking = ""
+        self._set_context(client, 0)
         self.woken.emit(client, gpu)
         _parkable(client).resume_on(gpu)
-        if not moved:
+        if moved:
+            client.parking = MOVED
+        else:
             client.suspend_to_park(False)
 
     async def _find(self, client: Client) -> None:
@@ -391,10 +445,12 @@ class Moving:
 
     def _possible_cards(self, client: Client) -> list[GPU]:
         """Returns the cards on which the client may be restored, its own first unless lost."""
-        others = [gpu for gpu in self._gpus if gpu is not client.gpu and not gpu.lost
-                  and _same_kind(client.gpu, gpu)]
-        return sorted([client.gpu, *others], key=lambda gpu: bool(gpu.lost))
-
+        cards = [client.gpu]
+        for gpu in self._gpus:
+            with contextlib.suppress(NvshareError):
+                self.check_target(client, gpu)
+                cards.append(gpu)
+        return sorted(cards, key=lambda gpu: bool(gpu.lost))
 
     def _pairs(self, old: GPU, new: GPU) -> list[tuple[str, str]]:
         """Returns UUIDs (old, new) of all cards, of which two are swapped.
@@ -439,9 +495,16 @@ def _is_there(client: Client) -> bool:
 
 
 def _require(client: Client) -> None:
-    """Raises NoSuchClient if the client has ended."""
+    """Raises NoSuchClient if the client has ended, or has moved to another card."""
     if not _is_there(client):
-        raise NoSuchClient(f"{client} has ended")
+        raise NoSuchClient(f"{client} has {'moved' if client.parking == MOVED else 'ended'}")
+
+
+async def _settle(client: Client) -> None:
+    """Returns once the client is neither being parked nor restored. Raises as _require()."""
+    while client.parking in (PARKING, RESTORING) and _is_there(client):     # noqa: ASYNC110
+        await asyncio.sleep(CHECK_EVERY)
+    _require(client)
 
 
 def refusal(client: Client) -> str:
@@ -460,24 +523,9 @@ def refusal(client: Client) -> str:
     return ""
 
 
-def check_target(client: Client, target: GPU) -> None:
-    """Raises NvshareError with the reason if a client cannot be moved to a card."""
-    if target is client.gpu:
-        raise InvalidArgs(f"{client} is on GPU {target.facts.index} already")
-    if target.lost:
-        raise NvshareError(f"{client} cannot be moved: {target} is lost")
-    if not _same_kind(client.gpu, target):
-        raise NvshareError(
-            f"{client} cannot be moved from {client.gpu.facts.name} to {target.facts.name}: the "
-            "driver restores programs on GPUs of the same kind only")
-    memory = client.memory
-    if memory.allocated + memory.pinned > target.capacity.bytes:
-        raise NvshareError(
-            f"{client} cannot be moved: GPU {target.facts.index} is too small for its memory")
-    left, words = target.scheduler.tenants_left(map(str, client.peer.tenants))
-    if memory.allocated + memory.pinned > left:
-        raise NvshareError(
-            f"{client} cannot be moved: on GPU {target.facts.index}, {words}")
+def _size(client: Client) -> int:
+    """Returns the bytes of a card that the client fills when all its memory is resident."""
+    return client.memory.allocated + client.memory.pinned
 
 
 def _same_kind(one: GPU, other: GPU) -> bool:
@@ -530,7 +578,7 @@ async def _make_room(client: Client, target: GPU) -> None:
     target.expect_context(client)
     try:
         async with asyncio.timeout(EVICTED_WITHIN):
-            while (not target.lost                  # noqa: ASYNC110
+            while (_is_there(client) and not target.lost    # noqa: ASYNC110
                    and sum(target.occupied.values()) > target.capacity.bytes):
                 await asyncio.sleep(CHECK_EVERY)
     except TimeoutError:

@@ -84,4 +84,4 @@ class SafeBudget:
 
 def _held(client: Client) -> int:
     """Bytes of host memory that the client claims."""
-    return client.memory.host + client.memory.beyond
+    return client.memory.host + client.memory.beyond + client.context

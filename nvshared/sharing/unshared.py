@@ -156,8 +156,7 @@ class Unshared:
             return "it uses several GPUs"
         if (await call(self.run, pid, partial(free_host_memory, pid)) or 0) < size:
             return "the host has too little free memory for its memory on the GPU"
-        taken = sum(client.memory.host + client.memory.beyond for client in self._manager.clients)
-        if taken + size > gpu.snapshot().host_budget:
+        if size > self._manager.budget.shared.unneeded:
             return "the host budget has too little left for its memory on the GPU"
         answer = await self.ask(one.peer, pid, "state")
         if answer.state != "running":

@@ -2,6 +2,7 @@
 """nvshared with faults: python -m tests.integration.changed OPTIONS. Variables choose the faults.
 
 NVSHARE_TEST_HELPER: a file that is its nvshare-checkpoint.
+NVSHARE_TEST_PATIENCE: seconds that it waits for nvshare-checkpoint's first answer.
 NVSHARE_TEST_CUT=COMMAND:CALLS[:SIGNAL]: of the first such command, nvshare-checkpoint makes so many
     calls of the driver and ends without an answer. The daemon gets the signal (KILL or TERM) then.
 NVSHARE_TEST_CUT_AFTER=COMMAND: the daemon is killed after nvshare-checkpoint carried it out.
@@ -40,6 +41,10 @@ for name in sys.argv[2:]:
 
 def use_helper(path: str) -> None:
     library.checkpoint = lambda: Path(path)
+
+
+def use_patience(seconds: str) -> None:
+    checkpoint.READY_WITHIN = float(seconds)
 
 
 def use_meminfo(path: str) -> None:
@@ -132,8 +137,8 @@ def hang(folder: str) -> None:
 
 
 CHANGES: dict[str, Callable[[str], None]] = {
-    "HELPER": use_helper, "CUT": cut, "CUT_AFTER": cut_after, "LOST": lose,
-    "MEMINFO": use_meminfo, "GROUPS": put_into_group, "POD": put_into_pod,
+    "HELPER": use_helper, "PATIENCE": use_patience, "CUT": cut, "CUT_AFTER": cut_after,
+    "LOST": lose, "MEMINFO": use_meminfo, "GROUPS": put_into_group, "POD": put_into_pod,
     "PIPES": hang,
 }
 

@@ -35,6 +35,27 @@ def free() -> int:
     return there.value
 
 
+class Handle(ctypes.Structure):
+    """CUipcMemHandle, which is passed by value."""
+
+    _fields_ = (("bytes", ctypes.c_ubyte * 64),)
+
+
+def export() -> bytes:
+    """The handle with which another process can open the program's memory."""
+    handle = Handle()
+    call("cuIpcGetMemHandle", ctypes.byref(handle), memory)
+    return bytes(handle)
+
+
+def import_(handle: bytes) -> set[int]:
+    """The bytes of another process's memory, which stays open."""
+    opened, there = ctypes.c_uint64(), ctypes.create_string_buffer(MEMORY)
+    call("cuIpcOpenMemHandle_v2", ctypes.byref(opened), Handle.from_buffer_copy(handle), 1)
+    call("cuMemcpyDtoH_v2", there, opened, ctypes.c_size_t(MEMORY))
+    return set(there.raw)
+
+
 def in_thread(function: str) -> bool:
     """Whether another thread can call a function."""
     done: list[object] = []

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,6 +23,7 @@ from bench.moving.measure import Daemon as BenchDaemon
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.errors import NvshareError
+from nvshared.hook.protocol import Flag, Type
 from nvshared.units import MIB
 from tests import pages
 from tests.integration.conftest import BUILD, ROOT, Site, Start, wait_until
@@ -277,6 +279,57 @@ def test_program_is_not_moved_beyond_its_tenants_memory_limit_on_the_other_card(
         program.end()
 
 
+def answers(calls: Iterable[Callable[[], None]]) -> list[str]:
+    """Makes calls at the same time. Returns the reason of each that fails; "": it did not."""
+    def answer(call: Callable[[], None]) -> str:
+        try:
+            call()
+        except NvshareError as error:
+            return error.message
+        return ""
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(answer, calls))
+
+
+def test_programs_moved_at_the_same_time_stay_within_their_tenants_limit_on_the_target(
+    site: Site, start: Start, bus: str
+) -> None:
+    control = start()
+    programs = [Program(site), Program(site)]
+    (tenant,) = {one.tenant for one in control.snapshot().clients}
+    control.set_tenant_terms(tenant, {"memory-limit": 100 * MIB})
+    with Control(bus, 60) as first, Control(bus, 60) as second:
+        moves = [partial(one.move, client.id, "1") for one, client in zip(
+            (first, second), control.snapshot().clients, strict=True)]
+        assert ["are limited to" in why for why in sorted(answers(moves))] == [False, True]
+    for program in programs:
+        program.check()
+    assert [one.gpu for one in control.snapshot().clients] == [0, 1]
+    for program in programs:
+        program.end()
+
+
+@pytest.mark.parametrize(("orders", "reasons"), [
+    (["move", "move"], ["", "has moved"]), (["park", "move"], ["", ""]),
+    (["park", "park"], ["", ""]),
+])
+def test_orders_for_one_program_at_the_same_time_are_carried_out_one_after_the_other(
+    site: Site, start: Start, bus: str, orders: list[str], reasons: list[str]
+) -> None:
+    control = start()
+    program = Program(site)
+    client = only(control).id
+    with Control(bus, 60) as first, Control(bus, 60) as second:
+        given = answers(
+            partial(one.park, client) if order == "park" else partial(one.move, client, "1")
+            for one, order in zip((first, second), orders, strict=True))
+    assert [why[-9:] for why in sorted(given)] == reasons
+    wait_until(partial(is_on, control, int("move" in orders)))
+    program.check()
+    program.end()
+
+
 def test_idle_program_is_parked_after_deep_idle_without_a_waiting_program(
     site: Site, start: Start
 ) -> None:
@@ -315,6 +368,27 @@ def test_balance_moves_a_waiting_program_to_the_idle_card_and_logs_the_reason(
     assert "waiting" in moved.moved
     end_busy(programs)                  # each has a card now, so neither moves again
     assert "moves to gpu1 from GPU 0" in site.log.read_text()
+
+
+def test_programs_moved_during_hand_overs_keep_their_bytes(
+    site: Site, start: Start, bus: str
+) -> None:
+    control = start("--tq", "50ms")
+    programs = start_two_busy(site)
+    random = Random(1)
+    for _ in range(8):
+        wait_until(lambda: len(control.snapshot().clients) == 2)
+        clients = control.snapshot().clients
+        together = len({one.gpu for one in clients}) == 1
+        if together:
+            turns = clients[0].turns
+            wait_until(lambda: any(
+                one.turns > turns + 1 for one in control.snapshot().clients))   # noqa: B023
+        with Control(bus, 60) as mover:
+            one = random.choice(clients)
+            mover.move(one.id, str(1 - one.gpu))
+    end_busy(programs)
+    assert "ERROR" not in site.log.read_text()
 
 
 def test_balance_does_not_try_again_to_move_a_program_that_the_driver_refused(
@@ -384,6 +458,33 @@ def test_moved_program_continues_when_the_daemon_is_ended_at_any_step(
     program.end()
 
 
+def test_program_moved_when_helper_and_daemon_are_killed_is_on_the_new_card_afterwards(
+    site: Site, start: Start, helper: Path
+) -> None:
+    """The process is restored on the other card, and still locked by the driver."""
+    write_script(helper, f"""while read line; do
+        case "$line" in
+        wake*=*) echo "$line" | env NVSHARE_SIM_FAIL=cuCheckpointProcessUnlock:1 \\
+            {BUILD}/nvshare-checkpoint >{site.folder}/answer; kill -9 $PPID;;
+        *) echo "$line" | {BUILD}/nvshare-checkpoint;;
+        esac
+    done""")
+    control = start()
+    program = Program(site)
+    with pytest.raises(NvshareError):
+        control.move(only(control).id, "1")
+    site.started[0].wait()
+    assert "state locked" in (site.folder / "answer").read_text()
+    site.module = "nvshared"
+    control = start()
+    program.check()
+    wait_until(partial(is_on, control, 1))
+    assert used(site)[0] == 0
+    park(site, control)
+    program.check()
+    program.end()
+
+
 @pytest.fixture
 def helper(site: Site) -> Path:
     """Where the daemon of this site has its nvshare-checkpoint."""
@@ -411,15 +512,23 @@ def kill_helpers(daemon: subprocess.Popen[str]) -> int:
 @pytest.mark.parametrize(("script", "reason"), [
     ("read line; echo step x y z w; echo state running", "nonsense"),
     ("read line; head -c 100000 /dev/zero; echo; echo state running", "nonsense"),
+    ('read line; yes "$(head -c 9000 /dev/zero | tr "\\0" x)"', "nonsense: more than"),
+    ("read line; echo state x", "for the driver its process is x"),
     ("exit 1", "ended without an answer"),
+    ("exec sleep 1000", "has not answered for 1 s"),
     # It is removed after its first answer, and no helper ever comes back.
     (f'read line; echo "$line" | {BUILD}/nvshare-checkpoint; rm "$0"', "No such file"),
-], ids=["nonsense", "endless", "fails", "removed"])
+    (None, "Permission denied|Exec format error"),
+], ids=["nonsense", "endless line", "endless lines", "unknown state", "fails", "hangs", "removed",
+        "no program"])
 def test_park_with_a_broken_helper_fails_and_the_program_continues(
-    site: Site, start: Start, helper: Path, script: str, reason: str
+    site: Site, start: Start, helper: Path, script: str | None, reason: str
 ) -> None:
-    write_script(helper, script)
-    control = start()
+    if script is None:
+        helper.write_text("")           # and it is not executable
+    else:
+        write_script(helper, script)
+    control = start(NVSHARE_TEST_PATIENCE="1" if "answered" in reason else "")
     program = Program(site)
     for _ in range(2):
         refuse_to_park(control, program, reason)
@@ -466,6 +575,71 @@ def test_exec_in_a_parked_program_leaves_no_memory_on_the_card(site: Site, start
     program.check()
     park(site, control)
     program.check()
+    program.end()
+
+
+def test_exit_of_a_parked_program_succeeds_and_leaves_no_memory_on_the_card(
+    site: Site, start: Start
+) -> None:
+    control = start()
+    program = Program(site)
+    park(site, control)
+    program.end()
+    wait_until(lambda: not control.snapshot().clients)
+    assert used(site) == [0, 0]
+
+
+def test_program_that_exits_during_a_move_exits_with_success(
+    site: Site, start: Start, bus: str
+) -> None:
+    control = start()
+    for _ in range(3):
+        program = Program(site)
+        client = only(control).id
+
+        def move() -> None:
+            with Control(bus, 60) as mover, suppress(NvshareError):
+                mover.move(client, "1")     # noqa: B023
+
+        mover = threading.Thread(target=move)
+        mover.start()
+        wait_until(lambda: not is_state(control, "idle"))
+        program.end()
+        mover.join()
+        wait_until(lambda: not control.snapshot().clients)
+        assert used(site) == [0, 0]
+
+
+def test_park_and_move_of_programs_that_share_memory_by_ipc_are_refused(
+    site: Site, start: Start
+) -> None:
+    control = start()
+    exporter = Program(site)
+    handle = exporter.ask("export()")
+    importer = Program(site)
+    assert importer.ask(f"import_({handle})") == exporter.right
+    for program in (exporter, importer):
+        (client,) = [one for one in control.snapshot().clients
+                     if one.pid == program.popen.pid]
+        for order in (control.park, partial(control.move, gpu="1")):
+            with pytest.raises(NvshareError, match=r"\(801\)|memory"):
+                order(client.id)
+        program.check()
+    importer.end()
+    exporter.end()
+
+
+def test_drain_before_a_stop_of_the_daemon_restores_a_parked_program(
+    site: Site, start: Start
+) -> None:
+    control = start()
+    program = Program(site)
+    park(site, control)
+    control.drain()
+    wait_until(lambda: is_state(control, "running"))
+    site.started[0].terminate()
+    site.started[0].wait()
+    program.check()                     # without a daemon
     program.end()
 
 
@@ -711,6 +885,43 @@ def test_daemon_restart_leaves_a_suspended_parked_program_parked(site: Site, sta
     program.end()
 
 
+def test_context_parked_before_a_daemon_restart_counts_in_the_host_budget(
+    site: Site, start: Start
+) -> None:
+    site.environment["NVSHARE_SIM_CONTEXT"] = "100M"
+    control = start("--swap-budget", "300MiB")
+    programs = [Program(site), Program(site)]
+    first, second = control.snapshot().clients
+    # The simulated driver has no checkpoint in the process, where the kernel would show it.
+    programs[0].ask("ended.append(b'7' * (100 << 20))")
+    control.park(first.id)
+    with pytest.raises(NvshareError, match="the host budget has too little left"):
+        control.park(second.id)
+    kill(site.started[0])
+    control = start("--swap-budget", "300MiB")
+    wait_until(lambda: sorted(one.state for one in control.snapshot().clients) in (
+        ["idle", "parked"], ["parked", "running"]))
+    (second,) = [one for one in control.snapshot().clients if one.state != "parked"]
+    with pytest.raises(NvshareError, match="the host budget has too little left"):
+        control.park(second.id)
+    for program in programs:
+        program.check()
+        program.end()
+
+
+def test_context_that_a_hook_claims_counts_only_as_far_as_the_kernel_shows_private_memory(
+    site: Site, start: Start
+) -> None:
+    control = start("--swap-budget", "4GiB")
+    site.hook().say(Type.HELLO, flags=Flag.IS_PARKED, pins=1 << 40)
+    wait_until(lambda: only(control).state == "parked")
+    program = Program(site)
+    (client,) = [one for one in control.snapshot().clients if one.pid == program.popen.pid]
+    control.park(client.id)
+    program.check()
+    program.end()
+
+
 def test_move_of_a_suspended_program_loads_no_memory_on_the_new_card(
     site: Site, start: Start
 ) -> None:
@@ -753,6 +964,19 @@ def test_parked_program_of_a_lost_card_wakes_on_the_other_card(site: Site, start
     program.check()
     wait_until(partial(is_on, control, 1))
     assert used(site)[0] == 0
+    program.end()
+
+
+def test_parked_program_is_not_restored_on_a_card_that_a_tenants_limit_forbids(
+    site: Site, start: Start
+) -> None:
+    control = start(NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:2")
+    program = Program(site)
+    park(site, control)
+    control.set_tenant_terms(only(control).tenant, {"memory-limit": 50 * MIB})
+    program.check()
+    assert only(control).gpu == 0
+    assert "wake failed" in site.log.read_text()
     program.end()
 
 

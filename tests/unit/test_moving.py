@@ -35,7 +35,7 @@ class QuietHook:
 
     has_turn = False
 
-    async def park(self, *, ahead: bool) -> None:
+    async def park(self, context: int, *, ahead: bool) -> None:
         """As Parkable.park."""
 
     def confirm_checkpoint(self) -> None:
@@ -104,7 +104,7 @@ def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal() -> Non
         gpu = manager.add(FACTS, Sample(), gather=False)
         client = joined(gpu, 1, Noted())
         client.parkable = QuietHook()
-        one = moving.Moving([gpu], refuse)
+        one = moving.Moving([gpu], manager.budget.shared, refuse)
         one.deep_idle = 0
         with pytest.raises(NvshareError, match="not ready"):
             await one.park(client, ahead=True)
@@ -136,13 +136,13 @@ async def parking(
     gpu = manager.add(FACTS, Sample(), gather=False)
     client = joined(gpu, 1, Noted(), memory)
     client.parkable = QuietHook()
-    yield time, client, moving.Moving([gpu], ask)
+    yield time, client, moving.Moving([gpu], manager.budget.shared, ask)
 
 
 async def test_idle_client_whose_hook_refuses_is_not_parked_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def refuse(_: QuietHook, *, ahead: bool) -> None:
+    async def refuse(_: QuietHook, context: int, *, ahead: bool) -> None:
         raise NvshareError("its threads do not rest")
 
     monkeypatch.setattr(QuietHook, "park", refuse)
@@ -189,6 +189,60 @@ async def test_park_fails_when_the_client_ends_during_the_park(
             monkeypatch.setattr(moving, "free_host_memory", end_before_result)
         with pytest.raises(NvshareError, match="has ended"):
             await one.park(client)
+
+
+async def test_program_goes_on_when_parking_it_fails_by_a_fault_of_the_daemon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(_client: Client) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(moving, "_context_bytes", fail)
+    async with parking() as (_, client, one):
+        with pytest.raises(ZeroDivisionError):
+            await one.park(client)
+        assert (client.parking, client.suspended_to_park) == ("", False)
+
+
+async def test_move_during_the_pause_of_a_failed_wake_is_the_only_restore(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pause_over, restored, wakes = asyncio.Event(), asyncio.Event(), 0
+    answers = {"park": "checkpointed", "state": "running", "wake": "checkpointed"}
+    whole = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        if seconds == moving.RETRY_AFTER:
+            await pause_over.wait()
+        await whole(0)
+
+    async def ask(command: str, *_: object) -> Answer:
+        nonlocal wakes
+        wakes += command == "wake"
+        if wakes > 1:
+            await restored.wait()
+        return Answer(answers[command])
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    async with parking() as (time, client, one):
+        one._ask = ask
+        facts = replace(FACTS, index=1, uuid=OTHER.uuid)
+        target = GPU(facts, SETTINGS, NO_RESERVE, time.clock, time.timer)
+        target.capacity = client.gpu.capacity
+        await one.park(client)
+        one.wake(client)
+        while client.parking != moving.PARKED:
+            await whole(0)
+        move = asyncio.create_task(one.move(client, target))
+        while wakes < 2:
+            await whole(0)
+        pause_over.set()
+        while len(one._tasks) > 1 and wakes < 3:
+            await whole(0)              # until the task of wake() has ended, or restores, too
+        answers["wake"] = "running"
+        restored.set()
+        await move
+        assert (wakes, client.parking) == (2, "")
 
 
 @pytest.mark.parametrize(("free", "budget", "reason"), [
@@ -333,7 +387,7 @@ async def test_program_whose_restore_failed_finally_continues_and_gets_the_drive
     answers = [FAILED] if earlier else [Answer("running"), Answer("checkpointed"), FAILED]
     async with parking(*answers) as (_, client, one):
         if earlier:
-            one.take_over(client)
+            one.take_over(client, 0)
         else:
             await one.park(client)
             one.wake(client)

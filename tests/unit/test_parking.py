@@ -24,9 +24,9 @@ def test_park_ignores_a_late_reply_to_an_earlier_park(
         with monkeypatch.context() as patched:
             patched.setattr(parking, "PATIENCE", 0)
             with pytest.raises(NvshareError, match="does not answer"):
-                await hook.park(ahead=False)
+                await hook.park(0, ahead=False)
         hook.unpark(bytes(16))
-        second = asyncio.create_task(hook.park(ahead=False))
+        second = asyncio.create_task(hook.park(0, ahead=False))
         await asyncio.sleep(0)
         hook.handle_parked(answer(1, Park.DONE))
         hook.handle_parked(answer(2, Park.BUSY))

@@ -110,8 +110,9 @@ enum nvshare_type {
     NVSHARE_PREALLOCATE = 13,
     /* To a client whose gate is closed and which has no resident memory but pinned memory: keep all
      * threads of the program out of the driver, because the process is about to be checkpointed.
-     * With NVSHARE_AHEAD: only if no thread wants the GPU. Answered by PARKED. Once PARKED has
-     * reported success, the daemon sends only INTRODUCE and UNPARK, and the hook sends only WAKE,
+     * With NVSHARE_AHEAD: only if no thread wants the GPU. `host`: bytes of host memory that the
+     * checkpoint takes, which the HELLO to a later daemon repeats. Answered by PARKED. Once PARKED
+     * has reported success, the daemon sends only INTRODUCE and UNPARK, and the hook sends only WAKE,
      * HELLO and, for a thread that waits at the gate, MEMORY. */
     NVSHARE_PARK = 14,
     /* The program's threads may call the driver again. The process now uses the GPU `gpu`. Has no
@@ -300,7 +301,7 @@ struct nvshare_order {
         struct {
             uint64_t room;           /* EVICT, LOAD: bytes */
             uint64_t host;           /* EVICT, LOAD, PREALLOCATE: bytes of host memory for swapped
-                                        blocks, in all */
+                                        blocks, in all; PARK: for the checkpoint */
             union {
                 uint64_t writeback;  /* EVICT with KEEP: bytes */
                 uint64_t file;       /* STORE: bytes */
@@ -356,7 +357,10 @@ struct nvshare_report {
                         uint64_t commit; /* HELLO: granted so far */
                         uint64_t wanted; /* COMMIT: requested in all */
                     };
-                    uint64_t pins;   /* COMMIT: bytes by which `pinned` may grow */
+                    union {
+                        uint64_t pins; /* COMMIT: bytes by which `pinned` may grow */
+                        uint64_t context; /* HELLO with IS_PARKED: `host` of the PARK */
+                    };
                 };
                 struct {             /* MOVED, STOPPED */
                     union {

@@ -237,7 +237,8 @@ void park(struct client *client, const struct nvshare_order *order)
         .type = NVSHARE_PARKED, .number = order->number, .park = may_park(client, ahead) });
     struct nvshare_report hello[] = {
         client_report(client, (struct nvshare_report){
-            .type = NVSHARE_HELLO, .commit = client->limits.commit, .flags = NVSHARE_IS_PARKED }),
+            .type = NVSHARE_HELLO, .commit = client->limits.commit, .context = order->host,
+            .flags = NVSHARE_IS_PARKED }),
         client_report(client, (struct nvshare_report){ .type = NVSHARE_STORED }),
     };
     pthread_mutex_unlock(&memory_lock);
