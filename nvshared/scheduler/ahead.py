@@ -334,7 +334,7 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
         made = client.preallocated <= client.memory.host + step // 2    # most of what it may make
         # A domain that lacks host memory takes unused host memory back from its clients.
-        lacking = any(domain.lacking for domain in client.domains)
+        lacking = any(domain.unevictable for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:
             wanted = min(short, client.staying) + BLOCKS * block
             spare = max(0, client.host_charged - (client.memory.allocated - client.staying))

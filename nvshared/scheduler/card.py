@@ -429,7 +429,7 @@ class Card:
         members = list(group)
         pinned = self.groups.sums.pinned
         left = self.settings.capacity - pinned - sum([client.takes for client in members])
-        return left - self.stuck(members) if self.tight else left
+        return left - self.unevictable_outside(members) if self.tight else left
 
     @property
     def alone(self) -> int:
@@ -440,14 +440,14 @@ class Card:
     def tight(self) -> bool:
         """Whether a domain lacks the host memory to evict all memory of its clients."""
         self.groups.settle()
-        return bool(self.domains.lacking)
+        return bool(self.domains.unevictable)
 
-    def stuck(self, group: Iterable[ScheduledClient]) -> int:
+    def unevictable_outside(self, group: Iterable[ScheduledClient]) -> int:
         """Bytes of clients outside `group` that cannot be evicted for want of host memory."""
         kept: Counter[int] = Counter()
         inside = {client.id for client in group}
         # Inner domains come first: they have fewer members.
-        for domain in sorted(self.domains.lacking, key=lambda one: len(one.stakes)):
+        for domain in sorted(self.domains.unevictable, key=lambda one: len(one.stakes)):
             limit = domain.limit or 0
             elsewhere = sum(s.taken for id, s in domain.stakes.items() if id not in self.clients)
             outside = [id for id in domain.stakes if id in self.clients and id not in inside]

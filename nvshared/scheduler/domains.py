@@ -80,7 +80,7 @@ class Domain:
         return self.limit - self.sums.taken
 
     @property
-    def lacking(self) -> int:
+    def unevictable(self) -> int:
         """Bytes that the clients could not evict, or that exceed the limit already."""
         most = self.sums.taken if self.whole else max(self.sums.needed, self.sums.taken)
         return 0 if self.limit is None or self.term else max(0, most - self.limit)
@@ -91,7 +91,7 @@ class Domains:
 
     def __init__(self) -> None:
         self.full: dict[Domain, None] = {}      # more than half promised
-        self.lacking: dict[Domain, None] = {}   # see Domain.lacking
+        self.unevictable: dict[Domain, None] = {}   # see Domain.unevictable
         self._all: dict[str, Domain] = {}
         self._news: dict[object, dict[Domain, None]] = {}
 
@@ -122,7 +122,7 @@ class Domains:
         gone = self._all[name]
         if not gone.stakes and not gone.term:
             del self._all[name]
-            for kept in (self.full, self.lacking, *self._news.values()):
+            for kept in (self.full, self.unevictable, *self._news.values()):
                 kept.pop(gone, None)
 
     def news(self, reader: object) -> list[Domain]:
@@ -140,7 +140,7 @@ class Domains:
         limit = domain.limit
         for group, inside in (
             (self.full, limit is not None and domain.sums.promised > limit // 2),
-            (self.lacking, domain.lacking > 0),
+            (self.unevictable, domain.unevictable > 0),
         ):
             if inside:
                 group[domain] = None

@@ -365,8 +365,8 @@ def _trim(card: Card, host_short: int, evictions: Evictions) -> None:
 
 def _relieve(card: Card) -> None:
     """Takes back unused host memory of domains that have shrunk."""
-    for domain in card.domains.lacking:
-        short = domain.lacking
+    for domain in card.domains.unevictable:
+        short = domain.unevictable
         for client in promises.members(card, domain):
             unused = min(short, _unused_host(client))
             free = unused > 0 and not client.moves and client.phase is not Phase.DRAINING

@@ -134,7 +134,7 @@ def plan(card: Card) -> None:
         _call_back(card, client)
     # Idle clients load swapped blocks that exceed a shrunken domain.
     card.groups.settle()
-    for domain in card.domains.lacking:
+    for domain in card.domains.unevictable:
         for client in members(card, domain) if domain.untaken < 0 else ():
             if client.swapped and client.phase is Phase.IDLE:
                 queue.arrive(card, client)
@@ -151,7 +151,7 @@ def send_limits(card: Card) -> None:
     # are checked. No client can use more than the card, so larger figures are cut off.
     common = (
         settings.total, settings.capacity, min(_left(card) + unused, 2 * settings.total),
-        settings.capacity - _unpinned(card), card.groups.sums.unshown, card.stuck(()),
+        settings.capacity - _unpinned(card), card.groups.sums.unshown, card.unevictable_outside(()),
     )
     changed = card.groups.news("limits")
     both = zip(common, card.growth_figures, strict=True)
@@ -399,7 +399,7 @@ def _ceiling(card: Card, client: ScheduledClient) -> int:
     by_others = card.groups.sums.pinned_shown - client.pinned_shown
     by_others += _granted_to_pin(card, client)
     if card.tight:
-        by_others += card.stuck([client])
+        by_others += card.unevictable_outside([client])
     most = min(_total_for(card, client), card.settings.capacity - by_others)
     return _beside_disk_limits(card, client, max(0, most))
 

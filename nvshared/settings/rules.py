@@ -150,12 +150,12 @@ def pattern(section: str, place: str) -> str:
 def contradictions(rules: Collection[Rule]) -> Iterator[ConfigError]:
     """Errors for terms that one section sets twice to different values, and for compute requests
     that can never be met: above the limit, or more than 100% together."""
-    said = sorted(
+    by_term = sorted(
         ((rule.place.rpartition(":")[0], rule.pattern, rule.term), number, rule)
         for number, rule in enumerate(rules)
     )
-    for (what, _, first), (same, _, second) in pairwise(said):
-        if what == same and first.value != second.value:
+    for (key, _, first), (next_key, _, second) in pairwise(by_term):
+        if key == next_key and first.value != second.value:
             yield ConfigError(
                 f"{second.place}: {second.term} of [{SECTION} {second.pattern}] contradicts "
                 f"{first.place}", "leave one of them",

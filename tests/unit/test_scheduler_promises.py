@@ -404,7 +404,7 @@ def test_control_group_of_the_whole_host_bounds_evictions_and_no_commits() -> No
         talk.join(client, domains=BOX)
         assert answer(talk, client, 55).commit >= 55 * GIB
         talk.changed(client, allocated=55)
-    assert not shared.lacking
+    assert not shared.unevictable
     shared.set_limit("box", 20 * GIB, whole=True)
     talk.obey(talk.want(1))
     talk.obey(talk.want(2))
