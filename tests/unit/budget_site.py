@@ -5,110 +5,63 @@ A program is its memory figures only. Site.check() checks the invariants of the 
 budget after each step of a program.
 """
 
-from collections import deque
 from dataclasses import replace
 
+from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.machine.nvml import Facts, Sample
-from nvshared.scheduler.actions import Evict, Limits, Load, Order, Stop
 from nvshared.scheduler.domains import least_host
-from nvshared.scheduler.events import (
-    CommitAsked,
-    Evicted,
-    Loaded,
-    Memory,
-    MemoryChanged,
-    Stopped,
-)
+from nvshared.scheduler.events import Memory
 from nvshared.settings.defaults import Defaults, GPUDefaults
-from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.gpu import GPU
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import NO_RESERVE, SETTINGS, Time, peer
+from tests.unit.sessionhook import SessionHook
 
 PATIENCE = 60 * SECOND                  # maximum wait for an answer
 
 
-class Program:
+class Program(SessionHook):
     """A client's program, which carries out its orders when the site is settled."""
 
     def __init__(
         self, site: "Site", gpu: GPU, memory: Memory, commit: int, uid: int = 0
     ) -> None:
+        super().__init__(site.manager, gpu, peer(uid=uid), memory)
         self.gpu = gpu
-        self.orders: deque[Order] = deque()
-        self.limits = Limits(0, 0, 0, 0, 0)
         self.answers: dict[int, bool] = {}
         self._asked: dict[int, int] = {}
-        self._swapped = max(0, memory.allocated - memory.resident)
-        self.client = Client(site.manager.next_id(), gpu, peer(uid=uid), self)
-        gpu.join(self.client, memory, running=False, wants=False, commit=commit)
-
-    @property
-    def memory(self) -> Memory:
-        """The figures that the program reported last."""
-        return self.client.memory
+        self.say(Type.HELLO, commit=commit)
 
     @property
     def host(self) -> int:
         """Bytes of host memory that the program has, or may take by its open orders."""
-        return max([self.memory.host, *(o.host for o in self.orders if isinstance(o, Evict))])
-
-    def order(self, order: Order) -> None:
-        """As Link.order."""
-        self.orders.append(order)
+        evicts = [order.host for order in self.wire.orders if order.type is Type.EVICT]
+        return max([self.memory.host, *evicts])
 
     def ask(self, size: int) -> None:
         """Sends COMMIT; the program allocates the memory when the request is granted."""
-        number = len(self._asked) + 1
-        self._asked[number] = size
-        self.gpu.tell(CommitAsked(self.client.id, self.memory, number, size))
+        self.questions += 1
+        self._asked[self.questions] = size
+        self.say(Type.COMMIT, number=self.questions, wanted=size)
 
     def free(self, size: int) -> None:
         """Shrink the program's memory to this size."""
         resident = min(self.memory.resident, size)
         allocated = min(self.memory.allocated, size)
-        self._swapped = allocated - resident
-        memory = replace(self.memory, allocated=allocated, resident=resident)
-        self.gpu.tell(MemoryChanged(self.client.id, memory))
+        self.memory = replace(self.memory, allocated=allocated, resident=resident)
+        self.say(Type.MEMORY)
 
-    def obey(self) -> None:
-        """Carries out the oldest open order."""
-        order = self.orders.popleft()
-        match order:
-            case Limits():
-                self.limits = order
-                size = self._asked.get(order.number, 0)
-                if order.number:
-                    self.answers[order.number] = order.commit >= size
-                    if self.answers[order.number]:
-                        grown = replace(self.memory, allocated=max(size, self.memory.allocated))
-                        self.gpu.tell(MemoryChanged(self.client.id, grown, wants=True))
-            case Evict():
-                self._evict(order)
-            case Load():
-                self._load(order)
-            case Stop():
-                self.gpu.tell(Stopped(self.client.id, self.memory, wants=True))
-
-    def _evict(self, order: Evict) -> None:
-        memory = self.memory
-        leaves = min(max(0, memory.resident - order.room), max(0, order.host - self._swapped))
-        self._swapped += leaves
-        memory = replace(
-            memory, resident=memory.resident - leaves, host=max(memory.host, self._swapped),
-            room=max(order.room, memory.resident - leaves),
-        )
-        self.gpu.tell(Evicted(self.client.id, memory, order.number, leaves))
-
-    def _load(self, order: Load) -> None:
-        memory = self.memory
-        comes = max(0, min(memory.allocated, order.room) - memory.resident)
-        self._swapped = max(0, self._swapped - comes)
-        memory = replace(
-            memory, resident=memory.resident + comes, room=order.room,
-            host=min(memory.host, max(order.host, self._swapped)),
-        )
-        self.gpu.tell(Loaded(self.client.id, memory, order.number, comes))
+    def obey(self, record: OrderRecord) -> None:
+        """Carry out one order, and allocate granted memory."""
+        super().obey(record)
+        if record.type is Type.LIMITS and record.number:
+            size = self._asked[record.number]
+            self.answers[record.number] = record.commit >= size
+            if self.answers[record.number]:
+                allocated = max(size, self.memory.allocated)
+                self.memory = replace(self.memory, allocated=allocated)
+                self.want()
 
 
 class Site:
@@ -162,7 +115,7 @@ class Site:
 
     def end(self, program: Program) -> None:
         """End the program's process."""
-        program.gpu.leave(program.client)
+        program.session.ended()
         self.programs.remove(program)
         self.settle()
 
@@ -190,7 +143,7 @@ class Site:
     def settle(self) -> None:
         """Lets all programs carry out orders until no order is open."""
         self.check()
-        while busy := [program for program in self.programs if program.orders]:
+        while busy := [program for program in self.programs if program.wire.packets]:
             for program in busy:
-                program.obey()
+                program.obey(program.hear())
                 self.check()

@@ -6,9 +6,6 @@ clients that follow the protocol never get more memory than the card has, and ge
 when the other clients have disconnected.
 """
 
-import os
-from collections import deque
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -17,15 +14,15 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from nvshared.errors import ProtocolError
 from nvshared.hook import protocol
-from nvshared.hook.protocol import Flag, OrderRecord, ReportRecord, Type
+from nvshared.hook.protocol import Flag, ReportRecord, Type
 from nvshared.hook.session import MOST_BYTES, Session
 from nvshared.machine.nvml import Sample
 from nvshared.scheduler.events import Memory
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, SECOND
-from tests.integration.fakehook import Hook
-from tests.records import decode_order, encode_report
+from tests.records import encode_report
 from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Time, peer
+from tests.unit.sessionhook import SessionHook, Wire
 
 CARD = FACTS.memory_total
 LARGE = 40 * GIB                        # two of these do not fit
@@ -63,27 +60,6 @@ def test_packet_of_any_bytes_is_decoded_or_refused(packet: bytes) -> None:
     assert protocol.decode_report(encode_report(report)) == report
 
 
-class Wire:
-    """Packets that the daemon sent and the client has not read."""
-
-    def __init__(self, longest: int | None = None) -> None:
-        self.packets: deque[bytes] = deque(maxlen=longest)
-
-    def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        self.packets.append(packet)
-        if descriptor is not None:
-            os.close(descriptor)
-
-    def drop(self, reason: str) -> None:
-        return
-
-    def finish(self) -> None:
-        return
-
-    def resume(self, work: Callable[[], None]) -> None:
-        work()
-
-
 class Liar:
     """A client that sends arbitrary records."""
 
@@ -108,47 +84,25 @@ class Liar:
 
     def numbers(self) -> list[int]:
         """Numbers of the orders it was sent, and some that no order had."""
-        orders = [decode_order(packet) for packet in self.wire.packets]
-        return [order.number for order in orders] + [0, 1, (1 << 64) - 1]
+        return [order.number for order in self.wire.orders] + [0, 1, (1 << 64) - 1]
 
 
-class Honest(Hook):
-    """A client that obeys all orders, without a socket."""
-
-    def __init__(self, manager: Manager, pid: int) -> None:
-        self.wire = Wire()
-        self.session = Session(manager, peer(pid), self.wire)
-        super().__init__("", FACTS.uuid_bytes)
-
-    def __repr__(self) -> str:
-        return f"Honest({self.session.peer.pid})"
+class Honest(SessionHook):
+    """A client that obeys all orders, and yields to waiting clients."""
 
     @property
     def promised(self) -> int:
         """Bytes of the room that it has, or will have after its open orders."""
-        orders = [decode_order(packet) for packet in self.wire.packets]
-        return max(
-            [self.memory.room] + [order.room for order in orders if order.type is Type.LOAD]
-        )
+        loads = [order.room for order in self.wire.orders if order.type is Type.LOAD]
+        return max([self.memory.room, *loads])
 
-    def connect(self) -> None:
-        return
-
-    def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        self.session.received(packet)
-
-    def hear(self) -> OrderRecord:
-        return decode_order(self.wire.packets.popleft())
-
-    def do(self) -> bool:
-        """Carries out one order, and yields to waiting clients. False: no order is open."""
-        if not self.wire.packets:
-            return False
-        order = self.hear()
-        self.obey(order)
-        if order.type is Type.RUN and self.running and self.paced:
-            self.say(Type.IDLE)
-        return True
+    def do(self) -> None:
+        """Carry out one order, if any is open."""
+        if self.wire.packets:
+            order = self.hear()
+            self.obey(order)
+            if order.type is Type.RUN and self.running and self.paced:
+                self.say(Type.IDLE)
 
 
 class Liars(RuleBasedStateMachine):
@@ -168,7 +122,7 @@ class Liars(RuleBasedStateMachine):
         self.gpu = self.manager.add(FACTS, Sample(memory_used=0), gather=False)
         self.manager.add(OTHER, Sample(memory_used=0), gather=False)
         self.all: list[Liar] = []
-        self.honest = [Honest(self.manager, 1), Honest(self.manager, 2)]
+        self.honest = [Honest(self.manager, self.gpu, peer(pid)) for pid in (1, 2)]
         for hook in self.honest:
             assert hook.hello() is not None
             assert hook.allocate(LARGE)

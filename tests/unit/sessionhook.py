@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hook of tests/integration/fakehook.py at a session of this process, without a socket."""
+
+import os
+from collections import deque
+from collections.abc import Callable
+
+from nvshared.hook.protocol import OrderRecord
+from nvshared.hook.session import Session
+from nvshared.machine.peer import Peer
+from nvshared.scheduler.events import Memory
+from nvshared.sharing.gpu import GPU
+from nvshared.sharing.manager import Manager
+from tests.integration.fakehook import Hook
+from tests.records import decode_order
+
+
+class Wire:
+    """Packets that the daemon sent and the client has not read."""
+
+    def __init__(self, longest: int | None = None) -> None:
+        self.packets: deque[bytes] = deque(maxlen=longest)
+
+    @property
+    def orders(self) -> list[OrderRecord]:
+        """The orders in these packets, oldest first."""
+        return [decode_order(packet) for packet in self.packets]
+
+    def send(self, packet: bytes, descriptor: int | None = None) -> None:
+        """As Wire.send of the server."""
+        self.packets.append(packet)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def drop(self, reason: str) -> None:
+        """As Wire.drop: the connection stays."""
+
+    def finish(self) -> None:
+        """As Wire.finish: the connection stays."""
+
+    def resume(self, work: Callable[[], None]) -> None:
+        """As Wire.resume."""
+        work()
+
+
+class SessionHook(Hook):
+    """A client that obeys all orders; its packets reach the session at once."""
+
+    def __init__(
+        self, manager: Manager, gpu: GPU, process: Peer, memory: Memory | None = None
+    ) -> None:
+        self.wire = Wire()
+        self.session = Session(manager, process, self.wire)
+        super().__init__("", gpu.facts.uuid_bytes, memory or Memory())
+
+    def __repr__(self) -> str:
+        return f"SessionHook({self.session.peer.pid})"
+
+    def connect(self) -> None:
+        """There is no socket."""
+
+    def send(self, packet: bytes) -> None:
+        """Passes a packet to the session."""
+        self.session.received(packet)
+
+    def hear(self) -> OrderRecord:
+        """The oldest order not yet read."""
+        return decode_order(self.wire.packets.popleft())
