@@ -324,7 +324,9 @@ def test_short_disk_reads_and_writes_are_continued(site: Site) -> None:
     daemon.let_return(program)
 
 
-def test_unused_disk_file_shrinks_once_no_store_order_allows_bytes(site: Site) -> None:
+def test_disk_file_without_used_blocks_shrinks_after_a_store_order_of_zero_bytes(
+    site: Site
+) -> None:
     daemon, program = start(site, '''
 call("cuMemFree_v2", address)
 pause("freed")

@@ -80,7 +80,7 @@ take(handles[1][:16] + "11" * 56, result=INVALID)        # nobody there
 '''
 
 
-def test_ipc_importer_reads_what_the_exporter_writes(site: Site) -> None:
+def test_ipc_importer_reads_the_bytes_that_the_exporter_writes(site: Site) -> None:
     site.start("--tq", "1")
     owner, user = Program(site, OWNER), Program(site, USER)
     handles = owner.hears()
@@ -121,7 +121,7 @@ say("closed")
 '''
 
 
-def test_ipc_memory_closed_during_work_is_refused_to_a_second_close(site: Site) -> None:
+def test_second_close_of_ipc_memory_during_work_is_refused(site: Site) -> None:
     site.start("--tq", "1")
     owner, user = Program(site, OWNER), Program(site, CLOSES_DURING_WORK)
     user.tell(json.dumps(owner.hears()[1]))

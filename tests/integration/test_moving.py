@@ -314,7 +314,7 @@ def test_programs_moved_at_the_same_time_stay_within_their_tenants_limit_on_the_
     (["move", "move"], ["", "has moved"]), (["park", "move"], ["", ""]),
     (["park", "park"], ["", ""]),
 ])
-def test_orders_for_one_program_at_the_same_time_are_carried_out_one_after_the_other(
+def test_simultaneous_orders_for_a_program_are_carried_out_one_by_one(
     site: Site, start: Start, bus: str, orders: list[str], reasons: list[str]
 ) -> None:
     control = start()
@@ -458,7 +458,7 @@ def test_moved_program_continues_when_the_daemon_is_ended_at_any_step(
     program.end()
 
 
-def test_program_moved_when_helper_and_daemon_are_killed_is_on_the_new_card_afterwards(
+def test_moved_program_is_on_the_new_card_after_helper_and_daemon_were_killed(
     site: Site, start: Start, helper: Path
 ) -> None:
     """The process is restored on the other card, and still locked by the driver."""
@@ -909,7 +909,7 @@ def test_context_parked_before_a_daemon_restart_counts_in_the_host_budget(
         program.end()
 
 
-def test_context_that_a_hook_claims_counts_only_as_far_as_the_kernel_shows_private_memory(
+def test_context_size_claimed_by_a_hook_counts_up_to_its_private_memory(
     site: Site, start: Start
 ) -> None:
     control = start("--swap-budget", "4GiB")
@@ -967,7 +967,7 @@ def test_parked_program_of_a_lost_card_wakes_on_the_other_card(site: Site, start
     program.end()
 
 
-def test_parked_program_is_not_restored_on_a_card_that_a_tenants_limit_forbids(
+def test_parked_program_is_not_restored_beyond_its_tenants_memory_limit(
     site: Site, start: Start
 ) -> None:
     control = start(NVSHARE_SIM_FAIL="cuCheckpointProcessRestore:1:2")

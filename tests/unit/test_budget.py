@@ -36,7 +36,7 @@ def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
 
 
 @given(st.integers(0, 1 << 42), st.integers(0, 1000))
-def test_least_host_is_the_smallest_budget_that_covers_the_bytes_and_its_margin(
+def test_least_host_is_the_smallest_host_budget_that_covers_bytes_and_margin(
     beyond: int, clients: int
 ) -> None:
     host = least_host(beyond, clients)

@@ -124,7 +124,7 @@ def test_run_without_nvshared_warns_without_connecting_to_the_socket(
 @pytest.mark.parametrize(("mode", "words"), [
     (0o755, "its interpreter or its loader is not on this machine"), (0o644, "Permission denied"),
 ])
-def test_run_of_a_script_that_cannot_run_is_refused_with_the_reason(
+def test_run_of_a_script_that_cannot_be_executed_is_refused_with_the_reason(
     tmp_path: Path, mode: int, words: str
 ) -> None:
     script = tmp_path / "train"

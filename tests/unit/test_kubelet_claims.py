@@ -283,7 +283,9 @@ def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
         "cdi_devices": [{"name": "nvshare.com/gpu=GPU-0"}]}
 
 
-def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_variable(tmp_path: Path) -> None:
+def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_environment_variable(
+    tmp_path: Path
+) -> None:
     """The CDI devices of several cards would overwrite each other's variable."""
     containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
     answer = containers.response(["GPU-0a", "GPU-1b"], by_cdi=True)

@@ -139,7 +139,7 @@ async def parking(
     yield time, client, moving.Moving([gpu], manager.budget.shared, ask)
 
 
-async def test_idle_client_whose_hook_refuses_is_not_parked_again_soon(
+async def test_idle_client_whose_hook_refuses_a_park_is_not_parked_again_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def refuse(_: QuietHook, context: int, *, ahead: bool) -> None:
@@ -191,7 +191,7 @@ async def test_park_fails_when_the_client_ends_during_the_park(
             await one.park(client)
 
 
-async def test_program_goes_on_when_parking_it_fails_by_a_fault_of_the_daemon(
+async def test_program_continues_after_a_daemon_fault_during_its_park(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fail(_client: Client) -> int:
@@ -204,7 +204,7 @@ async def test_program_goes_on_when_parking_it_fails_by_a_fault_of_the_daemon(
         assert (client.parking, client.suspended_to_park) == ("", False)
 
 
-async def test_move_during_the_pause_of_a_failed_wake_is_the_only_restore(
+async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pause_over, restored, wakes = asyncio.Event(), asyncio.Event(), 0
@@ -323,7 +323,7 @@ async def test_refusal_of_the_driver_to_checkpoint_is_logged_as_a_warning(
     assert [one.levelname for one in caplog.records] == ["WARNING"]
 
 
-async def test_idle_clients_are_parked_while_another_one_is_being_evicted(
+async def test_idle_client_is_parked_while_another_client_is_being_evicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def ask(command: str, *_: object) -> Answer:

@@ -204,7 +204,7 @@ def test_top_details_show_the_idle_time_of_idle_programs_only() -> None:
 
 
 @pytest.mark.parametrize(("others", "end"), [(0, "26s more"), (1, "26s more; 1 more")])
-def test_top_counts_the_programs_that_wait_besides_the_next(others: int, end: str) -> None:
+def test_top_counts_waiting_programs_besides_the_next_one(others: int, end: str) -> None:
     further = (one._replace(state="waiting", waiting_usec=SECOND) for one in programs(others))
     shown = text(seen(SCENE._replace(clients=(HOLDER, WAITS, *further))))
     assert re.search(rf"3\.9s, about {end}\s", shown)

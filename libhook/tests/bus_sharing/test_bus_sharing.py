@@ -113,7 +113,7 @@ def test_many_small_copies_are_reported_and_a_few_are_not(
     assert program.says() == INWARD
 
 
-def test_window_opened_by_another_thread_meanwhile_keeps_its_bytes(
+def test_bytes_copied_by_another_thread_while_a_window_opens_are_reported(
         fresh: Callable[[], Program]) -> None:
     program = fresh()
     ctypes.c_uint64.in_dll(program.c, "meanwhile").value = 7 * MIB

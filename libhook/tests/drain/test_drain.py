@@ -54,7 +54,7 @@ def test_drain_destroys_no_event_of_a_new_context_at_a_reused_address(
     assert events(c) == [0, 0, 0]
 
 
-def test_capture_that_begins_after_the_look_at_the_clock_has_no_age(c: ctypes.CDLL) -> None:
+def test_capture_that_begins_after_the_clock_was_read_has_age_zero(c: ctypes.CDLL) -> None:
     age = c.age_of_a_capture_that_begins_meanwhile
     age.restype = ctypes.c_uint64
     assert age() == 0

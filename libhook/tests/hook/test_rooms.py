@@ -91,7 +91,7 @@ def test_folders_below_api_call_the_driver_only_through_ops() -> None:
     assert called == listed
 
 
-def test_at_most_three_files_use_each_other_in_a_circle() -> None:
+def test_source_files_use_each_other_in_no_circle_of_more_than_three() -> None:
     assert max(map(len, ROOMS.circles())) <= 3
 
 

@@ -51,7 +51,7 @@ def test_waits_def_lists_every_wait_with_a_bound() -> None:
     assert sorted(listed - waits()) == []
 
 
-def test_socket_transfer_unless_listed_passes_msg_dontwait() -> None:
+def test_socket_calls_pass_msg_dontwait_or_are_listed() -> None:
     waiting = {
         f"{path.relative_to(SOURCE).as_posix()}: {call[1]}"
         for path in SOURCE.rglob("*.c") for call in TRANSFER.finditer(code(path))
