@@ -313,30 +313,22 @@ class HookConnection:
             if self._ended or self.session.looking_up:
                 break
             try:
-                (work or self._receive)()
-                work = None
+                if work is not None:
+                    work()
+                    work = None
+                elif (packet := receive(self._socket, protocol.SIZE + 1)) is None:
+                    self.end("closed by the other side")
+                else:
+                    self.session.received(packet)
             except (BlockingIOError, InterruptedError):
                 break
             except ProtocolError as error:
                 self._complain("malformed", f"dropped: {error}")
                 self.end(error.message)
-                return
+            except OSError as error:
+                self.end(error.strerror or str(error))
         if not self._ended:
             self._listen(on=not self.session.looking_up)
-
-    def _receive(self) -> None:
-        """Raises BlockingIOError, InterruptedError or ProtocolError."""
-        try:
-            packet = receive(self._socket, protocol.SIZE + 1)
-        except (BlockingIOError, InterruptedError):
-            raise
-        except OSError as error:
-            self.end(error.strerror or str(error))
-            return
-        if packet is None:
-            self.end("closed by the other side")
-        else:
-            self.session.received(packet)
 
     def _writable(self) -> None:
         while self._queue and not self._ended:
