@@ -50,6 +50,8 @@ WEAK _Noreturn void fatal(const char *format, ...)
 }
 
 WEAK unsigned clients_count(void) { return 1; }
+WEAK bool clients_stopping(void) { return false; }
+WEAK void clients_want(void) {}
 WEAK void client_changed(struct client *client) {}
 WEAK bool client_is_called_back(void) { return false; }
 WEAK void client_send(struct client *client, struct nvshare_report report) {}

@@ -78,7 +78,7 @@ static CUresult attempt(struct task *task)
 {
     /* Waits at the gate, until the program runs with the room, before it takes a lock: during a
      * drain, a thread at the gate would count as blocked. */
-    if (!gate_enter_unless(clients_stopping, GATE_NO_STREAM))
+    if (!gate_enter_until_stop(GATE_NO_STREAM, true))
         return CUDA_ERROR_NOT_READY;
     gate_leave();
     CUcontext before = NULL;

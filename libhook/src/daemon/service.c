@@ -282,7 +282,7 @@ static void stop(struct client *client)
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
-    gate_recheck();                  /* threads with clients_stopping() leave the gate */
+    gate_recheck();                  /* threads of exclusive.c leave the gate now */
     /* If no memory is evicted, a drain is useless. */
     bool drained = !pinned && drain(client);
     uint64_t took = now_microseconds() - began;

@@ -187,13 +187,13 @@ static bool is_held_by_pace_alone(void)
 
 /* Sleeps until the thread should check the gate again. A signal handler may run here, leave by
  * siglongjmp(), or submit work itself and clear the mark. */
-static void sleep_at_gate(const struct gate_thread *self, bool (*should_give_up)(void))
+static void sleep_at_gate(const struct gate_thread *self, bool until_stop)
 {
     uint64_t since = 0;
     for (;;) {
         uint32_t opened = atomic_load(&gate.opened);
         if (may_pass_now() || atomic_load(&self->waits) != atomic_load(&gate.openings)
-            || (should_give_up != NULL && should_give_up()))
+            || (until_stop && clients_stopping()))
             return;
         if (is_held_by_pace_alone() && gate_on_paced(&since))
             continue;
@@ -201,7 +201,7 @@ static void sleep_at_gate(const struct gate_thread *self, bool (*should_give_up)
     }
 }
 
-bool gate_wait(struct gate_thread *self, CUstream stream, bool (*should_give_up)(void))
+bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
 {
     if (try_pass(stream))
         return true;
@@ -222,9 +222,9 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool (*should_give_up)
         atomic_store_explicit(&self->inside, 0, memory_order_release);
         clients_want();
         pthread_sigmask(SIG_SETMASK, &before, NULL);
-        sleep_at_gate(self, should_give_up);
+        sleep_at_gate(self, until_stop);
         pthread_sigmask(SIG_SETMASK, &all, NULL);
-        inside = should_give_up == NULL || !should_give_up();
+        inside = !until_stop || !clients_stopping();
         atomic_store(&self->inside, inside);
     } while (inside && !try_pass(stream)); /* counts again: the count may be cleared */
     atomic_store(&self->waits, 0);

@@ -49,12 +49,12 @@ extern _Atomic uint64_t gate_closed;               /* set of reasons; 0: open */
 extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-exec")));
 
 struct gate_thread *gate_register_thread(void);
-bool gate_wait(struct gate_thread *self, CUstream stream, bool (*should_give_up)(void));
+bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
 
 /* Waits while the gate is closed, unless `stream` is being captured (nothing is submitted then) or
- * this thread is inside already. False: the thread is not inside, as the gate was closed when
- * `should_give_up` returned true. */
-static inline bool gate_enter_unless(bool (*should_give_up)(void), CUstream stream)
+ * this thread is inside already. `until_stop`: waits only while no client carries out a STOP.
+ * False: it does, and the thread is not inside. */
+static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
 {
     struct gate_thread *self = gate_self;
     if (__builtin_expect(self == NULL, 0))
@@ -65,12 +65,12 @@ static inline bool gate_enter_unless(bool (*should_give_up)(void), CUstream stre
                           memory_order_relaxed);
     atomic_store(&self->inside, inside + 1);
     return __builtin_expect(atomic_load(&gate_closed) == 0, 1) || inside != 0
-        || gate_wait(self, stream, should_give_up);
+        || gate_wait(self, stream, until_stop);
 }
 
 static inline void gate_enter(CUstream stream)
 {
-    gate_enter_unless(NULL, stream);
+    gate_enter_until_stop(stream, false);
 }
 
 /* Without a barrier: a closing thread that misses this store sleeps for a moment only. */
