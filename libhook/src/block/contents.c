@@ -21,19 +21,17 @@
  *
  * Zero is exact: all words are or-ed together.
  *
- * How much is read. While the kernel runs, no other work runs on the card, often that of the
+ * How much is read. No other work runs on the card beside this kernel, often to the cost of the
  * holder. Of a block that was evicted before, the kernel therefore first reads one word in 64. If
- * their sums differ from those of the last eviction, the block has changed for certain: it is
- * copied, and the rest of it is not read. Only if they are equal, or zero, the kernel reads all
- * words, and equality and zero are decided by those. A block that changes all the time is therefore
- * read completely once, the first time. A block that changes once and then no more is copied once
- * more than necessary, because there were no sums to compare.
+ * their sums differ from those of the last eviction, the block has changed: it is copied, and the
+ * rest of it is not read. If they are equal, or zero, the kernel reads all words, and those decide.
+ * So a block that changes all the time is read completely only once. A block that changes once and
+ * then no more is copied once more than necessary, because there were no sums to compare.
  *
- * A result is valid until the program's next turn: a block that was read but not evicted is not
- * read twice. A switch to another program's context and back costs the holder more than reading
- * such parts, so one launch reads as many blocks as it can, including those of later orders
- * (swap.c). It reads fewer whole blocks: a GiB takes a third of a millisecond, during which no
- * other work has the card.
+ * A result is valid until the program's next turn. The switch to another program's context and back
+ * costs the holder more than reading such parts, so one launch reads as many blocks as it can,
+ * including those of later orders (swap.c). It reads fewer blocks completely: a GiB takes a third
+ * of a millisecond.
  *
  * On an H200 one launch reads 4 GiB of blocks in 1.2 ms; the holder loses 1.6 ms by it.
  *

@@ -21,19 +21,14 @@
  * block, and ends there: the other blocks stay resident. It copies in pieces and has at most two in
  * flight, which end in less than a millisecond.
  *
- * Writeback: copies blocks of an idle program to their places and leaves them on the card. If
- * another client needs the room, these blocks are evicted as fast as memory can be unmapped; if the
- * program runs again first, only the copies are lost. The daemon orders writeback while both
- * program and bus are idle (nvshared/scheduler/ahead.py).
- *
- * A copy is valid until the program runs. A block records the turn for which its place is current
- * (block_is_clean()), after a writeback and after a load. The next turn invalidates the copy, even
- * if the program writes nothing in it. The blocks need not be read: while the gate is closed and
- * all work has drained, nothing writes.
- *
- * Writeback is interrupted by YIELD, like all speculative moves, so a program that wants to run
- * again waits for less than a millisecond, or, the first time, until one slab of host memory is
- * made. For that reason host memory is made slab by slab here and not by several threads.
+ * Writeback: copies blocks of an idle program to their places and leaves them on the card, when the
+ * daemon finds program and bus idle (nvshared/scheduler/ahead.py). If another client needs the
+ * room, these blocks are evicted as fast as memory can be unmapped. A block records the turn for
+ * which its place is current (block_is_clean()), after a writeback and after a load; the next turn
+ * makes the copy outdated, even if the program writes nothing. The blocks need not be read: while
+ * the gate is closed and all work has drained, nothing writes. A program that wants to run again
+ * during a writeback waits for a YIELD, or, the first time, until one slab of host memory is made.
+ * For that reason host memory is made slab by slab here and not by several threads.
  */
 #include "block/swap.h"
 

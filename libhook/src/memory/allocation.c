@@ -369,52 +369,42 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 }
 
 /*
- * Spares: keeps memory that the program has freed for a short time and reuses it, so that the
- * program does not pay for unmapping and mapping it again.
+ * Spares: memory that the program has freed, kept for a short time and reused.
  *
  * Each block costs three driver calls to map and two to unmap. On an H200 these take 52 and 76 us
- * for 64 MiB, where a program's own cuMemAlloc and cuMemFree take 56 and 67. While another client
- * is evicted, each mapping also waits about a millisecond for the page tables. The library cannot
- * make these calls cheaper, but many programs allocate and free the same sizes again and again: the
- * temporary storage of Thrust and CUB, loops that allocate in each iteration.
+ * for 64 MiB, about as long as a program's own cuMemAlloc (56) and cuMemFree (67). While another
+ * client is evicted, each mapping also waits about a millisecond for the page tables. But many
+ * programs allocate and free the same sizes again and again: the temporary storage of Thrust and
+ * CUB, loops that allocate in each iteration.
  *
- * Freed memory therefore becomes a spare. It keeps its address and its physical memory, and the
- * next allocation of the same number of pages in the same context gets both. Spares serve only
- * plain allocations of more than 1 MiB. Small allocations use slabs (above), stream-ordered ones
- * use pools (pool.c).
+ * A spare keeps its address and its physical memory, and the next allocation of the same number of
+ * pages in the same context gets both. Only plain allocations of more than 1 MiB become spares:
+ * smaller ones use slabs (above), stream-ordered ones use pools (pool.c).
  *
  * For the program a spare is freed: its address is invalid (`object.retired` stays set), and
  * cuMemGetInfo reports it as free. No call fails or waits because of spares: when the commit, the
  * room or the card would not suffice, spares are released first (client_commit(),
- * allocation_fill(), client_update()).
+ * allocation_fill(), client_update()). A kernel or copy that uses a freed address succeeds while
+ * the spare exists, as with the driver's pools. NVSHARE_KEEP_FREED_MS=0 turns spares off, to test a
+ * program for such errors.
  *
- * For the daemon a spare is memory that the program has not freed yet, and it is resident. The
- * daemon's figures stay true, and the daemon need not know about spares. Spares exist only while
- * the client runs, is connected, has all its memory resident, is within its limit including them,
- * and no other client waits for the card. When one of these conditions ends, all spares are
- * released before the library evicts, copies or reports anything. All blocks of a spare are
- * therefore resident, and none is ever evicted.
+ * For the daemon a spare is resident memory that the program has not freed yet. Spares exist only
+ * while the client runs, is connected, has all its memory resident, is within its limit including
+ * them, and no other client waits for the card. When one of these conditions ends, all spares are
+ * released before the library evicts, copies or reports anything. No block of a spare is therefore
+ * ever evicted; it gives up its place in a tier and the record of its content.
  *
  * Limits on spares:
  *
- *   - Age: a spare is released a second after it was freed (NVSHARE_KEEP_FREED_MS sets that).
- *     While all programs fit the card, no turn ends, so no other condition releases spares.
+ *   - Age: a spare is released a second after it was freed (NVSHARE_KEEP_FREED_MS sets that) by
+ *     the service thread, which the first spare wakes. While all programs fit the card, no turn
+ *     ends, so no other condition releases spares.
  *   - Amount: an eighth of the card, and at most MOST spares, because a thread that needs memory
  *     may have to release all of them at once.
  *   - Full cards: a client that fills more than fifteen sixteenths of the card keeps no spares,
  *     because the driver allocates memory unseen by the library, for modules and kernel stacks.
- *   - Commit: the daemon counts spares as committed and may refuse growth to others for them.
- *     No spare is kept that exceeds half of the commit that is still free.
- *
- * When an allocation becomes a spare, its blocks give up their places in the tiers and the record
- * of their content, as for freed memory.
- *
- * The service thread checks the age of spares. The first spare after a time without any wakes that
- * thread. A program that frees and allocates in turn wakes it at most once a second.
- *
- * A kernel or copy that uses a freed address succeeds while the spare exists, as with the driver's
- * pools and with slabs. NVSHARE_KEEP_FREED_MS=0 turns spares off, to test a program for such
- * errors.
+ *   - Commit: the daemon counts spares as committed and may refuse growth to other clients for
+ *     them. No spare is kept that exceeds half of the commit that is still free.
  */
 
 #define DEFAULT_STAY_MS 1000

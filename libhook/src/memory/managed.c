@@ -80,7 +80,6 @@ static void add_run(struct ranges *prefetches, CUdeviceptr begin, CUdeviceptr en
 static void drop_run(struct ranges *prefetches, struct prefetch *run)
 {
     ranges_remove(prefetches, &run->range);
-    prefetches->reserved--;
     free(run);
 }
 
@@ -357,6 +356,7 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
     bool ours = managed != NULL && managed->range.address == address && (managed->plain || !plain);
     if (ours) {
         ranges_remove(&table, &managed->range);
+        table.reserved++;            /* the driver may refuse to free the memory */
         managed->next_freed = freed;
         freed = managed;
         hold(managed, true);
@@ -389,7 +389,6 @@ void managed_context_ends(CUcontext context)
         struct managed *managed = (struct managed *)table.sorted[i];
         if (managed->context == context) {
             ranges_remove(&table, &managed->range);
-            table.reserved--;
             discard(managed);
         }
     }

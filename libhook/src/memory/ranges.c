@@ -56,7 +56,6 @@ void ranges_remove(struct ranges *ranges, const struct range *range)
         for (index = 0; ranges->sorted[index] != range; index++)
             ;
     ranges->count--;
-    ranges->reserved++;
     memmove(&ranges->sorted[index], &ranges->sorted[index + 1],
             (ranges->count - index) * sizeof *ranges->sorted);
 }

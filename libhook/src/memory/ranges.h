@@ -30,5 +30,5 @@ struct range *ranges_at(const struct ranges *ranges, CUdeviceptr address);
 bool ranges_reserve(struct ranges *ranges);
 /* Inserts the range into a reserved entry. */
 void ranges_insert(struct ranges *ranges, struct range *range);
-/* Removes the range, and keeps its entry reserved. */
+/* Removes the range and its entry. */
 void ranges_remove(struct ranges *ranges, const struct range *range);

@@ -96,10 +96,8 @@ CUresult reservation_free(CUdeviceptr base, size_t size)
 {
     pthread_mutex_lock(&memory_lock);
     struct reservation *one = reservation_at(base);
-    if (one != NULL) {
+    if (one != NULL)
         ranges_remove(&reservations, &one->range);
-        reservations.reserved--;
-    }
     pthread_mutex_unlock(&memory_lock);
     /* Removed before the driver's call: after it, another thread may reserve the same addresses. */
     CUresult result = REAL(cuMemAddressFree)(base, size);
@@ -194,7 +192,6 @@ bool vmm_describe(CUdeviceptr address, struct memory_description *description)
 static void alias_remove(struct alias *alias)
 {
     ranges_remove(&aliases, &alias->range);
-    aliases.reserved--;
     LIST_REMOVE(alias->vmm->aliases, alias);
     free(alias->access);
     free(alias);
