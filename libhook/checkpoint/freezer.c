@@ -20,18 +20,18 @@
 
 #define PREFIX "nvshare-"
 #define STOPPED "/stopped"
-#define PATIENCE_US 5000000                     /* until all threads have stopped */
-#define STEP_US 200                             /* that a thread goes on, where it must not stop */
-#define TRIES 64                                /* of one thread in a row, before others' turn */
-#define REMOVALS 100                            /* of a group that threads are about to leave */
-#define DESCRIPTORS 16                          /* that nftw() may keep open */
-#define STACK_WORDS 1024                        /* above a thread's stack pointer, that are looked at */
+#define PATIENCE_US 5000000      /* time limit for stopping all threads */
+#define STEP_US 200              /* for which a thread that may hold a lock runs on */
+#define TRIES 64                 /* to stop one thread, before the next thread is tried */
+#define REMOVALS 100             /* tries to remove a group, which threads may still be leaving */
+#define DESCRIPTORS 16           /* that nftw() may keep open */
+#define STACK_WORDS 1024         /* examined above a thread's stack pointer */
 
 static const char ENDED[] = "the process has ended";
 static const char LONG_PATH[] = "the path of its control group is too long";
 
-/* Where version 2 is mounted; NULL: nowhere. */
-static const char *mounted(void)
+/* The mount point of control groups of version 2; NULL: there is none. */
+static const char *cgroup_mount(void)
 {
     static char point[PATH_MAX];
     FILE *mounts = point[0] != '\0' ? NULL : setmntent("/proc/self/mounts", "r");
@@ -43,11 +43,12 @@ static const char *mounted(void)
     return point[0] != '\0' ? point : NULL;
 }
 
-/* The directory of the process's group, without STOPPED. */
-static const char *find(int pid, char folder[PATH_MAX])
+/* Finds the directory of the process's control group; for a process in STOPPED, the parent of
+ * STOPPED. */
+static const char *find_group(int pid, char folder[PATH_MAX])
 {
     char name[32], line[PATH_MAX], *path = NULL;
-    const char *top = mounted();
+    const char *top = cgroup_mount();
     if (top == NULL)
         return "there are no control groups of version 2";
     snprintf(name, sizeof name, "/proc/%d/cgroup", pid);
@@ -69,7 +70,7 @@ static const char *find(int pid, char folder[PATH_MAX])
     return NULL;
 }
 
-/* The tag, if this directory has the name of a group for this process; else NULL. */
+/* Returns TAG if the directory is named nvshare-PID-TAG for this process, else NULL. */
 static const char *tag_of(const char *folder, int pid)
 {
     char prefix[32];
@@ -78,7 +79,7 @@ static const char *tag_of(const char *folder, int pid)
     return name != NULL && strncmp(name, prefix, (size_t)length) == 0 ? name + length : NULL;
 }
 
-static const char *put(const char *folder, const char *file, const char *text)
+static const char *write_file(const char *folder, const char *file, const char *text)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/%s", folder, file) >= PATH_MAX)
@@ -91,11 +92,11 @@ static const char *put(const char *folder, const char *file, const char *text)
     return done ? NULL : error == ESRCH ? ENDED : strerror(error);
 }
 
-static const char *put_number(const char *folder, const char *file, int number)
+static const char *write_number(const char *folder, const char *file, int number)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", number);
-    return put(folder, file, text);
+    return write_file(folder, file, text);
 }
 
 static uint64_t now_us(void)
@@ -105,12 +106,12 @@ static uint64_t now_us(void)
     return (uint64_t)time.tv_sec * 1000000 + (uint64_t)time.tv_nsec / 1000;
 }
 
-static void rest(void)
+static void sleep_step(void)
 {
     nanosleep(&(struct timespec){ .tv_nsec = STEP_US * 1000 }, NULL);
 }
 
-static size_t get(const char *path, char *text, size_t size)
+static size_t read_file(const char *path, char *text, size_t size)
 {
     FILE *file = fopen(path, "re");
     size_t length = file == NULL ? 0 : fread(text, 1, size - 1, file);
@@ -126,32 +127,32 @@ static void join(char joined[PATH_MAX], const char *folder, const char *rest)
         joined[0] = '\0';                        /* no such file */
 }
 
-/* Its threads return to the group above. */
-static const char *dissolve(const char *folder, int pid)
+/* Moves the threads to the parent group, where they run, and removes both groups. */
+static const char *remove_groups(const char *folder, int pid)
 {
     char above[PATH_MAX], inner[PATH_MAX];
     snprintf(above, sizeof above, "%.*s", (int)(strrchr(folder, '/') - folder), folder);
     join(inner, folder, STOPPED);
-    put(inner, "cgroup.freeze", "0");
-    const char *why = put_number(above, "cgroup.procs", pid);
+    write_file(inner, "cgroup.freeze", "0");
+    const char *why = write_number(above, "cgroup.procs", pid);
     rmdir(inner);
     for (int i = 0; i < REMOVALS && rmdir(folder) != 0 && errno != ENOENT; i++) {
-        rest();
+        sleep_step();
         rmdir(inner);
     }
     return why;
 }
 
-bool freezer_has(int pid)
+bool freezer_contains(int pid)
 {
     char folder[PATH_MAX];
-    return find(pid, folder) == NULL && tag_of(folder, pid) != NULL;
+    return find_group(pid, folder) == NULL && tag_of(folder, pid) != NULL;
 }
 
-const char *freezer_take(int pid, const char *tag)
+const char *freezer_enter(int pid, const char *tag)
 {
     char above[PATH_MAX], folder[PATH_MAX], inner[PATH_MAX];
-    const char *why = find(pid, folder);
+    const char *why = find_group(pid, folder);
     if (why != NULL || tag_of(folder, pid) != NULL)
         return why;
     memcpy(above, folder, sizeof above);
@@ -160,18 +161,18 @@ const char *freezer_take(int pid, const char *tag)
     join(inner, folder, STOPPED);
     if (mkdir(folder, 0755) != 0 && errno != EEXIST)
         return strerror(errno);
-    if ((why = put(folder, "cgroup.type", "threaded")) == NULL
+    if ((why = write_file(folder, "cgroup.type", "threaded")) == NULL
         && mkdir(inner, 0755) != 0 && errno != EEXIST)
         why = strerror(errno);
-    if (why != NULL || (why = put(inner, "cgroup.type", "threaded")) != NULL
-        || (why = put(inner, "cgroup.freeze", "1")) != NULL
-        || (why = put_number(folder, "cgroup.procs", pid)) != NULL)
-        dissolve(folder, pid);
+    if (why != NULL || (why = write_file(inner, "cgroup.type", "threaded")) != NULL
+        || (why = write_file(inner, "cgroup.freeze", "1")) != NULL
+        || (why = write_number(folder, "cgroup.procs", pid)) != NULL)
+        remove_groups(folder, pid);
     return why;
 }
 
-/* System calls in which a thread only waits, and holds no lock. */
-static bool waits_in(long call)
+/* Whether a thread in this system call waits for an event, so that it can be stopped there. */
+static bool is_waiting_call(long call)
 {
     static const long waiting[] = {
         SYS_futex, SYS_ppoll, SYS_pselect6, SYS_epoll_pwait, SYS_nanosleep, SYS_clock_nanosleep,
@@ -187,7 +188,7 @@ static bool waits_in(long call)
     return false;
 }
 
-/* Code that takes locks which the remaining thread needs, too. */
+/* Code of libcuda, or of libc and allocators, whose locks the restoring thread needs, too. */
 struct code {
     uint64_t begin, end;
     bool driver;
@@ -225,24 +226,24 @@ static bool is_in(uint64_t address, const struct code *code, size_t count, bool 
     return false;
 }
 
-/* Whether a thread that has stopped here holds no lock. Words on its stack may be left over from
- * earlier calls; it is then let go on for nothing. `before`: its stack pointer when it had stopped the
- * time before, which is replaced. A thread that waits within the driver, as before, waits for the lock
- * that all calls take, or for work. */
-static bool may_stop_here(int pid, int tid, const struct code *code, size_t count, uint64_t *before)
+/* Whether a frozen thread holds no lock of `code`, judged by its program counter and the return
+ * addresses on its stack. Stale words on the stack only cause another try. `before`: the stack
+ * pointer at the previous try; updated. A thread that waits in the driver at the same stack pointer
+ * twice waits for the lock that all driver calls take, or for GPU work, so it holds none. */
+static bool holds_no_lock(int pid, int tid, const struct code *code, size_t count, uint64_t *before)
 {
     char path[64], text[256];
     uint64_t stack[STACK_WORDS];
     unsigned long long sp, pc;
     snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", pid, tid);
-    if (get(path, text, sizeof text) == 0)
+    if (read_file(path, text, sizeof text) == 0)
         return true;                             /* it has ended */
     const char *last = strrchr(text, ' ');
     while (last != NULL && last > text && last[-1] != ' ')
         last--;
     if (last == NULL || sscanf(last, "%llx %llx", &sp, &pc) != 2)
-        return false;                            /* "running" */
-    bool waits = waits_in(strtol(text, NULL, 10)), again = sp == *before;
+        return false;                            /* the kernel reports "running" */
+    bool waits = is_waiting_call(strtol(text, NULL, 10)), again = sp == *before;
     *before = sp;
     if (!waits && is_in(pc, code, count, false))
         return false;
@@ -257,20 +258,20 @@ static bool may_stop_here(int pid, int tid, const struct code *code, size_t coun
     return size > 0;
 }
 
-/* Returns when all threads in the group are frozen. */
+/* Waits until all threads in the group are frozen. Returns false at the time `until`. */
 static bool all_frozen(const char *inner, uint64_t until)
 {
     char path[PATH_MAX], text[128];
     join(path, inner, "/cgroup.events");
     do {
-        if (get(path, text, sizeof text) == 0 || strstr(text, "frozen 1") != NULL)
+        if (read_file(path, text, sizeof text) == 0 || strstr(text, "frozen 1") != NULL)
             return true;
-        rest();
+        sleep_step();
     } while (now_us() < until);
     return false;
 }
 
-/* The threads but one, or as many as fit. */
+/* Lists up to `most` threads of a process, without `spared`. Returns their number. */
 static size_t threads_of(int pid, int spared, int *threads, size_t most)
 {
     char path[32];
@@ -289,7 +290,7 @@ static bool is_stopped(int pid, int tid)
 {
     char path[64], text[PATH_MAX + 512];
     snprintf(path, sizeof path, "/proc/%d/task/%d/cgroup", pid, tid);
-    get(path, text, sizeof text);
+    read_file(path, text, sizeof text);
     const char *unified = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
     return unified == NULL || strstr(unified, STOPPED "\n") != NULL;     /* or it has ended */
 }
@@ -301,13 +302,13 @@ const char *freezer_stop(int pid, int spared)
     char folder[PATH_MAX], inner[PATH_MAX];
     struct code code[CODE];
     uint64_t until = now_us() + PATIENCE_US;
-    const char *why = find(pid, folder);
+    const char *why = find_group(pid, folder);
     if (why == NULL && tag_of(folder, pid) == NULL)
         why = "its threads have been taken out of their control group";
     join(inner, folder, STOPPED);
-    /* All at once; most threads of most programs sleep. */
-    if (why != NULL || (why = put_number(inner, "cgroup.procs", pid)) != NULL
-        || (why = put_number(folder, "cgroup.threads", spared)) != NULL)
+    /* Stop all threads at once first, because most threads of most programs sleep. */
+    if (why != NULL || (why = write_number(inner, "cgroup.procs", pid)) != NULL
+        || (why = write_number(folder, "cgroup.threads", spared)) != NULL)
         return why;
     size_t number = find_code(pid, code, CODE);
     for (bool whole = false, first = true; !whole; first = false) {
@@ -315,22 +316,22 @@ const char *freezer_stop(int pid, int spared)
         size_t count = threads_of(pid, spared, threads, THREADS);
         if (!all_frozen(inner, until) || now_us() >= until)
             return "its threads do not stop";
-        /* Those that may not stop here go on together: one may wait for another. */
+        /* All threads that may hold a lock run on together: one may wait for another's lock. */
         for (size_t i = 0; i < count; i++)
             if (!is_stopped(pid, threads[i]))
                 whole = false;
-            else if (first && !may_stop_here(pid, threads[i], code, number, &(uint64_t){ 0 })) {
+            else if (first && !holds_no_lock(pid, threads[i], code, number, &(uint64_t){ 0 })) {
                 whole = false;
-                put_number(folder, "cgroup.threads", threads[i]);
+                write_number(folder, "cgroup.threads", threads[i]);
             }
         for (size_t i = 0; !whole && i < count; i++) {
             uint64_t sp = 0;
             for (int tries = 0; tries < TRIES && !is_stopped(pid, threads[i]); tries++) {
-                rest();
-                put_number(inner, "cgroup.threads", threads[i]);
+                sleep_step();
+                write_number(inner, "cgroup.threads", threads[i]);
                 if (!all_frozen(inner, until)
-                    || !may_stop_here(pid, threads[i], code, number, &sp))
-                    put_number(folder, "cgroup.threads", threads[i]);
+                    || !holds_no_lock(pid, threads[i], code, number, &sp))
+                    write_number(folder, "cgroup.threads", threads[i]);
             }
         }
     }
@@ -340,35 +341,37 @@ const char *freezer_stop(int pid, int spared)
 const char *freezer_release(int pid)
 {
     char folder[PATH_MAX];
-    return find(pid, folder) != NULL || tag_of(folder, pid) == NULL ? NULL : dissolve(folder, pid);
+    bool entered = find_group(pid, folder) == NULL && tag_of(folder, pid) != NULL;
+    return entered ? remove_groups(folder, pid) : NULL;
 }
 
-static void (*visit)(int pid, const char *tag);
+static void (*found_callback)(int pid, const char *tag);
 
-static int look(const char *folder, const struct stat *status, int type, struct FTW *at)
+static int visit_group(const char *folder, const struct stat *status, int type, struct FTW *at)
 {
-    char *end, theirs[PATH_MAX];
+    char *end, group[PATH_MAX];
     const char *name = folder + at->base;
-    /* Users may make groups of any name below their own. */
-    bool named = type == FTW_DP && status->st_uid == geteuid() && strncmp(name, PREFIX, strlen(PREFIX)) == 0;
+    /* Users may create groups of this name below their own, so only root's groups count. */
+    bool named = type == FTW_DP && status->st_uid == geteuid()
+                 && strncmp(name, PREFIX, strlen(PREFIX)) == 0;
     long pid = named ? strtol(name + strlen(PREFIX), &end, 10) : 0;
     if (pid <= 0 || pid > INT_MAX || *end != '-')
         return 0;
-    /* A process that lives, and is elsewhere, is perhaps about to be put here. */
+    /* The group of a living process that is elsewhere stays: another helper may just fill it. */
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
-        join(theirs, folder, STOPPED);
-        rmdir(theirs);
+        join(group, folder, STOPPED);
+        rmdir(group);
         rmdir(folder);
     }
-    else if (find((int)pid, theirs) == NULL && strcmp(theirs, folder) == 0)
-        visit((int)pid, end + 1);
+    else if (find_group((int)pid, group) == NULL && strcmp(group, folder) == 0)
+        found_callback((int)pid, end + 1);
     return 0;
 }
 
 const char *freezer_list(void (*found)(int pid, const char *tag))
 {
-    const char *top = mounted();
-    visit = found;
-    return top == NULL || nftw(top, look, DESCRIPTORS, FTW_PHYS | FTW_DEPTH | FTW_MOUNT) >= 0
+    const char *top = cgroup_mount();
+    found_callback = found;
+    return top == NULL || nftw(top, visit_group, DESCRIPTORS, FTW_PHYS | FTW_DEPTH | FTW_MOUNT) >= 0
                ? NULL : strerror(errno);
 }

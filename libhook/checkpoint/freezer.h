@@ -2,23 +2,29 @@
 /*
  * Stops all threads of a process but one, from outside and without ptrace.
  *
- * Two groups of version 2 are made below the process's own, both threaded: nvshare-PID-TAG, and in it
- * `stopped`, which is frozen. Groups outlive this program: threads stay stopped whatever is killed,
- * no signal but SIGKILL wakes them, and no parent is told as by SIGSTOP. The name of the first is the
- * only record of the process; the tag is the caller's, to find the process again.
+ * Below the process's own control group (version 2) it creates two threaded groups:
+ * nvshare-PID-TAG, and in it `stopped`, which is frozen. Groups outlive this program, so threads
+ * stay stopped if helper or daemon are killed. Only SIGKILL wakes them, and the parent process is
+ * not notified as by SIGSTOP. The name of the first group is the only record of the process. The
+ * caller's tag in it tells a later daemon what it needs to know of the process.
  *
- * The thread that goes on must get each lock that it needs. So a thread is stopped only where it holds
- * none of the driver's or of malloc: asleep in a system call that waits, or outside of libcuda, of
- * libc and of other allocators. Else it goes on for a moment, and is stopped again.
+ * The spared thread restores the process, so it must be able to take each lock that it needs.
+ * Therefore a thread is stopped only where it holds no lock of the driver or of malloc: in a system
+ * call that waits, or outside of libcuda, libc and other allocators. Otherwise it runs on for a
+ * moment, and is tried again.
  *
- * Functions return NULL, or words why not.
+ * Functions return NULL, or the reason of a failure.
  */
 #pragma once
 #include <stdbool.h>
 
-bool freezer_has(int pid);                      /* the process is in such a group */
-const char *freezer_take(int pid, const char *tag);     /* puts it there; nothing stops yet */
-const char *freezer_stop(int pid, int spared);  /* returns when all threads but this one have stopped */
-const char *freezer_release(int pid);           /* they go on, in the group of before */
-/* Calls `found` for each process in such a group, and removes groups of processes that have ended. */
+/* Whether the process is in a group nvshare-PID-TAG. */
+bool freezer_contains(int pid);
+/* Moves the process to the group nvshare-PID-TAG, in which its threads still run. */
+const char *freezer_enter(int pid, const char *tag);
+/* Stops all threads but `spared`, and waits for that. */
+const char *freezer_stop(int pid, int spared);
+/* Moves the threads back to the process's former group, where they run. */
+const char *freezer_release(int pid);
+/* Calls `found` for each process in a group nvshare-PID-TAG. Removes groups of ended processes. */
 const char *freezer_list(void (*found)(int pid, const char *tag));

@@ -1,34 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nvshare-checkpoint: has the driver take a process's contexts off the GPUs and put them back.
+ * nvshare-checkpoint: checkpoints processes with the driver, and restores them.
  *
- *     state PID                    in which state the driver has the process
- *     park PID                     locks it and checkpoints it; unlocks it where that fails
- *     wake PID [OLD=NEW ...]       restores it and unlocks it; each GPU with the UUID OLD is NEW from
- *                                  then on, and a GPU that is not named stays the same. Each GPU
- *                                  that is named stands once on either side
+ *     state PID                    reports the driver's state of the process
+ *     park PID                     locks and checkpoints it; unlocks it if that fails
+ *     wake PID [OLD=NEW ...]       restores and unlocks it. NEW replaces the GPU with the UUID OLD;
+ *                                  other GPUs stay. Each named GPU must be once OLD, once NEW
  *
- * and for a process without libnvshare.so, which nothing keeps out of the driver:
+ * For a process without libnvshare.so, which may enter the driver at any time:
  *
- *     hold PID TAG                 locks it and stops its threads; `park` may follow, and does so, too
- *     restore PID                  restores it; it stays locked and stopped, until `wake`
- *     held                         lists processes that are held
+ *     hold PID TAG                 locks it and stops its threads; then `park` checkpoints it
+ *     restore PID                  restores it; it stays locked and stopped until `wake`
+ *     held                         lists the processes that `hold` has stopped
  *
- * A thread that asks for the state of a stream or an event takes no lock of the driver, and crashes
- * in a process that is checkpointed (580). So all threads but the one with which the driver restores
- * are stopped from before the checkpoint until after the unlock.
+ * A thread that queries a stream or an event takes no lock of the driver, and crashes in a process
+ * that is checkpointed (driver 580). Therefore all threads but the one with which the driver
+ * restores are stopped from before the checkpoint until after the unlock.
  *
- * One command as arguments, or several as lines of the standard input. Each begins in whatever state
- * the process is, and only does what is missing: a caller or a helper that died in between leaves
- * nothing that the same command does not finish. Answers are lines:
+ * A command is given as arguments, or several as lines of the standard input. Each command does the
+ * steps that are missing in the current state of the process, so it can be repeated after a caller
+ * or a helper was killed. The answer consists of lines:
  *
- *     step NAME CODE MICROSECONDS WORDS      a call of the driver, its result and what it means
- *     held PID TAG                           a process that is held
+ *     step NAME CODE MICROSECONDS WORDS      a call of the driver: its result as number and text
+ *     held PID TAG                           a process that `hold` has stopped
  *     state STATE                            the last line: running, locked, checkpointed, failed,
- *                                            or none: the driver knows no such process, or is none
+ *                                            or none: no such process, or no usable driver
  *
- * It links nothing of CUDA, so that it can be installed everywhere. It never writes to a GPU itself;
- * but to restore, the driver wants to be initialised in this process.
+ * The program is not linked with CUDA, so that it can be installed everywhere. It calls cuInit(),
+ * because the driver restores only from an initialised process, and creates no context.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,7 +43,7 @@
 #define LOCK_TIMEOUT_MS 5000
 #define GPUS_MOST 64
 
-/* As cuda.h of CUDA 12.8 and later has them. */
+/* Layouts of cuda.h, CUDA 12.8 and later. */
 struct pair {
     unsigned char old_uuid[16], new_uuid[16];
 };
@@ -68,7 +67,7 @@ enum state { RUNNING, LOCKED, CHECKPOINTED, FAILED, NONE };
 
 static const char *const STATES[] = { "running", "locked", "checkpointed", "failed", "none" };
 
-/* The driver's functions; what an older driver lacks stays NULL. */
+/* The driver's functions; NULL: the driver is older and has no such function. */
 static struct {
     int (*init)(unsigned);
     int (*error)(int, const char **);
@@ -99,7 +98,7 @@ static bool report(const char *step, int code, uint64_t began, const char *words
     return code == 0;
 }
 
-/* False, and the words why, if no driver here can do this. */
+/* Loads the driver, once. Returns false, and reports the reason, if it cannot checkpoint. */
 static bool open_driver(void)
 {
     static bool opened, ready;
@@ -146,7 +145,7 @@ static bool reported(const char *name, uint64_t began, const char *why)
     return why == NULL || report(name, -1, began, why);
 }
 
-/* All threads stop but that with which the driver restores. */
+/* Stops all threads of a held process but the one with which the driver restores it. */
 static bool freeze(int pid)
 {
     uint64_t began = now();
@@ -158,7 +157,7 @@ static bool freeze(int pid)
     return reported("freeze", began, freezer_stop(pid, spared));
 }
 
-/* If its threads are stopped, they go on once the driver lets them. */
+/* Unlocks a process, and lets its threads run again unless the driver still blocks them. */
 static void unlock(int pid)
 {
     uint64_t none[8] = { 0 };
@@ -177,14 +176,14 @@ static bool lock(int pid)
 static void park(int pid)
 {
     uint64_t none[8] = { 0 };
-    bool held = freezer_has(pid);
+    bool held = freezer_contains(pid);
     lock(pid);
     if (state_of(pid) == LOCKED && !(
             (!held || freeze(pid)) && step("checkpoint", driver.checkpoint, pid, none)))
         unlock(pid);
 }
 
-/* libnvshare.so keeps the threads of its process out of the driver by itself. */
+/* Whether the process has libnvshare.so, which keeps its threads out of the driver by itself. */
 static bool has_library(int pid)
 {
     char name[32], line[4096];
@@ -202,7 +201,7 @@ static void hold(int pid, const char *tag)
 {
     if (state_of(pid) >= FAILED)
         return;
-    const char *why = has_library(pid) ? "it has libnvshare.so" : freezer_take(pid, tag);
+    const char *why = has_library(pid) ? "it has libnvshare.so" : freezer_enter(pid, tag);
     if (!reported("hold", now(), why))
         return;
     if (!lock(pid) || state_of(pid) >= FAILED || !freeze(pid))
@@ -247,7 +246,8 @@ static void print_held(int pid, const char *tag)
     printf("held %d %s\n", pid, tag);
 }
 
-/* 32 hexadecimal digits, with or without "GPU-" and hyphens. Returns where they end, or NULL. */
+/* Reads 32 hexadecimal digits, with or without "GPU-" and hyphens. Returns the end of the UUID, or
+ * NULL if the text begins with none. */
 static const char *read_uuid(const char *text, unsigned char uuid[16])
 {
     if (strncmp(text, "GPU-", 4) == 0)
@@ -280,8 +280,8 @@ static bool is_tag(const char *text)
     return length > 0 && length < 128 && strspn(text, allowed) == length;
 }
 
-/* False: it is no command. */
-static bool obey(char *const *words, int count)
+/* Carries out a command and prints the answer. Returns false if the command is malformed. */
+static bool run(char *const *words, int count)
 {
     struct pair pairs[GPUS_MOST];
     char *end;
@@ -295,10 +295,10 @@ static bool obey(char *const *words, int count)
     long pid = count < 2 ? 0 : strtol(words[1], &end, 10);
     bool wakes = count >= 2 && strcmp(words[0], "wake") == 0;
     bool parks = count == 2 && strcmp(words[0], "park") == 0;
-    bool asks = count == 2 && strcmp(words[0], "state") == 0;
+    bool queries = count == 2 && strcmp(words[0], "state") == 0;
     bool restores = count == 2 && strcmp(words[0], "restore") == 0;
     bool holds = count == 3 && strcmp(words[0], "hold") == 0 && is_tag(words[2]);
-    if (!(wakes || parks || asks || restores || holds) || *end != '\0' || pid <= 0
+    if (!(wakes || parks || queries || restores || holds) || *end != '\0' || pid <= 0
         || pid > INT32_MAX || count - 2 > GPUS_MOST)
         return false;
     unsigned number = wakes ? (unsigned)(count - 2) : 0;
@@ -310,7 +310,7 @@ static bool obey(char *const *words, int count)
         park((int)pid);
     else if (ready && holds)
         hold((int)pid, words[2]);
-    else if (ready && !asks)
+    else if (ready && !queries)
         restore((int)pid, pairs, number);
     if (ready && wakes)
         unlock((int)pid);
@@ -318,7 +318,7 @@ static bool obey(char *const *words, int count)
     return fflush(stdout) == 0;
 }
 
-static int obey_lines(void)
+static int run_lines(void)
 {
     char line[8192], *words[GPUS_MOST + 2], *rest;
     while (fgets(line, sizeof line, stdin) != NULL) {
@@ -326,7 +326,7 @@ static int obey_lines(void)
         for (char *word = strtok_r(line, " \n", &rest); word != NULL && count < GPUS_MOST + 2;
              word = strtok_r(NULL, " \n", &rest))
             words[count++] = word;
-        if (count > 0 && !obey(words, count))
+        if (count > 0 && !run(words, count))
             return 2;
     }
     return ferror(stdin) != 0;
@@ -335,9 +335,10 @@ static int obey_lines(void)
 int main(int count, char **words)
 {
     if (count == 1)
-        return obey_lines();
-    if (obey(words + 1, count - 1))
+        return run_lines();
+    if (run(words + 1, count - 1))
         return 0;
-    fputs("usage: nvshare-checkpoint state|park|restore|wake PID [OLD=NEW ...], hold PID TAG, or held\n", stderr);
+    fputs("usage: nvshare-checkpoint state|park|restore|wake PID [OLD=NEW ...], hold PID TAG, "
+          "or held\n", stderr);
     return 2;
 }
