@@ -2,44 +2,38 @@
 /*
  * How the simulated GPU works
  *
- * A process has an address space of the GPUs (space.c): ranges it has
- * reserved, and under them mappings of physical memory (physical.c). Physical
- * memory is ordinary memory of the host, private to the process, that stands
- * somewhere else than its device address says; only how much of each GPU it
- * takes is known to all processes, in a file (shared_state.c). Whoever touches
- * device memory translates each address first, piece by piece, while holding
- * the space's lock for reading. So nothing can be touched that is not mapped,
- * and nothing disappears while it is touched.
+ * A process has one address space for all GPUs (space.c): reserved ranges, and in them mappings of
+ * physical memory (physical.c). Physical memory is ordinary host memory of the process, at another
+ * address than its device address. Only the amount that each process uses of each GPU is known to
+ * all processes, in a file (shared_state.c). Code that accesses device memory translates each
+ * address first, piece by piece, and holds the lock of the address space for reading meanwhile. It
+ * therefore accesses mapped memory only, and no mapping disappears during an access.
  *
- * Each stream is a queue of operations and, once it has had work, a thread
- * that carries them out one after the other. An operation may wait for
- * positions in other streams: that is how events, the NULL stream and whole
- * contexts are ordered. A position names a stream and a number in it, so it is
- * fixed at the moment of the call, whatever happens to the event later.
+ * Each stream is a queue of operations and, once it has had work, a thread that executes them one
+ * after the other. An operation may wait for positions in other streams; events, the NULL stream
+ * and operations on whole contexts are built of that. A position is a stream and the number of an
+ * operation, so it is fixed at the time of the call, even if the event is recorded again later.
  *
- *   NULL stream    an operation waits for all that blocking streams of its
- *                  context hold by now; one in a blocking stream waits for all
- *                  that the NULL stream holds by now
- *   event          recording it is an operation; the event remembers the
- *                  position; waiting for it means waiting for that position
- *   context        the list of the positions of all its streams
+ *   NULL stream    an operation waits for all operations that blocking streams of its context
+ *                  hold at the call; an operation in a blocking stream waits for all operations
+ *                  that the NULL stream holds
+ *   event          its recording is an operation, whose position the event stores; a wait for the
+ *                  event is a wait for that position
+ *   context        the positions of all its streams
  *
- * A stream that is being captured queues nothing: its work becomes nodes of a
- * graph (capture.c), which is carried out later as one operation that holds
- * all its works.
+ * A captured stream queues nothing: its work becomes nodes of a graph (capture.c), which is
+ * executed later as one operation.
  *
- * Faults. A kernel or copy that touches what is not mapped breaks its context:
- * all later work is dropped, and every later call fails with the same error.
- * On a card, memory may be unmapped under work that was submitted and has not
- * run, and mapped again before it runs, and nobody will notice. Here each
- * unmapping looks through all submitted work, and what would have touched the
- * memory is doomed: it faults, however late it runs. A program that moves its
- * memory while it has work in flight is wrong even where it is lucky.
+ * Faults. A kernel or copy that accesses an unmapped address breaks its context: all later work is
+ * dropped, and every later call fails with the same error. On a real GPU, memory may be unmapped
+ * under submitted work and mapped again before the work runs, which nothing detects. Here each
+ * unmapping searches all submitted work, and dooms the operations that would access the memory:
+ * they fault, however late they run. A program that moves memory while its work is in flight is
+ * therefore always found to be wrong.
  *
- * Threads and locks. The engine's lock protects all queues; it is never held
- * while work is carried out or a callback runs. `progress` wakes whoever waits
- * for any position. Threads of streams are never joined: they end with their
- * stream, or with the process, however long a kernel would have spun.
+ * Threads and locks. engine_lock protects all queues; it is not held while work or a callback runs.
+ * `progress` wakes all threads that wait for a position. Threads of streams are never joined: they
+ * end with their stream, or with the process, even if a kernel still runs.
  */
 #include "engine/queue.h"
 

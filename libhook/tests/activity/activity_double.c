@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What activity.c stands on, in figures alone: a clock, a card, a gate, one client. The program
- * submits a piece of work, waits for its end, does something else for a while, and goes on.
+ * A simulated environment for activity.c: a clock, a GPU, a gate and one client. The program
+ * submits a piece of work, waits for its end, pauses, and repeats this.
  */
 #include "gate/client.h"
 #include "gate/gate.h"
@@ -10,20 +10,20 @@
 #include "flight/drain.h"
 
 #define SEEN __attribute__((visibility("default")))
-#define CALL_US 2                    /* what a question to the driver takes */
+#define CALL_US 2                    /* us that a driver call takes */
 
 static uint64_t clock_us = 1000000, ends_at, passes, gap_us, work_us;
 static struct client one;
 static struct activity activity;
 
 SEEN int capturing, several, waits;
-SEEN unsigned sent;                  /* records, */
-SEEN int gaps = -1;                  /* and what the last one said */
-SEEN uint64_t sent_at;               /* us since the last turn began */
-SEEN uint64_t questions;             /* to the driver */
+SEEN unsigned sent;                  /* number of BUSY reports, */
+SEEN int gaps = -1;                  /* whether the last one says gaps; -1: none was sent */
+SEEN uint64_t sent_at;               /* us from the begin of the last turn */
+SEEN uint64_t questions;             /* number of driver calls */
 static uint64_t began;
 
-/* The program goes as far as it can until now. */
+/* Submits all the work that the program would have submitted by now. */
 static void proceed(void)
 {
     while (one.running && work_us > 0 && clock_us >= ends_at + gap_us) {
@@ -84,7 +84,7 @@ void drain_abandon(struct drain *drain)
     drain->moment = 0;
 }
 
-/* A turn begins with the program at the gate. */
+/* Begins a turn; the program waits at the gate. */
 SEEN void turn(void)
 {
     one.running = true;
@@ -93,7 +93,7 @@ SEEN void turn(void)
     proceed();
 }
 
-/* Its gate is shut until the next; for so long. */
+/* Ends the turn; the gate is closed for `microseconds`. */
 SEEN void stop(uint64_t microseconds)
 {
     one.running = false;
@@ -106,7 +106,8 @@ SEEN void forget(void)
     activity_forget_gaps(&activity);
 }
 
-/* For so long it works and pauses by turns; the thread comes to look when it is due, or later. */
+/* For `duration` the program works for `work` us and pauses for `gap` us in turn. The service
+ * thread samples when a sample is due, or `late` us later. */
 SEEN void run(uint64_t work, uint64_t gap, uint64_t duration, uint64_t late)
 {
     uint64_t until = clock_us + duration;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What block/, tier/ and memory/ stand on, where tens of thousands of blocks take no memory: a
- * driver that says yes to everything, and host memory that is only addresses.
+ * A simulated environment for block/, tier/ and memory/ in which tens of thousands of blocks need
+ * no memory: a driver whose calls succeed, and host memory that is addresses only.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "block/search.c"            /* for what it looks for */
+#include "block/search.c"            /* for the enumeration of searches */
 
 #include "block/block.h"
 #include "block/contents.h"
@@ -28,16 +28,20 @@
 #define SIZE PAGE
 #define MOST 65536
 
-SEEN unsigned copied;                /* copies begun */
-SEEN unsigned refuses;               /* the copy after so many is refused; 0: none */
-SEEN unsigned waits;                 /* how often somebody waited for a copy, the lock released */
-SEEN unsigned wrong_states;          /* waits during which states and `resident` differed */
-SEEN int freed_meanwhile = -1;       /* is freed when somebody waits next */
-SEEN unsigned registers = -1u;       /* so many slabs are registered, and no more */
-SEEN int freed_by_refusal = -1;      /* is freed during a refusal, if it keeps no place by then */
-SEEN unsigned freed_by_growth;       /* so many blocks from the end are freed while a slab is made */
+SEEN unsigned copied;                /* number of copies */
+SEEN unsigned refuses;               /* the copy after this number of copies fails; 0: none */
+SEEN unsigned waits;                 /* how often a thread waited for a copy with the lock
+                                        released */
+SEEN unsigned wrong_states;          /* number of waits during which block states and `resident`
+                                        disagreed */
+SEEN int freed_meanwhile = -1;       /* index of the block that is freed during the next wait */
+SEEN unsigned registers = -1u;       /* number of slabs that can still be registered */
+SEEN int freed_by_refusal = -1;      /* index of the block that is freed when a slab is refused,
+                                        unless it has a place then */
+SEEN unsigned freed_by_growth;       /* number of blocks, from the last on, that are freed while
+                                        a slab is created */
 pthread_cond_t memory_changed = PTHREAD_COND_INITIALIZER;
-const struct tier tier_disk;         /* no block moves on to a file here */
+const struct tier tier_disk;         /* no block moves on to a file in this test */
 static struct client one = { .turns = 1 };
 static CUdeviceptr allocations[MOST];
 static struct { bool zero; uint64_t changed; } contents[MOST];
@@ -70,7 +74,7 @@ static void free_one(unsigned index)
     allocations[index] = 0;
 }
 
-/* What reads a block that has been freed reads garbage. */
+/* A read of a freed block reads garbage. */
 static void overwrite_freed(void)
 {
     static void *volatile freed;
@@ -89,7 +93,7 @@ static CUresult wait_for(void)
     return CUDA_SUCCESS;
 }
 
-/* A thread of the program may see blocks while the lock is released. */
+/* A thread of the program may inspect blocks while the lock is released. */
 static CUresult synchronize(void)
 {
     uint64_t mapped = 0;
@@ -148,7 +152,7 @@ static unsigned index_of(const struct block *block)
     return index;
 }
 
-/* Only the random test has contents; they are few blocks then. */
+/* Only the random test uses contents, with few blocks. */
 static bool contents_matter;
 
 bool content_read(struct client *client, struct block *const *blocks, size_t count)
@@ -172,7 +176,7 @@ uint64_t client_free_room(const struct client *client)
         ? client->memory.room - client->memory.resident : 0;
 }
 
-/* What there is nothing to say of here. */
+/* Functions without effect in this test. */
 bool client_commit(struct client *client, uint64_t bytes) { (void)client, (void)bytes; return true; }
 bool connection_next(int socket, unsigned type, struct nvshare_order *order)
 {
@@ -191,7 +195,7 @@ int own_thread_start(pthread_t *thread, void *(*does)(void *), void *argument)
 }
 CUresult context_error(CUcontext context) { (void)context; return CUDA_SUCCESS; }
 
-/* Host memory is only addresses here. */
+/* Host memory is addresses only. */
 int madvise(void *memory, size_t size, int advice)
 {
     (void)memory, (void)size;
@@ -206,14 +210,14 @@ int madvise(void *memory, size_t size, int advice)
     pthread_mutex_unlock(&memory_lock);
     return 0;
 }
-/* Time passes fast here. */
+/* Each call advances the clock. */
 uint64_t now_microseconds(void)
 {
     static _Atomic uint64_t now;
     return now += 1000;
 }
 
-/* Looks at all blocks. */
+/* Compares the result of a search with a scan of all blocks. */
 static bool is_right(enum search search)
 {
     const struct block *oldest = NULL, *youngest = NULL;
@@ -228,7 +232,7 @@ static bool is_right(enum search search)
            && search_bytes(&one, search) == bytes;
 }
 
-/* So many blocks may be on the card. */
+/* `room`: number of blocks that may be resident. */
 SEEN void allocate(unsigned first, unsigned count, unsigned room)
 {
     one.memory.room = room * SIZE;
@@ -249,13 +253,13 @@ SEEN void release(unsigned first, unsigned count)
             free_one(i);
 }
 
-/* The program runs, and changes everything. */
+/* The program runs, and may change all blocks. */
 SEEN void runs(void)
 {
     one.turns++;
 }
 
-/* It changes one block, or clears it. */
+/* Changes one block, or fills it with zeros. */
 SEEN void changes(unsigned index, bool to_zero)
 {
     contents_matter = true;
@@ -271,7 +275,7 @@ static struct nvshare_order order(unsigned blocks, unsigned host, bool ahead)
     };
 }
 
-/* One order: until so many blocks are on the card, and not more than `host` in host memory. */
+/* Carries out one EVICT: at most `blocks` remain resident, at most `host` in host memory. */
 SEEN void leave(unsigned blocks, unsigned host, bool ahead)
 {
     unsigned flags;
@@ -285,7 +289,8 @@ SEEN void come(unsigned blocks, unsigned host, bool ahead)
     swap_in(&one, &coming);
 }
 
-/* Blocks leave to another GPU from now on; all of them return to the host. */
+/* From now on blocks are evicted to another GPU; return_borrowed() moves all of them to the
+ * host. */
 SEEN void borrow(unsigned blocks)
 {
     one.loan = blocks * SIZE;
@@ -301,7 +306,8 @@ SEEN unsigned return_borrowed(unsigned host)
 
 static unsigned looked;
 
-/* How the thread that moves blocks yields: a thread of the program may have the lock now. */
+/* Called where the thread that moves blocks yields: a thread of the program may take the lock
+ * now. */
 int nanosleep(const struct timespec *time, struct timespec *left)
 {
     (void)time, (void)left;
@@ -312,7 +318,8 @@ int nanosleep(const struct timespec *time, struct timespec *left)
     return 0;
 }
 
-/* How often a thread of the program may have the lock while some blocks are there and others not. */
+/* Returns how often a thread of the program could take the lock while some blocks were resident
+ * and others not. */
 SEEN unsigned looked_while(bool leaving, unsigned blocks)
 {
     looked = 0;

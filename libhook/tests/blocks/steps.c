@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts what the rest of this library does. The only file that is not compiled to be counted. */
+/* Counts the steps of the library. This file alone is compiled without instrumentation. */
 #include <stdint.h>
 
 void __sanitizer_cov_trace_pc(void);
 
 __attribute__((visibility("default"))) uint64_t steps;
 
-/* Each step of the others calls it. */
+/* The instrumentation calls it at each edge of the control flow. */
 void __sanitizer_cov_trace_pc(void)
 {
     steps++;

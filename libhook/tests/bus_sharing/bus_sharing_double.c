@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What bus_sharing.c stands on: one client, a clock that a test sets, and what was
- * sent. As a program of its own (with THREADS) many threads copy while another
- * one looks and changes its mind whether it wants to know, for a sanitizer to see.
+ * A simulated environment for bus_sharing.c: one client and a clock that the test sets; it counts
+ * reports. With THREADS it is a program for a sanitizer: threads copy while another thread reports,
+ * and turns reports on and off.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -17,7 +17,7 @@
 
 SEEN _Atomic uint64_t clock_us = 1000000;
 SEEN bool capturing;
-SEEN unsigned sent = 0, flags, woken; /* records, what the last one said, and wake-ups */
+SEEN unsigned sent = 0, flags, woken; /* number of reports; flags of the last one; wake-ups */
 static struct client one = { .index = 3 };
 
 /* Bytes that another thread copies after the next look at the clock. */
@@ -72,7 +72,7 @@ SEEN void measured(int way, uint64_t bytes, uint64_t microseconds)
     bus_sharing_measured((enum bus_direction)way, bytes, microseconds);
 }
 
-/* Calls of the program under way; by number. */
+/* Copies in progress, by number. */
 static struct bus_copy calls[8];
 
 SEEN void begin(unsigned call, int way, uint64_t bytes, bool waits)

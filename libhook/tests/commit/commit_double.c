@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What client.c calls: a clock, a socket that is closed, and a daemon that is a test. Threads that
- * sleep go on when the test has answered, as in the program.
+ * A simulated environment for client.c: a clock, a closed socket, and a daemon that the test plays.
+ * Threads that sleep continue when the test answers, as in the program.
  */
 #include "gate/client.h"
 #include "driver/bell.h"
@@ -18,7 +18,7 @@
 static struct client one = { .socket = 1 };
 static uint64_t clock_us = 1;
 
-/* In place of libc's, for now_microseconds(). */
+/* Replaces the function of libc for now_microseconds(). */
 int clock_gettime(clockid_t clock, struct timespec *now)
 {
     (void)clock;
@@ -49,7 +49,7 @@ SEEN const char *complained(void)
     return complaints;
 }
 
-/* A thread asks to pin so much; it has taken it, or been refused, when it calls take(). */
+/* Requests to pin `bytes`, in a thread of the test. After a grant the thread must call take(). */
 SEEN bool ask_to_pin(uint64_t bytes)
 {
     pthread_mutex_lock(&memory_lock);
@@ -89,7 +89,7 @@ SEEN void reason(const char *text)
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* Another daemon is there. */
+/* Another daemon has sent INTRODUCE. */
 SEEN void introduce(void)
 {
     pthread_mutex_lock(&memory_lock);
@@ -99,7 +99,7 @@ SEEN void introduce(void)
     pthread_mutex_unlock(&memory_lock);
 }
 
-/* So much time passes. Returns in how many ms client_expire_grants() is due; -1: never. */
+/* Advances the clock. Returns the ms until client_expire_grants() is due; -1: never. */
 SEEN int pass(uint64_t microseconds)
 {
     pthread_mutex_lock(&memory_lock);

@@ -14,7 +14,7 @@
 #define SEEN __attribute__((visibility("default")))
 #define CONTEXTS 8
 
-SEEN int events[CONTEXTS];           /* that exist in each */
+SEEN int events[CONTEXTS];           /* number of events in each context */
 static uintptr_t current;
 static struct drain drain;
 
@@ -97,7 +97,7 @@ SEEN void begins(unsigned number)
     contexts_add(named(number), 0, named(number));
 }
 
-/* The driver destroys its events with it. */
+/* The driver destroys the context's events with it. */
 SEEN void ends(unsigned number)
 {
     contexts_remove(named(number));

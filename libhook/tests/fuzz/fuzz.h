@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hook against a daemon, and against other programs, that may send anything. What stands in which file:
+ * Fuzzing of the hook: a daemon, and other programs, that send arbitrary input.
  *
- *   orders.c    one run: an input becomes orders, broken packets, hung up
- *               connections and calls of the program, then everything is put
- *               right and must come right (LLVMFuzzerTestOneInput)
+ *   orders.c    one run for the daemon (LLVMFuzzerTestOneInput): the input becomes orders,
+ *               malformed packets, closed connections and calls of the program; then the daemon
+ *               sends valid orders, and the state must be valid
  *   peer.c      the daemon's end of the connection
- *   program.c   the program: a thread that allocates, fills, compares, frees
- *   state.c     what must be true of the hook at any time
- *   sharing.c   another one run: an input becomes what visitors of the socket do where
- *               this process shares memory, and what an owner answers that lies
- *   visitors.c  those visitors, and an honest one
- *   liar.c      that owner, for the hook as importer
- *   random.c    main() where there is no libFuzzer: random inputs, always the same
+ *   program.c   a thread that allocates, fills, compares and frees memory
+ *   state.c     invariants of the hook
+ *   sharing.c   one run for memory shared between processes: the input becomes messages of clients
+ *               to the process's IPC socket, and the answers of a lying exporter
+ *   visitors.c  those clients, and an honest one
+ *   liar.c      that exporter, for the hook as importer
+ *   random.c    main() without libFuzzer: pseudo-random inputs, the same in every run
  *
- * The socket and the card are in the folder NVSHARE_FUZZ_FOLDER, or one of their own.
- * The hook is linked in whole, but for its dlsym(); the driver is the simulated one.
+ * The socket and the state of the GPU are in the folder NVSHARE_FUZZ_FOLDER, or in a new one. The
+ * whole hook except its dlsym() is linked in; the driver is the simulated one.
  */
 #pragma once
 
@@ -29,8 +29,8 @@
 
 #define MIB ((uint64_t)1 << 20)
 #define CARD (256 * MIB)
-#define MOST (96 * MIB)              /* that the program may allocate */
-#define PATIENCE_MS 60000            /* for what takes milliseconds; machines that test are slow */
+#define MOST (96 * MIB)              /* bytes that the program may allocate */
+#define PATIENCE_MS 60000            /* for operations that take milliseconds on an idle machine */
 
 #define MUST(condition, ...) do {                                    \
         if (!(condition)) {                                          \
@@ -56,30 +56,35 @@ static inline uint64_t take(struct input *input, size_t bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Answers as a daemon does that has the whole card for this one program: what
- * the hook asks, while `right` is set; else it only checks and counts. */
+/* A daemon that grants the whole GPU to this program. While `right` is set it answers the hook's
+ * requests; otherwise it only validates and counts the reports. */
 void peer_listen(void);
-void peer_accept(void);              /* waits for the hook to come, if it is not there */
+void peer_accept(void);              /* waits until the hook is connected */
 void peer_send(const void *packet, size_t size);
 void peer_hang_up(void);
-void peer_read(bool right, int timeout_ms);    /* what is there, or the first to come */
-void peer_introduce(bool right);     /* all orders so far are carried out when this returns */
-void peer_put_right(void);           /* room, host memory and a turn for all it needs */
-void peer_evict_all(void);           /* the card is somebody else's */
+void peer_read(bool right, int timeout_ms);    /* reads pending reports, or waits for the first
+                                                  one */
+void peer_introduce(bool right);     /* returns when the hook has carried out all orders sent so
+                                        far */
+void peer_put_right(void);           /* grants all room, host memory and a turn that the program
+                                        needs */
+void peer_evict_all(void);           /* evicts all memory of the program */
 
-/* The calls a program makes, in order, on a thread of its own. */
+/* The program's calls, executed in order by a thread of its own. */
 void program_start(void);
-void program_call(uint8_t what, uint8_t with); /* one more; left out if many wait already */
-bool program_done(void);             /* all calls have returned */
+void program_call(uint8_t what, uint8_t with); /* queues one call; dropped if too many are queued */
+bool program_done(void);             /* whether all calls have returned */
 
-void state_begin(void);              /* nothing is allocated yet */
+void state_begin(void);              /* to be called before the program allocates memory */
 void state_check(void);
 
-/* Visitors of the socket where this process gives out what `ticket` means. */
+/* Clients of the IPC socket at which this process exports the memory of `ticket`. */
 struct ipc_ticket;
 void visitors_step(const struct ipc_ticket *ticket, struct input *input);
 void visitors_leave(void);
-void visitors_fetch(const struct ipc_ticket *ticket, uint64_t bytes); /* an honest one has it all */
+void visitors_fetch(const struct ipc_ticket *ticket, uint64_t bytes); /* an honest client imports
+                                                                         all parts */
 
-/* An owner that answers an import with one lie, or none; the import must fail, or succeed. */
+/* An exporter that answers an import with one false value, or with none; the import must fail,
+ * or succeed. */
 void liar_step(struct input *input);

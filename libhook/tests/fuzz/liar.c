@@ -22,7 +22,8 @@ enum lie {
     NO_FILE, TWO_FILES, MANY_FILES, NO_MEMORY, PIPE, HANG_UP, FAR_OFFSET, MANY_BYTES, NO_BYTES,
     LIES
 };
-/* What is said of the allocation counts in the first piece only. */
+/* From this value on, the lie is about the allocation, which the importer reads from the first
+ * part only. */
 #define OF_ALL FAR_OFFSET
 
 static struct {
@@ -31,7 +32,7 @@ static struct {
     size_t pieces;
     CUmemGenericAllocationHandle memory[PIECES_MAX];
     enum lie lie;
-    size_t where;                    /* the piece that it is told with */
+    size_t where;                    /* index of the part with the lie */
 } liar;
 
 static void succeed(CUresult result, const char *what)
@@ -78,7 +79,7 @@ static struct ipc_part say(size_t index, bool lies)
     return piece;
 }
 
-/* One piece as it is or is not. False: no more after it. */
+/* Sends one part, with the lie or without. False: the exporter sends no more parts. */
 static bool send_part(int to, size_t index)
 {
     union { char space[CMSG_SPACE(FILES_MAX * sizeof(int))]; struct cmsghdr aligned; } control;
@@ -104,7 +105,8 @@ static bool send_part(int to, size_t index)
         header->cmsg_type = SCM_RIGHTS;
         memcpy(CMSG_DATA(header), files, count * sizeof(int));
     }
-    bool sent = sendmsg(to, &message, MSG_NOSIGNAL) >= 0;    /* the importer may have left */
+    bool sent = sendmsg(to, &message, MSG_NOSIGNAL) >= 0;    /* the importer may have
+                                                                disconnected */
     for (size_t i = 0; i < count; i++)
         close(files[i]);
     return sent;
@@ -117,7 +119,7 @@ static void *answer(void *argument)
         struct ipc_request request;
         int to = accept4(liar.listener, NULL, NULL, SOCK_CLOEXEC);
         if (to < 0)
-            return NULL;             /* shut down */
+            return NULL;             /* the listener was shut down */
         if (recv(to, &request, sizeof request, 0) == (ssize_t)sizeof request) {
             MUST(memcmp(&request, &liar.ticket.request, sizeof request) == 0,
                  "it asks for something else");

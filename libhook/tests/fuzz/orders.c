@@ -8,7 +8,7 @@
 
 #define STEPS 48
 
-/* Numbers that matter to the hook as it is now, or any. */
+/* A value related to the hook's current state, or an arbitrary one. */
 static uint64_t figure(struct input *input)
 {
     pthread_mutex_lock(&memory_lock);
@@ -36,7 +36,7 @@ static void order(struct input *input)
     };
     struct nvshare_order order = {
         .type = types[take(input, 1) % sizeof types], .version = NVSHARE_PROTOCOL_VERSION,
-        .flags = (uint32_t)take(input, 1), /* all that orders have among them */
+        .flags = (uint32_t)take(input, 1), /* covers all flags of orders */
         .number = figure(input), .room = figure(input),
         .host = figure(input),
     };
@@ -50,7 +50,7 @@ static void order(struct input *input)
     peer_send(&order, sizeof order);
 }
 
-/* Not what the protocol knows: the wrong size, version or type. */
+/* A packet of an invalid size, version or type. */
 static void garbage(struct input *input)
 {
     uint8_t packet[2 * sizeof(struct nvshare_order)] = { 0 };
@@ -82,7 +82,7 @@ static void step(struct input *input)
     peer_read(false, 0);
 }
 
-/* All the program's calls return, in what time it takes. */
+/* Waits until all calls of the program have returned. */
 static void finish(void)
 {
     for (int waited = 0; !program_done(); waited += 10) {
@@ -102,7 +102,7 @@ static void begin(void)
     peer_accept();
     peer_read(true, PATIENCE_MS);
     finish();
-    /* What the service needs for itself is made when it first moves something. */
+    /* The first eviction and load allocate what the service thread itself needs. */
     program_call(0, 4);
     peer_put_right();
     finish();
@@ -125,7 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         step(&input);
     peer_put_right();
     finish();
-    program_call(7, 1);              /* compares and frees all */
+    program_call(7, 1);              /* call 7 compares and frees all memory */
     finish();
     peer_introduce(true);
     state_check();

@@ -37,7 +37,7 @@ void peer_hang_up(void)
     connection = -1;
 }
 
-/* libFuzzer's alarm, once a minute, is no answer. */
+/* libFuzzer's alarm interrupts poll() once a minute. */
 static bool comes(int socket, int timeout_ms)
 {
     struct pollfd ready = { .fd = socket, .events = POLLIN };
@@ -60,7 +60,7 @@ void peer_accept(void)
 void peer_send(const void *packet, size_t size)
 {
     peer_accept();
-    /* The hook may have left because of what it got before. */
+    /* The hook may have disconnected because of an earlier packet. */
     if (send(connection, packet, size, MSG_NOSIGNAL) < 0)
         peer_hang_up();
 }

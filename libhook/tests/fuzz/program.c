@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that the program fills with a number, and compares with it when it
- * reads it again: so whatever the daemon orders, no byte may be lost.
+ * Memory that the program fills with a number, and compares with that number later: whatever the
+ * daemon orders, no byte may change.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,7 +12,7 @@
 
 #define PIECES 8
 #define QUEUE 32
-#define PIECE_MAX (12 * MIB)         /* PIECES of them are MOST */
+#define PIECE_MAX (12 * MIB)         /* PIECES pieces of this size are MOST bytes */
 
 static struct async_allocation {
     CUdeviceptr address;             /* 0: none */
@@ -21,7 +21,7 @@ static struct async_allocation {
 } pieces[PIECES];
 
 static struct {
-    pthread_mutex_t lock;            /* protects the rest; nothing is called while it is held */
+    pthread_mutex_t lock;            /* protects the following fields; its holder calls nothing */
     pthread_cond_t changed;
     struct { uint8_t what, with; } calls[QUEUE];
     unsigned first, count;
@@ -39,7 +39,7 @@ static void allocate(struct async_allocation *piece, uint8_t with)
     CUdeviceptr address = 0;
     if (piece->address != 0)
         return;
-    if (with >= 0xf8) {              /* more than there is, which a daemon may grant; or can be */
+    if (with >= 0xf8) {              /* more than the GPU has; a daemon may grant it */
         size_t far = with == 0xff ? SIZE_MAX : (size_t)1 << (with - 0xf8 + 32);
         CUresult result = cuMemAlloc_v2(&address, far);
         if (result == CUDA_SUCCESS && far != SIZE_MAX)
@@ -52,7 +52,7 @@ static void allocate(struct async_allocation *piece, uint8_t with)
     CUresult result = with & 0x40 ? cuMemAllocManaged(&address, size, 1)
                                   : cuMemAlloc_v2(&address, size);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return;                      /* the daemon may refuse; then nothing was taken */
+        return;                      /* the daemon has refused; nothing was allocated */
     succeed(result, "allocating");
     piece->size = size;
     piece->value = with * 0x01010101u;

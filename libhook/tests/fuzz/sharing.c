@@ -20,7 +20,8 @@
 #define VALUE 0x5ecc2e75u
 
 static CUdeviceptr memory;
-static void *volatile kept;          /* what it is to the hook; the search for leaks sees this */
+static void *volatile kept;          /* the hook's last IPC handle; volatile, so that the leak
+                                        check sees it */
 static struct ipc_ticket ticket;
 static struct { size_t files, threads, card; } before;
 
@@ -47,7 +48,7 @@ static size_t card_in_use(void)
     return total - free_bytes;
 }
 
-/* A part of the program: on a thread of its own, for a daemon must answer it meanwhile. */
+/* The program's thread: a daemon must answer its calls meanwhile. */
 static atomic_bool done;
 static void (*part)(void);
 
@@ -112,7 +113,7 @@ static void begin(void)
     succeed(REAL(cuCtxSetCurrent)(context), "entering it");
     carry_out(share);
     carry_out(compare);
-    /* What is kept for later is made when something is first imported. */
+    /* The first import allocates what the hook keeps for later ones. */
     const uint8_t truth[] = { 0, 3 };
     struct input input = { truth, sizeof truth };
     liar_step(&input);
@@ -122,8 +123,8 @@ static void begin(void)
     before.card = card_in_use();
 }
 
-/* Nothing is left of all those who came; they may take a moment to go, as those before
- * the first run may have done: so there may be less than then. */
+/* Waits until nothing of the clients is left. The hook drops them a moment later, also those
+ * from before the first run, so there may be fewer than at the beginning. */
 static void settle(void)
 {
     for (int waited = 0;; waited++) {

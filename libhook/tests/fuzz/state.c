@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What must be true of the hook whenever it carries no order out: its figures
- * are those of its blocks, it holds no more of the card than it says, and the
- * gate is shut unless it may run and is whole.
+ * Invariants of the hook whenever it carries out no order: its figures equal the sums over its
+ * blocks; it uses no more of the GPU than it reports; the gate is closed unless the client has a
+ * turn and all its memory is resident.
  */
 #include "block/block.h"
 #include "gate/client.h"
@@ -10,7 +10,7 @@
 #include "fuzz.h"
 #include "driver/real.h"
 
-static size_t before;                /* bytes of the card in use when nothing was allocated */
+static size_t before;                /* bytes of the GPU in use before the program allocated */
 
 static size_t in_use(void)
 {

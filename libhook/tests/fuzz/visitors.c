@@ -11,13 +11,13 @@
 #include "ipc/ipc_import.h"
 #include "ipc/ipc_export.h"
 
-#define VISITORS 48                  /* more than are looked after at once */
+#define VISITORS 48                  /* more than the exporter serves at once */
 #define TRIES 1000
 #define FILES 3
 
 static struct {
-    int socket;                      /* 0: none */
-    bool knows;                      /* has shown the secret */
+    int socket;                      /* 0: not connected */
+    bool knows;                      /* the client has sent the right secret */
 } visitors[VISITORS];
 
 static void come(const struct ipc_ticket *ticket, unsigned who)
@@ -32,7 +32,7 @@ static void come(const struct ipc_ticket *ticket, unsigned who)
          "nobody gives out memory any more: %s", strerror(errno));
 }
 
-/* Sends what there is, with some descriptors; the other end may have left. */
+/* Sends a packet with `files` descriptors; the exporter may have disconnected. */
 static void say(unsigned who, void *packet, size_t size, unsigned files)
 {
     union { char space[CMSG_SPACE(FILES * sizeof(int))]; struct cmsghdr aligned; } control;
@@ -75,7 +75,7 @@ static void garbage(unsigned who, struct input *input)
     say(who, packet, size, size % (FILES + 1));
 }
 
-/* What has come; no descriptor may be with it unless the secret was shown. */
+/* Reads an answer; a descriptor may come only after the right secret. */
 static void hear(unsigned who)
 {
     union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr aligned; } control;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stands for the library's core (gate, memory, client) behind the wrappers. The gate is always
- * closed, and opens for each thread that stands at it. All else is not there.
+ * Replaces the library's core (gate, memory, client) for the wrappers. The gate is always closed
+ * and lets each waiting thread pass. Other functions of the core are missing.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -31,7 +31,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool (*give_up)(void))
     return true;
 }
 
-/* How often this thread has entered and not left. */
+/* How often this thread has entered the gate without leaving it. */
 SEEN int core_inside(void)
 {
     return gate_self == NULL ? 0 : (int)gate_self->inside;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What inflight.c, activity.c and gate.c stand on, in figures alone: a card whose work ends when the
- * test says so, and a clock. With THREADS a program of so many threads that launch, and a service
- * thread; each checks that the page is busy whenever it has work in flight.
+ * A simulated environment for inflight.c, activity.c and gate.c: a GPU whose work ends when the
+ * test says so, and a clock. With THREADS it is a program of THREADS launching threads and a
+ * service thread; each launching thread checks that the shared page shows work in flight whenever
+ * the thread has some.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -22,7 +23,7 @@
 #define SEEN __attribute__((visibility("default")))
 
 SEEN _Atomic uint64_t clock_us;
-SEEN _Atomic unsigned woken;         /* how often the service thread was */
+SEEN _Atomic unsigned woken;         /* wake-ups of the service thread */
 static _Atomic uint64_t submitted, finished;
 static struct client one;
 static struct activity activity;
@@ -35,7 +36,7 @@ uint64_t now_microseconds(void)
 
 void client_wake(struct client *client) { woken++; }
 
-/* Covers what had been submitted when it began. */
+/* The drain covers the work submitted so far. */
 void drain_begin(struct drain *drain)
 {
     drain->moment = submitted;

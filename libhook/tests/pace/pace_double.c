@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What pace.c stands on, in figures alone: a card, a clock, a gate. A test says
- * what is submitted and lets time pass.
+ * A simulated environment for pace.c: a GPU, a clock and a gate. The test decides what is submitted
+ * and how much time passes.
  *
- * The card works through one queue. A drain covers what was in the queue when it
- * began, and is over when the card has come so far. The program is one thread,
- * which never waits: it is asked beforehand whether the gate would let it pass.
+ * The GPU processes one queue. A drain covers the queue's content at its beginning, and is over
+ * when the GPU has processed that. The program has one thread, which never waits: before each
+ * launch, the test asks whether the gate would let it pass.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
@@ -19,15 +19,15 @@
 
 #define SEEN __attribute__((visibility("default")))
 #define QUEUE 4000000
-#define CALL_US 5                    /* what a call takes the program */
-#define LOOK_US 2000                 /* how often the service thread looks, */
-#define LOOK_URGENT_US 100           /* and in the background, a late timer included */
-#define WAKE_US 40                   /* until a thread that was woken runs */
+#define CALL_US 5                    /* us that a launch takes in the program */
+#define LOOK_US 2000                 /* us between two steps of the service thread, */
+#define LOOK_URGENT_US 100           /* and in the background, with a late timer */
+#define WAKE_US 40                   /* us until a woken thread runs */
 
 static uint64_t clock_us;
 static struct {
     uint64_t length;                 /* us */
-    uint64_t needs;                  /* does not end until so many have been submitted */
+    uint64_t needs;                  /* number of submissions without which it does not end */
 } work[QUEUE];
 static uint64_t submitted, finished, ends_at, left;
 static bool capturing, wants;
@@ -106,7 +106,7 @@ void drain_abandon(struct drain *drain)
     drain->count = 0;
 }
 
-/* What a test reads: us, and a count. */
+/* Results for the test: us, us, a count, us. */
 SEEN uint64_t idle, longest_drain, submissions, most_in_steps;
 
 static void begin_next(void)
@@ -114,7 +114,7 @@ static void begin_next(void)
     ends_at = finished < submitted ? clock_us + work[finished].length : 0;
 }
 
-/* The card works for so long. */
+/* Lets the GPU work for `microseconds`. */
 SEEN void skip(uint64_t microseconds)
 {
     uint64_t until = clock_us + microseconds;
@@ -128,7 +128,7 @@ SEEN void skip(uint64_t microseconds)
     clock_us = until;
 }
 
-/* False: the program has to wait. */
+/* False: the gate would not let the program pass. */
 static bool submit(uint64_t length, uint64_t needs)
 {
     if (one.steps && left > most_in_steps)
@@ -147,19 +147,19 @@ static bool submit(uint64_t length, uint64_t needs)
     return true;
 }
 
-/* Somebody of higher priority is there. */
+/* Whether the client is in the background of an urgent client. */
 SEEN void background(bool on)
 {
     urgent = on;
 }
 
-/* And has work under way. */
+/* Whether the urgent client has work in flight. */
 SEEN void others_work(bool on)
 {
     urgent_works = on;
 }
 
-/* After so many pieces of work it waits until all are done. 0: never. */
+/* The program waits for its work after this number of submissions; 0: never. */
 static uint64_t unit;
 
 SEEN void synchronise(uint64_t each)
@@ -172,7 +172,7 @@ static bool waits_for_all(void)
     return unit > 0 && submitted % unit == 0 && finished < submitted;
 }
 
-/* It may have one in flight, so long after the one before. */
+/* Whether the client steps: one pass in flight, `pause` us after the end of the previous one. */
 SEEN void step(bool on, uint64_t pause)
 {
     one.steps = on;
@@ -184,7 +184,7 @@ SEEN void capture(bool on)
     capturing = on;
 }
 
-/* The service thread's turn to look, with others waiting or not. */
+/* One step of the service thread. Returns pace_pressing(). */
 SEEN bool look(bool others_wait)
 {
     pthread_mutex_lock(&service_lock);
@@ -198,8 +198,8 @@ SEEN bool look(bool others_wait)
 }
 
 /*
- * For so long the program submits work of these lengths, again and again and
- * whenever it may. None of it ends before `needs` more have been submitted.
+ * For `duration` the program submits work of these lengths in turn whenever the gate lets it pass.
+ * No work ends before `needs` more pieces have been submitted.
  */
 SEEN void run(const uint64_t *lengths, uint64_t count, uint64_t duration, bool others_wait,
               uint64_t needs)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the sections of conformance.txt and flight.txt use, and main(): `conformance SECTION` runs one of them and
- * prints one line for each of its questions. conformance.py makes the C code of the sections.
+ * Functions for the sections of conformance.txt and flight.txt, and main(): `conformance SECTION`
+ * runs a section and prints one line for each of its questions. conformance.py generates the C code
+ * of the sections.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -184,8 +185,8 @@ static void prepare(void)
 
 static _Atomic uint32_t *gate;
 
-/* Work in ready.stream waits for open_gate(). Two blocks are mapped at ready.mapped; ready.handle is
- * the first. */
+/* Work in ready.stream waits for open_gate(). Two blocks are mapped at ready.mapped; ready.handle
+ * is the first block. */
 static void prepare_closed_gate(void)
 {
     void *host;

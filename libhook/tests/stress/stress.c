@@ -26,8 +26,8 @@
 
 #include "driver/driver.h"
 
-/* The driver's functions as a program finds them that was not linked against
- * the driver: dlopen and dlsym. NULL: this driver does not have it. */
+/* The driver's functions, found by dlopen() and dlsym() as by a program that is not linked
+ * against the driver. NULL: this driver lacks the function. */
 
 extern const char kernels_ptx[];     /* libhook/demo/kernels.ptx */
 __asm__(".section .rodata\n.global kernels_ptx\nkernels_ptx: .incbin \"" KERNELS_PTX "\"\n"
@@ -57,14 +57,15 @@ static void check(CUresult result, const char *what)
     exit(1);
 }
 
-/* Memory from pools, in the order of streams: never waited for. */
+/* Memory of pools, in stream order, without waits. */
 
-/* What a thread uses besides its stream. */
+/* State of a thread for its pool allocations. */
 struct pooling {
-    CUmemoryPool pool;               /* all threads'; the device's default is used as well */
+    CUmemoryPool pool;               /* shared by all threads; the device's default pool is used
+                                        as well */
     CUstream other;
     CUevent event;
-    uint64_t taken, again;           /* how often, and at the address that was last freed */
+    uint64_t taken, again;           /* number of allocations; of those at the address freed last */
     CUdeviceptr last;
 };
 
@@ -98,7 +99,7 @@ static void order(struct pooling *p, CUstream before, CUstream behind)
     check(cuStreamWaitEvent(behind, p->event, 0), "cuStreamWaitEvent");
 }
 
-/* For `stream`; now and then from the other one. 0: out of memory. */
+/* Allocates for `stream`, sometimes in the other stream. 0: out of memory. */
 static CUdeviceptr take_pooled(struct pooling *p, size_t bytes, CUstream stream,
                                uint64_t random)
 {
@@ -116,7 +117,7 @@ static CUdeviceptr take_pooled(struct pooling *p, size_t bytes, CUstream stream,
     return address;
 }
 
-/* With the work of `stream` in flight; now and then behind it in the other one. */
+/* Frees with the work of `stream` in flight, sometimes in the other stream behind that work. */
 static void give_pooled(struct pooling *p, CUdeviceptr address, CUstream stream,
                         uint64_t random)
 {
@@ -132,7 +133,8 @@ static void give_pooled(struct pooling *p, CUdeviceptr address, CUstream stream,
     }
 }
 
-/* A stream ends before its frees have; limits change; figures fit together. */
+/* Changes the release threshold, compares the pool's figures, and destroys a stream before its
+ * frees have taken effect. */
 static void tend_pools(struct pooling *p, uint64_t random)
 {
     cuuint64_t threshold = random % 3 == 0 ? 0 : random % 3 == 1 ? (random >> 8) % (16 << 20)
@@ -157,7 +159,7 @@ static void tend_pools(struct pooling *p, uint64_t random)
     }
 }
 
-/* What a thread owns, and its dice. */
+/* State of a thread. */
 
 #define BUFFERS 24
 #define GRAPH_NODES 4
@@ -167,7 +169,7 @@ struct buffer {
     size_t words;
     uint64_t *shadow;
     unsigned generation;             /* changes when the address is freed */
-    bool mapped;                     /* by the program's own hand */
+    bool mapped;                     /* by cuMemMap */
     bool pooled;
     bool managed;
 };
@@ -177,11 +179,12 @@ struct recorded { unsigned buffer, generation; uint64_t step; };
 struct worker {
     pthread_t thread;
     uint64_t random;
-    bool first;                      /* of its program: it has more to try than the others */
-    size_t limit;                    /* bytes */
+    bool first;                      /* the first thread of its program does more kinds of
+                                        operations */
+    size_t limit;                    /* bytes that the thread may allocate */
     size_t held;
     CUstream stream;
-    CUdeviceptr sum;                 /* one word for the checksum kernel */
+    CUdeviceptr sum;                 /* one word for the checksum kernel's result */
     struct buffer buffers[BUFFERS];
     struct pooling pooling;
     CUgraphExec graph;
@@ -203,7 +206,7 @@ static uint64_t below(struct worker *w, uint64_t limit)
     return (next(w) >> 16) % limit;
 }
 
-/* Doing nothing for a second, again and again, as a notebook may. */
+/* Pauses of a second, as of an idle notebook. */
 
 static atomic_bool resting;
 
@@ -214,14 +217,14 @@ static double seconds_since(const struct timespec *begun)
     return (double)(now.tv_sec - begun->tv_sec) + 1e-9 * (double)(now.tv_nsec - begun->tv_nsec);
 }
 
-/* `passed` seconds after the start: in the last second of every `period`. 0: never. */
+/* Pauses in the last second of every `period`; `passed`: seconds since the start. 0: never. */
 static void rest_as_due(double passed, double period)
 {
     double within = period > 0 ? passed - period * (double)(long)(passed / period) : 0;
     atomic_store(&resting, period > 0 && within >= period - 1);
 }
 
-/* True: it has rested for a moment, and may go on to. */
+/* True: the caller has paused for a moment and must not operate. */
 static bool rested(void)
 {
     bool rests = atomic_load(&resting);
@@ -230,7 +233,7 @@ static bool rested(void)
     return rests;
 }
 
-/* Managed memory: the processor's and the card's, advised about and sent about. */
+/* Managed memory: accessed by host and GPU, advised and prefetched. */
 
 #define CU_MEM_ATTACH_GLOBAL 1u
 
@@ -245,7 +248,7 @@ static CUdeviceptr take_managed(size_t bytes)
     return address;
 }
 
-/* The processor writes some words of it, on the card or not, and reads one. */
+/* The host writes some words, wherever the pages are, and reads one. */
 static void touch_managed(struct worker *w, struct buffer *b)
 {
     uint64_t *words = (uint64_t *)(uintptr_t)b->address;
@@ -263,9 +266,9 @@ static void touch_managed(struct worker *w, struct buffer *b)
     w->touched++;
 }
 
-/* Advice of any kind about a part of it, and a prefetch to either side. Where it was last
- * prefetched to is not asked here: on an H200 the driver alone does not always know of memory
- * that is being worked with, even with nothing of ours around. */
+/* Random advice for a part of the memory, and a prefetch to host or GPU. The last prefetch
+ * location is not verified: on an H200 the driver alone does not always report it for memory in
+ * use. */
 static void tend_managed(struct worker *w, struct buffer *b)
 {
     const CUdevice to = below(w, 2) == 0 ? CU_DEVICE_CPU : 0;
@@ -275,11 +278,11 @@ static void tend_managed(struct worker *w, struct buffer *b)
     check(cuMemPrefetchAsync(b->address, bytes, to, w->stream), "cuMemPrefetchAsync");
 }
 
-/* Memory that the program creates and maps itself, in whole handles. */
+/* Memory that the program creates and maps, one whole handle each. */
 
 #define GRAIN ((size_t)2 << 20)
 
-/* Somewhere else each time, with no access to what was there before. */
+/* Maps the handle at a new address; the old mapping is no longer used. */
 static CUdeviceptr map_handle(CUmemGenericAllocationHandle handle, size_t bytes)
 {
     const CUmemAccessDesc access = {
@@ -317,7 +320,7 @@ static void unmap(CUdeviceptr address, size_t bytes)
     check(cuMemAddressFree(address, bytes), "cuMemAddressFree");
 }
 
-/* To other addresses; for a while at both, or at none. */
+/* Moves a mapping to a new address; meanwhile the memory is mapped at both or at none. */
 static CUdeviceptr map_elsewhere(CUdeviceptr address, size_t bytes, bool both, bool export)
 {
     CUmemGenericAllocationHandle handle;
@@ -413,7 +416,7 @@ static void checksum(struct worker *w, struct buffer *b)
 
 static void make(struct worker *w, struct buffer *b)
 {
-    /* Few kinds of small ones, so that what moves is mostly data, and any large ones. */
+    /* Few small sizes, so that most of the moved bytes are data; and random large ones. */
     static const size_t small[] = { 8, 512, 3000, 65536, 300000, 1 << 20 };
     size_t bytes = below(w, 4) != 0 ? small[below(w, 6)] & ~(size_t)7
                                     : ((size_t)1 << 20) + (below(w, 3 << 20) & ~(size_t)7);
@@ -446,7 +449,7 @@ static void make(struct worker *w, struct buffer *b)
 
 static void drop(struct worker *w, struct buffer *b)
 {
-    /* Mostly with work in flight: the driver waits for it. */
+    /* Usually with work in flight, for which the driver waits. */
     if (below(w, 4) == 0)
         compare(w, b);
     if (b->mapped) {
@@ -464,12 +467,12 @@ static void drop(struct worker *w, struct buffer *b)
 
 #define CHURNED ((size_t)2 << 20)
 
-/* Allocates and frees the same in turn, so that what was freed just before comes again. `b` is
- * empty, and stays so. */
+/* Allocates and frees the same size repeatedly, so that freed memory is reused at once. `b` is
+ * empty before and after. */
 static void churn(struct worker *w, struct buffer *b)
 {
     size_t bytes = CHURNED * (1 + below(w, 2));
-    b->mapped = b->pooled = b->managed = false;    /* as it was tried last, and not had */
+    b->mapped = b->pooled = b->managed = false;    /* left from the last attempt to allocate */
     while (w->held + bytes <= w->limit && below(w, 8) != 0
            && cuMemAlloc_v2(&b->address, bytes) == CUDA_SUCCESS) {
         b->words = bytes / 8;
@@ -481,7 +484,7 @@ static void churn(struct worker *w, struct buffer *b)
     }
 }
 
-/* The same bytes at another address, of the next buffer where that can be. */
+/* Maps the same memory at another address; of the next mapped buffer, if `b` is not one. */
 static void move(struct worker *w, struct buffer *b)
 {
     for (unsigned i = 0; i < BUFFERS && !(b->mapped && b->address != 0); i++)
@@ -505,7 +508,7 @@ static void upload(struct worker *w, struct buffer *b)
     } else {
         check(cuStreamSynchronize(w->stream), "cuStreamSynchronize");
         check(cuMemcpyHtoD_v2(b->address, b->shadow, b->words * 8), "cuMemcpyHtoD");
-        /* A small one may still be on its way from the driver's own buffer. */
+        /* A small copy may still be in progress from the driver's own buffer. */
         check(cuStreamSynchronize(NULL), "cuStreamSynchronize");
     }
 }
@@ -566,8 +569,8 @@ static bool can_be_shared(const struct buffer *b)
 }
 
 /*
- * Makes a large one known to other processes, with work in flight; then it
- * stays on the card. false: there is none, or no room for it to stay.
+ * Exports a large buffer by legacy IPC with work in flight; afterwards it is pinned. False: no
+ * buffer, or no room to pin it.
  */
 static bool share(struct worker *w, struct buffer *b)
 {
@@ -585,9 +588,9 @@ static bool share(struct worker *w, struct buffer *b)
 }
 
 /*
- * One is shared before the program has filled what it may have: later there is
- * rarely room, and a run must not depend on luck for trying everything. What
- * the library took from beyond the card can never be shared: try another.
+ * Exports one buffer before the program has filled its memory: later there is rarely room, and each
+ * run must export at least once. Memory that the library has allocated beyond the card can never be
+ * exported: try another buffer.
  */
 static void share_first(struct worker *w)
 {
@@ -625,7 +628,7 @@ static void record_graph(struct worker *w)
     w->node_count = 0;
     check(cuStreamBeginCapture_v2(w->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
           "cuStreamBeginCapture");
-    /* While others allocate and free. */
+    /* Other threads allocate and free during the capture. */
     if (below(w, 4) == 0)
         usleep(3000);
     for (unsigned i = 0; i < GRAPH_NODES; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls a function by its stub while the stubs are open and while they are closed, with arguments
- * in all registers that carry any and on the stack. This program stands for the driver.
+ * Calls a function through its stub while the stubs are open and while they are closed, with
+ * arguments in all argument registers and on the stack. This program takes the place of the driver.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -45,7 +45,7 @@ const struct link_map *real_driver(void)
     return dlinfo(dlopen(NULL, RTLD_NOW), RTLD_DI_LINKMAP, &map) == 0 ? map : NULL;
 }
 
-/* The compiler alone would leave these registers as they are. */
+/* Changes the argument registers, which compiled code alone might leave unchanged. */
 static void on_call(void)
 {
 #if defined(__x86_64__)
@@ -119,7 +119,7 @@ int main(void)
     CHECK(stub_of((void *)stdout) == (void *)stdout);
     CHECK(call((function *)(uintptr_t)stub) == expected);
     CHECK(call_while_closed(stub) == expected);
-    CHECK(call_while_closed(NULL) == expected);        /* as the library itself calls */
+    CHECK(call_while_closed(NULL) == expected);        /* as the library calls the driver */
     CHECK(atomic_load(&real_functions[0]) == (void *)mix);
     CHECK(call((function *)(uintptr_t)stub) == expected);
     is_child = true;
