@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds files of the library on doubles of what they call, for a test to load.
+"""Compiles files of the library with simulated replacements (doubles) of the functions that they
+call, to a library that a test loads.
 
-Functions that no test calls need not exist: the library is bound lazily.
+Functions that no test calls may be missing: symbols are bound lazily.
 """
 
 import ctypes
@@ -25,14 +26,14 @@ def compile_double(name: str, sources: list[str], target: Path, flags: list[str]
 
 
 def load_fresh(library: Path, folder: Path) -> ctypes.CDLL:
-    """Loads a copy of a library that no test has used: its state is static."""
+    """Loads a new copy of the library, whose static variables have their initial values."""
     copy = folder / f"{library.stem}-{len(list(folder.iterdir()))}.so"
     copy.write_bytes(library.read_bytes())
     return ctypes.CDLL(str(copy), mode=os.RTLD_LAZY)
 
 
 def run_threads(name: str, sources: list[str], folder: Path) -> None:
-    """Runs the double's main() with four threads under a sanitizer: all must be well."""
+    """Runs the double's main() with four threads under ThreadSanitizer; it must succeed."""
     program = compile_double(name, sources, folder / "threads", THREADS)
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=1500)
     assert (done.returncode, done.stdout, done.stderr) == (0, "well\n", "")

@@ -7,9 +7,9 @@ that was copied by hand hides nothing. `x.c` and `x.h` of a room are one file he
 How a test uses it:
 
     ROOMS = Rooms(
-        ["api", "swap", "block"],                 # from the top to the bottom
-        sources=LIBHOOK / "src",                  # holds the folders, and is where includes begin
-        objects=LIBHOOK / "build" / "src",        # room/x.o for each room/x.c, made before
+        ["api", "swap", "block"],                 # the highest room first
+        sources=LIBHOOK / "src",                  # folder of the rooms, and of includes
+        objects=LIBHOOK / "build" / "src",        # room/x.o for each room/x.c, compiled before
         exceptions={"block/table": "names all functions, as a linker's list does"},
     )
 
@@ -39,7 +39,7 @@ TEXT = {*COMPILED, ".h", ".def"}
 
 
 class Rooms:
-    """The files of some rooms and how they use each other."""
+    """The files of some rooms, and the uses between them."""
 
     def __init__(
         self, order: Sequence[str], *, sources: Path, objects: Path,
@@ -53,7 +53,7 @@ class Rooms:
 
     @cached_property
     def uses(self) -> dict[str, dict[str, set[str]]]:
-        """For each file those that it uses, with the headers and symbols by which it does."""
+        """For each file the files that it uses, with the headers and symbols of each use."""
         found: dict[str, dict[str, set[str]]] = {self._name(path): {} for path in self._paths}
         for user, used, how in [*self._includes(), *self._calls()]:
             if user != used:
@@ -62,7 +62,7 @@ class Rooms:
 
     @cached_property
     def symbols(self) -> dict[str, tuple[set[str], set[str]]]:
-        """What the object of each file has for others, and what it wants of them."""
+        """For each file the symbols that its object defines, and those that it needs."""
         names = [self._name(path) for path in self._paths if path.suffix in COMPILED]
         found: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in names}
         for name in names:
@@ -86,7 +86,8 @@ class Rooms:
         return sorted(lost | empty)
 
     def upward(self) -> list[str]:
-        """Uses of what lies in a room above, as "below/a -> above/b: what"; unused exceptions."""
+        """Uses of a file in a room above, as "below/a -> above/b: symbol"; and unused exceptions.
+        """
         found, needed = [], set()
         for user, others in self.uses.items():
             for used, ways in others.items():
@@ -125,7 +126,8 @@ class Rooms:
         return path.relative_to(self._sources).with_suffix("").as_posix()
 
     def _depth(self, name: str) -> int:
-        """How many rooms are above; what has no room is below them all, and homeless() says so."""
+        """The number of rooms above this one. Files outside of all rooms count as lowest;
+        homeless() reports them."""
         room = name.split("/")[0]
         return self._order.index(room) if room in self._order else len(self._order)
 

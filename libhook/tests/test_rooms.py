@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test of rooms sees, and what it lets pass."""
+"""Which uses between rooms the check reports, and which it permits."""
 
 import subprocess
 from pathlib import Path
@@ -17,7 +17,7 @@ FILES = {
 
 
 def made(folder: Path, exceptions: dict[str, str] | None = None, **changed: str) -> Rooms:
-    """The rooms of FILES; of a file that is named, as b_c, the text is another."""
+    """The rooms of FILES; a keyword such as b_c replaces the text of the file b/c."""
     texts = FILES | {f"below/{name.replace('_', '.')}": text for name, text in changed.items()}
     source, build = folder / "source", folder / "build"
     for name, text in texts.items():

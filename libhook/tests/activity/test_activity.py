@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the library finds that a program has gaps, in figures alone: activity_double.c."""
+"""Whether the library detects gaps in a program's work, in a simulated environment
+(activity_double.c)."""
 
 import ctypes
 from collections.abc import Callable
@@ -9,47 +10,47 @@ import pytest
 
 from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
 
-MS = 1000                               # times are microseconds
+MS = 1000                               # in us, as all times here
 SECOND = 1000 * MS
 
 
 class Program:
-    """A program that has done nothing yet. It has a turn."""
+    """A program that has submitted nothing yet; it has a turn."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self.c = load_fresh(library, folder)
         self.c.turn()
 
     def run(self, work: int, gap: int, duration: int, late: int = 0) -> None:
-        """It works and pauses by turns."""
+        """The program works and pauses alternately; all times in us."""
         self.c.run(*map(ctypes.c_uint64, (work, gap, duration, late)))
 
     def stop(self, duration: int) -> None:
-        """Its turn is over for so long."""
+        """Ends the turn for `duration` us."""
         self.c.stop(ctypes.c_uint64(duration))
 
     def set(self, name: str, value: int) -> None:
-        """One of the double's variables."""
+        """Sets a variable of the double."""
         ctypes.c_int.in_dll(self.c, name).value = value
 
     @property
     def said(self) -> str:
-        """What the daemon was told last."""
+        """The content of the last BUSY report."""
         return {-1: "nothing", 0: "busy", 1: "gaps"}[ctypes.c_int.in_dll(self.c, "gaps").value]
 
     @property
     def records(self) -> int:
-        """How many there were."""
+        """The number of BUSY reports."""
         return ctypes.c_uint.in_dll(self.c, "sent").value
 
     @property
     def when(self) -> int:
-        """The last came so long after the turn had begun."""
+        """The time of the last report, in us since the begin of the turn."""
         return ctypes.c_uint64.in_dll(self.c, "sent_at").value
 
     @property
     def questions(self) -> int:
-        """To the driver."""
+        """The number of driver calls."""
         return ctypes.c_uint64.in_dll(self.c, "questions").value
 
 
@@ -69,9 +70,9 @@ def new_program(built: Path, tmp_path: Path) -> Callable[[], Program]:
 ])
 def test_activity_without_gaps_is_reported_as_busy_once(
         program: Callable[[], Program], work: int, gap: int) -> None:
-    it = program()
-    it.run(work, gap, 20 * SECOND)
-    assert (it.said, it.records) == ("busy", 1)
+    client = program()
+    client.run(work, gap, 20 * SECOND)
+    assert (client.said, client.records) == ("busy", 1)
 
 
 @pytest.mark.parametrize(("work", "gap"), [
@@ -80,72 +81,72 @@ def test_activity_without_gaps_is_reported_as_busy_once(
 def test_activity_with_gaps_is_reported_as_gaps_once(
     program: Callable[[], Program], work: int, gap: int
 ) -> None:
-    it = program()
-    it.run(work, gap, 20 * SECOND)
-    assert (it.said, it.records) == ("gaps", 1)
+    client = program()
+    client.run(work, gap, 20 * SECOND)
+    assert (client.said, client.records) == ("gaps", 1)
 
 
 @pytest.mark.parametrize("late", [0, 200 * MS])
 def test_activity_with_a_pause_after_busy_work_is_reported_as_gaps(
     program: Callable[[], Program], late: int
 ) -> None:
-    it = program()
-    it.run(10 * MS, 0, 3 * SECOND, late)
-    assert it.said == "busy"
-    it.run(10 * MS, 10 * SECOND, 40 * MS + 4 * late, late)
-    assert it.said == "gaps"
-    it.run(10 * MS, 0, 11 * SECOND, late)
-    it.run(10 * MS, 0, 4 * SECOND, late)
-    assert it.said == "busy"
+    client = program()
+    client.run(10 * MS, 0, 3 * SECOND, late)
+    assert client.said == "busy"
+    client.run(10 * MS, 10 * SECOND, 40 * MS + 4 * late, late)
+    assert client.said == "gaps"
+    client.run(10 * MS, 0, 11 * SECOND, late)
+    client.run(10 * MS, 0, 4 * SECOND, late)
+    assert client.said == "busy"
 
 
 def test_activity_sums_short_turns_and_omits_waits_between_them(
     program: Callable[[], Program]
 ) -> None:
-    it = program()
+    client = program()
     for turn in range(5):
-        it.run(10 * MS, 0, 400 * MS)
-        assert it.said == ("busy" if turn >= 2 else "nothing")
-        it.stop(5 * SECOND)
-        it.c.turn()
-    assert it.records == 1                  # for each second that is full
+        client.run(10 * MS, 0, 400 * MS)
+        assert client.said == ("busy" if turn >= 2 else "nothing")
+        client.stop(5 * SECOND)
+        client.c.turn()
+    assert client.records == 1                  # one for each full second
 
 
 def test_activity_reports_an_unused_turn_as_gaps_soon(program: Callable[[], Program]) -> None:
-    it = program()
-    it.run(10 * MS, 0, 2 * SECOND)
-    it.stop(SECOND)
-    it.c.turn()
-    it.run(0, 0, 40 * MS)
-    assert it.said == "gaps"
-    assert it.when <= 30 * MS               # the first 10 of which it had work for
+    client = program()
+    client.run(10 * MS, 0, 2 * SECOND)
+    client.stop(SECOND)
+    client.c.turn()
+    client.run(0, 0, 40 * MS)
+    assert client.said == "gaps"
+    assert client.when <= 30 * MS               # it had work for the first 10 ms
 
 
 @pytest.mark.parametrize("name", ["capturing", "several"])
 def test_activity_that_cannot_be_observed_is_reported_as_gaps(
     program: Callable[[], Program], name: str
 ) -> None:
-    it = program()
-    it.run(10 * MS, 0, 2 * SECOND)
-    it.set(name, 1)
-    it.run(10 * MS, 0, 100 * MS)
-    assert it.said == "gaps"
-    it.set(name, 0)
-    it.run(10 * MS, 0, 3 * SECOND)
-    assert it.said == "busy"
+    client = program()
+    client.run(10 * MS, 0, 2 * SECOND)
+    client.set(name, 1)
+    client.run(10 * MS, 0, 100 * MS)
+    assert client.said == "gaps"
+    client.set(name, 0)
+    client.run(10 * MS, 0, 3 * SECOND)
+    assert client.said == "busy"
 
 
 def test_activity_counts_no_wait_at_the_gate_as_a_gap(program: Callable[[], Program]) -> None:
-    it = program()
-    it.set("waits", 1)
-    it.run(0, 0, 2 * SECOND)
-    assert it.said == "busy"
+    client = program()
+    client.set("waits", 1)
+    client.run(0, 0, 2 * SECOND)
+    assert client.said == "busy"
 
 
 def test_activity_of_a_client_with_gaps_is_sampled_rarely(program: Callable[[], Program]) -> None:
-    it = program()
-    it.run(3 * MS, 17 * MS, 100 * SECOND)
-    assert it.questions < 100 * 60          # in each second
-    it.c.forget()
-    it.run(10 * MS, 0, 2 * SECOND)
-    assert (it.said, it.records) == ("busy", 2)
+    client = program()
+    client.run(3 * MS, 17 * MS, 100 * SECOND)
+    assert client.questions < 100 * 60          # at most 60 a second
+    client.c.forget()
+    client.run(10 * MS, 0, 2 * SECOND)
+    assert (client.said, client.records) == ("busy", 2)

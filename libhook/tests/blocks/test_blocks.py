@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs with very many blocks: what is done for one does not grow with their number."""
+"""Programs with very many blocks: the work for one block does not grow with their number."""
 
 import random
 import subprocess
@@ -13,14 +13,14 @@ import pytest
 from libhook.tests.doubles import FLAGS, HERE, LIBRARY, compile_double, load_fresh
 
 FEW, MANY = 1_250, 5_000               # blocks
-STEP = 512                              # that one order moves
-MORE = 1.2                              # times as many steps for each block, at most
+STEP = 512                              # blocks that one order moves
+MORE = 1.2                              # maximum ratio of steps for each block
 COUNTED = ["block/block.c", "block/region.c", "block/swap.c", "memory/allocation.c", "tier/host.c",
            "tier/managed.c", "tier/peer.c"]
 
 
 class Program:
-    """A program that has allocated nothing yet."""
+    """A program without allocations."""
 
     def __init__(self, built: Path, folder: Path, count: int) -> None:
         self.c = load_fresh(built, folder)
@@ -31,7 +31,7 @@ class Program:
         return c_uint.in_dll(self.c, name).value
 
     def steps(self, does: "Callable[[Program], None]") -> float:
-        """For each block."""
+        """Steps of the library for each block."""
         steps = c_uint64.in_dll(self.c, "steps")
         before = steps.value
         does(self)
@@ -48,7 +48,7 @@ class Program:
             self.c.release(c_uint(index), c_uint(1))
 
     def leaves(self, host: int | None = None, ahead: bool = False) -> None:
-        """By order after order."""
+        """Evicts all blocks by several orders."""
         for left in range(self.count - STEP, -STEP, -STEP):
             self.c.leave(c_uint(max(left, 0)), c_uint(self._host(host)), c_bool(ahead))
 
@@ -94,7 +94,7 @@ def leave_and_run(program: Program) -> None:
 
 
 def keep_half_of_the_places(program: Program) -> None:
-    """The older half has all places that there may be."""
+    """Gives the older half of the blocks all places in host memory."""
     half = program.count // 2
     program.c.release(c_uint(half), c_uint(program.count - half))
     program.c.leave(c_uint(0), c_uint(half), c_bool(False))
@@ -109,11 +109,11 @@ def leave_for_half(program: Program) -> None:
 
 
 def nothing(program: Program) -> None:
-    """It is as it was allocated."""
+    """For cases that count the allocation itself."""
 
 
 CASES: dict[str, tuple[int, list[Callable[[Program], None]], Callable[[Program], None]]] = {
-    # what: how many of all blocks have room at first (%), what happens before, what is counted
+    # case: room at first (% of all blocks), steps that are not counted, the step that is counted
     "allocates": (100, [], nothing),
     "new memory comes in at once": (0, [], Program.comes_at_once),
     "new memory comes in": (0, [], Program.comes),
@@ -213,9 +213,9 @@ def test_block_freed_during_its_move_is_not_found_again(
 
 def test_eviction_does_not_touch_a_block_freed_while_host_memory_is_refused(
         built: Path, tmp_path: Path) -> None:
-    program = Program(built, tmp_path, 64)      # they fill one slab
+    program = Program(built, tmp_path, 64)      # 64 blocks fill one slab
     program.allocates()
-    for _ in range(2):                          # twice: the youngest leaves first then
+    for _ in range(2):                          # the second time the youngest block leaves first
         program.leaves_at_once()
         program.comes_at_once()
         program.runs()
@@ -243,7 +243,7 @@ def test_blocks_under_return_from_another_gpu_do_not_count_as_mapped(
 
 def test_return_from_another_gpu_succeeds_while_the_program_frees_borrowed_blocks(
         built: Path, tmp_path: Path) -> None:
-    program = Program(built, tmp_path, 200)     # a slab has 64
+    program = Program(built, tmp_path, 200)     # a slab has 64 blocks
     program.allocates()
     program.c.borrow(c_uint(200))
     program.leaves_at_once()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When copies of a program are said to load the bus: bus_sharing.c, with a clock of the test."""
+"""When bus_sharing.c reports that copies load the bus, with a simulated clock."""
 
 import ctypes
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Program:
         return ctypes.c_uint.in_dll(self.c, name).value
 
     def copies(self, size: int, way: int = IN, *, waits: bool = False, took: int = 1) -> None:
-        """A call, which returns after so long."""
+        """A call that copies and returns after `took` us."""
         self.begins(size, way, waits=waits)
         self.clock.value += took
         self.c.end(0)
@@ -40,7 +40,7 @@ class Program:
         self.c.begin(0, way, ctypes.c_uint64(size), waits)
 
     def says(self, later: int = 0) -> int | None:
-        """What a look after so long tells: flags; None: nothing."""
+        """The flags of the report that a step after `later` us sends; None: it sends none."""
         self.clock.value += later
         before = self.figure("sent")
         self.c.look()
@@ -69,7 +69,7 @@ def test_large_copy_is_reported_at_begin_and_end(
     program.begins(64 * MIB, OUT, waits=True)
     assert program.figure("woken") == 1
     assert program.says() == OUTWARD
-    assert program.says(later=1_000_000) is None        # it takes long
+    assert program.says(later=1_000_000) is None        # the copy is still in progress
     program.c.end(0)
     assert program.says(later=LINGER - 1) is None
     assert program.says(later=1) == 0
@@ -79,14 +79,14 @@ def test_large_copy_is_reported_at_begin_and_end(
 def test_asynchronous_copy_lasts_as_long_as_at_the_fastest_measured_speed(
         fresh: Callable[[], Program]) -> None:
     program = fresh()
-    program.copies(1200 * MIB)          # 12 bytes in a nanosecond, as long as nothing is known
+    program.copies(1200 * MIB)          # 12 bytes a ns are assumed before a measurement
     assert program.says() == INWARD
     assert program.says(later=1200 * MIB // 12_000) is None
     assert program.says(later=LINGER) == 0
     program.c.measured(IN, ctypes.c_uint64(64 * MIB), ctypes.c_uint64(64 * MIB // 48_000))
     program.c.measured(IN, ctypes.c_uint64(64 * MIB), ctypes.c_uint64(64 * MIB // 10_000))
-    program.c.measured(IN, ctypes.c_uint64(63 * MIB), ctypes.c_uint64(1))   # too little to tell
-    program.copies(600 * MIB)           # one behind the other
+    program.c.measured(IN, ctypes.c_uint64(63 * MIB), ctypes.c_uint64(1))   # too few bytes to count
+    program.copies(600 * MIB)           # asynchronous copies follow one another
     program.copies(600 * MIB)
     assert program.says() == INWARD
     assert program.says(later=1200 * MIB // 48_000 - 10) is None
@@ -105,7 +105,7 @@ def test_copies_in_two_directions_are_reported_separately(fresh: Callable[[], Pr
 def test_many_small_copies_are_reported_and_a_few_are_not(
         fresh: Callable[[], Program]) -> None:
     program = fresh()
-    for _ in range(50):                 # a MiB in each millisecond: 5 in a window
+    for _ in range(50):                 # a MiB in each ms: 5 MiB in a window
         program.copies(MIB, waits=True)
         assert program.says(later=999) is None
     for _ in range(8):
@@ -143,7 +143,7 @@ def test_copies_are_reported_and_counted_only_while_watched(
     program.c.watch(False)
     assert not program.c.is_watched()
     assert program.says(later=1_000_000) is None
-    # A new turn: the call from before it is none of its own, also when it ends.
+    # After watch(True) a call that began before does not count, not even when it ends.
     program.c.watch(True)
     assert program.says() is None
     program.c.end(0)

@@ -13,7 +13,7 @@ import pytest
 from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
 from nvshared.units import SECOND
 
-PATIENCE = 600                          # seconds; only a test that fails waits so long
+PATIENCE = 600                          # s; only a failing test waits that long
 ENTRIES = 16                             # OPEN_COMMITS_MAX
 MUCH = 1 << 40
 
@@ -62,7 +62,7 @@ class Process:
             function.restype = c_uint64
 
     def request(self, size: int) -> PinRequest:
-        """Returns when the request is sent; the numbers of requests are consecutive."""
+        """Returns when the request is sent. Requests are numbered consecutively."""
         before = self.c.asked_so_far()
         request = PinRequest(self, size)
         until(lambda: self.c.asked_so_far() > before)
@@ -101,7 +101,7 @@ def test_pin_grant_counts_from_the_reply_until_the_memory_is_pinned(process: Pro
     first = process.request(5)
     assert process.to_pin == 0
     process.answer(1, 5)
-    assert process.to_pin == 5          # although its thread may not have run yet
+    assert process.to_pin == 5          # even before the thread runs
     first.returns(True)
     second = process.request(7)
     assert process.to_pin == 5
@@ -170,7 +170,7 @@ def test_unanswered_pin_request_is_sent_again_to_a_restarted_daemon(
 def test_grant_to_pin_that_is_not_used_is_given_up_after_a_minute(process: Process) -> None:
     assert process.passes(SECOND) == -1
     first = process.request(5)
-    assert process.passes(100 * SECOND) == -1           # a request that waits does not expire
+    assert process.passes(100 * SECOND) == -1           # an unanswered request does not expire
     process.answer(1, MUCH)
     first.returns(True)
     assert process.passes(20 * SECOND) == 40_000
@@ -181,10 +181,10 @@ def test_grant_to_pin_that_is_not_used_is_given_up_after_a_minute(process: Proce
     assert process.to_pin == 12
     assert process.passes(1) == 20_000
     assert process.to_pin == 7
-    third = process.request(9)          # uses the entry of the first
+    third = process.request(9)          # reuses the first request's entry
     process.answer(3, MUCH)
     third.returns(True)
-    first.take()                        # too late: it changes no other entry
+    first.take()                        # its grant has expired; no other entry changes
     assert process.to_pin == 16
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which device memory counts that a program asks for at a location: wrapper.h."""
+"""The device for which memory at a location counts: counted_device() in wrapper.h."""
 
 import ctypes
 import subprocess
@@ -29,7 +29,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     (HOST_NUMA, 1, HOST_MEMORY), (HOST_NUMA_CURRENT, 0, HOST_MEMORY),
     # A locality domain of a device: its lowest byte is the device.
     (DOMAIN, 0x0301, 1), (DOMAIN, 0x0200, 0),
-    # What only a newer driver knows counts somewhere: there, or on the current device.
+    # A type of a newer driver counts on that device, or on the current one.
     (UNKNOWN, 0x0301, 1), (UNKNOWN, 0x0309, 0), (UNKNOWN, -1, 0),
 ])
 def test_memory_is_counted_on_the_device_of_its_location(

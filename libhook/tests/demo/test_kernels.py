@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels' PTX is accepted for the oldest and the newest cards that the assembler knows."""
+"""The assembler accepts the kernels' PTX for the oldest and the newest GPUs that it supports."""
 
 import os
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshare-workload on the simulated GPU: right numbers, clear words, honest exit statuses."""
+"""nvshare-workload on the simulated GPU: checksums, messages and exit statuses."""
 
 import json
 import os
@@ -19,7 +19,7 @@ OUT_OF_MEMORY, USAGE, NO_DRIVER = 3, 2, 5
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Of a program on a simulated GPU of 64 MiB that nobody else uses."""
+    """Variables of a program on a simulated GPU of 64 MiB that no other process uses."""
     return {
         "PATH": os.environ["PATH"],
         "LD_LIBRARY_PATH": str(library.simulator()),
@@ -33,7 +33,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def workload(
     environment: dict[str, str], *options: str, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs it to its end."""
+    """Runs nvshare-workload to its end."""
     return subprocess.run(
         [library.workload(), *options], env=environment, capture_output=True, text=True,
         check=False, **more,
@@ -41,12 +41,12 @@ def workload(
 
 
 def events(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
-    """What it said with --json; the last of each kind."""
+    """The events printed with --json; the last one of each kind."""
     return {event["event"]: event for event in map(json.loads, done.stdout.splitlines())}
 
 
 def mixed(seed: int, chunk: int) -> int:
-    """What a chunk is filled with, as expectation.c says."""
+    """The value with which a chunk is filled, as expectation.c computes it."""
     x = (seed * 0xD1B54A32D192ED03 + (chunk + 1) * 0x8CB92BA72F3D8DD7) & MASK
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
     x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
@@ -54,7 +54,7 @@ def mixed(seed: int, chunk: int) -> int:
 
 
 def checksum(seed: int, chunks: list[int], steps: int) -> int:
-    """Of all memory, computed a third time, from kernels.ptx's description alone."""
+    """The checksum of all memory, computed from the description of kernels.ptx alone."""
     total = 0
     for number, words in enumerate(chunks):
         value, part = mixed(seed, number), 0
@@ -84,7 +84,7 @@ def test_workload_checksum_equals_the_documented_computation(
 
 
 def advanced(seed: int, chunks: list[int], changed: set[int], steps: int, rounds: int) -> int:
-    """As checksum(), of steps that advance some chunks and sum up the others."""
+    """As checksum(), for steps that advance some chunks and sum up the others."""
     total = 0
     for number, words in enumerate(chunks):
         value, part = mixed(seed, number), 0
@@ -133,7 +133,7 @@ def test_workload_with_a_duration_ends_after_that_duration(environment: dict[str
     steps = [json.loads(line) for line in done.stdout.splitlines() if '"step"' in line]
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     assert before * 1e6 < steps[0]["at"] <= steps[-1]["at"] < time.monotonic() * 1e6
-    assert events(done)["finished"]["seconds"] >= 1     # the last step began, and may end, before
+    assert events(done)["finished"]["seconds"] >= 1     # the last step may end before that
     assert events(done)["checked"]["right"] is True
 
 
@@ -200,7 +200,7 @@ def test_workload_refuses_a_wrong_option_with_the_value(
     assert words in done.stderr
 
 
-# A driver that gets one bit of what it copies back wrong, and does all else as the simulated one.
+# A driver that flips one bit of each copy to the host, and otherwise is the simulated driver.
 FLIPPING = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -216,9 +216,9 @@ int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes)
 
 
 def compile_flipping(folder: Path) -> None:
-    """Makes folder/libcuda.so.1, which passes on to a copy of the simulated driver."""
+    """Compiles folder/libcuda.so.1, which forwards calls to a copy of the simulated driver."""
     shutil.copy(library.simulator() / "libcuda.so.1", folder / "libsimulated.so")
-    # The copy still calls itself libcuda.so.1: link with a library that has the name on the file.
+    # The soname of the copy is libcuda.so.1: link with a library whose soname is its file name.
     linked = folder / "linked"
     linked.mkdir()
     compiler = ["gcc", "-shared", "-fPIC", "-xc", "-"]

@@ -16,7 +16,7 @@ def build(tmp_path: Path) -> ctypes.CDLL:
 
 
 def events(c: ctypes.CDLL) -> list[int]:
-    """Of contexts 1 to 3."""
+    """The number of events in each of the contexts 1 to 3."""
     return list((ctypes.c_int * 8).in_dll(c, "events"))[1:4]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a daemon or another program sends, the program goes on, with every byte of its memory;
+"""A program continues, with all bytes of its memory, whatever a daemon or another program sends;
 see fuzz.h."""
 
 import os
@@ -18,8 +18,8 @@ RUNS = 60
 
 @pytest.fixture
 def environment() -> Iterator[dict[str, str]]:
-    """With a folder whose name is short enough for a socket's. Leaks are looked for by libFuzzer,
-    which knows when a run ends."""
+    """Names a folder with a path short enough for a socket. Only libFuzzer searches for leaks,
+    because it knows when a run ends."""
     with tempfile.TemporaryDirectory() as folder:
         yield {
             **os.environ, "NVSHARE_FUZZ_FOLDER": folder, "ASAN_OPTIONS": "detect_leaks=0",
@@ -32,7 +32,7 @@ def make(target: str) -> None:
 
 @pytest.mark.parametrize("program", ["random", "sharing-random"])
 def test_random_input_does_not_crash_the_program(environment: dict[str, str], program: str) -> None:
-    """Orders of a daemon; and visitors and owners of memory that processes share."""
+    """Orders of a daemon; and clients and exporters of memory shared between processes."""
     make("fuzz-random")
     done = subprocess.run(
         [LIBHOOK / "build" / "fuzz" / program, str(RUNS)],
@@ -43,7 +43,7 @@ def test_random_input_does_not_crash_the_program(environment: dict[str, str], pr
 
 
 def clang_can_fuzz() -> bool:
-    """Whether there is a clang with libFuzzer, which is a package of its own."""
+    """Whether clang is installed with libFuzzer, which is a separate package."""
     if shutil.which("clang") is None:
         return False
     done = subprocess.run(

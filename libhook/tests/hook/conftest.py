@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the interposition share: the library, and drivers to put behind it."""
+"""Fixtures of the interposition tests: the library, and a driver for it."""
 
 from functools import partial
 from pathlib import Path
@@ -27,5 +27,5 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", name="wrappers")
 def call_wrappers(driver: Path, tmp_path_factory: pytest.TempPathFactory) -> wrappers.Wrappers:
-    """Runs a body that calls wrappers; see wrappers.py."""
+    """Runs Python code that calls wrappers; see wrappers.py."""
     return partial(wrappers.run, driver, wrappers.build(tmp_path_factory.mktemp("wrappers")))

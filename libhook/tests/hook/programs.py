@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small C programs, built and run under the preloaded library."""
+"""Compiles small C programs and runs them with the preloaded library."""
 
 import subprocess
 from pathlib import Path
@@ -32,7 +32,7 @@ int cuLaunchKernel(long, ...);
 
 
 def compile_c(source: str, target: Path, *flags: object, compiler: str = "gcc") -> Path:
-    """A program, or with -shared a library, from `source` after HEADER."""
+    """Compiles `source` after HEADER to a program or, with -shared, a library."""
     command = [compiler, "-x", "c", "-", "-x", "none", "-w", "-fPIC", "-o", str(target)]
     command += map(str, flags)
     subprocess.run(command, input=HEADER + source, text=True, check=True)
@@ -40,7 +40,7 @@ def compile_c(source: str, target: Path, *flags: object, compiler: str = "gcc") 
 
 
 def run(program: Path, library: Path, driver: Path, *preloads: Path, stderr: str = "") -> list[str]:
-    """The lines it prints."""
+    """The lines that the program prints."""
     done = subprocess.run(
         [program],
         env=recorded.environment(library, driver, *preloads),

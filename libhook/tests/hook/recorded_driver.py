@@ -23,7 +23,7 @@ from pathlib import Path
 FILES = [Path(__file__).parent / f"entry_points{part}.txt" for part in ("", "_newer")]
 LEGACY, PER_THREAD = 1, 2
 LATEST = 13050
-ADDED = 9998                         # what an entry point returns that no driver has
+ADDED = 9998                         # result of an entry point that no driver has
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Answer:
 
 
 def lines() -> list[str]:
-    """Those of the files that are no comments."""
+    """The lines of the recorded files without comments."""
     return [line for file in FILES for line in file.read_text().splitlines() if line[0] != "#"]
 
 
@@ -63,13 +63,13 @@ def entries() -> tuple[str, ...]:
 
 
 def result_of(entry: str) -> int:
-    """What the generated entry point returns."""
+    """The CUresult that the generated entry point returns."""
     return results()[entry]
 
 
 @cache
 def results() -> dict[str, int]:
-    """What each of them returns."""
+    """The CUresult of each generated entry point."""
     return {entry: number for number, entry in enumerate(entries(), 10_000)}
 
 
@@ -101,9 +101,9 @@ ENTRY = """
 
 
 def source(left_out: frozenset[str], newer: frozenset[str], added: frozenset[str]) -> str:
-    """The driver in C. `left_out`: entry points that it lacks, as an older one would. `newer`:
-    symbols for which it returns, from the latest version on, an entry point that it does not
-    export. `added`: entry points that it has besides, which return ADDED."""
+    """The driver's source in C. `left_out`: entry points that it lacks, as an older driver would.
+    `newer`: symbols for which cuGetProcAddress returns, from the latest version on, an entry
+    point that the driver does not export. `added`: additional entry points, which return ADDED."""
     lines = [ENTRY]
     lines += [f"ENTRY({name}, {ADDED})" for name in sorted(added)]
     here = dict.fromkeys(entry for entry in entries() if entry not in left_out)
@@ -158,8 +158,8 @@ def build(
     added: frozenset[str] = NONE,
     compiler: str = "gcc",
 ) -> Path:
-    """Compiles it to `directory`/libcuda.so.1, with libcuda.so for linking, and returns that
-    directory."""
+    """Compiles the driver to `directory`/libcuda.so.1, with a link libcuda.so; returns `directory`.
+    """
     command = [compiler, "-x", "c", "-", "-shared", "-fPIC", "-O0", "-Wl,-soname,libcuda.so.1"]
     command += ["-Wl,-Bsymbolic", "-o", str(directory / "libcuda.so.1")]
     subprocess.run(command, input=source(left_out, newer, added), text=True, check=True)
@@ -188,13 +188,13 @@ WIDTHS = {
     "CUmemPool_attribute": 32,
 }
 
-BY_VALUE = {"CUipcMemHandle"}            # larger than registers: not among those that are counted
+BY_VALUE = {"CUipcMemHandle"}            # larger than a register: not compared
 
 
 @cache
 def hooks(part: str = "") -> dict[str, list[int]]:
-    """Every hook of hooks.def, or of a part of its text, variants too, with the widths in bits
-    of its parameters."""
+    """All hooks of hooks.def, or of `part` of its text, with their variants, and the widths in bits
+    of their parameters."""
     text = re.sub(r"/\*.*?\*/", "", part or HOOKS.read_text(), flags=re.DOTALL)
     found: dict[str, list[int]] = {}
     for variant, name, types in re.findall(
@@ -216,7 +216,7 @@ def others() -> list[str]:
 
 
 def environment(library: Path, driver: Path, *preloads: Path) -> dict[str, str]:
-    """For a program that finds `driver`, with `library` and `preloads` before everything."""
+    """Variables of a program that finds `driver`, with `preloads` and `library` preloaded."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("NVSHARE_")}
     return kept | {
         "LD_PRELOAD": ":".join(map(str, (*preloads, library))),

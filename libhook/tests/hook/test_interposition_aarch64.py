@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library built for aarch64, where the entry of dlsym() is assembly of its own, and run
-emulated. Sharing there is tested with the daemon, in tests/integration."""
+"""The library for aarch64, where the entry of dlsym() is separate assembly, in an emulator. Sharing
+a GPU there is tested with the daemon, in tests/integration."""
 
 import re
 import shutil
@@ -37,7 +37,7 @@ def arm_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(program: Path, library: Path, driver: Path) -> list[str]:
-    """The lines it prints, emulated, with the library."""
+    """The lines that the program prints in the emulator with the library."""
     variables = {"LD_PRELOAD": library, "LD_LIBRARY_PATH": driver}
     settings = [part for pair in variables.items() for part in ("-E", "=".join(map(str, pair)))]
     done = subprocess.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of coverage is true, complete and knows every function that a driver exports."""
+"""COVERAGE.md is up to date, and lists every function that a driver exports."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ SIMULATOR = Path(__file__).parents[2] / "build" / "simulator" / "libcuda.so.1"
 
 
 def installed_drivers() -> list[Path]:
-    """A driver of this machine, and what the CUDA toolkit has for linking with one."""
+    """Drivers of this machine, and the CUDA toolkit's stub libraries of the driver."""
     folders = [*Path("/usr/lib").glob("*-linux-gnu"), Path("/usr/lib64"), Path("/usr/lib/wsl/lib")]
     found = [folder / "libcuda.so.1" for folder in folders]
     found += [CUDA / "lib64" / "stubs" / "libcuda.so", *CUDA.glob("targets/*/lib/stubs/libcuda.so")]
@@ -56,8 +56,8 @@ for name in {gated!r}:
 
 @pytest.mark.parametrize("driver", [SIMULATOR, *installed_drivers()], ids=str)
 def test_function_exported_by_a_driver_is_known(driver: Path) -> None:
-    """One that is not: hook it, write a reason into unhooked.def, or record the driver's
-    answers anew in entry_points.txt."""
+    """A driver exports an unknown function: hook it, write a reason into unhooked.def, or record
+    the driver's answers again in entry_points.txt."""
     assert len(coverage.exported(driver)) > 300
     assert coverage.unknown(coverage.exported(driver)) == []
 

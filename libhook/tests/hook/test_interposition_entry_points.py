@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However a program asks for an entry point, it gets the wrapper of exactly that one.
+"""A program gets the wrapper of exactly the entry point that it asks for.
 
-The questions are asked from a Python program under the preloaded library, through ctypes, which
-finds functions with dlsym().
+A Python program with the preloaded library asks through ctypes, which calls dlsym().
 """
 
 import json
@@ -28,7 +27,7 @@ def owner(address):
     file = info.file.decode().rsplit("/", 1)[-1]
     if info.symbol:
         return [file, info.symbol.decode()]
-    # A stub, known by the number that its function returns.
+    # A stub has no symbol; its function's result identifies it.
     return [file, ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 12)(address)(*[0] * 12)]
 
 def address_of(function):
@@ -47,7 +46,7 @@ def say(answer):
 
 
 def run(program: str, library: Path, driver: Path, *arguments: object) -> Any:
-    """What `program`, which goes on after PROGRAM, says; on stderr it must say nothing."""
+    """The JSON that `program`, appended to PROGRAM, prints; it must print nothing on stderr."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM + program, *map(str, arguments)],
         env=recorded.environment(library, driver),
@@ -70,8 +69,8 @@ def test_entry_point_that_the_driver_lacks_is_not_found(library: Path, driver: P
 def test_wrapper_passes_arguments_to_the_same_entry_point_and_returns_the_result(
     library: Path, driver: Path
 ) -> None:
-    """Each is called with distinct pointers to zeros, and with the entry point's own result the
-    arguments arrive as they were, as far as their types are wide."""
+    """Each wrapper is called with distinct pointers to zeros. The entry point receives the same
+    arguments, compared up to the widths of their types, and the wrapper returns its result."""
     wrapped = {
         hook: widths
         for hook, widths in recorded.hooks().items()

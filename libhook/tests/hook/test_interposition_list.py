@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of hooks against what is compiled, what is exported and what cuda.h declares."""
+"""Compares hooks.def with the compiled library, with its exports and with cuda.h."""
 
 import os
 import re
@@ -40,8 +40,8 @@ def test_library_exports_only_wrappers_and_functions_for_python(library: Path) -
 
 
 def test_library_when_loaded_runs_a_single_constructor(library: Path) -> None:
-    """A single constructor beside the compiler's constructor in every object. It asks the kernel
-    for the stderr and the processors at the start (log.c), and changes nothing."""
+    """Besides the compiler's constructor in every shared object, there is one: it reads the initial
+    stderr and processors (log.c), and changes nothing."""
     sections = output("readelf", "-SW", library)
     init_array = re.search(r"\.init_array\s+INIT_ARRAY\s+\w+\s+\w+\s+(\w+)", sections)
     assert init_array is not None
@@ -63,8 +63,8 @@ def test_library_links_against_the_c_library_alone(library: Path) -> None:
 
 
 def test_library_starts_with_glibc_2_17(library: Path) -> None:
-    """What programs find only where they are linked with libpthread or libdl, before glibc 2.34,
-    may be missing, so that every other program starts all the same."""
+    """Functions that are only in libpthread or libdl before glibc 2.34 are weak, so that programs
+    without these libraries start, too."""
     newest_allowed = (2, 17)
     undefined = output("objdump", "-T", library).splitlines()
     for line in undefined:
@@ -89,7 +89,7 @@ def test_every_version_and_variant_of_a_hooked_function_is_hooked_or_excused() -
 @needs_cuda_h
 @pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.c")), ids=lambda path: path.name)
 def test_library_compiles_with_nvidias_declarations(file: Path) -> None:
-    """With cuda.h in place of cuda_types.h, a prototype that differs does not compile."""
+    """cuda.h replaces cuda_types.h: a prototype that differs does not compile."""
     flags = ["-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
     include = ["-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}", f"-I{SOURCE}"]
     include += [f"-I{SOURCE.parent / 'include'}"]
@@ -109,7 +109,7 @@ def declared() -> dict[str, str]:
     return dict(re.findall(r"\bCUresult\s+(cu\w+)\s*\(([^;]*)\)", text))
 
 
-# What works with one of these, or is called so, may submit, allocate, free or tell.
+# A function with such a parameter or name may submit, allocate, free or describe memory.
 TYPES = re.compile(
     r"\b(CUstream|CUdeviceptr\w*|CUmemGenericAllocationHandle|CUmemoryPool|CUarray|CUgraphExec"
     r"|CUmipmappedArray|CUexternalMemory|CUtexref|CUsurfref|CUDA_RESOURCE_DESC|CUtensorMap)\b"

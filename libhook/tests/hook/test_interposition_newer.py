@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of a driver that is newer than the library: what submits work is wrapped, however a
-program comes by it, and gets its arguments as they were."""
+"""Functions of a driver newer than the library: those that submit work have wrappers, which pass on
+all arguments."""
 
 import subprocess
 from pathlib import Path
@@ -66,7 +66,8 @@ def test_unknown_functions_kind_depends_on_a_stream_argument(tmp_path: Path) -> 
 
 
 def test_known_functions_kind_derived_from_the_name_is_right(tmp_path: Path) -> None:
-    """Each without a hook is left alone, and each that is hooked only for the gate would be."""
+    """Functions without a hook would get no wrapper, and functions that are hooked for the gate
+    only would pass the gate."""
     unhooked = [name for name in recorded.entries() if name not in recorded.hooks()]
     streams = {
         name for name in unhooked
@@ -83,12 +84,13 @@ def test_known_functions_kind_derived_from_the_name_is_right(tmp_path: Path) -> 
     assert missed == {"cuGraphExecChildGraphNodeSetParams"}
 
 
-MANY = 200                           # more than there are places
+MANY = 200                           # more than NEWER_MAX
 
 
 @pytest.fixture(scope="module")
 def tomorrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A driver that has more functions, and a version that it does not export."""
+    """A driver with additional functions, and with a version of a function that it does not export.
+    """
     names = {"cuMemcpyTomorrowAsync", "cuTeleport", "cuTeleport_ptsz", "cuDeviceTomorrow"}
     names |= {f"cuMemcpyTomorrow{i}Async" for i in range(MANY)}
     folder = tmp_path_factory.mktemp("tomorrow")

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of every kind under the preloaded library: they find the wrappers, and nothing else
-about them changes."""
+"""Programs with the preloaded library find the wrappers, and otherwise behave as without it."""
 
 import socket
 import subprocess
@@ -17,8 +16,9 @@ from libhook.tests.hook.programs import LAUNCH, compile_c, run
 def test_dlsym_with_rtld_next_finds_the_object_after_the_caller(
     library: Path, driver: Path, tmp_path: Path, optimisation: str, ask: str
 ) -> None:
-    """Three libraries have a function of one name, each asks for the next. If the real dlsym()
-    returned to us and not to the caller, the first would find itself again."""
+    """Three libraries define the same function, and each asks for the next definition. If the real
+    dlsym() returned to the library instead of its caller, the first definition would find
+    itself."""
     version = tmp_path / "version.map"
     version.write_text("V { global: chain; };\n")
     code = f"""
@@ -55,8 +55,8 @@ def test_dlsym_with_rtld_next_finds_the_object_after_the_caller(
 def test_dlsym_with_every_handle_finds_the_wrapper(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """The driver's own handle, the whole program's, the default search, and from a library that
-    stands behind us the next object too."""
+    """The driver's handle, the handle of the whole program, RTLD_DEFAULT, and RTLD_NEXT, also from
+    an object loaded after the library."""
     behind = compile_c(
         'void *next(void) { return dlsym(RTLD_NEXT, "cuLaunchKernel"); }',
         tmp_path / "libbehind.so",
@@ -107,7 +107,7 @@ def test_dlsym_without_a_driver_returns_null_and_sets_dlerror(
 def test_dlsym_finds_symbols_of_the_callers_own_dependencies(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """As Python's modules ask, which are opened with RTLD_LOCAL."""
+    """As a Python extension module, which is opened with RTLD_LOCAL, asks."""
     own = compile_c(
         "int curl_own(void) { return 7; } int cuOwn(void) { return 8; }", tmp_path / "libown.so",
         "-shared")
@@ -159,7 +159,7 @@ def test_dlsym_sets_dlerror_only_on_failure(
 def test_program_without_cuda_gets_no_thread_descriptor_or_driver(
     library: Path, tmp_path: Path
 ) -> None:
-    """No thread, no descriptor, no driver; and dlsym(), fork, exec and dlclose work."""
+    """Also, dlsym(), fork, exec and dlclose work."""
     program = compile_c(
         """
         #include <dirent.h>
@@ -201,9 +201,9 @@ def test_program_without_cuda_gets_no_thread_descriptor_or_driver(
 def test_unknown_version_of_a_memory_function_keeps_the_process_unshared(
     library: Path, tmp_path: Path
 ) -> None:
-    """It returns an entry point for cuMemAlloc that we do not know. The program gets it
-    untouched, and where there is a daemon one line says why the GPU is not shared, when a
-    context is made."""
+    """The driver returns an entry point for cuMemAlloc that the library does not know. The program
+    gets it unchanged. If there is a daemon, one line says at the first context why the GPU is
+    not shared."""
     driver = recorded.build(tmp_path, newer=frozenset({"cuMemAlloc"}))
     program = compile_c(
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By what streams are known where the driver gives them no numbers (before CUDA 12)."""
+"""How streams are identified with drivers that give them no ids (before CUDA 12)."""
 
 import subprocess
 from pathlib import Path

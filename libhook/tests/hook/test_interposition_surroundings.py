@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library among others: plugins, other preloads, sanitizers."""
+"""The library beside plugins, other preloaded libraries and sanitizers."""
 
 import re
 import subprocess
@@ -14,8 +14,8 @@ from libhook.tests.hook.programs import LAUNCH, compile_c, run
 def test_plugin_opened_with_deepbind_calls_the_driver(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """It finds the C library's dlsym() and its own driver first, as it asked for; and so it
-    works as if nothing were preloaded."""
+    """The plugin finds the C library's dlsym() and the driver first, as its flag requests, and runs
+    as without the library."""
     compile_c(
         """
         void plugin(void)
@@ -85,7 +85,7 @@ def test_other_preload_with_a_dlsym_works_before_and_after_the_library(
 def test_other_preload_before_the_library_finds_wrappers_by_rtld_next(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """A library preloaded before ours is called first; its RTLD_NEXT finds our wrapper."""
+    """A library preloaded before this one is called first; its RTLD_NEXT finds the wrapper."""
     tracer = compile_c(
         """
         int cuLaunchKernel(long a, ...)
@@ -133,7 +133,8 @@ int main(void)
 def test_cuda_program_with_a_sanitizer_runs(
     library: Path, driver: Path, tmp_path: Path, sanitizer: str
 ) -> None:
-    """They look up what they intercept through our dlsym(), before anything is initialised."""
+    """Sanitizers look up the functions that they intercept through the library's dlsym(), before
+    anything is initialised."""
     program = compile_c(
         THREADS,
         tmp_path / "program",
@@ -188,7 +189,8 @@ def test_program_that_took_all_thread_keys_keeps_their_values(
 
 
 def test_program_without_libpthread_submits(library: Path, driver: Path, tmp_path: Path) -> None:
-    """As with glibc before 2.34, where some functions are in a library that it may not have."""
+    """As with glibc before 2.34, where some functions are in libpthread, which the program does not
+    load."""
     content = library.read_bytes()
     listed = Path("libhook/src/driver/glibc.h").read_text()
     for name in re.findall(r"OLDEST\((pthread_\w+)", listed):

@@ -32,7 +32,7 @@ def members(body: str) -> list[str]:
 
 
 def expressions() -> list[str]:
-    """Everything that they define and that has a number, as C expressions."""
+    """All names with a value in the headers, as C expressions."""
     text = re.sub(r"/\*.*?\*/", "", TYPES.read_text(), flags=re.DOTALL)
     text = text[text.index("#else") : text.index("#endif")]
     numbers = re.findall(r"\b(CU[A-Z0-9]*_\w+) = ", text)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each entry point, in every way in which a program can come by it: linked with the driver,
-dlopen() and dlsym(), and cuGetProcAddress with old and new versions and both kinds of default
-stream; from the program itself, from libraries it is linked with or opens later, and from
-constructors that run before anything of ours or its own."""
+"""Each entry point, found in every way: by linking with the driver, by dlopen() and dlsym(), and by
+cuGetProcAddress with old and new versions and both kinds of default stream; from the program,
+from libraries that it is linked with or opens, and from constructors that run before all others."""
 
 import subprocess
 from dataclasses import replace
@@ -13,8 +12,8 @@ import pytest
 from libhook.tests.hook import recorded_driver as recorded
 from libhook.tests.hook.programs import compile_c, run
 
-# The linked functions, then those found, then what the driver answers. Each line says who defines
-# what was found, and what calling it returns, which is another number for each of the driver's.
+# Prints the linked functions, those found by dlsym(), and the answers of cuGetProcAddress: for each
+# the object that defines it, and its result, which differs for all functions of the driver.
 SURVEY = """
 #include <stdint.h>
 
@@ -63,11 +62,11 @@ static void survey(const char *way)
     }
 }
 """
-# The former is asked below; the latter takes a structure by value, where aarch64 wants an address.
+# Not called: the first is used below, the second takes a structure by value.
 UNCALLED = ("cuGetProcAddress", "cuIpcOpen")
 PROGRAM = 'int main(void) { survey("program"); return 0; }'
 CONSTRUCTOR = '__attribute__((constructor(101))) static void early(void) { survey(NAME); }'
-# Before the constructors of all libraries, which only a program can have.
+# Runs before the constructors of all libraries; only programs have this section.
 EARLIEST = """
 static void earliest(void) { survey("earliest"); }
 __attribute__((section(".preinit_array"))) static void (*const first)(void) = earliest;
@@ -77,7 +76,7 @@ PLUGIN = 'void plugin(void) { survey("plugin"); }'
 
 
 def questions() -> list[recorded.Answer]:
-    """With the driver's answers. No flag means the legacy default stream."""
+    """All recorded answers of cuGetProcAddress. Flags 0 mean the legacy default stream."""
     plain = [replace(one, flags=0) for one in recorded.recorded() if one.flags == recorded.LEGACY]
     return [*recorded.recorded(), *plain]
 
@@ -102,13 +101,13 @@ def tables() -> str:
 def compiled(
     code: str, target: Path, driver: Path, *flags: object, compiler: str = "gcc"
 ) -> Path:
-    """A program or library that does the survey, linked with the driver."""
+    """Compiles a program or library that makes the survey, linked with the driver."""
     flags = ("-Wl,--no-as-needed", *flags, f"-L{driver}", "-lcuda")
     return compile_c(tables() + SURVEY + code, target, *flags, compiler=compiler)
 
 
 def expected(way: str, *, stubs: bool = True) -> list[str]:
-    """What the survey must say wherever it is made."""
+    """The expected output of the survey."""
     lines = []
     for entry in recorded.entries():
         result = 0 if entry.startswith(UNCALLED) else recorded.result_of(entry)
@@ -123,7 +122,7 @@ def expected(way: str, *, stubs: bool = True) -> list[str]:
 
 
 def _known(entry: str, stubs: bool) -> str | int:
-    """As what the survey knows an entry point."""
+    """How the survey prints an entry point: a wrapper by name, a stub by its function's result."""
     return entry if entry in recorded.hooks() or not stubs else recorded.result_of(entry)
 
 
@@ -140,7 +139,8 @@ def test_program_linked_with_any_flags_finds_every_wrapper(
 def test_constructors_before_the_librarys_find_every_wrapper(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """In a library preloaded before us, in one that the program needs, and before them all."""
+    """In a library preloaded before this one, in a library that the program needs, and in the
+    program's .preinit_array."""
     preloaded = compiled(
         CONSTRUCTOR, tmp_path / "libpreloaded.so", driver, "-shared", '-DNAME="preloaded"'
     )
@@ -157,7 +157,7 @@ def test_constructors_before_the_librarys_find_every_wrapper(
 def test_plugin_opened_by_dlopen_finds_every_wrapper(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
-    """RTLD_LOCAL, as Python opens its modules: each has a scope of its own."""
+    """With RTLD_LOCAL, as Python opens its modules: each has a scope of its own."""
     plugin = compiled(PLUGIN, tmp_path / "libplugin.so", driver, "-shared")
     program = compile_c(
         f"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that use no CUDA, with AddressSanitizer or musl, run as without the library."""
+"""Programs without CUDA that use a sanitizer or musl run as without the library."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ int main(int given, char **text)
 
 
 def compiled(folder: Path, *command: str) -> Path:
-    """The program, made by this compiler."""
+    """The program, compiled by this command."""
     source, program = folder / "program.c", folder / "program"
     source.write_text(PROGRAM)
     subprocess.run([*command, "-O0", "-g", str(source), "-o", str(program)], check=True)
@@ -54,7 +54,7 @@ def compiled(folder: Path, *command: str) -> Path:
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """With the library preloaded."""
+    """Runs the program with the library preloaded."""
     return subprocess.run(
         [program, *arguments], env={**os.environ, "LD_PRELOAD": str(LIBRARY)},
         capture_output=True, text=True, check=False)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rooms of the library: nothing uses what lies above, and each source file has its header.
+"""The rooms of the library: no file uses a room above its own, and each source file has its header.
 
-The header of a source file's name declares what others may use of that file, all of it and
-nothing else.
+The header with a source file's name declares exactly what other files may use of that file.
 """
 
 import re
@@ -25,7 +24,7 @@ ROOMS = Rooms(
 # The wrappers in api/ are declared by hooks.def.
 FILES = [path for path in sorted(SOURCE.rglob("*.c")) if path.parent.name != "api"]
 HEADERS = sorted(SOURCE.rglob("*.h"))
-# What another header declares, or none.
+# Symbols that another header declares, or none, with the reason.
 ELSEWHERE = {
     "tier_disk": "tier.h names all tiers",
     "tier_host": "tier.h names all tiers",
@@ -48,7 +47,7 @@ NAME = re.compile(r"\(\*(\w+)\)\(.*|(\w+)\s*(?:\[.*?\])*\s*(?=,|$)")
 
 
 def declared(header: Path) -> set[str]:
-    """The functions and variables that a header declares, but for those that macros do."""
+    """The functions and variables that a header declares, without those declared by macros."""
     text = header.read_text()
     for one in LEFT_OUT:
         text = one.sub("", text)
@@ -61,7 +60,7 @@ def declared(header: Path) -> set[str]:
 
 
 def defined(source: Path) -> set[str]:
-    """What other files could use of a source file."""
+    """The symbols of a source file that other files can use."""
     mine, _ = ROOMS.symbols[source.relative_to(SOURCE).with_suffix("").as_posix()]
     return mine - ELSEWHERE.keys()
 
@@ -79,7 +78,8 @@ def test_no_library_file_uses_a_higher_folder() -> None:
 
 
 def test_folders_below_api_call_the_driver_only_through_ops() -> None:
-    """They call exactly the functions of ops.def; sources get REAL() from ops.h alone."""
+    """The rooms call exactly the functions of ops.def, and their sources get REAL() from ops.h
+    alone."""
     listed = set(re.findall(r"^OP\((\w+)\)", (SOURCE / "driver/ops.def").read_text(), re.MULTILINE))
     called: set[str] = set()
     for path in [*FILES, *HEADERS]:
@@ -108,7 +108,7 @@ def test_header_without_a_source_file_declares_no_function(header: Path) -> None
 
 @pytest.mark.parametrize("path", [*FILES, *HEADERS], ids=named)
 def test_includes_are_sorted_own_header_first(path: Path) -> None:
-    """Its own header first, then the system's, then the project's."""
+    """The file's own header, then the system's headers, then the project's."""
     block = re.search(r"(?:^#include .*\n\n?)+", path.read_text(), re.MULTILINE)
     included = [] if block is None else re.findall(r'#include ([<"].*[>"])', block[0])
     own = f'"{named(path.with_suffix(".h"))}"'

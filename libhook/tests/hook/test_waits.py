@@ -7,8 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "libhook" / "src"
 LIST = (SOURCE / "driver" / "waits.def").read_text()
-# What may put a thread to sleep. Sockets are read, and pipes written, without waiting: but for
-# `transmit`, each such call must say so.
+# Functions that may block. Transfers on sockets do not wait: all but one pass MSG_DONTWAIT, as the
+# test of transfers verifies.
 BLOCKING = re.compile(
     r"\b(pthread_cond_(?:timed)?wait|pthread_join|pthread_rwlock_\w+|pthread_barrier_wait"
     r"|bell_sleep|p?poll|select|epoll_wait|sem_wait|flock|waitpid|connect|nanosleep|usleep|sleep"
@@ -20,17 +20,17 @@ ENTRY = re.compile(
     r'WAIT\("([^"]+)", "([^"]+)", "([^"]+)",\s*((?:"[^"]*"\s*)+),\s*(\w+)\)')
 LOCK = re.compile(r'LOCK\((\w+),\s*((?:"[^"]*"\s*)+)\)')
 LOCKING = re.compile(r"(?:LOCKED|pthread_mutex_(?:try)?lock)\(&?(\w+)\)")
-PARAMETERS = {"mutex"}                  # of whatever locks for others
+PARAMETERS = {"mutex"}                  # parameter of locked_begin()
 
 
 def code(path: Path) -> str:
-    """Without comments, line by line as it was."""
+    """The file's text without comments, with the same line numbers."""
     return re.sub(r"/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), path.read_text(),
                   flags=re.DOTALL)
 
 
 def waits() -> set[tuple[str, str, str]]:
-    """(file, function, what it calls) of each."""
+    """(file, function, called function) of each place where a thread can block."""
     found = set()
     for path in sorted(SOURCE.rglob("*.c")):
         function = ""

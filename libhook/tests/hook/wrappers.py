@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wrappers alone: linked with a gate that is always closed (core_double.c), before the recorded
-driver.
+"""The wrappers alone: linked with a gate that is always closed (core_double.c), and with the
+recorded driver.
 
-A test's body is Python that runs in a process of its own after PRELUDE, and calls wrappers. What
-else of the library these would call is not there: the process would end with its name.
+A test passes Python code, which runs after PRELUDE in a process of its own and calls wrappers.
+Other functions of the library are missing: a call ends the process and prints the function's name.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from libhook.tests.doubles import FLAGS, HERE, LIBRARY, SOURCE
 
-# Beside api/, what the wrappers need that is no double.
+# Files besides api/ that the wrappers need and that core_double.c does not replace.
 REAL = ["gate/contexts.c", "flight/capture.c", "flight/streams.c",
         "driver/log.c", "driver/newer.c", "driver/others.c", "driver/own_thread.c",
         "driver/real.c", "driver/setting.c", "driver/stub_code.S", "driver/stubs.c",
@@ -41,7 +41,7 @@ Wrappers = Callable[[str], None]
 
 
 def build(directory: Path) -> Path:
-    """The library of the wrappers, in `directory`."""
+    """Compiles the library of the wrappers in `directory`."""
     library = directory / "libwrappers.so"
     sources = [*SOURCE.glob("api/*.c"), *(SOURCE / file for file in REAL), HERE / "doubles.c",
                Path(__file__).with_name("core_double.c")]
@@ -50,7 +50,7 @@ def build(directory: Path) -> Path:
 
 
 def run(driver: Path, library: Path, body: str) -> None:
-    """Runs `body`, which must succeed and say nothing."""
+    """Runs `body`, which must succeed and print nothing."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + body, str(driver), str(library)], capture_output=True,
         text=True, check=False)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Urgent programs publish work in flight, background programs wait: inflight.c and activity.c."""
+"""Urgent programs publish their work in flight, and background programs wait: inflight.c and
+activity.c."""
 
 import ctypes
 import os
@@ -17,7 +18,7 @@ MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
 
 
 class Program:
-    """A program that has done nothing yet."""
+    """A program that has submitted nothing yet."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self.c = load_fresh(library, folder)
@@ -38,13 +39,13 @@ class Program:
         os.close(descriptor)
 
     def settles(self) -> None:
-        """Its service thread looks until it need not."""
+        """The service thread samples until no further sample is due."""
         while after := self.c.settle():
             self.clock.value += after
 
 
 class Page:
-    """The page of an urgent program, as that program sees it."""
+    """The shared page of an urgent program, as that program writes it."""
 
     def __init__(self) -> None:
         self.shared = InflightPage()
@@ -87,17 +88,17 @@ def test_inflight_page_of_a_client_is_busy_until_its_work_is_done(
         program: Program, page: Callable[[], Page]) -> None:
     urgent = page()
     program.publishes(urgent)
-    assert urgent.busy()                    # it may have had some before
+    assert urgent.busy()                    # it may have had work before
     program.settles()
     assert not urgent.busy()
     assert program.c.must_count()
     program.c.launch()
     assert urgent.busy()
     assert program.c.settle() > 0
-    assert not program.c.must_count()   # what follows costs nothing
+    assert not program.c.must_count()   # launches need not be counted any more
     program.clock.value += 100 * MOMENT
     assert program.c.settle() > 0
-    assert urgent.busy()                    # nothing more comes, but it is not done
+    assert urgent.busy()                    # no new work, but the old is not done
     program.c.end_all()
     program.settles()
     assert not urgent.busy()
@@ -160,11 +161,11 @@ def test_background_client_does_not_wait_for_a_forgotten_page(
     first.says(5, 1)
     second.says(5, 1)
     assert not program.c.may_pass()
-    program.c.watch(ctypes.c_uint64(1), -1)      # its client is gone
+    program.c.watch(ctypes.c_uint64(1), -1)      # the client has ended
     assert not program.c.may_pass()
-    program.watches(2, second)                    # ordered again
+    program.watches(2, second)                    # the daemon repeats the order
     assert not program.c.may_pass()
-    program.c.forget()                          # the daemon has gone
+    program.c.forget()                          # the daemon has ended
     assert program.c.may_pass()
     assert program.c.look(False) == 0
 
@@ -181,7 +182,7 @@ def test_background_client_launches_slowly_when_a_page_stays_busy_for_long(
         program.clock.value += program.c.look(False)
         assert passed == 0 or program.clock.value >= until - BOUND
     assert 0 < passed <= BOUND // SLOWLY + 1
-    urgent.says(4, 2)                     # it does something again
+    urgent.says(4, 2)                     # it submits work again
     program.c.may_pass()
     assert program.c.look(False) > 0
     assert not program.c.may_pass()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a program gets ahead of the card while others wait, in figures alone: pace_double.c.
+"""How much work pace.c lets a program have in flight while others wait, in a simulated environment
+(pace_double.c).
 
-A program submits whenever it may. The card, the clock and the service thread's
-looks are simulated, so that nothing depends on the machine.
+The program submits whenever the gate lets it. GPU, clock and the steps of the service thread are
+simulated, so no result depends on the machine.
 """
 
 import ctypes
@@ -15,13 +16,13 @@ from hypothesis import strategies as st
 
 from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
 
-MS = 1000                               # times are microseconds
+MS = 1000                               # in us, as all times here
 TARGET = 50 * MS
-CALL = 5                                # what a call takes the program: pace_double.c
+CALL = 5                                # us of a launch; as in pace_double.c
 
 
 class Card:
-    """A program on a card that has done nothing yet."""
+    """A program on a GPU without work."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self.c = load_fresh(library, folder)
@@ -29,19 +30,20 @@ class Card:
 
     def run(self, lengths: Sequence[int], duration: int, others_wait: bool = True,
             needs: int = 0) -> None:
-        """The program submits what takes so long, in turns, whenever it may."""
+        """The program submits work of these lengths (us) in turn for `duration` us, whenever the
+        gate lets it."""
         passed = (ctypes.c_uint64 * len(lengths))(*lengths)
         self.c.run(passed, ctypes.c_uint64(len(lengths)), ctypes.c_uint64(duration), others_wait,
                    ctypes.c_uint64(needs))
 
     def figure(self, name: str) -> int:
-        """What has been counted since the last time, and starts again."""
+        """The value of a counter, which then starts again at 0."""
         counter = ctypes.c_uint64.in_dll(self.c, name)
         value, counter.value = counter.value, 0
         return value
 
     def learns(self, *lengths: int) -> None:
-        """As `run`, for so long that the first moments don't count."""
+        """As run(), long enough for the limit to settle."""
         self.run(lengths, 3_000 * MS)
         for name in ("idle", "longest_drain", "submissions"):
             self.figure(name)
@@ -61,37 +63,37 @@ def new_card(built: Path, tmp_path: Path) -> Callable[[], Card]:
 @pytest.mark.parametrize("length", [10, 20, 200, 3 * MS, 30 * MS, 200 * MS])
 def test_pace_with_kernels_of_equal_length_bounds_the_drain_and_keeps_the_card_busy(
         card: Callable[[], Card], length: int) -> None:
-    it = card()
-    it.learns(length)
-    it.run([length], 5_000 * MS)
-    assert it.figure("longest_drain") <= max(1.5 * TARGET, 2 * length)
-    assert it.figure("idle") == 0
+    paced = card()
+    paced.learns(length)
+    paced.run([length], 5_000 * MS)
+    assert paced.figure("longest_drain") <= max(1.5 * TARGET, 2 * length)
+    assert paced.figure("idle") == 0
 
 
 @pytest.mark.parametrize("length", [1, 4, 7])
 def test_pace_with_small_kernels_records_few_markers(card: Callable[[], Card], length: int) -> None:
-    """A program that launches about as fast as the card works, so that it is never far ahead."""
-    it = card()
-    it.learns(length)
-    it.figure("markers")
-    it.run([length], 1_000 * MS)
-    assert it.figure("markers") <= it.figure("submissions") // 100
+    """The program launches about as fast as the GPU works, so it never gets far ahead."""
+    paced = card()
+    paced.learns(length)
+    paced.figure("markers")
+    paced.run([length], 1_000 * MS)
+    assert paced.figure("markers") <= paced.figure("submissions") // 100
 
 
 def test_pace_that_begins_within_a_turn_waits_for_earlier_work(
     card: Callable[[], Card]
 ) -> None:
-    it = card()
-    it.run([5 * MS], 20 * MS, others_wait=False)
-    assert it.figure("longest_drain") > 19_000 * MS     # nobody is held back whom nobody waits for
-    it.run([5 * MS], 21_000 * MS)
-    it.learns(5 * MS)
-    it.run([5 * MS], 3_000 * MS)
-    assert it.figure("longest_drain") <= 1.5 * TARGET
-    assert it.figure("idle") == 0
+    paced = card()
+    paced.run([5 * MS], 20 * MS, others_wait=False)
+    assert paced.figure("longest_drain") > 19_000 * MS     # no limit while no client waits
+    paced.run([5 * MS], 21_000 * MS)
+    paced.learns(5 * MS)
+    paced.run([5 * MS], 3_000 * MS)
+    assert paced.figure("longest_drain") <= 1.5 * TARGET
+    assert paced.figure("idle") == 0
 
 
-# A step of a training, say: many small kernels and some large ones, in any order.
+# As in a training: many small kernels and some large ones, in any order.
 steps = st.lists(st.sampled_from([10, 30, 100, 500, 2 * MS, 8 * MS]), min_size=1, max_size=400)
 
 
@@ -99,74 +101,74 @@ steps = st.lists(st.sampled_from([10, 30, 100, 500, 2 * MS, 8 * MS]), min_size=1
 @given(step=steps)
 def test_pace_with_any_mixture_of_kernels_bounds_the_drain_and_keeps_the_card_busy(
         built: Path, tmp_path_factory: pytest.TempPathFactory, step: list[int]) -> None:
-    it = Card(built, tmp_path_factory.mktemp("mixture"))
-    it.learns(*step)
-    it.run(step, 3_000 * MS)
-    assert it.figure("longest_drain") <= 4 * TARGET
-    assert it.figure("idle") <= 30 * MS         # one percent
+    paced = Card(built, tmp_path_factory.mktemp("mixture"))
+    paced.learns(*step)
+    paced.run(step, 3_000 * MS)
+    assert paced.figure("longest_drain") <= 4 * TARGET
+    assert paced.figure("idle") <= 30 * MS         # one percent
 
 
 def test_pace_in_the_next_turn_starts_with_the_measured_kernel_length(
     card: Callable[[], Card]
 ) -> None:
-    it = card()
-    it.learns(20 * MS)
-    it.c.look(False)
-    it.c.capture(False)
-    it.c.skip(ctypes.c_uint64(1_000 * MS))
-    it.run([20 * MS], 1_000 * MS)
-    assert it.figure("longest_drain") <= 1.5 * TARGET
+    paced = card()
+    paced.learns(20 * MS)
+    paced.c.look(False)
+    paced.c.capture(False)
+    paced.c.skip(ctypes.c_uint64(1_000 * MS))
+    paced.run([20 * MS], 1_000 * MS)
+    assert paced.figure("longest_drain") <= 1.5 * TARGET
 
 
 def test_pace_admits_work_that_work_in_flight_waits_for(card: Callable[[], Card]) -> None:
-    it = card()
-    it.learns(100 * MS)                         # two at a time now
-    it.run([100 * MS], 10_000 * MS, needs=5)
-    assert it.figure("submissions") > 10
+    paced = card()
+    paced.learns(100 * MS)                         # the limit is two now
+    paced.run([100 * MS], 10_000 * MS, needs=5)
+    assert paced.figure("submissions") > 10
 
 
 @pytest.mark.parametrize("pause", [0, 16 * MS])
 def test_pace_of_a_stepping_client_keeps_a_single_kernel_in_flight(
     card: Callable[[], Card], pause: int
 ) -> None:
-    it = card()
-    it.learns(1 * MS)
-    it.c.look(False)                    # its turn has ended
-    it.c.step(True, ctypes.c_uint64(pause))
-    it.run([1 * MS], 3_000 * MS)        # it works off what was submitted
-    it.figure("submissions")
-    it.figure("most_in_steps")
-    it.run([1 * MS], 1_000 * MS)
-    assert it.figure("most_in_steps") <= 1 * MS
-    assert 1_000 // (pause // MS + 6) <= it.figure("submissions") <= 1_000 // (pause // MS + 1)
+    paced = card()
+    paced.learns(1 * MS)
+    paced.c.look(False)                    # its turn has ended
+    paced.c.step(True, ctypes.c_uint64(pause))
+    paced.run([1 * MS], 3_000 * MS)        # work submitted before ends
+    paced.figure("submissions")
+    paced.figure("most_in_steps")
+    paced.run([1 * MS], 1_000 * MS)
+    assert paced.figure("most_in_steps") <= 1 * MS
+    assert 1_000 // (pause // MS + 6) <= paced.figure("submissions") <= 1_000 // (pause // MS + 1)
 
 
 def test_pace_does_not_limit_calls_during_a_capture(card: Callable[[], Card]) -> None:
-    it = card()
-    it.learns(100 * MS)
-    it.c.capture(True)
-    it.run([0], 10 * MS)
-    assert it.figure("submissions") == 10 * MS // CALL
-    it.c.capture(False)
-    it.learns(30 * MS)
-    it.run([30 * MS], 3_000 * MS)
-    assert it.figure("longest_drain") <= 1.5 * TARGET
+    paced = card()
+    paced.learns(100 * MS)
+    paced.c.capture(True)
+    paced.run([0], 10 * MS)
+    assert paced.figure("submissions") == 10 * MS // CALL
+    paced.c.capture(False)
+    paced.learns(30 * MS)
+    paced.run([30 * MS], 3_000 * MS)
+    assert paced.figure("longest_drain") <= 1.5 * TARGET
 
 
 def test_pace_requires_frequent_polls_only_while_work_is_in_flight(
         card: Callable[[], Card]) -> None:
-    it = card()
-    it.run([3 * MS], 100 * MS)
-    assert it.c.look(True)
-    it.c.skip(ctypes.c_uint64(1_000 * MS))
-    assert not it.c.look(True)
-    it.run([3 * MS], 10 * MS)
-    assert it.c.look(True)
-    assert not it.c.look(False)
+    paced = card()
+    paced.run([3 * MS], 100 * MS)
+    assert paced.c.look(True)
+    paced.c.skip(ctypes.c_uint64(1_000 * MS))
+    assert not paced.c.look(True)
+    paced.run([3 * MS], 10 * MS)
+    assert paced.c.look(True)
+    assert not paced.c.look(False)
 
 
 def in_background(card: Card, lengths: Sequence[int]) -> None:
-    """It has learned how long these take."""
+    """Lets pace.c measure these lengths (us) in the background."""
     card.c.background(True)
     card.run(lengths, 1_000 * MS)
     card.figure("longest_drain")
@@ -178,54 +180,57 @@ def in_background(card: Card, lengths: Sequence[int]) -> None:
 ])
 def test_pace_in_the_background_keeps_little_in_flight_and_the_card_busy(
         card: Callable[[], Card], lengths: list[int], most: int) -> None:
-    """The second as in a training; in the third each step has small kernels and then large ones."""
-    it = card()
-    in_background(it, lengths)
-    it.run(lengths, 3_000 * MS)
-    assert it.figure("longest_drain") <= most + CALL
-    assert it.figure("idle") <= 360 * MS
-    it.c.background(False)
-    it.learns(*lengths)
-    it.run(lengths, 3_000 * MS)
-    assert it.figure("longest_drain") > TARGET // 2     # as before
+    """The second case is like a training; in the third, each step has small kernels and then large
+    ones."""
+    paced = card()
+    in_background(paced, lengths)
+    paced.run(lengths, 3_000 * MS)
+    assert paced.figure("longest_drain") <= most + CALL
+    assert paced.figure("idle") <= 360 * MS
+    paced.c.background(False)
+    paced.learns(*lengths)
+    paced.run(lengths, 3_000 * MS)
+    assert paced.figure("longest_drain") > TARGET // 2     # as without background
 
 
 def test_pace_in_the_background_records_few_markers_for_small_kernels(
     card: Callable[[], Card]
 ) -> None:
-    """The program waits for each few hundred. The last few, of which a look comes late, and those
-    before somebody else has the card, tell little of how long one takes."""
-    it = card()
-    it.c.synchronise(ctypes.c_uint64(500))
-    in_background(it, [7])
+    """The program waits after every few hundred kernels. The last few of these, whose end the
+    service thread notices late, and those before urgent work say little about the length of a
+    kernel."""
+    paced = card()
+    paced.c.synchronise(ctypes.c_uint64(500))
+    in_background(paced, [7])
     for name in ("markers", "submissions"):
-        it.figure(name)
+        paced.figure(name)
     for _ in range(100):
-        it.c.others_work(True)
+        paced.c.others_work(True)
         for _ in range(50):
-            it.c.look(True)
-            it.c.skip(ctypes.c_uint64(60))
-        it.c.others_work(False)
-        it.run([7], 17 * MS)
-    assert it.figure("markers") <= it.figure("submissions") // 10
-    assert it.figure("longest_drain") <= MS // 2
+            paced.c.look(True)
+            paced.c.skip(ctypes.c_uint64(60))
+        paced.c.others_work(False)
+        paced.run([7], 17 * MS)
+    assert paced.figure("markers") <= paced.figure("submissions") // 10
+    assert paced.figure("longest_drain") <= MS // 2
 
 
 def test_pace_in_the_background_ignores_kernel_lengths_measured_beside_urgent_work(
         card: Callable[[], Card]) -> None:
-    """Each 20 ms somebody else has the card for 3 ms, in which nothing of this one goes on."""
-    it = card()
-    in_background(it, [60])
+    """Every 20 ms an urgent program uses the GPU for 3 ms, during which this program's work stands
+    still."""
+    paced = card()
+    in_background(paced, [60])
     for _ in range(50):
-        it.c.others_work(True)
-        it.run([3 * MS], MS)            # as if what it had in flight took so much longer
-        it.c.others_work(False)
-        it.run([60], 16 * MS)
-    it.figure("idle")
-    it.c.others_work(True)
-    it.run([3 * MS], MS)
-    it.c.others_work(False)
-    it.run([60], 3 * MS)                # until that is over
-    it.figure("idle")
-    it.run([60], 10 * MS)
-    assert it.figure("idle") <= MS
+        paced.c.others_work(True)
+        paced.run([3 * MS], MS)            # simulates work that is delayed by the urgent program
+        paced.c.others_work(False)
+        paced.run([60], 16 * MS)
+    paced.figure("idle")
+    paced.c.others_work(True)
+    paced.run([3 * MS], MS)
+    paced.c.others_work(False)
+    paced.run([60], 3 * MS)                # until that work has ended
+    paced.figure("idle")
+    paced.run([60], 10 * MS)
+    assert paced.figure("idle") <= MS

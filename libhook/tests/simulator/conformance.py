@@ -17,11 +17,12 @@ LIBHOOK = HERE.parents[1]
 KERNELS = LIBHOOK / "demo" / "kernels.ptx"
 QUESTION = re.compile(r"( *)(.*) => (.*)")
 HANDLER = "_handler"
-Runs = dict[str, list[str]]              # the lines of each
+Runs = dict[str, list[str]]              # the lines of each run
 
 
 def read_sections(script: str = "conformance") -> Runs:
-    """The lines of each run: one run of a section without columns, else one for each name."""
+    """The lines of each run. A section without columns is one run; with columns, one run for each
+    name."""
     runs: Runs = {}
     text = re.sub(r"^#.*\n", "", (HERE / f"{script}.txt").read_text(), flags=re.MULTILINE)
     for section in re.split(r"^\[", text, flags=re.MULTILINE)[1:]:
@@ -35,7 +36,7 @@ def read_sections(script: str = "conformance") -> Runs:
 
 
 def in_column(line: str, column: int, name: str) -> str:
-    """A line of a section as the run `name` has it: with its own answer only."""
+    """A line of a section for the run `name`: with the answer of its column only."""
     if question := QUESTION.fullmatch(line):
         answers = question[3].split(" | ")
         return f"{question[1]}{question[2]} => {answers[column if len(answers) > 1 else 0]}"
@@ -49,7 +50,7 @@ def questions(runs: Runs, run: str) -> list[str]:
 
 
 def in_c(line: str) -> str:
-    """A line of a section as C code; what a question prints follows from its recorded answer."""
+    """The C code of a line of a section; the recorded answer decides what a question prints."""
     if question := QUESTION.fullmatch(line):
         prints = "print_number" if re.fullmatch(r"-?\d+", question[3]) else "print_result"
         return f"{question[1]}{prints}({question[2]});"
@@ -74,7 +75,7 @@ def build(runs: Runs, folder: Path, *flags: str) -> Path:
 def ask(
     program: Path, runs: Runs, run: str, environment: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """The questions of a run with the answers of the driver that the program finds."""
+    """The questions of a run with the answers of the driver that the program loads."""
     done = subprocess.run(
         [program, run], env=environment, stdout=subprocess.PIPE, text=True, check=False)
     answers = done.stdout.splitlines()

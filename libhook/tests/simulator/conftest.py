@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the simulator share: its libraries, and programs that find them."""
+"""Fixtures of the simulator's tests: its libraries, and programs that load them."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ Python = Callable[..., str]
 
 @pytest.fixture(name="environment")
 def make_environment(tmp_path: Path) -> dict[str, str]:
-    """Variables with which a program finds two simulated GPUs that nobody else uses."""
+    """Variables of a program with two simulated GPUs that no other process uses."""
     if not (SIMULATOR / "libcuda.so.1").exists():
         pytest.fail(f"{SIMULATOR} is not built; run make -C libhook")
     return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {
@@ -30,9 +30,9 @@ def make_environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture(name="python")
 def run_python(environment: dict[str, str]) -> Python:
-    """Runs Python with the simulator in a process of its own; returns what it printed.
+    """Runs Python code with the simulator in a process of its own; returns its output.
 
-    Keyword arguments are further variables. A failing program fails the test.
+    Keyword arguments are additional variables. The test fails if the code fails.
     """
 
     def run(program: str, **variables: str) -> str:

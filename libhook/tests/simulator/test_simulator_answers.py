@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls are answered as a real card answered them, where that was recorded.
+"""The simulator answers random calls as a real card did, where that was recorded.
 
-The sequences of one recording are run in one process, as they were on the card: what a pool says
-it has in use goes on from one to the next.
+All sequences of a recording run in one process, as they did on the card, because a pool's bytes in
+use continue from one sequence to the next.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from libhook.tests.simulator.conftest import LIBHOOK
 
 RECORDED = sorted((LIBHOOK / "tests" / "random" / "answers").glob("*.txt"))
 PROGRAM = LIBHOOK / "build" / "random"
-SHOWN = 60                              # lines of a difference
+SHOWN = 60                              # lines of the difference to print
 
 
 def test_recorded_answers_of_real_drivers_exist() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the simulated driver, by nvshare-checkpoint as the daemon calls it."""
+"""Checkpoints of the simulated driver, made by nvshare-checkpoint as by the daemon."""
 
 import signal
 import subprocess
@@ -16,7 +16,7 @@ from libhook.tests.simulator.conftest import LIBHOOK, Python
 
 HELPER = LIBHOOK / "build" / "nvshare-checkpoint"
 
-# Says what it is asked, line by line, and ends with its input.
+# Evaluates each line of its input, and prints the result.
 PROGRAM = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -45,7 +45,7 @@ for line in sys.stdin:
     print(eval(line), flush=True)
 """
 
-# Bytes of both cards that are in use, as NVML says.
+# Prints the used memory of both cards by NVML, in MiB.
 USED = """
 import ctypes
 class Memory(ctypes.Structure):
@@ -94,7 +94,7 @@ def program(environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str]
 def helper(
     environment: dict[str, str], *words: object, command: Sequence[object] = (HELPER,),
 ) -> list[list[str]]:
-    """Lines of its answer, in words; of steps only names and codes."""
+    """Runs nvshare-checkpoint; returns the words of its lines, and of steps only name and code."""
     said = subprocess.run(
         [*map(str, command), *map(str, words)], env=environment, capture_output=True, text=True,
         check=True)
@@ -133,7 +133,7 @@ def test_restore_with_pairs_moves_the_program_to_the_other_card(
         assert ask("read()") == "{7}"
         assert ask("uuid()") == second
         assert used(python) == before[::-1]
-        # What it takes from now on is of that card, and it can be moved back.
+        # New memory is allocated on that card; the program can be moved back.
         ask('call("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(32 << 20))')
         assert used(python) == [0, before[0] + 32]
         helper(environment, "park", process.pid)
@@ -146,7 +146,7 @@ def test_restore_with_pairs_of_two_of_four_gpus_keeps_the_other_gpus(
     environment: dict[str, str], python: Python,
 ) -> None:
     four = environment | {"NVSHARE_SIM_GPUS": "4"}
-    visible = four | {"CUDA_VISIBLE_DEVICES": "0"}      # of the helper
+    visible = four | {"CUDA_VISIBLE_DEVICES": "0"}      # applies to the helper
     with program(four) as (process, ask):
         first, second = python(UUIDS).split()
         helper(visible, "park", process.pid)
@@ -253,7 +253,7 @@ def test_helper_obeys_lines_of_standard_input(environment: dict[str, str]) -> No
         assert ask("read()") == "{7}"
 
 
-# Has threads that ask the driver without pause, and says how often they have asked.
+# Starts threads that query the driver without pause, and counts the queries.
 POLLING = """
 import threading
 asked = [0, 0]
@@ -266,13 +266,13 @@ for number in range(2):
     threading.Thread(target=poll, args=(number,), daemon=True).start()
 """
 
-# Runs a command beside control groups of version 2, wherever this machine has them.
+# Runs a command with control groups of version 2 mounted at a folder.
 GROUPS = 'mount -t cgroup2 none "$1" && shift && exec "$@"'
 
 
 @pytest.fixture
 def inside(tmp_path: Path) -> list[str]:
-    """The beginning of a command for which there are control groups."""
+    """The first words of a command that runs with control groups."""
     folder = tmp_path / "groups"
     folder.mkdir()
     command = [
@@ -284,7 +284,7 @@ def inside(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def grouped(inside: list[str]) -> Callable[..., list[list[str]]]:
-    """helper(), for which there are control groups."""
+    """helper(), with control groups."""
     def ask(environment: dict[str, str], *words: object) -> list[list[str]]:
         return helper(environment, *words, command=[*inside, HELPER])
 
@@ -304,7 +304,7 @@ def test_held_program_whose_threads_poll_is_checkpointed_and_continues(
             assert ["held", str(process.pid), "tag-1"] in grouped(environment, "held")
             assert grouped(environment, "park", process.pid)[-1] == ["state", "checkpointed"]
             assert used(python) == [0, 0]
-            process.send_signal(signal.SIGCONT)     # which starts no thread that is frozen
+            process.send_signal(signal.SIGCONT)     # frozen threads do not continue
             assert grouped(environment, "restore", process.pid)[-1] == ["state", "locked"]
             assert used(python)[0] >= 64
             assert grouped(environment, "wake", process.pid)[-1] == ["state", "running"]

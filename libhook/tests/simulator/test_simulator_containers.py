@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers share the simulated GPUs of one folder: in each of them is a process 1."""
+"""Containers share the simulated GPUs of one folder, although each has a process 1."""
 
 import shutil
 import subprocess
@@ -38,7 +38,7 @@ print(used())
 
 
 def can_be_apart() -> bool:
-    """Whether this machine lets us make a pid namespace."""
+    """Whether this machine permits new pid namespaces."""
     return shutil.which("unshare") is not None and subprocess.run(
         [*APART, "true"], capture_output=True, check=False
     ).returncode == 0
@@ -46,7 +46,7 @@ def can_be_apart() -> bool:
 
 @pytest.fixture
 def start(environment: dict[str, str]) -> Iterator[Callable[[], "subprocess.Popen[str]"]]:
-    """Starts a process 1 that holds 300 MiB until it is told to give them back."""
+    """Starts a process 1 that holds 300 MiB until the test ends it."""
     with ExitStack() as stack:
 
         def begin() -> "subprocess.Popen[str]":

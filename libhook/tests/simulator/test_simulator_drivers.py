@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator as an older driver: it lacks what that driver lacks, whoever asks."""
+"""The simulator as an older driver: it lacks the functions that the driver lacks."""
 
 import os
 import re
@@ -15,19 +15,20 @@ DRIVERS = {"535": 12020, "550": 12040, "570": 12080, "580": 13000}
 
 
 def version(text: str) -> int:
-    """As CUDA writes its versions in a number."""
+    """A version such as "12.8" as CUDA encodes it."""
     major, minor = text.split(".")
     return int(major) * 1000 + int(minor) * 10
 
 
 def since() -> dict[str, int]:
-    """The oldest of the drivers above that has a function; all have those that are missing here."""
+    """The oldest of DRIVERS that has each function; functions that are not listed are in all of
+    them."""
     lines = (Path(__file__).parent / "since.txt").read_text().splitlines()
     return {line.split()[1]: version(line.split()[0]) for line in lines if line[0] != "#"}
 
 
 def entries() -> dict[str, int]:
-    """Of the simulator: each exported symbol with the version of CUDA that it came with."""
+    """The version of CUDA in which each symbol of the simulator appeared."""
     table = (LIBHOOK / "simulator" / "table" / "entries.def").read_text()
     return {
         symbol: int(came)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Within the simulator nothing uses what lies in a room above, and no files use each other."""
+"""No file of the simulator uses a room above its own, and no two files use each other."""
 
 from libhook.tests.rooms import Rooms
 from libhook.tests.simulator.conftest import LIBHOOK, SIMULATOR

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What programs find in the simulated libraries, and how they are told apart and made to fail."""
+"""Entry points, settings and injected failures of the simulated libraries."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ assert cuda.cuInit(0) == 0
 
 
 def recorded() -> list[tuple[str, int, int, str]]:
-    """(name, flag, version, symbol) as cuGetProcAddress of a real driver answered."""
+    """(name, flag, version, symbol) of each recorded answer of cuGetProcAddress."""
     answers = []
     for line in RECORDED.read_text().splitlines():
         if line.startswith("#") or not line:
@@ -132,7 +132,7 @@ def test_simulator_process_without_cards_does_not_change_cards_of_others(python:
     assert python(LOAD + CREATE.format(call="cuMemAlloc_v2") + NONE % COUNT + COUNT) == (
         "[0, 0, 0, 0]\n100 0 0\n\n0 0 2\n"
     )
-    # Nor does it when it is the first, before anybody holds memory.
+    # Also if it is the first process, before another holds memory.
     assert python(COUNT + NONE % COUNT + COUNT) == "0 0 2\n100 0 0\n\n0 0 2\n"
 
 
@@ -153,7 +153,7 @@ def test_settings_file_of_the_simulator_overrides_environment_variables(
     (folder / "settings").write_text("gpus 3\nmemory 2147483648\n")
     assert python(TOTAL) == f"0 0 3 0 {2 << 30}\n"
     assert python(TOTAL, NVSHARE_SIM_MEMORY="64M", NVSHARE_SIM_GPUS="1") == f"0 0 3 0 {2 << 30}\n"
-    assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"      # this process alone has none
+    assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"      # the settings do not apply to it
 
 
 def test_invalid_settings_file_of_the_simulator_is_reported(

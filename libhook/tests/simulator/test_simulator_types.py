@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator's prototypes are those of NVIDIA's cuda.h."""
+"""The simulator's prototypes equal those of NVIDIA's cuda.h."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call by a stub waits while the stubs are closed, and loses no argument (driver/stubs.c)."""
+"""A call through a closed stub waits, and keeps all its arguments (driver/stubs.c)."""
 
 import shutil
 import subprocess
