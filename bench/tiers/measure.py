@@ -137,7 +137,7 @@ def fio(folder: Path, size: int) -> dict[str, float]:
     for kind in ("write", "read"):
         run = subprocess.run(
             ["fio", "--name=nvshare", f"--filename={folder}/fio", f"--rw={kind}", "--direct=1",
-             f"--bs={CHUNK}", f"--size={size}", "--ioengine=libaio", f"--iodepth={REQUESTS}",
+             f"--bs={CHUNK}", f"--size={size}", "--ioengine=io_uring", f"--iodepth={REQUESTS}",
              "--output-format=json"], capture_output=True, text=True, check=True)
         found[f"fio_{kind}_gbps"] = json.loads(run.stdout)["jobs"][0][kind]["bw_bytes"] / 1e9
     (folder / "fio").unlink()

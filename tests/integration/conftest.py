@@ -195,6 +195,14 @@ def _says_ready(ready: socket.socket) -> bool:
 Cards = tuple[dict[str, str], list[bytes]]      # an environment that has them, and their UUIDs
 
 
+def compile_faulty_disk(folder: Path) -> Path:
+    """Returns the library of disk.c, which is preloaded before libnvshare.so."""
+    library = folder / "disk.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", Path(__file__).with_name("disk.c"), "-o", library], check=True)
+    return library
+
+
 def simulate(folder: Path, number: int = CARDS, memory: int = CARD) -> Cards:
     """Simulated cards whose state lies in a folder."""
     if not (SIMULATOR / "libnvidia-ml.so.1").exists():

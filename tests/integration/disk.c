@@ -2,10 +2,11 @@
 /*
  * A disk that hangs or does less than it is asked for: preloaded before libnvshare.so, whose
  * requests it sees. A file in the folder NVSHARE_TEST_DISK says what: "pread" and "pwrite" do not
- * return while a file of that name exists, and a file "short" halves each request. A directory
- * "hangs" appears when a request does not return.
+ * return while a file of that name exists, a file "short" halves each request, and a file "fails"
+ * makes each write fail with EIO. A directory "hangs" appears when a request does not return.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -42,5 +43,9 @@ ssize_t pread(int file, void *into, size_t size, off_t at)
 
 ssize_t pwrite(int file, const void *from, size_t size, off_t at)
 {
+    if (there("fails")) {
+        errno = EIO;
+        return -1;
+    }
     return syscall(SYS_pwrite64, file, from, admit("pwrite", size), at);
 }

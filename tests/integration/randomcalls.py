@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvshared.hook.protocol import NO_UUID
 from nvshared.units import MIB
 from tests.integration.commander import Commander
 
@@ -55,6 +56,7 @@ class Runner:
     folder: Path
     build: Path
     environment: dict[str, str]
+    lender: bytes = NO_UUID             # the GPU that lends memory
 
     def _start(
         self, name: str, seed: int, sequences: int, environment: dict[str, str]
@@ -86,9 +88,13 @@ class Runner:
             program.kill()
 
     def ordered(self, seed: int, sequences: int) -> tuple[Run, Commander]:
-        """Under the library, ordered about at random; the orders depend on the seed too."""
+        """Under the library, with random orders that depend on the seed.
+
+        Memory is evicted to the host, to `lender`, and on to a file.
+        """
         socket = self.folder / "socket"
-        commander = Leisurely(socket, CAPACITY, CARD, seed, refuses=0)
+        commander = Leisurely(
+            socket, CAPACITY, CARD, seed, refuses=0, lender=self.lender, disk=self.folder)
         program = self._start("ordered", seed, sequences, {
             "LD_PRELOAD": str(self.build / "libnvshare.so"), "NVSHARE_SOCKET": str(socket),
         })

@@ -4,7 +4,6 @@
 import errno
 import os
 import resource
-import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from nvshared.hook.protocol import (
 from nvshared.machine.disk import fault, open_file
 from nvshared.scheduler.events import BLOCK
 from nvshared.units import GIB, MIB
-from tests.integration.conftest import BUILD, CARD, Site, wait_until
+from tests.integration.conftest import BUILD, CARD, Site, compile_faulty_disk, wait_until
 from tests.integration.fakedaemon import FakeDaemon, begin
 from tests.integration.programs import Program
 
@@ -134,7 +133,6 @@ def test_disk_file_does_not_exceed_the_limit_of_the_store_order(site: Site) -> N
 
 def test_disk_file_descriptor_is_not_visible_in_the_program_or_its_children(site: Site) -> None:
     daemon, program = start(site, '''
-import subprocess
 def deleted():
     run = subprocess.run(["ls", "-l", f"/proc/{os.getpid()}/fd"], capture_output=True, text=True)
     return "(deleted)" in run.stdout
@@ -260,10 +258,7 @@ def disk(site: Site, fault: str) -> Iterator[None]:
 
 def start_faulty(site: Site, body: str) -> tuple[FakeDaemon, Program]:
     """As start(), with the disk of disk.c."""
-    library = site.folder / "disk.so"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", Path(__file__).with_name("disk.c"), "-o", library], check=True)
-    preloaded = f"LD_PRELOAD={library}:{BUILD / 'libnvshare.so'}"
+    preloaded = f"LD_PRELOAD={compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}"
     within = ("env", preloaded, f"NVSHARE_TEST_DISK={site.folder}")
     return start(site, body, within)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nvshared.hook.protocol import ReportRecord, Type
-from tests.integration.conftest import BUILD, Site, wait_until
+from tests.integration.conftest import BUILD, Site, compile_faulty_disk, wait_until
 from tests.integration.programs import Program
 from tests.integration.test_kills import finish, follow
 from tests.integration.test_neighbour import LINKED
@@ -185,12 +185,10 @@ def test_hook_that_claims_stored_bytes_without_an_order_is_dropped(
 
 
 def test_read_that_hangs_delays_no_other_program_and_is_reported(site: Site, folder: Path) -> None:
-    hanging = site.folder / "hanging.so"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", Path(__file__).with_name("disk.c"), "-o", hanging], check=True)
     _, trace = start(site, folder, "--park-after", "100ms", "--stuck-after", "500ms")
-    preloaded = {"LD_PRELOAD": f"{hanging}:{BUILD / 'libnvshare.so'}",
-                 "NVSHARE_TEST_DISK": str(site.folder)}
+    preloaded = {
+        "LD_PRELOAD": f"{compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}",
+        "NVSHARE_TEST_DISK": str(site.folder)}
     idle = Program(site, '''
 address = allocate(96 << 20)
 data = noise(96 << 20)

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.commander import Commander
 from tests.integration.randomcalls import CARD, LIBHOOK, Run, Runner, difference, hooked
+from tests.integration.test_random_handovers import SECOND_CARD
 
 SEQUENCES = int(os.environ.get("NVSHARE_TEST_SEQUENCES", "80"))
 FIRST = 20_520                          # from here so many call everything
@@ -62,7 +64,7 @@ EXCUSED = {
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:
-    """The build without sanitizers and a simulated card of its own."""
+    """The build without sanitizers, and two linked cards of its own, of which one lends memory."""
     build = LIBHOOK / "build"
     if not (build / "random").exists():
         pytest.fail(f"{build / 'random'} is missing; make it with: make -C libhook random")
@@ -70,17 +72,18 @@ def runner(tmp_path: Path) -> Runner:
         "LD_LIBRARY_PATH": str(build / "simulator"),
         "NVSHARE_SIM_DIR": str(tmp_path),
         "NVSHARE_SIM_MEMORY": str(CARD),
+        "NVSHARE_SIM_GPUS": "2",
         "NVSHARE_SIM_COPY_RATE": "0",
-    })
+    }, SECOND_CARD)
 
 
-def compare(runner: Runner, seed: int, sequences: int) -> tuple[Run, int]:
-    """The run under the library, and how often it was given the card."""
+def compare(runner: Runner, seed: int, sequences: int) -> tuple[Run, Commander]:
+    """Returns the run under the library, and the commander that gave it orders."""
     alone = runner.alone(seed, sequences)
     under, commander = runner.ordered(seed, sequences)
     found = difference(alone, under)
     assert not found, found
-    return under, commander.turns
+    return under, commander
 
 
 @pytest.mark.parametrize("seed", ONCE_WRONG)
@@ -92,11 +95,13 @@ def test_random_calls_of_past_failures_return_the_same_as_unshared(
 
 def test_random_calls_return_the_same_as_without_the_library(runner: Runner) -> None:
     called: set[str] = set()
-    turns = 0
+    turns = borrowed = stored = 0
     for done in range(0, SEQUENCES, AT_ONCE):
-        run, more = compare(runner, FIRST + done, min(AT_ONCE, SEQUENCES - done))
+        run, commander = compare(runner, FIRST + done, min(AT_ONCE, SEQUENCES - done))
         called |= run.called
-        turns += more
+        turns += commander.turns
+        borrowed += commander.borrowed
+        stored += commander.stored
     missing = sorted(
         name for name in hooked() - called
         if not any(fnmatchcase(name, excused) for excused in EXCUSED)
@@ -107,5 +112,7 @@ def test_random_calls_return_the_same_as_without_the_library(runner: Runner) -> 
     ]
     print(f"{SEQUENCES} sequences, {turns} turns, {len(called)} functions called")
     assert turns > SEQUENCES // 10, "it was hardly ever sent away"
+    assert borrowed > 0
+    assert stored > 0
     assert not missing, f"no sequence calls {', '.join(missing)}"
     assert not unneeded, f"called, and excused: {', '.join(unneeded)}"

@@ -6,6 +6,7 @@ libraries, once as shipped and once under each sanitizer; only the daemon is
 replaced, by one that gives its orders at random (commander.py).
 """
 
+import itertools
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ import pytest
 from nvshared.hook.protocol import NO_UUID
 from nvshared.units import MIB
 from tests.integration.commander import Commander
+from tests.integration.conftest import compile_faulty_disk
 from tests.integration.fakehook import PATIENCE
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
@@ -28,6 +30,8 @@ ASKED = int(os.environ.get("NVSHARE_TEST_TURNS", "0"))
 PROGRAMS = 4
 SECOND_CARD = bytes.fromhex("763a7c0e9d424b86a15f6e7673686101")    # the simulator's
 CAPACITY = 56 * MIB                     # two of the four fit, with their slabs
+# Of disk.c, while a tenth of the turns runs each.
+FAULTS = ("", "short", "", "fails", "pwrite", "", "fails", "short", "pwrite", "")
 
 
 @contextmanager
@@ -40,13 +44,17 @@ def built(sanitizer: str) -> Iterator[Path]:
     yield folder
 
 
-def start(build: Path, path: Path, simulator: Path, seed: int) -> subprocess.Popen[str]:
+def start(
+    build: Path, path: Path, simulator: Path, seed: int, disk: Path | None
+) -> subprocess.Popen[str]:
+    """Starts the program of libhook/tests/stress. `disk`: the library of disk.c."""
     return subprocess.Popen(
         [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", "3600",
          "--megabytes", "24"],
         env={
             **os.environ,
-            "LD_PRELOAD": str(build / "libnvshare.so"),
+            "LD_PRELOAD": " ".join(map(str, (*filter(None, [disk]), build / "libnvshare.so"))),
+            "NVSHARE_TEST_DISK": str(simulator),
             "LD_LIBRARY_PATH": str(build / "simulator"),
             "NVSHARE_SOCKET": str(path),
             # Half of them go on beyond the card when they are refused memory.
@@ -93,8 +101,19 @@ def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int
         assert time.monotonic() - moved < PATIENCE, f"nobody runs any more: {commander.hooks}"
 
 
+@contextmanager
+def disk_fault(folder: Path, name: str) -> Iterator[None]:
+    """Gives the programs' disk a fault of disk.c; "": none."""
+    if name:
+        (folder / name).touch()
+    yield
+    if name:
+        (folder / name).unlink()
+
+
 # Memory leaves to the host alone, or also to another card as far as it lends, which changes, and on
-# to a file as far as that may grow.
+# to a file as far as that may grow. Then the disk also fails, hangs or cuts requests short, and
+# programs are killed.
 @pytest.mark.parametrize("all_tiers", [False, True])
 @pytest.mark.parametrize(("sanitizer", "turns", "driver"), [
     ("", 400, "580"),
@@ -118,10 +137,25 @@ def test_random_orders_to_many_programs_keep_every_byte(
         commander = Commander(
             tmp_path / "socket", CAPACITY, 24 * MIB, seed=7,
             lender=SECOND_CARD if all_tiers else NO_UUID, disk=tmp_path if all_tiers else None)
-        programs = [start(build, tmp_path / "socket", tmp_path, seed) for seed in range(PROGRAMS)]
+        commander.disk_fails = all_tiers
+        disk = compile_faulty_disk(tmp_path) if all_tiers else None
+        seeds = itertools.count()
+
+        def start_next() -> subprocess.Popen[str]:
+            return start(build, tmp_path / "socket", tmp_path, next(seeds), disk)
+
+        programs = [start_next() for _ in range(PROGRAMS)]
         try:
-            for _ in range(10):
-                play(commander, programs, (ASKED or turns) // 10)
+            for fault in FAULTS:
+                with disk_fault(tmp_path, fault if all_tiers else ""):
+                    play(commander, programs, (ASKED or turns) // len(FAULTS))
+                    if all_tiers and fault == "pwrite":
+                        programs.append(start_next())
+                        killed = programs.pop(0)
+                        killed.kill()
+                        killed.communicate()
+                        while commander.receive(0):     # the end of its connection, too
+                            pass
                 commander.random.choice((commander.restart, commander.take_over))()
             said = [json.loads(line) for line in finish(commander, programs)]
         finally:
@@ -135,7 +169,8 @@ def test_random_orders_to_many_programs_keep_every_byte(
     assert turns < 400 or commander.bytes_saved > 0     # rare orders, and a busy machine
     assert commander.beyond > 0
     assert not all_tiers or min(commander.borrowed, commander.returned, commander.cleaned) > 0
-    assert not all_tiers or (commander.stored > 0 and commander.emptied > 0)
+    assert not all_tiers or min(commander.stored, commander.emptied) > 0
+    assert not (all_tiers and thorough) or commander.disk_failures > 0
     often = ("graphs", "shared", "pooled")
     for event in (*often, "mapped_elsewhere", "reused", "touched") if thorough else often:
         assert sum(one[event] for one in said) > 0, f"nothing of this was tried: {event}"
