@@ -19,9 +19,8 @@ from nvshared.hook.protocol import (
     Type,
     encode_unpark,
 )
-from nvshared.machine.disk import fault, open_file
-from nvshared.scheduler.events import BLOCK
-from nvshared.units import GIB, MIB
+from nvshared.machine.disk import open_file
+from nvshared.units import MIB
 from tests.integration.conftest import BUILD, CARD, Site, compile_faulty_disk, wait_until
 from tests.integration.fakedaemon import FakeDaemon, begin
 from tests.integration.programs import Program
@@ -339,24 +338,3 @@ pause("freed")
     wait_until(lambda: os.fstat(file).st_size == 0)
     os.close(file)
     program.finish()
-
-
-def test_daemon_with_a_disk_stores_and_loads_an_idle_program_unchanged(site: Site) -> None:
-    folder = site.folder / "swap"
-    folder.mkdir()
-    if problem := fault(folder, GIB):
-        pytest.skip(problem)
-    site.start("--tq", "1", "--disk", f"{folder}, 1GiB", "--park-after", "100ms",
-               "--trace", str(site.folder / "trace"))
-    program = Program(site, KEEPS + "assert get(address, size) == data")
-    assert program.hears() == "away"
-    hook = site.holding()
-    wait_until(lambda: is_stored(site))
-    hook.close()
-    program.finish()
-
-
-def is_stored(site: Site) -> bool:
-    """Whether all of the program is on the disk, but for a block that may stay in host memory."""
-    memory = [line["memory"] for line in site.trace() if line.get("memory", {}).get("disk")]
-    return bool(memory) and memory[-1]["disk"] >= SIZE - BLOCK and memory[-1]["host"] <= BLOCK

@@ -106,17 +106,6 @@ def test_ten_notebooks_of_a_quarter_of_the_card_all_run_with_a_disk(
     finish(notebooks)
 
 
-def test_killed_program_leaves_no_file_and_all_others_finish(site: Site, folder: Path) -> None:
-    daemon, trace = start(site, folder)
-    programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
-    victim = next(stored(trace))["pid"]
-    for one in programs:
-        if one.pid == victim:
-            one.kill()
-    finish([one for one in programs if one.pid != victim])
-    await_no_files(daemon.pid, folder)
-
-
 def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Path) -> None:
     daemon, trace = start(site, folder)
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]

@@ -40,13 +40,6 @@ def test_device_plugin_reports_ready_after_kubelet_registered_it(node: Node) -> 
     node.allocatable(20)
 
 
-def test_replicas_option_sets_the_shares_of_each_card(node: Node) -> None:
-    node.daemon()
-    node.start("--replicas", "3", "--replicas", "1=0")
-    node.allocatable(3)
-    assert {card_of(share) for share in node.kubelet.devices()} == {uuids(node)[0]}
-
-
 def uuids(node: Node) -> list[str]:
     """The UUIDs of the GPUs."""
     return [f"GPU-{UUID(raw.hex())}" for raw in node.site.uuids]

@@ -91,11 +91,6 @@ def most_lent(trace: Path) -> int:
     return most
 
 
-def test_hand_over_with_an_idle_neighbour_moves_memory_to_that_card(site: Site) -> None:
-    _, trace = start(site)
-    finish(borrow(site, trace, 24))
-
-
 @pytest.mark.parametrize(("linked", "options", "visible"), [
     ("0", (), "0,1"), ("1", ("--neighbour", "off"), "0,1"), ("1", (), "0"),
 ], ids=["without a link", "off", "out of reach"])
