@@ -26,15 +26,18 @@ def test_peer_has_the_kernels_pid_uid_and_name() -> None:
     assert identified.started is not None
 
 
-def test_peer_tenants_are_those_of_the_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {
-        "comm": "python\n", "environ": "SLURM_JOB_ID=42\0",
-        "cgroup": "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n",
-        "status": "", "uid_map": "",
-    }
+def identify(monkeypatch: pytest.MonkeyPatch, **files: str) -> peer.Peer:
+    """The process that has these /proc files."""
+    files |= {"status": "", "uid_map": ""}
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
     monkeypatch.setattr(peer, "own", lambda _name: "")
-    identified = peer.identify(1, 0)
+    return peer.identify(1, 0)
+
+
+def test_peer_tenants_are_those_of_the_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
+    identified = identify(
+        monkeypatch, comm="python\n", environ="SLURM_JOB_ID=42\0",
+        cgroup="0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n")
     assert identified.name == "python"
     assert [str(one) for one in identified.tenants] == ["user:root", "job:42"]
     assert str(identified.tenant) == "job:42"
@@ -56,13 +59,7 @@ def test_peer_tenants_begin_with_the_user_for_units_jobs_and_containers_of_the_u
 
 
 def test_peer_name_has_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {
-        "comm": "\x1b[2J\n", "cgroup": "0::/\x1b.service",
-        "status": "", "uid_map": "",
-    }
-    monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
-    monkeypatch.setattr(peer, "own", lambda _name: "")
-    identified = peer.identify(1, 0)
+    identified = identify(monkeypatch, comm="\x1b[2J\n", cgroup="0::/\x1b.service")
     assert identified.name == "?[2J"
     assert str(identified.tenant) == "unit:?.service"
 
