@@ -132,6 +132,7 @@ def test_disk_file_does_not_exceed_the_limit_of_the_store_order(site: Site) -> N
 
 def test_disk_file_descriptor_is_not_visible_in_the_program_or_its_children(site: Site) -> None:
     daemon, program = start(site, '''
+import subprocess
 def deleted():
     run = subprocess.run(["ls", "-l", f"/proc/{os.getpid()}/fd"], capture_output=True, text=True)
     return "(deleted)" in run.stdout
