@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon without policy: orders real programs about at random, but never against the protocol.
+"""A daemon without policy, which sends random orders that the protocol allows.
 
-What the real daemon does in a minute of sensible turns, this does in a tenth
-of a second, and in every order: it stops, evicts, loads and runs whom it likes,
-in whole or in part, gives and takes room from those that run, refuses memory,
-and disappears and comes back. It checks what every hook reports.
+It sends in a tenth of a second as many orders as the daemon does in a minute,
+in any sequence: it stops, evicts, loads and runs random clients, in whole or in
+part, changes the room of running clients, refuses memory, lends another GPU's
+memory, lets blocks go to files, and restarts. It checks each hook's reports.
 """
 
 import contextlib
@@ -86,20 +86,20 @@ class Commander:
         self.disk_failures = 0          # and reports that they did
         self.borrowed = self.returned = 0   # most bytes lent at once, and number of recalls
         self.cleaned = 0                # orders that copied some of it to the host
-        self.refuses = refuses          # this share of requests, although there is room
+        self.refuses = refuses          # share of the requests refused although there is room
         self.random = random.Random(seed)
         self.capacity = capacity
         self.most = most                # bytes, of one program
         self.turns = 0
         self.orders = 0
         self.bytes_moved = 0
-        self.bytes_saved = 0            # or rather ready to leave, after each EVICT that keeps
+        self.bytes_saved = 0            # copied by EVICT orders with KEEP
         self.refused = 0
         self.reopened = 0
-        self.beyond = 0                 # questions for more than the card holds
-        self.yielded = 0                # moves that were cut short
+        self.beyond = 0                 # requests for memory beyond the card
+        self.yielded = 0                # moves that a YIELD ended
         self.copying = 0                # reports that a program copies
-        self.ending = False             # programs that exit take their driver with them
+        self.ending = False             # True: programs exit, so driver errors are expected
         self.hooks: list[Hook] = []
         self._path = path
         self.number = 0
@@ -263,7 +263,7 @@ class Commander:
         return OrderRecord(Type.EVICT, loan=loan, lender=self.lender)
 
     def _store(self, hook: Hook) -> None:
-        """At any time, also while it runs or moves."""
+        """Sends STORE with a random limit, also to clients that run or move blocks."""
         self.number += 1
         size = self.random.choice((0, hook.stored, 1 << 36, 1 << 36, self.random.randrange(
             self.most)))
@@ -282,7 +282,7 @@ class Commander:
         os.close(file)
 
     def _write_back(self, hook: Hook) -> None:
-        """Whether it is all there or not."""
+        """Sends EVICT with KEEP, also to clients that are not fully resident."""
         size = self.random.choice((hook.room, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
         self.move(hook, replace(

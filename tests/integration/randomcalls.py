@@ -41,7 +41,7 @@ class Run:
 
 
 class Leisurely(Commander):
-    """Leaves the program more time between two orders: it is the calls that matter here."""
+    """Waits between two orders, so that the program makes some calls between them."""
 
     def step(self) -> None:
         super().step()
@@ -51,7 +51,7 @@ class Leisurely(Commander):
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Where programs run, and with which build."""
+    """Runs the program of libhook/tests/random in a folder, with and without the library."""
 
     folder: Path
     build: Path

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random sequences of driver calls answer the same under the library as without it.
 
-The program of libhook/tests/random writes down every answer; the transcripts
-of a run without the library and of one under it, ordered about at random, must
-be the same to the byte. What may differ stands, with its reason, in
-calls.c there.
+The program of libhook/tests/random writes each call's results to a transcript.
+Its transcripts without the library, and with it under random orders, must be
+equal byte for byte. calls.c there lists the results that may differ, and why.
 
-NVSHARE_TEST_SEQUENCES=5000 runs more of them.
+NVSHARE_TEST_SEQUENCES: the number of sequences.
 """
 
 import os
@@ -20,10 +19,10 @@ from tests.integration.randomcalls import CARD, LIBHOOK, Run, Runner, difference
 from tests.integration.test_random_handovers import SECOND_CARD
 
 SEQUENCES = int(os.environ.get("NVSHARE_TEST_SEQUENCES", "80"))
-FIRST = 20_520                          # from here so many call everything
+FIRST = 20_520                          # seed; SEQUENCES from here call every function
 AT_ONCE = 500                           # sequences in one process
 
-# Each showed a bug once, of the library or of the simulator, when it ran by itself.
+# Seeds of sequences that showed a bug of the library or the simulator when run alone.
 ONCE_WRONG = (123, 1006, 1049, 2046)
 
 # What no sequence calls, and why.

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thousands of random turns: four programs of four threads, every byte right.
+"""Random orders to four programs of four threads each, which compare every byte.
 
-The programs, the library and the simulated driver are real processes and real
-libraries, once as shipped and once under each sanitizer; only the daemon is
-replaced, by one that gives its orders at random (commander.py).
+Programs, library and simulated driver run as they are shipped, and under each
+sanitizer. The daemon is replaced by commander.py, which sends random orders.
 """
 
 import itertools
@@ -25,7 +24,7 @@ from tests.integration.conftest import compile_faulty_disk
 from tests.integration.fakehook import PATIENCE
 
 LIBHOOK = Path(__file__).resolve().parents[2] / "libhook"
-# NVSHARE_TEST_TURNS=10000 is the whole of it, half an hour under TSan.
+# Turns in each test, instead of the number given there; 10000 take half an hour under TSan.
 ASKED = int(os.environ.get("NVSHARE_TEST_TURNS", "0"))
 PROGRAMS = 4
 SECOND_CARD = bytes.fromhex("763a7c0e9d424b86a15f6e7673686101")    # the simulator's
@@ -71,13 +70,13 @@ def start(
 
 
 def finish(commander: Commander, programs: list[subprocess.Popen[str]]) -> list[str]:
-    """Lets them verify everything a last time, still under random orders."""
+    """Sends SIGTERM: each program compares its memory once more, under random orders, and ends."""
     commander.ending = True
     for program in programs:
         program.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + PATIENCE
     while any(program.poll() is None for program in programs):
-        assert time.monotonic() < deadline, "they do not end"
+        assert time.monotonic() < deadline, "a program does not end"
         commander.step()
     said = []
     for program in programs:
@@ -88,7 +87,7 @@ def finish(commander: Commander, programs: list[subprocess.Popen[str]]) -> list[
 
 
 def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int) -> None:
-    """Run until this number of further turns have been given."""
+    """Sends orders until clients have begun `turns` more turns."""
     goal, last, moved = commander.turns + turns, commander.turns, time.monotonic()
     while commander.turns < goal:
         commander.step()
@@ -98,7 +97,7 @@ def play(commander: Commander, programs: list[subprocess.Popen[str]], turns: int
         if dead:
             _, errors = dead[0].communicate()
             pytest.fail(f"a program ended with {dead[0].returncode}: {errors[-4000:]}")
-        assert time.monotonic() - moved < PATIENCE, f"nobody runs any more: {commander.hooks}"
+        assert time.monotonic() - moved < PATIENCE, f"no client gets a turn: {commander.hooks}"
 
 
 @contextmanager
@@ -111,9 +110,9 @@ def disk_fault(folder: Path, name: str) -> Iterator[None]:
         (folder / name).unlink()
 
 
-# Memory leaves to the host alone, or also to another card as far as it lends, which changes, and on
-# to a file as far as that may grow. Then the disk also fails, hangs or cuts requests short, and
-# programs are killed.
+# Without all tiers, blocks are evicted to host memory only. With all tiers they are also evicted to
+# memory that another GPU lends, and stored in files, both up to limits that change; the disk also
+# fails, hangs or cuts requests short, and programs are killed.
 @pytest.mark.parametrize("all_tiers", [False, True])
 @pytest.mark.parametrize(("sanitizer", "turns", "driver"), [
     ("", 400, "580"),
