@@ -248,6 +248,27 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
     assert not history.is_behind
 
 
+def test_history_query_first_writes_minutes_that_could_not_be_written(
+    path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_self: Store, _batches: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "add", full)
+        history.keep(NOON, MINUTE)
+    history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
+    assert seconds(path) == 1
+    assert not history.is_behind
+
+
+def test_history_file_is_synchronized_at_each_commit_and_bounded(path: Path) -> None:
+    pragmas = ("synchronous", "journal_mode", "max_page_count")
+    with Store(path, 8 << 20).opened() as file:
+        found = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
+    assert found == [2, "truncate", (8 << 20) // 4096]      # 2: synchronous = FULL
+
+
 def test_history_writes_unwritten_minutes_in_a_minute_without_usage(
     path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
