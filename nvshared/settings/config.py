@@ -168,10 +168,10 @@ class Config:
         "SIZE", _auto(quantity.amount), "auto", "memory of each card kept free for a program that "
         "has just started; auto: 600MiB, less on small cards")
     swap_budget: Amount | None = _gpu(
-        "SIZE", _auto(quantity.amount), "auto", "host memory for swapped memory, of all cards "
-        "together: each card may use the part that the others do not need; a size or a percentage "
-        "of the host's; auto: 80% of the memory that is free at start and of the memory that "
-        "programs of an earlier daemon hold")
+        "SIZE", _auto(quantity.amount), "auto", "host memory for swapped memory and contexts "
+        "of parked programs, of all cards together: each card may use the part that the others do "
+        "not need; a size or a percentage of the host's; auto: 80% of the memory that is "
+        "free at start and of the memory that programs of an earlier daemon hold")
     neighbour: str = _gpu(
         "MODE", _mode, "auto", "swapped memory may lie on other cards of this host, as far as no "
         "client there was promised it: on cards linked by NVLink while no other programs use them "
