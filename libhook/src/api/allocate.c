@@ -2,7 +2,8 @@
 /*
  * Plain allocations. If the process has a client on the current context's GPU they come from
  * allocation.h and are swappable; else from the driver. Allocations by the 32-bit functions of CUDA
- * 2 always come from the driver, and are counted. Managed memory (unified.c) is freed here, too.
+ * 2 always come from the driver, and count as memory of the client that cannot be evicted. Managed
+ * memory (unified.c) is freed here, too.
  */
 #include "api/wrapper.h"
 #include "memory/allocation.h"

@@ -222,7 +222,8 @@ ENTER_CONTEXT(cuCtxSetCurrent)
 ENTER_CONTEXT(cuCtxPushCurrent)
 ENTER_CONTEXT(cuCtxPushCurrent_v2)
 
-/* A primary context cannot be destroyed this way: the driver returns an error. */
+/* Whether it is the primary context of a device. cuCtxDestroy and cuCtxDetach do not destroy such a
+ * context, the driver returns an error, so the library must not forget it. */
 static bool is_primary(CUcontext context)
 {
     bool found = false;

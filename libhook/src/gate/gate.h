@@ -91,7 +91,7 @@ bool gate_has_waiters(void);
 bool gate_has_blocked(void);                       /* a thread waits at the gate, or is BLOCKED */
 uint64_t gate_passes(void);                        /* changes when work is submitted */
 uint64_t gate_submissions(void);                   /* passes not captured, with GATE_CAPTURING */
-void gate_allow(uint64_t goal);                    /* sets gate_goal */
+void gate_allow(uint64_t goal);                    /* paced passes up to number `goal` go through */
 
 /* BLOCKED: until the end of the block this thread of the program waits within the library, where
  * the driver would not have made it wait. Work in flight may depend on the thread's next action, so
@@ -102,11 +102,13 @@ uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
 
 /* Functions of inflight.c that threads call while GATE_PUBLISHING is set; assigned before that bit
- * is set for the first time. */
+ * is set for the first time. A pass waits while a program of higher priority whose page this program
+ * reads has work in flight. If that work seems endless, inflight.c allows single passes. */
 struct gate_publishing {
-    void (*count)(void);             /* counts a pass; inside, before it checks the gate */
-    bool (*may_pass)(void);          /* inside: no watched program has work in flight */
-    bool (*holds)(void);             /* outside: a watched program has work in flight */
+    void (*count)(void);             /* counts a pass; called inside, before the gate is checked */
+    bool (*may_pass)(void);          /* called inside: whether the pass may go on; uses up an
+                                        allowed pass if it needs one */
+    bool (*holds)(void);             /* called outside: whether a pass would have to wait */
 };
 extern const struct gate_publishing *_Atomic gate_publishing;
 
