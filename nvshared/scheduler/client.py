@@ -131,7 +131,8 @@ class Turn:
     idle: bool = False                  # IDLE arrived since the hook was ordered to report it
     last_run: Run | None = None         # the last RUN
     copying: frozenset[Direction] = frozenset()  # in which the program's own copies load the bus
-    busy: int | None = None             # when BUSY reported work in flight at all times
+    busy: int | None = None             # when BUSY reported a second without a gap in the work in
+                                        # flight; None: no such report, or gaps since then
     bytes_missing: int | None = None    # to load when chosen; None: it did not wait for room
     swapped: int = 0                    # swapped bytes when chosen
     ending: TurnEnd | None = None       # why STOP was sent

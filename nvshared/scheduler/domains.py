@@ -56,8 +56,9 @@ class Domain:
 
     name: str
     noted: "Callable[[Domain], None]"   # called at each change of the domain
-    term: bool = False                  # a tenant's limit: it bounds promises and nothing else
-    limit: int | None = None            # bytes that all its clients may take; None: unlimited
+    term: bool = False                  # a tenant's limit: the sum of `promised` keeps to it, and
+                                        # memory that clients hold already may exceed it
+    limit: int | None = None            # bytes of all its clients together; None: unlimited
     reason: str = ""                    # why the limit refuses requests, for people
     whole: bool = False                 # the whole host has this limit, and the host budget bounds
                                         # promises instead

@@ -849,7 +849,11 @@ def _tq_now(card: Card, head: ScheduledClient | None) -> int:
 
 
 def _update_shown_tq(card: Card, head: ScheduledClient | None) -> None:
-    """Updates the automatic quantum that is shown: by past hand-overs, not by current moves."""
+    """Updates the automatic quantum that users are shown.
+
+    It follows from the costs of measured hand-overs. For a blocked `head` without a measured one,
+    the estimated time to load its memory counts.
+    """
     if _fixed_tq(card) is not None:
         return
     fresh = _tq_now(card, head)
