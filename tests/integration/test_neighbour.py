@@ -309,7 +309,7 @@ def test_context_failure_on_nvlink_ends_only_the_failed_program(site: Site) -> N
     finish(others)
 
 
-def test_lender_that_is_lost_lends_no_more(site: Site) -> None:
+def test_lost_card_lends_no_memory_to_clients_of_another_card(site: Site) -> None:
     lost = site.folder / "lost"
     site.module = "tests.integration.changed"
     trace = site.folder / "trace"

@@ -121,7 +121,7 @@ def test_memory_registered_with_another_device_is_never_evicted(
     [(VERBS, "", PARTS), (VERBS, "libvendor.so.3", PARTS), (ENCODER, "", WHOLE)],
     ids=["network", "a vendor's network", "encoder"],
 )
-def test_memory_registered_through_a_linked_library_is_never_evicted(
+def test_memory_registered_with_another_device_through_a_linked_library_is_never_evicted(
     site: Site, tmp_path: Path, which: tuple[str, str], name: str, limits: tuple[int, int]
 ) -> None:
     site.start("--tq", "1")

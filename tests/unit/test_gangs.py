@@ -379,7 +379,10 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens_its_gat
     assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2
 
 
-def test_gang_that_was_granted_the_cards_yields_once_to_a_late_claim(machine: Machine) -> None:
+def test_programs_finish_if_a_running_gang_wants_a_card_granted_to_another(
+    machine: Machine
+) -> None:
+    """A member that was idle wants its card: the grant of the other gang is taken back."""
     runs = machine.program(1, 11, 3 * GIB, POD)
     runs.compute(30 * SECOND)
     machine.advance(MILLISECOND)

@@ -103,7 +103,7 @@ def test_evict_borrows_no_memory_of_a_lost_neighbour() -> None:
 
 
 @pytest.mark.parametrize(("alone", "lent"), [(True, 30), (False, 0), (None, 0)])
-def test_exclusive_lender_lends_only_while_no_other_process_uses_the_card(
+def test_exclusive_card_lends_memory_only_while_all_its_processes_are_clients(
     alone: bool | None, lent: int
 ) -> None:
     near, far = pair()

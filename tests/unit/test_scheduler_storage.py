@@ -299,7 +299,7 @@ def test_client_stores_again_before_the_chosen_client_waits_too_long() -> None:
     assert last(talk, 1).size > 36 * GIB
 
 
-def test_two_cards_share_the_disk_and_keep_host_memory_each() -> None:
+def test_two_cards_that_fill_the_shared_disk_each_keep_host_memory_for_transit() -> None:
     host, disk = SharedBudget(64 * GIB), SharedBudget(100 * GIB)
     talks = [with_disk(100), with_disk(100)]
     for talk in talks:

@@ -473,7 +473,7 @@ def test_shrinking_capacity_stops_a_holder_when_the_holders_no_longer_fit() -> N
     assert evicts(talk.stopped(1)) == [(1, 30)]
 
 
-def test_shrinking_capacity_does_not_stop_a_client_alone() -> None:
+def test_shrinking_capacity_does_not_stop_the_only_client_of_the_card() -> None:
     talk = Talk()
     talk.run(1, 90)
     actions = talk.tell(CapacityChanged(80 * GIB))

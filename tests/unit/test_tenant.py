@@ -462,7 +462,7 @@ def test_tenant_of_a_slice_named_after_another_user_is_the_owner() -> None:
         assert str(found[-1]) == f"unit:{user(ALICE)}/train.service"
 
 
-def test_locate_reads_owners_of_a_bounded_number_of_folders() -> None:
+def test_locate_in_a_deep_cgroup_reads_owners_of_a_bounded_number_of_directories() -> None:
     asked: list[str] = []
 
     def owner_of(_controllers: str, folder: str) -> int:

@@ -196,7 +196,7 @@ def test_top_asks_for_confirmation_before_a_change(
     ("w", "200", "weight", 200, "Give unit:lab.service the weight 200 on each GPU? y/n"),
     ("s", "", "suspend", 0, "Suspend all programs of unit:lab.service?"),
 ])
-def test_top_tab_applies_the_command_to_the_tenant(
+def test_top_tab_key_turns_a_command_for_a_program_into_one_for_its_tenant(
     key: str, typing: str, verb: str, value: int, asked: str
 ) -> None:
     state, _ = strike(seen(), "down", "down", key, "tab")
