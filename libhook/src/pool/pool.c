@@ -433,8 +433,8 @@ static bool pending_frees_poll(void)
 }
 
 /* Completes the pending frees of memory that ends with this context, in whichever stream
- * cuMemFreeAsync was called: memory that was not allocated in a pool, as pools belong to no context.
- */
+ * cuMemFreeAsync was called: memory that was not allocated in a pool, because pools belong to no
+ * context. */
 static void drop_memory_of(CUcontext context, struct pending_frees *pending)
 {
     for (struct ring *link = pending->allocations.next, *next; link != &pending->allocations;
