@@ -183,10 +183,10 @@ def send_limits(card: Card) -> None:
 def settle(card: Card) -> None:
     """Records this card's needs of the budgets of host memory and the disk, for other cards."""
     sums, clients = card.groups.sums, card.groups.margins()
-    card.host.needs, card.disk.needs = sums.host_charged, sums.disk
+    held = sums.host_charged + sums.beyond
+    card.host.needs, card.disk.needs = held, sums.disk
     if card.lost:                       # it needs only the memory that clients hold until they end
         return
-    held = sums.host_charged + sums.beyond
     beyond = sums.committed + sums.beyond - card.settings.capacity
     needs = least_host(beyond, clients)
     if card.disk.budget.size:

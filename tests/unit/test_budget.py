@@ -228,6 +228,17 @@ def test_host_memory_of_a_lost_card_counts_until_its_clients_end() -> None:
     assert site.parts == [WHOLE, 0]
 
 
+def test_host_memory_beyond_a_lost_card_counts_until_its_clients_end() -> None:
+    site = Site(2, CARD, WHOLE)
+    program = site.program(1, memory=Memory(beyond=10 * GIB))
+    site.gpus[1].lose("it fell off the bus")
+    site.time.pass_by(SECOND)
+    assert site.parts == [WHOLE - 10 * GIB, 10 * GIB]
+    site.end(program)
+    site.time.pass_by(SECOND)
+    assert site.parts == [WHOLE, 0]
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(("start", "start", "start", "grow", "free", "end", "wait")),
