@@ -215,10 +215,9 @@ class BudgetPart:
     def takeable(self) -> int:
         """Bytes that the card's clients may hold: its needs, and an equal part of the bytes that no
         card needs. So swapped blocks of one card leave host memory for new clients of another."""
-        budget = self.budget
+        budget, share = self.budget, self.budget.unneeded
         if budget.gathering:
-            return budget.size // len(budget.cards)
-        share = budget.unneeded
+            return min(budget.size // len(budget.cards), self.needs + share)
         if share > 0:
             share = 0 if self.lost else share // sum(not card.lost for card in budget.cards)
         return self.needs + share

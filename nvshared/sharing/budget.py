@@ -7,7 +7,8 @@ promise. The others are notified within REPORT_WITHIN, but only of changes above
 of the budget, because each notified card sends new limits to its clients.
 
 After a restart of the daemon the needs of cards are unknown until all have gathered their clients.
-Until then each card keeps to an equal part, and COMMIT requests that exceed this part wait.
+Until then each card keeps to an equal part, or to the bytes that the clients known so far on other
+cards do not need if these are fewer. COMMIT requests that exceed this part wait.
 Listeners of `gathered` may set a larger size (safebudget.py) before any client is refused.
 """
 

@@ -35,6 +35,22 @@ def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
         assert sum(part.takeable for part in parts) > whole - len(parts)
 
 
+@pytest.mark.parametrize("gathering", [False, True])
+@given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=8), BYTES)
+def test_budget_part_leaves_the_bytes_that_other_cards_hold(
+    gathering: bool, cards: list[tuple[int, int]], free: int
+) -> None:
+    """Needs include margins that host memory may not cover, so they may exceed the budget."""
+    budget = SharedBudget(sum(held for held, _ in cards) + free, gathering=gathering)
+    parts = [budget.join() for _ in cards]
+    for part, (held, more) in zip(parts, cards, strict=True):
+        part.needs = held + more
+    for taker in parts:
+        held_elsewhere = sum(
+            held for part, (held, _) in zip(parts, cards, strict=True) if part is not taker)
+        assert taker.takeable + held_elsewhere <= budget.size
+
+
 @given(st.integers(0, 1 << 42), st.integers(0, 1000))
 def test_least_host_is_the_smallest_host_budget_that_covers_bytes_and_margin(
     beyond: int, clients: int
