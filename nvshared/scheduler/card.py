@@ -375,8 +375,8 @@ class Card:
 
     @property
     def host_free(self) -> int:
-        """Bytes of host memory that no client has or may take; negative after the budget shrank.
-        """
+        """Bytes of host memory that no client has or may take; negative after the budget shrank, or
+        the needs of other cards grew by margins."""
         taken = self.groups.sums.host_charged + self.groups.sums.beyond
         return self.host.takeable - taken
 

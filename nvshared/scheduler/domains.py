@@ -214,13 +214,17 @@ class BudgetPart:
     @property
     def takeable(self) -> int:
         """Bytes that the card's clients may hold: its needs, and an equal part of the bytes that no
-        card needs. So swapped blocks of one card leave host memory for new clients of another."""
+        card needs. So swapped blocks of one card leave host memory for new clients of another.
+
+        If the needs exceed the budget: the bytes that other cards do not need. These may be fewer
+        than the card's clients hold already.
+        """
         budget, share = self.budget, self.budget.unneeded
         if budget.gathering:
-            return min(budget.size // len(budget.cards), self.needs + share)
+            return max(0, min(budget.size // len(budget.cards), self.needs + share))
         if share > 0:
             share = 0 if self.lost else share // sum(not card.lost for card in budget.cards)
-        return self.needs + share
+        return max(0, self.needs + share)
 
 
 class Loan(NamedTuple):

@@ -70,7 +70,7 @@ class Snapshot:
     state: CardState
     capacity: int                       # as set, less memory that the driver lacks
     free: int                           # room that no client has; negative after capacity shrank
-    host_free: int                      # of the budget; negative after the budget shrank
+    host_free: int                      # of `host_budget`; negative after that shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
     queue_length: int                   # clients that wait for their gate to open
     clients: Mapping[int, ClientView]   # all of them, to be read before the next event
@@ -95,8 +95,8 @@ def take(card: Card) -> Snapshot:
         capacity=card.capacity,
         free=card.free,
         host_free=card.host_free,
-        host_budget=max(0, card.host.takeable),
-        disk_budget=max(0, card.disk.takeable),
+        host_budget=card.host.takeable,
+        disk_budget=card.disk.takeable,
         disk_used=card.groups.sums.disk,
         holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
         queue_length=card.groups.size(Phase.LOADING) + card.groups.size("queued"),

@@ -98,9 +98,11 @@ class Site:
     def check(self) -> None:
         """Checks the invariants between events."""
         assert sum(program.host for program in self.programs) <= self.whole
-        assert sum(self.parts) <= self.whole
-        for gpu in self.gpus:
-            assert gpu.scheduler.snapshot().host_free >= 0, f"{gpu} has taken more than its part"
+        # A card may have taken more than its part after margins for other cards' clients grew. Then
+        # the other cards' parts must leave the taken bytes out.
+        cards = [gpu.scheduler.snapshot() for gpu in self.gpus]
+        taken = sum(max(card.host_budget, card.host_budget - card.host_free) for card in cards)
+        assert taken <= self.whole, "cards may take more host memory than there is"
 
     def program(
         self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0,

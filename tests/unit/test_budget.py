@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nvshared.report.families import CARD_GAUGES
 from nvshared.scheduler.domains import SharedBudget, least_host, margin
 from nvshared.scheduler.events import Memory
 from nvshared.units import GIB, SECOND
@@ -25,6 +26,7 @@ def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
     parts = [budget.join() for _ in cards]
     for part, (needs, lost) in zip(parts, cards, strict=True):
         part.needs, part.lost = needs, lost
+    assert all(part.takeable >= 0 for part in parts)
     assert sum(part.takeable for part in parts) <= whole
     needed = sum(part.needs for part in parts)
     for part in parts:
@@ -253,6 +255,20 @@ def test_host_memory_beyond_a_lost_card_counts_until_its_clients_end() -> None:
     site.end(program)
     site.time.pass_by(SECOND)
     assert site.parts == [WHOLE, 0]
+
+
+def test_used_swap_is_zero_on_an_idle_card_when_margins_elsewhere_exceed_the_budget() -> None:
+    site = Site(2, CARD, 8 * GIB)
+    site.program(1, CARD)
+    last = site.program(1)
+    site.settle()
+    assert site.grows(last, last.limits.most)
+    for _ in range(8):                  # each needs a margin
+        site.program(1)
+    idle = site.gpus[0]
+    assert idle.scheduler.host_promisable < 0
+    figures = {name: figure(idle) for name, _, figure in CARD_GAUGES}
+    assert (figures["swap_budget_bytes"], figures["swap_used_bytes"]) == (0, 0)
 
 
 STEPS = st.lists(
