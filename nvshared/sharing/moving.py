@@ -45,12 +45,13 @@ CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a 
 
 CHECK_EVERY = 0.01                      # seconds between checks whether memory has been evicted
 EVICTED_WITHIN = 60.0                   # seconds for the eviction, else the program is not parked
+JOINED_WITHIN = 2.0                     # seconds from a restore on another card to HELLO there
 FREE_READ_WITHIN = 5 * SECOND           # for the free memory of its cgroups, else likewise
 RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
 RETRY_AFTER_MOST = 60.0                 # seconds: the longest pause between failing helpers
 HELPERS_AT_ONCE = 4                     # helpers that run at the same time for an account
 PARKS_AT_ONCE = 3                       # of idle clients; so a client that wakes finds a helper
-NOT_SENT = "not asked"                 # in place of a process's state: no helper got the command
+NOT_SENT = "not asked"                  # in place of a process's state: no helper got the command
 # CUresults after which a later attempt may succeed: CUDA_ERROR_OUT_OF_MEMORY, and NOT_READY, for
 # example because a thread of the process is stopped.
 TEMPORARY_ERRORS = frozenset({2, 600})
@@ -117,7 +118,8 @@ class Moving:
         self._gpus = gpus
         self._budget = budget
         self._ask, self._run = ask, run
-        self._arriving: dict[Client, GPU] = {}  # moves in progress
+        # Moves in progress, until HELLO on the new card: this card, and the bytes of the client.
+        self._arriving: dict[Client, tuple[GPU, int]] = {}
         self._claimed = 0               # bytes of host memory for checkpoints in progress
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
@@ -158,7 +160,7 @@ class Moving:
             if limit.limit and client.id in limit.stakes:
                 promised = sum(one.sums.promised for one in target.scheduler.tenancies
                                if one.name == limit.name)
-                promised += sum(_size(one) for one, card in self._arriving.items()
+                promised += sum(more for one, (card, more) in self._arriving.items()
                                 if card is target and one is not client
                                 and limit.name in map(str, one.peer.tenants))
                 if size + promised > limit.limit:
@@ -262,7 +264,7 @@ class Moving:
         await _settle(client)
         self.check_target(client, target)
         began, resident = client.gpu.now, client.memory.resident
-        self._arriving[client] = target
+        self._arriving[client] = target, _size(client)
         try:
             if client.parking != PARKED:
                 await self._checkpoint(client, ahead=False)
@@ -270,12 +272,13 @@ class Moving:
             await _make_room(client, target)
             others = [gpu for gpu in self._possible_cards(client) if gpu is not target]
             words = await self._restore(client, [target, *others])
+            if not words:
+                client.moved = why
+                rest = client.gpu.now - began - self._pace.value * resident
+                self._rest_time = self._rest_time.after(max(0.0, rest))
+            await self._wait_until_joined(client)
         finally:
-            del self._arriving[client]
-        if not words:
-            client.moved = why
-            rest = client.gpu.now - began - self._pace.value * resident
-            self._rest_time = self._rest_time.after(max(0.0, rest))
+            self._arriving.pop(client, None)
         if client.parking == PARKED and _parkable(client).has_turn:
             self.wake(client)           # an earlier wake() was a no-op during the move
         if words:
@@ -378,7 +381,11 @@ class Moving:
 
     async def _wake(self, client: Client) -> None:
         while _is_there(client):
-            words = await self._restore(client, self._possible_cards(client))
+            try:
+                words = await self._restore(client, self._possible_cards(client))
+                await self._wait_until_joined(client)
+            finally:
+                self._arriving.pop(client, None)
             if client.parking != PARKED or not _is_there(client):
                 return
             logger.debug("%s cannot be restored yet: %s", client, words)
@@ -395,6 +402,13 @@ class Moving:
         """
         words = ""
         for gpu in targets:
+            if gpu is not client.gpu:
+                try:                    # again: others may have arrived there since
+                    self.check_target(client, gpu)
+                except NvshareError as error:
+                    words = words or error.message
+                    continue
+                self._arriving[client] = gpu, _size(client)
             answer = await self._try(client, "wake", self._pairs(client.gpu, gpu))
             if not _is_there(client):
                 return f"{client} has ended"
@@ -426,8 +440,22 @@ class Moving:
         _parkable(client).resume_on(gpu)
         if moved:
             client.parking = MOVED
+            if client in self._arriving:    # NVML may show another card than the expected one
+                self._arriving[client] = gpu, self._arriving[client][1]
         else:
             client.suspend_to_park(False)
+
+    async def _wait_until_joined(self, client: Client) -> None:
+        """Returns once a moved client has joined its new card, whose tenants' limits count it then.
+
+        Returns after JOINED_WITHIN in any case: the process may have ended.
+        """
+        gpu, _ = self._arriving.get(client, (client.gpu, 0))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(JOINED_WITHIN):
+                while (client.parking == MOVED and not gpu.lost        # noqa: ASYNC110
+                       and client.peer.pid not in gpu.processes):
+                    await asyncio.sleep(CHECK_EVERY)
 
     async def _find(self, client: Client) -> None:
         answer = await self._try(client, "state")

@@ -393,3 +393,63 @@ async def test_program_whose_restore_failed_finally_continues_and_gets_the_drive
             one.wake(client)
         await asyncio.wait(one._tasks)
         assert (resumed, client.parking) == ([client.gpu], "")
+
+
+class MovableHook(QuietHook):
+    """The hook of a client, which sends HELLO a while after the restore on another card."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def resume_on(self, gpu: GPU) -> None:
+        """As Parkable.resume_on."""
+        client = self.client
+        if gpu is not client.gpu:
+            memory = client.memory
+            client.gpu.leave(client)
+            asyncio.get_running_loop().call_later(
+                0.05, lambda: joined(gpu, client.id + 10, None, memory, client.peer))
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> Manager:
+    """Two clients on the first of two cards and one on the second, where one more is allowed."""
+    states: dict[int, str] = {}
+
+    async def ask(command: str, pid: int, *_: object) -> Answer:
+        after = {"park": "checkpointed", "wake": "running"}
+        states[pid] = after.get(command, states.get(pid, "running"))
+        return Answer(states[pid], (Step("restore", 0, 0, ""),) if command == "wake" else ())
+
+    time = Time()
+    manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
+    monkeypatch.setattr(manager.moving, "_ask", ask)
+    manager.tenancy.set("user:1000", {"memory-limit": 5 * GIB})
+    for number, facts in enumerate((FACTS, replace(FACTS, index=1, uuid=OTHER.uuid))):
+        gpu = manager.add(facts, Sample(), gather=False)
+        for pid in range(2 - number):
+            client = joined(gpu, 2 * pid + number, None, Memory(allocated=2 * GIB, host=2 * GIB))
+            client.parkable = MovableHook(client)
+    return manager
+
+
+async def test_drain_keeps_a_tenants_memory_limit_while_moved_clients_join(
+    limited: Manager,
+) -> None:
+    first, second = limited.gpus
+    await limited.moving.drain(first)
+    assert [client.parking for client in first.clients.values()] == [moving.PARKED]
+    assert len(second.clients) == 2
+
+
+async def test_programs_of_a_lost_card_that_wake_together_keep_their_tenants_memory_limit(
+    limited: Manager,
+) -> None:
+    first, second = limited.gpus
+    clients = tuple(first.clients.values())
+    await asyncio.gather(*map(limited.moving.park, clients))
+    first.lose("fell off the bus")
+    for client in clients:
+        limited.moving.wake(client)
+    await asyncio.wait(limited.moving._tasks)
+    assert (len(first.clients), len(second.clients)) == (1, 2)
