@@ -14,7 +14,7 @@
  *   nvshare_add(dst, a, b, count)       dst[i] = a[i] + b[i]
  *   nvshare_checksum(ptr, count, out)   out[0] += sum of word[i] * (2 * i + 1)
  *   nvshare_examine(targets, count, seed, every, out)  what the library asks of
- *                                       its own memory; libhook/src/swap/examine.cu
+ *                                       its own memory; libhook/src/block/examine.cu
  *   nvshare_spin(microseconds)          keeps the GPU busy for that long
  *   nvshare_wait_flag(ptr, value)       waits until the 32-bit word at ptr is value
  *   nvshare_meet(ptr, value)            adds 1 to the 32-bit word at ptr, and waits until it is

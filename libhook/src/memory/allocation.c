@@ -312,7 +312,7 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
  * (bench/handover/bus.py). Larger blocks load no faster, but new memory needs fewer mappings: 8 GiB
  * took 7 ms in blocks of 64 MiB and 3 ms in blocks of 128 MiB (all measured on an H200). Small
  * allocations and small cards use smaller blocks, so that less memory moves at a time. The daemon
- * assumes the same sizes (scheduler/settings.py).
+ * assumes the same sizes (scheduler/events.py).
  */
 #define LARGE_FROM ((size_t)256 << 20)
 #define LARGE_CARD ((uint64_t)8 << 30)
