@@ -57,7 +57,6 @@ refused.
 as a small part of the card at most.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -83,6 +82,8 @@ CHANGE_PART = 64                        # a change of less than 1/64 of the card
 CHECKED_AT_ONCE = 4                     # clients whose LIMITS are checked in one plan,
 CHECKS_APART = MILLISECOND              # and the time until the next ones are
 DiskLimits = tuple[Domain, ...]         # of one client
+# By disk limits: sum and largest of the commits of the clients that have them.
+Commits = dict[DiskLimits, tuple[int, int]]
 HARDLY = 8                              # below 1/8 of that change, clients are not checked
 PINNING_PART = 16                       # unused grants to pin count as at most 1/16 of the card
 
@@ -412,23 +413,25 @@ def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
     if not card.disk.budget.size or not card.groups.size("disk_limited"):
         return most
     room = card.settings.capacity + _host_less_margin(card)
-    others: dict[DiskLimits, tuple[int, int]] = {}  # sum and largest of their commits
+    commits: Commits = {}
     for one in card.clients.values():
         if one is not client:
-            total, largest = others.get(limits := _disk_limits(one), (0, 0))
-            others[limits] = total + one.committed, max(largest, one.committed)
+            total, largest = commits.get(limits := _disk_limits(one), (0, 0))
+            commits[limits] = total + one.committed, max(largest, one.committed)
+    commits.setdefault(own := _disk_limits(client), (0, 0))
+    # Entries without a common limit do not depend on each other: only the client's group changes.
+    groups, by_group = _linked(commits), dict[int, Commits]()
+    for limits, sums in commits.items():
+        by_group.setdefault(id(groups[limits]), {})[limits] = sums
+    changing = by_group.pop(id(groups[own]))
+    rest = [_unstorable(group) for group in by_group.values()]
+    unstorable, runs = sum(size for size, _ in rest), max((most for _, most in rest), default=0)
 
     def fits(commit: int) -> bool:
-        total, largest = others.get(limits := _disk_limits(client), (0, 0))
-        commits = others | {limits: (total + commit, max(largest, commit))}
-        _, runs = commits.pop((), (0, 0))   # the most that a client takes from the others
-        sums = {limits: total for limits, (total, _) in commits.items()}
-        stored, exceeded = _storable(sums)
-        for limits, (total, largest) in commits.items():
-            if not exceeded.isdisjoint(limits):     # others may store more while it runs
-                largest = stored - _storable(sums | {limits: total - largest})[0]
-            runs = max(runs, largest)
-        return sum(sums.values()) - stored + runs <= room
+        total, largest = changing[own]
+        commits = changing | {own: (total + commit, max(largest, commit))}
+        more, most = _unstorable(commits, room - unstorable)
+        return unstorable + more + max(runs, most) <= room
 
     if fits(most):
         return most
@@ -444,6 +447,34 @@ def _disk_limits(client: ScheduledClient) -> DiskLimits:
     return tuple(domain for domain in client.disk_limits if domain.limit is not None)
 
 
+def _linked(entries: Iterable[DiskLimits]) -> dict[DiskLimits, set[DiskLimits]]:
+    """The group of each entry: entries with a common limit are in the same group."""
+    groups, by_limit = dict[DiskLimits, set[DiskLimits]](), dict[Domain, set[DiskLimits]]()
+    for limits in entries:
+        group = {limits}.union(*(by_limit.get(domain, ()) for domain in limits))
+        groups |= dict.fromkeys(group, group)
+        by_limit |= dict.fromkeys(chain.from_iterable(group), group)
+    return groups
+
+
+def _unstorable(commits: Commits, room: int | None = None) -> tuple[int, int]:
+    """The bytes of all commits that the disk may not hold, and the most of the bytes in their place
+    that one client takes away while it runs.
+
+    With `room`, only whether the sum of the two is larger is exact, which takes fewer steps.
+    """
+    sums = {limits: total for limits, (total, _) in commits.items()}
+    stored, exceeded = _storable(sums)
+    unstorable, runs = sum(sums.values()) - stored, 0
+    for limits, (total, largest) in sorted(commits.items(), key=lambda one: -one[1][1]):
+        if room is not None and not runs <= room - unstorable < largest:
+            return unstorable, max(runs, largest)
+        if not exceeded.isdisjoint(limits):     # others may store more while it runs
+            largest = stored - _storable(sums | {limits: total - largest})[0]
+        runs = max(runs, largest)
+    return unstorable, runs
+
+
 def _storable(sums: Mapping[DiskLimits, int]) -> tuple[int, set[Domain]]:
     """The bytes that the disk may hold of clients with these sums of commits, by the clients' disk
     limits, and the limits that the sums exceed. Where limits overlap without one containing the
@@ -451,8 +482,11 @@ def _storable(sums: Mapping[DiskLimits, int]) -> tuple[int, set[Domain]]:
     """
     stored, exceeded = dict(sums), set[Domain]()
     # Inner limits first: they bound the clients of fewer entries.
-    for domain, _ in reversed(Counter(chain.from_iterable(sums)).most_common()):
-        bounded = [limits for limits in stored if domain in limits]
+    entries: dict[Domain, list[DiskLimits]] = {}
+    for limits in sums:
+        for domain in limits:
+            entries.setdefault(domain, []).append(limits)
+    for domain, bounded in sorted(entries.items(), key=lambda entry: len(entry[1])):
         over = sum(stored[limits] for limits in bounded) - (domain.limit or 0)
         if over > 0:
             exceeded.add(domain)

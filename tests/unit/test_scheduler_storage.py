@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores of swapped blocks on a disk: order, time, size, and commit granted on the disk."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import pytest
 
-from nvshared.scheduler import Scheduler
+from nvshared.scheduler import Scheduler, promises
 from nvshared.scheduler.actions import Action, Store
-from nvshared.scheduler.domains import SharedBudget
+from nvshared.scheduler.domains import Domain, SharedBudget
 from nvshared.scheduler.events import (
     BudgetChanged,
     Joined,
@@ -182,6 +182,29 @@ def test_commit_counts_nested_disk_limits_in_each_limit(wanted: int, granted: bo
         talk.changed(client, allocated=50, answered=1)
     # While client 3 runs, the disk holds 10 GiB of the two others, not 18.
     assert (limits(talk.ask(3, 1, wanted), 3)[-1].commit >= wanted * GIB) is granted
+
+
+@pytest.mark.parametrize("outer", [(), ("user:a",)], ids=["separate", "nested"])
+def test_commit_beside_many_disk_limits_is_answered_after_a_bounded_number_of_steps(
+    monkeypatch: pytest.MonkeyPatch, outer: tuple[str, ...]
+) -> None:
+    talk = with_disk(20)
+    talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=50 * GIB)))
+    for client in range(40):
+        talk.tell(TenantChanged(f"job:{client}", TenantTerms(disk_limit=GIB // 4)))
+        talk.join(client, tenants=(*outer, f"job:{client}"))
+        talk.ask(client, 1, 1)
+        talk.changed(client, allocated=1, answered=1)
+    steps, storable = 0, promises._storable
+
+    def count(sums: Mapping[promises.DiskLimits, int]) -> tuple[int, set[Domain]]:
+        nonlocal steps
+        steps += len(sums)
+        return storable(sums)
+
+    monkeypatch.setattr(promises, "_storable", count)
+    assert limits(talk.ask(1, 2, 200), 1)[-1].commit < 200 * GIB
+    assert 0 < steps < 40 * 40 * 20
 
 
 def test_commit_ignores_a_disk_limit_that_was_lifted_on_another_card() -> None:
