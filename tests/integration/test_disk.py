@@ -130,6 +130,23 @@ def test_disk_file_does_not_exceed_the_limit_of_the_store_order(site: Site) -> N
     daemon.let_return(program)
 
 
+def test_disk_file_after_a_larger_order_grows_to_the_present_limit(site: Site) -> None:
+    daemon, program = start(site, UNCHANGED)
+    swap(daemon)
+    file = open_file(site.folder)
+    daemon.store(file=file)
+    daemon.until_true(lambda: daemon.stored.moved == SIZE)
+    daemon.move(Type.LOAD, CARD)
+    daemon.store(0)
+    wait_until(lambda: os.fstat(file).st_size == 0)
+    daemon.move(Type.EVICT)
+    daemon.store(100 * MIB)
+    daemon.until_true(lambda: daemon.stored.moved == 96 * MIB)
+    assert os.fstat(file).st_size <= 100 * MIB
+    os.close(file)
+    daemon.let_return(program)
+
+
 def test_disk_file_descriptor_is_not_visible_in_the_program_or_its_children(site: Site) -> None:
     daemon, program = start(site, '''
 import subprocess
@@ -319,7 +336,7 @@ def test_short_disk_reads_and_writes_are_continued(site: Site) -> None:
     daemon.let_return(program)
 
 
-def test_disk_file_without_used_blocks_shrinks_after_a_store_order_of_zero_bytes(
+def test_disk_file_without_used_blocks_shrinks_to_the_limit_of_the_store_order(
     site: Site
 ) -> None:
     daemon, program = start(site, '''
@@ -335,6 +352,8 @@ pause("freed")
     daemon.until_true(lambda: daemon.stored.moved == 0)
     daemon.store()
     assert os.fstat(file).st_size >= SIZE
+    daemon.store(64 * MIB)
+    wait_until(lambda: os.fstat(file).st_size == 64 * MIB)
     daemon.store(0)
     wait_until(lambda: os.fstat(file).st_size == 0)
     os.close(file)

@@ -39,8 +39,7 @@ static void note_error(struct client *client, int error)
 static void allow(struct client *client, uint64_t bytes)
 {
     client->file = bytes;
-    if (bytes == 0)
-        disk_wake_writers();
+    disk_wake_writers();
 }
 
 /* Completes a write that has ended. */

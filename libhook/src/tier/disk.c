@@ -12,11 +12,11 @@
  * for a block to be loaded. Pages of registered memory are aligned, so O_DIRECT works where the
  * file system offers it.
  *
- * No write is in flight while the size of the file changes. The file grows by fallocate(), because
- * a file system carries out writes that extend a file one at a time. An unused file keeps its size
- * until the daemon allows it no bytes: where the file system tells the disk which blocks are free
- * (the mount option `discard`), ftruncate() took 0.2 s for each GiB, and a block that was then to
- * be written waited for it.
+ * No write begins while the size of the file changes. The file grows by fallocate(), because a file
+ * system carries out writes that extend a file one at a time. An unused file keeps its size as far
+ * as the daemon allows: where the file system tells the disk which blocks are free (the mount
+ * option `discard`), ftruncate() took 0.2 s for each GiB, and a block that was then to be written
+ * waited for it.
  *
  * The program may close any descriptor, or put another file at its number: a write there would
  * destroy a file of the program. The threads of this file therefore have a descriptor table of
@@ -169,7 +169,7 @@ static void write_next(struct disk *disk)
     write->done = extent->left == 0;
 }
 
-/* Requests space for `size` bytes from the file system; 0: gives all space back. */
+/* Requests space for `size` bytes from the file system, or gives the space beyond them back. */
 static void resize(struct disk *disk, uint64_t size)
 {
     uint64_t grown = disk->grown;
@@ -177,8 +177,8 @@ static void resize(struct disk *disk, uint64_t size)
     pthread_mutex_unlock(&memory_lock);
     /* If fallocate() fails, the write itself reports the error. If ftruncate() fails, the space is
      * reused, or freed when the process ends. */
-    if ((size > 0 ? fallocate(disk->descriptor, 0, (off_t)grown, (off_t)(size - grown))
-                  : ftruncate(disk->descriptor, 0)) != 0)
+    if ((size > grown ? fallocate(disk->descriptor, 0, (off_t)grown, (off_t)(size - grown))
+                      : ftruncate(disk->descriptor, (off_t)size)) != 0)
         errno = 0;
     pthread_mutex_lock(&memory_lock);
     disk->grown = size;
@@ -239,12 +239,19 @@ static void *read_chunks(void *argument)
     return NULL;
 }
 
-/* The size to which the file must grow for the next write; 0: it is large enough. */
-static uint64_t growth(const struct disk *disk)
+/* The size that the file should have before the next write begins. A write that fails or is
+ * cancelled needs no space, and a write that began before the daemon allowed less may still need
+ * more than the file is allowed. */
+static uint64_t due_size(const struct disk *disk)
 {
-    const struct disk_extent *extent = disk->writes->extent;
-    uint64_t end = extent->page * PAGE + extent->size, most = disk->pages * PAGE;
-    return end <= disk->grown ? 0 : end + GROWTH < most ? end + GROWTH : most;
+    const struct disk_write *write = disk->writes;
+    uint64_t allowed = disk->client->file / PAGE * PAGE;
+    if (write == NULL)
+        return disk->used == 0 && allowed < disk->grown ? allowed : disk->grown;
+    uint64_t end = write->extent->page * PAGE + write->extent->size;
+    if (end <= disk->grown || write->cancelled || write->error != 0)
+        return disk->grown;
+    return end + GROWTH < allowed ? end + GROWTH : end < allowed ? allowed : end;
 }
 
 static void *write_chunks(void *argument)
@@ -255,11 +262,10 @@ static void *write_chunks(void *argument)
         errno = 0;                   /* it writes with normal priority */
     LOCKED(memory_lock);
     while (!disk->quits) {
-        uint64_t size = disk->writes != NULL ? growth(disk) : 0;
-        bool unused = disk->used == 0 && disk->grown > 0 && disk->client->file == 0;
-        if (disk->resizes || (disk->writes == NULL && !unused))
+        uint64_t size = due_size(disk);
+        if (disk->resizes || (disk->writes == NULL && size == disk->grown))
             pthread_cond_wait(&work, &memory_lock);
-        else if (size > 0 || disk->writes == NULL)
+        else if (size != disk->grown)
             resize(disk, size);
         else
             write_next(disk);

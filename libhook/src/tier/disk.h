@@ -27,7 +27,7 @@ bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_w
                 const char *memory);
 /* Makes the written extent the place of a block, and counts it in client->stored. */
 void disk_take(struct client *client, struct disk_extent *extent, struct place *place);
-/* Lets the writers give an unused file's space back, which they do while client->file is 0. */
+/* Lets the writers give an unused file's space beyond client->file back. */
 void disk_wake_writers(void);
 /* Frees an extent that is not the place of a block. */
 void disk_give(struct disk_extent *extent);
