@@ -279,8 +279,10 @@ class Moving:
             await self._wait_until_joined(client)
         finally:
             self._arriving.pop(client, None)
-        if client.parking == PARKED and _parkable(client).has_turn:
-            self.wake(client)           # an earlier wake() was a no-op during the move
+            if client.parking == RESTORING:     # after a fault of the daemon
+                client.parking = PARKED
+            if client.parking == PARKED and _parkable(client).has_turn:
+                self.wake(client)       # an earlier wake() was a no-op during the move
         if words:
             raise NvshareError(f"{client} was not moved: {words}")
 
@@ -384,6 +386,9 @@ class Moving:
             try:
                 words = await self._restore(client, self._possible_cards(client))
                 await self._wait_until_joined(client)
+            except Exception:           # a fault of the daemon: the program must go on
+                logger.exception("%s could not be restored", client)
+                words, client.parking = "a fault of the daemon", PARKED
             finally:
                 self._arriving.pop(client, None)
             if client.parking != PARKED or not _is_there(client):

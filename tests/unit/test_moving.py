@@ -204,6 +204,41 @@ async def test_program_continues_after_a_daemon_fault_during_its_park(
         assert (client.parking, client.suspended_to_park) == ("", False)
 
 
+async def test_wake_is_repeated_after_a_daemon_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = 0
+
+    async def fail_once(_gpus: object) -> None:
+        nonlocal faults
+        faults += 1
+        if faults == 1:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(moving, "RETRY_AFTER", 0)
+    running = Answer("running")
+    async with parking(running, Answer("checkpointed"), running) as (_, client, one):
+        await one.park(client)
+        monkeypatch.setattr(moving, "take_samples", fail_once)
+        one.wake(client)
+        await asyncio.wait(one._tasks)
+        assert (faults, client.parking) == (2, "")
+
+
+async def test_program_stays_parked_after_a_daemon_fault_during_its_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(moving, "_make_room", fail)
+    async with parking(Answer("running"), Answer("checkpointed")) as (time, client, one):
+        facts = replace(FACTS, index=1, uuid=OTHER.uuid)
+        target = GPU(facts, SETTINGS, NO_RESERVE, time.clock, time.timer)
+        target.capacity = client.gpu.capacity
+        with pytest.raises(ZeroDivisionError):
+            await one.move(client, target)
+        assert client.parking == moving.PARKED
+
+
 async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
