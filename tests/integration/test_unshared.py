@@ -92,6 +92,33 @@ def test_program_without_the_library_takes_turns_with_a_client_and_keeps_its_byt
     bare.end()
 
 
+def test_two_unshared_programs_and_a_client_without_room_beside_them_all_keep_getting_turns(
+    site: Site, start: Start
+) -> None:
+    control = start()
+    unshared = [Bare(site, control, 128), Bare(site, control, 128)]
+    for bare in unshared:
+        bare.await_turn()
+    ours = Program(site)
+    assert ours.ask("grow(784)") == "784"       # with its other 64 MiB it fits beside neither
+    ours.say("work()")
+    pids = {one.popen.pid for one in (*unshared, ours)}
+    for _ in range(3):
+        before = {one.pid: one.turns for one in control.snapshot().clients}
+        assert before.keys() == pids
+
+        def have_had_turns() -> bool:
+            return all(one.turns > before[one.pid]          # noqa: B023
+                       for one in control.snapshot().clients)
+
+        wait_until(have_had_turns)
+    assert ours.ask("") == ours.right
+    ours.end()
+    for bare in unshared:
+        bare.check()
+        bare.end()
+
+
 def test_unshared_program_without_a_checkpoint_rule_is_not_a_client(
     site: Site, start: Start
 ) -> None:
