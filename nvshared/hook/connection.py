@@ -312,21 +312,24 @@ class HookConnection:
         for _ in range(PACKETS_AT_A_TIME):
             if self._ended or self.session.looking_up:
                 break
-            try:
-                if work is not None:
-                    work()
-                    work = None
-                elif (packet := receive(self._socket, protocol.SIZE + 1)) is None:
+            if work is None:
+                try:
+                    packet = receive(self._socket, protocol.SIZE + 1)
+                except (BlockingIOError, InterruptedError):
+                    break
+                except OSError as error:
+                    self.end(error.strerror or str(error))
+                    break
+                if packet is None:
                     self.end("closed by the other side")
-                else:
-                    self.session.received(packet)
-            except (BlockingIOError, InterruptedError):
-                break
+                    break
+                work = partial(self.session.received, packet)
+            try:
+                work()
             except ProtocolError as error:
                 self._complain("malformed", f"dropped: {error}")
                 self.end(error.message)
-            except OSError as error:
-                self.end(error.strerror or str(error))
+            work = None
         if not self._ended:
             self._listen(on=not self.session.looking_up)
 
