@@ -914,7 +914,7 @@ def test_context_size_claimed_by_a_hook_counts_up_to_its_private_memory(
 ) -> None:
     control = start("--swap-budget", "4GiB")
     site.hook().say(Type.HELLO, flags=Flag.IS_PARKED, pins=1 << 40)
-    wait_until(lambda: only(control).state == "parked")
+    wait_until(lambda: [one.state for one in control.snapshot().clients] == ["parked"])
     program = Program(site)
     (client,) = [one for one in control.snapshot().clients if one.pid == program.popen.pid]
     control.park(client.id)
