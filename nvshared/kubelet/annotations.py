@@ -19,8 +19,8 @@ limit, too. Of several, the first one in this list counts, after nvshare.com/gpu
 
 nvshared validates the terms. If an annotation is refused, the term keeps its value: an event of the
 pod gives the reason, and so does its status while the annotation is there. If an annotation is
-removed, its term is reset, and so are all terms when the pod is gone. Terms that others have set
-are not touched.
+removed, its term is reset, and so are all terms when the pod is gone. While a pod exists, its terms
+that were set in another way, such as with nvsharectl, are not touched.
 
 A DRA claim's terms are in force unless an annotation overrides them. An annotation cannot exceed
 the memory and the time that are claimed. Without a priority from either, the pod's PriorityClass
@@ -57,7 +57,8 @@ from nvshared.units import MIB
 LIMIT = "memory-limit"                  # the term that foreign annotations set
 OF_CONTAINER = re.compile(
     rf"{re.escape(CONTAINER)}([a-z0-9-]+)\.gpu-memory\.(limit|request)", re.ASCII)
-# PriorityClasses by name or by value, and the nvshare priority of each. The last match counts.
+# PriorityClasses by name or range of values, each with its nvshare priority. The last
+# match is used.
 Classes = Sequence[tuple[str | range, int]]
 
 
@@ -126,7 +127,7 @@ def _fraction(smallest: Callable[[], int], text: str) -> int:
 def requested_terms(
     annotations: Mapping[str, str], smallest: Callable[[], int] | None
 ) -> dict[str, Requested]:
-    """The requested values by term. An unknown nvshare.com/ annotation is listed by its own name.
+    """The requested value of each term. An unknown nvshare.com/ annotation is its own term.
 
     `smallest` returns the bytes of the node's smallest GPU, 0 while unknown; None: annotations of
     other projects are ignored.
@@ -163,21 +164,21 @@ def priority(classes: Classes, name: str, value: int) -> int:
 logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0                          # seconds for nvshared's reply
-PERIOD = 2.0                            # seconds until nvshared is called again
+PERIOD = 2.0                            # seconds until a failed call of nvshared is repeated
 MOST_IN_STATUS = 4096                   # bytes of a condition's message; the limit is 32,768
 MOST_QUOTED = 60                        # characters of an annotation that a message quotes
 ANNOTATION, CLAIM, CLASS = "annotation", "claim", "class"       # sources of a term
 NONE = (0, CLASS)                       # value and source of a term that is not set
-UNKNOWN = (-1, "")                      # value and source of a term that nvshared may have or not
+UNKNOWN = (-1, "")                      # value and source of a term that nvshared may lack
 
-# Terms whose annotation cannot exceed the claim; each with the formatter of its value.
+# Terms that an annotation cannot set above the claim's value; each with the formatter of its value.
 CLAIMED: Mapping[str, Callable[[int], str]] = {
     "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
 }
 
 
 class Terms:
-    """The names and terms of pods. A thread sends nvshared those that it does not have yet."""
+    """The names and terms of pods. A thread sends nvshared the names and terms that it lacks."""
 
     def __init__(
         self, bus: str, report: Callable[[Pod, str], None],
@@ -187,7 +188,7 @@ class Terms:
         """`report` reports a refused annotation once, as an event.
 
         `write_condition` sets the pod's status to all current refusals, "" for none. `claimed`:
-        terms of claims from before the start. `smallest`: as for requested_terms().
+        terms of the claims that an earlier process prepared. `smallest`: as for requested_terms().
         """
         self._bus = bus
         self._report = report
@@ -200,16 +201,17 @@ class Terms:
         self._claimed = {pod: dict(terms) for pod, terms in (claimed or {}).items() if terms}
         self._reasons: dict[Pod, dict[str, str]] = {}   # of current refusals, see _refuse()
         self._refusals: dict[Pod, list[str]] = {}       # reasons that no event has reported yet
-        # The terms that we have set in nvshared: value and source.
+        # The terms that nvshare-kubelet has set in nvshared: value and source.
         self._set = {pod: dict.fromkeys(terms, UNKNOWN) for pod, terms in self._claimed.items()}
-        # Pods of claims from before the start, until the first list has their annotations. Nvshared
-        # may have stricter terms by annotations, which the claims' terms must not overwrite.
+        # Pods of claims that an earlier process prepared, until the API server has first listed all
+        # pods. Nvshared may still have the stricter terms of the pods' annotations: until those are
+        # read, the claims' terms must not overwrite them.
         self._unlisted = set(self._claimed)
         self._changed: set[Pod] = set()                 # pods whose terms nvshared may not have
-        self._renamed = False                           # nvshared lacks the name of a pod
+        self._renamed = False                           # nvshared's names of pods are out of date
         self._listed = False                            # nvshared may have terms of deleted pods
-        self._waiting: list[Future[None]] = []          # of claims whose terms nvshared lacks
-        self._claim_error: NvshareError | None = None       # nvshared's error for such a claim
+        self._waiting: list[Future[None]] = []          # of claim(), until nvshared has the terms
+        self._claim_error: NvshareError | None = None       # nvshared's error for these terms
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
     def handle(self, event: str, payload: Any = None) -> None:
@@ -275,7 +277,7 @@ class Terms:
             for pod, held in self._set.items():
                 self._set[pod] = dict.fromkeys(held, UNKNOWN)
             self._changed.update(self._set.keys() - self._unlisted)
-            for pod in self._pods.values():     # some may need the sizes of GPUs
+            for pod in self._pods.values():     # their annotations may need the sizes of GPUs
                 self._read(pod, pod.annotations)
         elif event == "DELETED":
             if payload.uid in self._pods:
@@ -307,7 +309,7 @@ class Terms:
         self._renamed = True
 
     def _read(self, pod: Pod, before: Mapping[str, str]) -> None:
-        """Parses the annotations of a pod that differ from `before`, or were not computable."""
+        """Parses a pod's annotations that are not in `before`, or were not computable then."""
         was, now = (requested_terms(annotations, self._smallest)
                     for annotations in (before, pod.annotations))
         annotated, reasons = self._annotated.setdefault(pod, {}), self._reasons.setdefault(pod, {})
@@ -342,7 +344,7 @@ class Terms:
         self._compare(pod)
 
     def _is_claimed(self, pod: Pod, term: str, value: int) -> bool:
-        """Whether a term is within the pod's claim; if not, refuses its annotation."""
+        """Whether a term's value is within the pod's claim; if not, refuses the annotation."""
         most = self._claimed.get(pod, {}).get(term, 0)
         if term not in CLAIMED or not 0 < most < value:
             return True
@@ -351,7 +353,7 @@ class Terms:
         return False
 
     def _annotation(self, pod: Pod, term: str) -> tuple[str, str]:
-        """The annotation of a term, and its text."""
+        """The name of the annotation that sets a term, and the annotation's text."""
         known = self._pods[pod.uid]             # a Pod made from a claim has no annotations
         return requested_terms(known.annotations, self._smallest)[term][:2]
 
@@ -432,7 +434,7 @@ class Terms:
     def _reset_leftovers(self, daemon: Daemon) -> None:
         """Resets terms of pods that were deleted while nvshare-kubelet did not run.
 
-        Nvshared has no name for such a pod.
+        A deleted pod has no name in nvshared, so its tenant is still called by the pod's UID.
         """
         claimed = {pod.tenant for pod in self._claimed}
         for tenant in daemon.tenants():
@@ -443,15 +445,15 @@ class Terms:
                 daemon.set_tenant_terms(tenant.name, by_hand)
 
     def _refuse(self, pod: Pod, key: str, reason: str) -> None:
-        """Records a refusal by the annotation's term or key, or by "class TERM"."""
+        """Records why `key` is refused: a term, an unknown annotation, or "class TERM"."""
         self._reasons.setdefault(pod, {})[key] = reason
         self._refusals.setdefault(pod, []).append(reason)
 
     def _write_conditions(self) -> None:
         """Writes the current refusals to the status of pods where it differs.
 
-        A status that could not be written is retried when the pod changes, or when all are listed:
-        then the API server reports the status that the pod has.
+        If a write fails, the next report of the pod by the API server still has the old status, so
+        the status is written again.
         """
         for pod in list(self._pods.values()):
             reasons = ". ".join(sorted(self._reasons.get(pod, {}).values()))

@@ -3,10 +3,10 @@
 
 In a pod of a DaemonSet the client uses the service account, whose token is renewed from time to
 time. On a host it uses kubelet's own kubeconfig: a node may read its pods and write their events
-and status. Either is read again for each connection.
+and status. The token or kubeconfig is read again for each connection.
 
-One request lists the objects of a node, the next watches their changes. Pods are fetched in full:
-the container ids, at the end of each, are needed.
+One request lists the objects of a node, the next watches their changes. Pods are fetched in full,
+not as metadata only, because the container ids are in their status.
 """
 
 import base64
@@ -39,7 +39,8 @@ WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
 PATIENCE = 10.0                         # seconds for a response, and after LISTEN for a watch
 NODES = "/api/v1/nodes"
 PERIOD = 2.0                            # seconds between attempts to reach the API server
-# Exceptions of a request. Another server may answer at the address, with any content.
+# Exceptions of a request. Not only an API server may answer at the address, so the content may be
+# of any form.
 FAILURES = (
     NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
     AttributeError,
@@ -158,10 +159,10 @@ def watch(
     words: str, kubeconfig: Path, path: str, node: str, read: Callable[[Any], Any],
     handle: Callable[[str, Any], None],
 ) -> NoReturn:
-    """Passes everything that follow() yields for a node to `handle`, for ever; runs in a thread.
+    """Passes everything that follow() yields for a node to `handle`, for ever; called in a thread.
 
-    `words`: the kind of objects, for the log. After an error the server is tried again; each
-    error is logged once.
+    `words`: the kind of objects, for the log. After an error the request is repeated; an
+    error that repeats is logged once.
     """
     problem = ""
     while True:
@@ -178,8 +179,8 @@ def watch(
 
 
 class Writer:
-    """Writes an object to the API server whenever the object changes; a thread of its own retries
-    failed writes."""
+    """Writes an object to the API server whenever the object changes. A separate thread makes the
+    writes, and repeats failed ones."""
 
     def __init__(self, words: str, write: Callable[[Any], object], pause: float = PERIOD) -> None:
         """`words`: a name of the object, for the log. `write` may raise as Server.ask() does.
@@ -194,20 +195,20 @@ class Writer:
         threading.Thread(target=self._run, name=words, daemon=True).start()
 
     def set_wanted(self, wanted: Any) -> None:
-        """Queues the object for writing, unless it equals the last one."""
+        """Queues the object for writing, unless it equals the object queued last."""
         if wanted != self._wanted:
             self._wanted = wanted
             self._pending.put(wanted)
 
     def write_again(self) -> None:
-        """Queues the last object again, as the API server has lost it. No-op without an object."""
+        """Queues the last object, if any, again: the API server has lost it."""
         if self._wanted is not None:
             self._pending.put(self._wanted)
 
     def _run(self) -> None:
         problem = ""
         while True:
-            with suppress(queue.Empty):             # Empty: the failed write is repeated
+            with suppress(queue.Empty):             # no new object: repeat the failed write
                 wanted = self._pending.get(timeout=self._pause if problem else None)
             try:
                 self._write(wanted)
@@ -219,7 +220,7 @@ class Writer:
 
 
 def _certificates(text: bytes) -> str:
-    """The certificates of an authority's file. Text around them is dropped, as ssl takes ASCII."""
+    """The certificates in an authority's file, without other text: ssl accepts only ASCII."""
     found = CERTIFICATE.findall(text)
     if not found:
         raise ValueError("there is no certificate in the authority's file")
@@ -227,7 +228,10 @@ def _certificates(text: bytes) -> str:
 
 
 def server(kubeconfig: Path) -> Server:
-    """The API server, by service account or kubeconfig. Raises NvshareError without either."""
+    """The API server that the service account or, outside pods, the kubeconfig names.
+
+    Raises NvshareError if that cannot be read.
+    """
     try:
         if host := os.environ.get("KUBERNETES_SERVICE_HOST"):
             port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")

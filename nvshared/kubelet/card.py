@@ -2,8 +2,8 @@
 """This node's GPUs, and whether they can be shared, from nvshared and kubelet's checkpoint file.
 
 A GPU that another device plugin offers is not shared. The name of that plugin's device identifies a
-GPU by a UUID, a PCI address, or the minor number of /dev/nvidiaN, with any text of the plugin
-around it.
+GPU by a UUID, a PCI address, or the minor number of /dev/nvidiaN; the name may have other text
+before and after that.
 
 Offer has the shares of GPUs that kubelet may hand out, preferred() the shares that kubelet should
 prefer. A share is called UUID::NUMBER. If a GPU cannot be shared now, the offer has a reason, which
@@ -85,7 +85,8 @@ def address(text: str) -> str:
     return f"{int(domain or '0', 16):04x}:{rest}:{text.lower().rpartition(':')[2]}"
 
 
-# The GPUs or the error of the call of nvshared; nvshared's unique D-Bus name, "" after an error.
+# The result of a call of nvshared: the GPUs, or the error; and nvshared's unique D-Bus name, which
+# is "" after an error.
 Reading = tuple[tuple[Card, ...] | NvshareError, str]
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 # Names of resources whose devices may be NVIDIA GPUs, and of other makers' resources.
@@ -98,7 +99,7 @@ class Entry(NamedTuple):
 
     resource: str
     devices: list[str]
-    pod: str = ""                       # kubelet's UID of the pod with the devices; "": all devices
+    pod: str = ""                       # UID of the devices' pod; "": all devices
     container: str = ""
 
 
@@ -178,7 +179,7 @@ def read_gpus(bus: str, socket: Path, kubelet: Path, *, fresh: bool = False) -> 
 
 
 def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
-    """The GPU with these D-Bus properties. `given`: other resources by the names of devices."""
+    """The GPU with these D-Bus properties. `given`: devices of other plugins, with the resource."""
     uuid = gpu["UUID"]
     card = Card(uuid, gpu["Index"], gpu["PCIBusID"], "", gpu["Name"], gpu["MemoryTotal"])
     if gpu["State"] == "lost":
@@ -196,7 +197,7 @@ SEPARATOR = "::"
 
 
 # For an index, UUID or PCI address of a GPU ("": each GPU): how many pods may share the GPU. Of
-# several entries that match a GPU, the last counts.
+# several entries that match a GPU, the last is used.
 Replicas = Sequence[tuple[str, int]]
 
 
@@ -210,18 +211,18 @@ class SameCardTwice(InvalidArgs):
 
 
 class Offer:
-    """The GPUs and their shares, by the last reply of nvshared."""
+    """The GPUs and their shares, as nvshared reported them last."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
         self._cards: tuple[Card, ...] = ()
         # A reason why no GPU can be shared; "": each GPU has its own `problem`.
         self.common_problem = "nvshared has not answered yet"
-        self._other_drivers: dict[str, str] = {}        # driver by attribute of its devices
+        self._other_drivers: dict[str, str] = {}        # drivers by their devices' attributes
         self._changed = asyncio.Event()
 
     def update(self, reading: tuple[Card, ...] | NvshareError) -> bool:
-        """Stores the current GPUs, or the error of the call of nvshared. True: it is a change."""
+        """Stores the current GPUs, or why nvshared did not report them. True: that is a change."""
         before = (self._cards, self.common_problem)
         if isinstance(reading, NvshareError):
             self.common_problem = str(reading)
@@ -245,7 +246,7 @@ class Offer:
     async def changes(self, refresh: float | None = None) -> AsyncIterator[None]:
         """Yields at once, at each change of the offer, and `refresh` seconds after the last."""
         while True:
-            changed = self._changed     # read first: a change during the yield must be noticed
+            changed = self._changed     # read before the yield, to notice a change during it
             yield
             with suppress(TimeoutError):
                 async with asyncio.timeout(refresh):

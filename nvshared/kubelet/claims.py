@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods, by the part of their API objects that nvshare-kubelet needs; and DRA claims: shares of GPUs
-that Kubernetes has allocated, and the terms that pods get by them.
+"""Pods, with the parts of their API objects that nvshare-kubelet needs; and DRA claims: shares of
+GPUs that Kubernetes has allocated to pods, and the terms that these shares set for the pods.
 
     status:
       allocation:
@@ -12,8 +12,8 @@ that Kubernetes has allocated, and the terms that pods get by them.
 
 A pod is a tenant: its terms are the same on each GPU and hold for all its containers together. So
 the capacity that its claims consume of one GPU is added up, and the sum must be the same on each
-GPU of the pod. Pods that use one claim have equal parts of it. Without consumed capacity there is
-no limit.
+GPU of the pod. If several pods use one claim, each gets an equal part of its capacity. Without
+consumed capacity there is no limit.
 """
 
 import json
@@ -35,8 +35,8 @@ PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one is a share of a GPU
 # Annotations of KAI's scheduler and of NVIDIA's GPU sharing; annotations.py explains them.
 FRACTION, MEMORY, CONTAINER = "gpu-fraction", "gpu-memory", "nvidia.com/container."
-# Annotations of a static pod's mirror. The hash names the pod's cgroup. Only a hash is accepted: an
-# API server's UID there would give the pod the tenant of another pod.
+# Annotations of a static pod's mirror. Their value, a hash, names the pod's cgroup. Any other value
+# is rejected: the UID of another pod would give this pod the other pod's tenant.
 STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # A condition in the pod's status: why annotations were refused.
@@ -53,9 +53,9 @@ class Pod:
     uid: str                            # the API server's
     tenant: str                         # its name in nvshared: pod:UID, or pod:HASH if static
     created: str = field(default="", compare=False)
-    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # that we read
+    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # used ones
     containers: Mapping[str, str] = field(default_factory=dict, compare=False)      # names by id
-    static: str = field(default="", compare=False)      # kubelet's id of a static pod
+    static: str = field(default="", compare=False)      # a static pod's hash; "": not static
     # Names of the containers that request shares.
     requesting: frozenset[str] = field(default=frozenset(), compare=False)
     refused: str = field(default="", compare=False)     # message of the condition CONDITION
@@ -108,12 +108,12 @@ logger = logging.getLogger(__name__)
 
 FILE = "claims.json"
 DRIVER = "gpu.nvshare.com"
-# For each capacity the term that is set to the consumed amount.
+# For each capacity of a device, the term that is set to the amount that a claim consumes.
 TERMS = {"memory": "memory-limit", "compute": "compute-limit"}
 QUANTITY = re.compile(
     r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
 METADATA = ("namespace", "name", "uid", "ownerReferences")
-DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # powers of 1000 and of 1024
+DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # by power of 1000 from -3, of 1024 from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ class Share:
     pool: str
     device: str
     id: str                             # "" if the device is allocated to one claim only
-    consumed: Mapping[str, int]         # terms that the consumed capacity sets
-    given: Mapping[str, int]            # terms that opaque parameters set
+    consumed: Mapping[str, int]         # by term; from the consumed capacity
+    given: Mapping[str, int]            # by term; from opaque parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Claim:
         return [pod.uid for pod in self.pods]
 
     def without(self, gone: Collection[str]) -> "Claim":
-        """The claim when the pods with these UIDs are removed."""
+        """This claim without the pods that have these UIDs."""
         pods = [one for one in self.api_object["status"]["reservedFor"] if one["uid"] not in gone]
         return read(self.api_object | {"status": self.api_object["status"] | {"reservedFor": pods}})
 
@@ -234,8 +234,8 @@ def parameters(values: Any) -> dict[str, int]:
 def terms(claims: Iterable[Claim], *, strictly: bool = True) -> dict[str, int]:
     """The terms of a pod that has all these claims.
 
-    `strictly`: raises InvalidArgs if the claims contradict each other, which they may while they
-    are unprepared one by one.
+    `strictly`: raises InvalidArgs if the claims contradict each other. While a pod's claims are
+    unprepared one by one, the rest may contradict each other, which is no error.
     """
     by_card: dict[str, dict[str, int]] = defaultdict(dict)
     found: dict[str, int] = {}
@@ -289,7 +289,7 @@ class Prepared:
             return list(self._claims.values())
 
     def terms(self, pods: Iterable[Pod], *, strictly: bool = False) -> Claimed:
-        """The terms of these pods by all their claims, as terms() gives them."""
+        """For each of these pods, terms() of all its prepared claims."""
         claims = self.claims()
         return {
             pod: terms((one for one in claims if pod.uid in one.uids), strictly=strictly)
@@ -297,14 +297,16 @@ class Prepared:
         }
 
     def devices(self, claim: Claim) -> set[str]:
-        """The devices that the pods of a claim have by any claim."""
+        """The devices that the claim's pods get by this claim or any prepared claim."""
         return {
             share.device for one in (*self.claims(), claim) for share in one.shares
             if set(one.pods) & set(claim.pods)
         }
 
     def change(self, uid: str, claim: Claim | None) -> set[Pod]:
-        """Replaces or, with None, removes the claim with this UID; returns its pods before and now.
+        """Replaces or, with None, removes the claim with this UID.
+
+        Returns the pods that the claim had before, and those that it has now.
 
         Raises NvshareError if the file cannot be written; then nothing is changed.
         """

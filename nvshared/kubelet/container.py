@@ -3,7 +3,8 @@
 
 A mounted /etc/ld.so.preload preloads the library. Setting LD_PRELOAD would replace the image's
 value (many images preload jemalloc or tcmalloc), and a pod's own value would replace ours: the pod
-would run unshared. For the same reason programs wait if nvshared does not reply (NVSHARE_REQUIRED).
+would run unshared. Lest it run unshared, a program also waits while nvshared does not reply
+(NVSHARE_REQUIRED).
 
 Folders are mounted, not files: an upgrade replaces the library and a restart the socket, and a
 mount of the old file would keep showing the old one. /etc/ld.so.preload has to be mounted as a
@@ -36,13 +37,13 @@ LIBRARY = "/usr/lib/nvshare"
 SOCKETS = "/run/nvshare"
 PRELOAD = "/etc/ld.so.preload"
 LINE = f"{LIBRARY}/libnvshare.so\n"
-# Of CDI.
+# CDI: the folder of administrators' files, NVIDIA's kind, and our kind, device and file.
 STATIC = Path("/etc/cdi")
 NVIDIA = "nvidia.com/gpu"
 KIND = "nvshare.com/gpu"
 SHARED = "shared"
 FILE = "nvshare.com-gpu.json"
-VERSION = "0.3.0"                       # of the format: the oldest, which every runtime knows
+VERSION = "0.3.0"                       # of the CDI format: the oldest, which every runtime reads
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"      # requests GPUs from NVIDIA's container runtime
 VOID = "void"                           # requests no GPU; CUDA images set "all"
 
@@ -82,7 +83,7 @@ class Containers:
                 f"cannot write to {self.cdi}: {error.strerror}", "run it as root") from error
 
     def devices(self, cards: Sequence[str]) -> list[str]:
-        """The CDI devices that give a container these GPUs; empty if only variables can."""
+        """The CDI devices that give a container these GPUs; empty if only variables do."""
         if self._nvidias_devices().issuperset(cards):
             return [f"{KIND}={SHARED}", *(f"{NVIDIA}={card}" for card in cards)]
         return [f"{KIND}={cards[0]}"] if len(cards) == 1 else []
@@ -123,7 +124,7 @@ class Containers:
 
 
 def prepare(state: Path) -> int:
-    """Copies the files to mount into our folder. Returns the descriptor of the folder's lock.
+    """Copies the files that containers mount to `state`. Returns the descriptor of its lock.
 
     Raises NvshareError; AlreadyRunning if another nvshare-kubelet uses the folder.
     """

@@ -23,7 +23,7 @@ PERIOD = 2.0                            # seconds between checks of nvshared and
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns its exit status."""
+    """Runs nvshare-kubelet until a signal ends it. Returns the exit status."""
     return log.run("nvshare-kubelet", lambda: _run(argv))
 
 

@@ -32,7 +32,7 @@ RUNTIMES = tuple(map(Path, (
 )))
 USUAL, MOST = 10, 1000                  # shares of a GPU: by default, and at most
 CLASS = r"[a-z0-9-]+(?:\.[a-z0-9-]+)*"  # pattern of a PriorityClass's name
-LARGEST_VALUE = 1 << 31                 # of a PriorityClass, either sign
+LARGEST_VALUE = 1 << 31                 # largest absolute value of a PriorityClass
 
 DESCRIPTION = """\
 Offers this machine's GPUs to Kubernetes as nvshare.com/gpu: each to several pods,
@@ -175,4 +175,4 @@ def replicas(given: Sequence[str]) -> Replicas:
                 f"give a number from 0 to {MOST}, or that of one GPU, such as 0=4",
             )
         found.append((name, int(number)))
-    return sorted(found, key=lambda one: bool(one[0]))      # those of a single GPU come last
+    return sorted(found, key=lambda one: bool(one[0]))      # entries of a single GPU come last

@@ -40,7 +40,7 @@ class Plugin(ABC):
     """A plugin of kubelet. `refresh` updates `offer` from nvshared."""
 
     kind: ClassVar[str]                 # kubelet's word for the type of plugin
-    name: ClassVar[str]                 # of the resource or of the driver
+    name: ClassVar[str]                 # of the device plugin's resource, or of the DRA driver
     version: ClassVar[str]              # of the interface
 
     def __init__(
@@ -193,9 +193,9 @@ class DevicePlugin(Plugin):
         return DP["ContainerAllocateResponse"](**self._containers.response(cards, by_cdi=by_cdi))
 
 
-HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # of the interface; their messages are equal
+HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # of the health interface, with equal messages
 HEALTHY, UNHEALTHY = 1, 2               # values of the enumeration HealthStatus
-REFRESH = 10.0                          # seconds; kubelet drops a device's health after 30
+REFRESH = 10.0                          # seconds between reports; kubelet discards each after 30
 
 
 class Driver(Plugin):
@@ -242,7 +242,7 @@ class Driver(Plugin):
         return answer
 
     async def _prepare(self, requested: Any) -> list[dict[str, Any]]:
-        """The devices of a claim for kubelet. Raises as the API server's client does."""
+        """Prepares one claim. Returns its devices for kubelet. Raises as Pods.ask() does."""
         if why := await self._runtime.cdi_problem():
             raise NvshareError(why)
         claim = await asyncio.to_thread(self._pods.ask, requested.namespace, requested.name)
@@ -276,7 +276,7 @@ class Driver(Plugin):
         ]
 
     async def unprepare(self, request: Any, _context: Any) -> Any:
-        """Unprepares claims, after all their pods have ended."""
+        """Unprepares claims. Kubelet calls this once all pods of the claims have ended."""
         answer = DRA["NodeUnprepareResourcesResponse"]()
         async with self._lock:
             for requested in request.claims:

@@ -82,7 +82,7 @@ class StaticPods:
 
 
 class Pods:
-    """Watches pods in one thread, and sends their terms to nvshared in another one (of Terms)."""
+    """Watches this node's pods in one thread; the thread of Terms sends their terms to nvshared."""
 
     def __init__(
         self, bus: str, kubeconfig: Path, node: str, prepared: Prepared,
@@ -97,7 +97,7 @@ class Pods:
             bus, self._write_pod_event, self._write_condition,
             prepared.terms(pod for one in prepared.claims() for pod in one.pods),
             classes, smallest)
-        # Claims from before the start, whose pods may have been deleted since.
+        # UIDs of claims that an earlier process prepared; their pods may have been deleted since.
         self._before = {claim.uid for claim in prepared.claims()}
         threading.Thread(target=watch, name="pods", daemon=True, args=(
             "annotations of pods", kubeconfig, "/api/v1/pods", node, pod, self._handle)).start()
@@ -179,10 +179,10 @@ class Pods:
         })
 
     def _write_condition(self, pod: Pod, wrong: str) -> None:
-        """Writes the condition: whether and why annotations are refused."""
+        """Writes the pod's condition CONDITION: whether annotations are refused; `wrong`: why."""
         path = f"{NAMESPACE}{pod.namespace}/pods/{pod.name}/status"
         self._write(f"the status of {pod}", "PATCH", path, {
-            "metadata": {"uid": pod.uid},       # not for a new pod of the same name
+            "metadata": {"uid": pod.uid},       # refused for a new pod of the same name
             "status": {"conditions": [{
                 "type": CONDITION, "status": "True" if wrong else "False",
                 "reason": REFUSED if wrong else "NothingRefused", "message": wrong,

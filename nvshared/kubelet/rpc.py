@@ -165,7 +165,7 @@ def _classes(device_entry: str) -> dict[str, Any]:
             add(message, *field)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    # 3.21, which Debian 12 has, has no GetMessageClass, and later ones have no MessageFactory.
+    # Protobuf 3.21 (Debian 12) lacks GetMessageClass; later versions lack MessageFactory.
     make = getattr(message_factory, "GetMessageClass", None) or (
         message_factory.MessageFactory(pool).GetPrototype)
     return {one.name: make(pool.FindMessageTypeByName(f"it.{one.name}"))

@@ -2,8 +2,8 @@
 """Whether the container runtime supports CDI devices, found over the runtime's CRI socket.
 
 containerd 1.6 ignores CDI devices silently, and so does 1.7 unless `enable_cdi` is set: a container
-would start without the library, and use the whole GPU. The runtime is asked for each pod, since it
-may be upgraded or reconfigured while we run.
+would start without the library, and use the whole GPU. The runtime is queried for each pod, since
+the runtime may be upgraded or reconfigured while nvshare-kubelet runs.
 
 A machine may have several runtimes: Docker's containerd beside that of k3s. The command line of the
 running kubelet, or its configuration file, names the runtime that starts pods. If neither does, CDI
@@ -97,7 +97,10 @@ def endpoint() -> Path | None:
 
 
 def _is_kubelet(process: Path) -> bool:
-    """Whether a process is the host's kubelet: root's, in no container. The name proves nothing."""
+    """Whether a process is the host's kubelet: root's, in no container.
+
+    Any process may call itself kubelet.
+    """
     if (process / "comm").read_bytes() != b"kubelet\n" or process.stat().st_uid != 0:
         return False
     status = (process / "status").read_text(errors="replace")
@@ -114,7 +117,10 @@ def _option(command: str, name: str) -> str:
 
 
 def refusal(name: str, version: str, config: str) -> str:
-    """Why this runtime ignores CDI devices; "" if it supports them. `config`: its own, as JSON."""
+    """Why this runtime ignores CDI devices; "" if it supports them.
+
+    `config`: the runtime's own configuration, as JSON.
+    """
     known = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version, re.ASCII)
     number = tuple(map(int, known.groups())) if known else (0, 0, 0)
     match name:

@@ -2,7 +2,7 @@
 """Publishes this node's GPUs: labels of the node for selectors, and with DRA a ResourceSlice, from
 which Kubernetes' scheduler allocates.
 
-The labels are named as NVIDIA's GPU feature discovery names its own. They describe the GPUs, not
+The labels' names follow those of NVIDIA's GPU feature discovery. The labels describe the GPUs, not
 whether shares are available now:
 
     nvshare.com/gpu.shared: "true"      GPUs are shared on this node; "false": none
@@ -109,7 +109,7 @@ def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
 
 
 class Published:
-    """Writes the node's labels and, with DRA, the slice. A thread watches for its removal."""
+    """Writes the node's labels and, with DRA, the slice. A thread notices the slice's removal."""
 
     def __init__(
         self, kubeconfig: Path, node: str, on_other_drivers: Callable[[dict[str, str]], None] | None
