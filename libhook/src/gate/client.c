@@ -59,8 +59,8 @@ void client_enter(struct client *client)
     client_count++;
 }
 
-/* In a forked child. If fork() was called in a signal handler, the only thread of the child may be
- * asleep at the bell. */
+/* Runs in a forked child, which has no connections. If fork() was called in a signal handler, the
+ * child's only thread may be asleep on commit_bell: it must wake up. */
 static void abandon(void)
 {
     EACH_CLIENT(client) {
@@ -71,7 +71,7 @@ static void abandon(void)
 
 void clients_watch_forks(void)
 {
-    forks_watch(abandon, gate_recheck);     /* the child's thread may be asleep at the gate, too */
+    forks_watch(abandon, gate_recheck);     /* wakes the child's thread if it sleeps at the gate */
 }
 
 uint64_t now_microseconds(void)
@@ -119,7 +119,7 @@ bool client_may_keep_freed(const struct client *client)
 void client_wake(struct client *client)
 {
     UNCANCELLED;
-    int saved_errno = errno;         /* a launch of the program may be the caller */
+    int saved_errno = errno;         /* the caller may be a launch, which leaves errno unchanged */
     /* Fails only if the socket is full of wake-ups, or if the program has closed it (service.c). */
     send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     errno = saved_errno;
@@ -150,10 +150,10 @@ CUresult device_uuid(CUdevice device, CUuuid *uuid)
 }
 
 /*
- * The connection to the daemon, without any client's state. It is a handle of own_file.h.
+ * A connection to the daemon: a handle of own_file.h. These functions use no client's state.
  */
 
-/* A daemon that does not read for this long counts as gone. */
+/* If the daemon leaves the socket full for this long, it counts as gone. */
 static const struct timeval SEND_PATIENCE = { .tv_sec = 2 };
 
 int connection_open(void)
@@ -310,8 +310,8 @@ void client_send(struct client *client, struct nvshare_report report)
     report = client_report(client, report);
     client->reported = true;
     UNCANCELLED;
-    /* A failed connection is only shut down: the service thread closes it, and may be waiting for
-     * an order on it now. */
+    /* If sending fails, the socket is only shut down: the service thread, which may be waiting for
+     * an order on it now, closes it. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
         || !send_borrowed(client) || !send_stored(client)
         || !connection_send(client->socket, &report))
@@ -400,24 +400,27 @@ void clients_want(void)
 
 /*
  * Asks the daemon how far the client's memory may grow, resident and swapped together. The daemon
- * grants ahead, so most allocations need no message.
+ * grants more than the client has asked for, so most allocations need no message.
  *
- * Memory to be pinned is requested each time, and the daemon counts a grant as pinned at once. The
- * figures alone cannot tell the daemon when to stop counting it separately, because another thread
- * may have freed as much meanwhile. Each report therefore says up to which COMMIT the answers have
- * been read (`answered`), and how many of the granted bytes are still to be pinned (`to_pin`). A
- * grant is part of that sum from the moment its answer is read until the figures contain it,
+ * Memory to be pinned is requested each time, and the daemon at once counts each grant besides
+ * memory.pinned. That figure alone cannot tell the daemon when to stop, because another thread may
+ * have freed as much meanwhile. Each report therefore says up to which COMMIT the answers have
+ * been read (`answered`), and how many of the granted bytes are still to be pinned (`to_pin`).
+ * `to_pin` includes a grant from the moment its answer is read until memory.pinned includes it,
  * however long its thread takes, and independently of other threads' pinning and freeing.
  *
- * A thread may end in between, or leave by siglongjmp() from a signal handler, without notice. A
- * grant that is unused for long is therefore given up.
+ * Between the answer and the pinning a thread may end, or leave the call by siglongjmp() from a
+ * signal handler, without notice. A grant unused for GRANT_UNUSED_MOST_US is therefore given up.
  */
 
 #define GRANT_UNUSED_MOST_US 60000000
-#define ANSWER_EXPECTED_US 100000    /* if it depends on no other client */
-#define RECLAIM_US 2000000           /* us for work that uses freed memory, and may wait for us */
+/* us within which the daemon answers a COMMIT if the answer depends on no other client */
+#define ANSWER_EXPECTED_US 100000
+/* us for which an allocation waits for work that uses freed memory. The work may itself wait for
+ * the thread that allocates. */
+#define RECLAIM_US 2000000
 
-/* The last pin request of this thread, and its entry. */
+/* This thread's last COMMIT with `pins`: its client, entry and number. */
 static __thread struct {
     struct client *client;
     struct open_commit *entry;
@@ -488,8 +491,8 @@ void client_append_refusal(struct client *client, const char *text, size_t size)
     strncat(client->reason, text, size < left ? size : left);
 }
 
-/* Prints why the program gets OUT_OF_MEMORY, once for each reason. memory_lock is held,
- * and released meanwhile, because stderr may be slow. */
+/* Prints why the program gets OUT_OF_MEMORY, unless that reason was the last one printed.
+ * memory_lock is held, and released meanwhile, because stderr may be slow. */
 static void print_refusal(struct client *client)
 {
     if (client->reason[0] == '\0' || strcmp(client->reason, client->printed_reason) == 0)
@@ -584,7 +587,7 @@ static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins
     while (client->socket >= 0 && client->introduced == introduced
            && client->answered_commit < number) {
         if (late)
-            client_wake(client);     /* it may report the wait to the user: waiting.c */
+            client_wake(client);     /* the service thread may print the reason: waiting.c */
         wait_for_answer(client, late ? NULL : &until);
         late = true;
     }
@@ -598,9 +601,9 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
     bool settled = false, granted = false;
     while (!settled && bytes <= client->limits.beyond
            && client->memory.beyond <= client->limits.beyond - bytes) {
-        /* Counted from now on, so that messages sent meanwhile include it. */
+        /* Added now, so that the COMMIT and all reports sent meanwhile include `bytes`. */
         uint64_t wanted = client->memory.beyond += bytes;
-        /* Without a daemon, its last limits apply. */
+        /* While no daemon is connected, the limits received last apply. */
         bool alone = client->socket < 0, answered = !alone && request_commit(client, 0, 0);
         settled = alone || answered;
         granted = alone || (answered && client->commit_answer.beyond >= wanted);
@@ -628,7 +631,7 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
         if (wanted > most && reclaim(client, wanted - most, 0))
             continue;
         if (client->socket < 0) {
-            /* Without a daemon, its last limits apply. */
+            /* While no daemon is connected, the limits received last apply. */
             granted = wanted <= client->limits.most;
             if (!granted && reclaim(client, RECLAIM_ALL, until))
                 continue;
@@ -654,15 +657,16 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
 }
 
 /*
- * Programs whose memory stays on the card. Some cannot be stopped, or only seem to stop: their work
- * never ends, or bypasses the gate, or a device accesses their memory by itself.
+ * Pins clients. Some programs cannot be stopped, or only seem to stop: their work never ends, or
+ * bypasses the gate, or a device accesses their memory by itself.
  *
  * To move the memory of such a program would break it, and to wait for it would block all others.
- * From the moment the reason is known, none of its memory is evicted. The program runs beside every
- * holder, and the others share the rest of the card. Its resident memory is reported as pinned
- * (client_send()), and the daemon grants its later allocations as it grants pinned memory.
+ * From the moment the reason is known, none of its memory is evicted. The program runs at the same
+ * time as whichever client has the turn, and the others share the rest of the card. Its resident
+ * memory is reported as pinned (client_report()), and the daemon grants its later allocations as it
+ * grants pinned memory.
  *
- * This is permanent, because the end of the reason cannot be detected.
+ * A client stays pinned until it ends, because the end of the reason cannot be detected.
  */
 
 static const char *pin_reason_text(enum nvshare_pin_reason reason)
@@ -711,18 +715,18 @@ enum nvshare_pin_reason clients_pin_reason(void)
  * program that ends while its memory moves would crash at its very end.
  *
  * The driver ends in two steps. Its first cuInit registers a function with atexit(); once exit()
- * has called that, each driver call fails at once. Later the driver's static objects are destroyed,
- * and a call that has not returned by then accesses destroyed objects. Such functions run in the
- * reverse order of their registration. A function registered right before cuInit therefore runs
- * between the two steps. It waits until the service threads have returned from their current calls;
- * later calls are harmless.
+ * has called it, each driver call fails at once. Later the driver's static objects are destroyed,
+ * and a call that has not returned by then accesses destroyed objects. exit() calls functions and
+ * destructors in the reverse order of their registration. A function registered right before cuInit
+ * (at_exit()) therefore runs between the two steps. It waits until the service threads have
+ * returned from their current driver calls; later calls fail at once, which is harmless.
  *
  * (Drivers 535, 550 and 555 work this way: the function that cuInit registers only marks the driver
  * as ended.)
  */
 
-/* A call takes milliseconds. But a signal handler may call exit() in a thread that holds the
- * lock. */
+/* How long at_exit() waits for both locks together. A driver call takes milliseconds, but a signal
+ * handler may call exit() in a thread that holds one of the locks. */
 #define PATIENCE_US 5000000
 
 static void await_lock(pthread_mutex_t *lock, uint64_t until)
@@ -739,7 +743,7 @@ static void await_lock(pthread_mutex_t *lock, uint64_t until)
 
 static void at_exit(void)
 {
-    stubs_await();                   /* the driver cannot be taken apart while it is checkpointed */
+    stubs_await();                   /* while the process is parked, the driver must not end */
     uint64_t until = now_microseconds() + PATIENCE_US;
     await_lock(&service_lock, until);
     await_lock(&memory_lock, until);

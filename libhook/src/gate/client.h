@@ -11,7 +11,7 @@
 #include "driver/locked.h"
 #include "nvshare/protocol.h"
 
-#define CLIENTS_MAX 30                /* each uses two bits of gate_closed, beside GATE_AJAR */
+#define CLIENTS_MAX 30                /* two bits of gate_closed each; GATE_AJAR has three */
 #define OPEN_COMMITS_MAX 16
 #define REASON_LONGEST 448
 #define POSTPONED_MOST 16
@@ -35,57 +35,59 @@ struct client {
     /* The client has a turn: true from RUN to STOP. GATE_STOPPED(client) in gate_closed is set
      * while this is false. */
     bool running;
-    uint64_t turns;                  /* number of turns begun, plus one */
-    uint64_t opened;                 /* us: begin of the last turn */
-    uint64_t idled;                  /* us since then without work in flight, as far as known */
-    _Atomic bool stopping;           /* between STOP and STOPPED, which will carry WANTS */
+    uint64_t turns;                  /* number of turns that have begun, plus one */
+    uint64_t opened;                 /* us: when the last turn began */
+    uint64_t idled;                  /* us since `opened` known to be without work in flight */
+    _Atomic bool stopping;           /* from STOP to STOPPED, which reports waiting threads */
     bool paced;                      /* other clients wait: bound this client's work in flight */
-    bool squeezed;                   /* other clients may wait for room: keep no spares */
-    bool steps;                      /* one launch at a time, with a pause between launches */
-    uint64_t step_pause;             /* us */
+    bool squeezed;                   /* other clients may wait for memory: keep no spares */
+    bool steps;                      /* RUN had STEP: let launches through one at a time */
+    uint64_t step_pause;             /* us from the end of one launch to the next */
     bool reports_idle;
     bool reports_busy;
     bool want_sent;
-    bool prints_waits;               /* wake the service thread when a thread waits: waiting.c */
-    /* Nothing is in flight: true from STOPPED to RUN. */
+    /* A thread that begins to wait at the gate wakes the service thread, which prints why
+     * (waiting.c). */
+    bool prints_waits;
+    /* No work is in flight: true from STOPPED to RUN. */
     bool drained;
-    /* Memory is absent or the room is too small: GATE_STARVED(client) is set. */
+    /* Memory is absent, the room is too small, or `remapping`: GATE_STARVED(client) is set. */
     bool starved;
-    bool starved_reported;           /* the daemon was informed: no further urgent report */
-    bool remapping;                  /* exclusive.c keeps the gate closed to change memory */
+    bool starved_reported;           /* a MEMORY report was sent since `starved` became true */
+    bool remapping;                  /* exclusive.c keeps the gate closed to replace memory */
     uint64_t idle_window;            /* us without a submission before IDLE is sent */
 
     enum nvshare_pin_reason pin_reason;        /* why its memory is never evicted; client.c */
 
     uint64_t absent;                 /* bytes in blocks that are not BLOCK_RESIDENT */
-    uint64_t slab_use;               /* bytes in blocks that may need a place in a slab */
-    uint64_t managed_away;           /* of managed memory, counted in memory.host */
-    struct block *blocks;            /* all, oldest first */
+    uint64_t slab_use;               /* bytes in blocks that may need a place in a host slab */
+    uint64_t managed_away;           /* bytes of swapped managed blocks; part of memory.host */
+    struct block *blocks;            /* all blocks, the oldest first */
     struct block *youngest;
     struct host_slab *host_slabs;    /* the newest first */
     struct host_slab *host_room;     /* first slab with free pages; NULL: all are full */
     uint64_t host_slabs_made;
     unsigned host_empty;             /* slabs without any block */
-    /* Memory of another GPU (tier/peer.c): bytes of memory.host that are there, and their limit
-     * from the last EVICT. */
+    /* Memory of another GPU (tier/peer.c): bytes of swapped blocks that are on that GPU, and the
+     * last EVICT's limit for them. */
     uint64_t borrowed, loan;
-    uint64_t returning;              /* bytes reported, but not in memory.host: swap_return() */
+    uint64_t returning;              /* bytes that reports add to memory.host: swap_return() */
     uint64_t dirty;                  /* bytes swapped to that GPU without a copy on the host */
     uint64_t borrowed_reported, dirty_reported;      /* as reported to the daemon last */
     uint8_t lender_uuid[16];
-    /* The client's file (block/store.c): bytes of blocks in it; the limit of the last STORE, and
-     * the number of that order; errno of the last failure; whether a change is still to report. */
+    /* The client's file (block/store.c): bytes of blocks in it; limit for them, and number, of the
+     * last STORE; errno of the last failure; whether one of these has yet to be reported. */
     uint64_t stored, file, store_number;
     int store_error;
     bool store_changed;
-    uint64_t store_progress;         /* us: when a write last ended, or no write was in flight */
-    CUdevice lender;                 /* CU_DEVICE_INVALID: this process cannot reach or use it */
+    uint64_t store_progress;         /* us: last time when a write ended or none was in flight */
+    CUdevice lender;                 /* whose memory is lent; CU_DEVICE_INVALID: not usable here */
     int node;                        /* NUMA node near this device; -1: any */
     /* Threads that allocate host slabs now (tier/host.c): for an eviction in progress, and for
      * PREALLOCATE. */
     unsigned allocators, preallocators;
-    uint64_t host_most;              /* `host` of the last order: the limit of preallocators */
-    bool preallocates;               /* preallocators begin further slabs */
+    uint64_t host_most;              /* `host` of the last EVICT, LOAD or PREALLOCATE */
+    bool preallocates;               /* preallocators may begin another slab */
 
     int socket;                      /* a handle of own_file.h; -1: no daemon is connected */
     uint64_t last_commit;            /* number of the last COMMIT sent */
@@ -148,8 +150,8 @@ extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never re
         for (struct client *client = __atomic_load_n(&clients[index], __ATOMIC_ACQUIRE);   \
              client != NULL; client = NULL)
 
-/* Wrappers must only call the driver: no client has ever been attached in this process, or the
- * calling thread holds memory_lock (see client_is_called_back()). */
+/* True: wrappers must only call the driver, because no client has ever been attached in this
+ * process, or the calling thread holds memory_lock (see client_is_called_back()). */
 bool client_none(void);
 /* Whether the calling thread is inside a driver call made by the library. A tool that traces driver
  * calls (CUPTI) has callbacks there, which may call the driver themselves. Such a thread holds
@@ -174,7 +176,7 @@ void clients_want(void);
 
 CUresult device_uuid(CUdevice device, CUuuid *uuid);
 
-void client_wake(struct client *client);          /* the service thread has something to do */
+void client_wake(struct client *client);          /* wakes the client's service thread */
 /* Keeps an order for later, to be carried out after those postponed before. False: no space. */
 bool client_postpone(struct client *client, const struct nvshare_order *order);
 bool client_next_postponed(struct client *client, struct nvshare_order *order);
@@ -186,28 +188,28 @@ uint64_t now_microseconds(void);                  /* monotonic */
 /* Recomputes `starved`, opens or closes the gate accordingly, and reports to the daemon at once if
  * a running client has become starved. To be called after any change of the figures. */
 void client_update(struct client *client);
-void client_changed(struct client *client);       /* only reports changed figures */
+void client_changed(struct client *client);       /* has changed figures reported soon */
 uint64_t client_need(const struct client *client);
 bool client_is_whole(const struct client *client);      /* all memory is resident, within room */
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
 /* Whether freed memory may stay mapped, given the daemon's last orders. */
 bool client_may_keep_freed(const struct client *client);
 /*
- * Memory that the program has freed and that the library keeps: for reuse, or until work has been
- * waited for. It is released before any request is refused for want of memory.
+ * Memory that the program has freed and that the library keeps: for reuse, or until the work that
+ * may use it has ended. It is released before any request is refused for want of memory.
  */
 
 #define RECLAIM_ALL UINT64_MAX
 
-/* Releases `bytes` of the freed memory that a keeper holds for a client, or all. `until` 0: only
- * memory that no work uses. Else `until` is a deadline in us: also waits for memory that work still
- * uses, and releases memory that the program has asked to keep; the lock may be released meanwhile.
+/* Releases `bytes` of one kind of a client's kept memory, or all there is. `until` 0: only memory
+ * that no work uses. Else `until` is a deadline in us: also waits for memory that work still uses,
+ * and releases memory that the program has asked to keep; the lock may be released meanwhile.
  * False: nothing was released. */
 typedef bool reclaimer(struct client *client, uint64_t bytes, uint64_t until);
-/* Sets the keepers, in the order in which reclaim() calls them; ends with NULL. To be called before
- * there is a client. */
+/* Sets the reclaimers, in the order in which reclaim() calls them; the list ends with NULL. To be
+ * called before there is a client. */
 void reclaim_from(reclaimer *const *all);
-/* Calls the keepers until a keeper has released memory. False: no keeper has. */
+/* Calls the reclaimers until one has released memory. False: none has. */
 bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
 /* Sends the report with the client's figures. Failure closes the connection; the service thread
@@ -215,14 +217,14 @@ bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 void client_send(struct client *client, struct nvshare_report report);
 /* Returns the report with the client's figures, without sending it. */
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report);
-/* HELLO on a connection, after the client's names and STORED, if there are bytes in its file. No
- * lock is needed. False: sending has failed. */
+/* Sends HELLO on a connection, before it the client's names and, if its file contains bytes,
+ * STORED. No lock is needed. False: sending has failed. */
 bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,
                       const struct nvshare_report *hello);
 
-/* Pins all memory of this client for good, for this reason. Swapped memory is loaded before its
- * gate opens. Says so on stderr. Any thread, without memory_lock; only the first reason counts. If
- * the memory must not be swapped at all, the caller must be inside the gate. */
+/* Pins the client for good and prints why on stderr; once pinned, its reason never changes. Swapped
+ * memory is loaded before the client's gate opens. Any thread, without memory_lock. If all its
+ * memory must be resident from this call on, the caller must be inside the gate. */
 void client_pin(struct client *client, enum nvshare_pin_reason reason);
 
 /* Pins all present and future clients of this process. */
@@ -254,7 +256,7 @@ bool client_commit(struct client *client, uint64_t size);
  * bytes as pinned until this thread calls client_settle(): once the figures contain them, or when
  * they will not be pinned. `until`: deadline in us of waits for freed memory. */
 bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, uint64_t until);
-uint64_t client_patience_ends(void);               /* `until`, for a call that begins now */
+uint64_t client_patience_ends(void);               /* `until` of a call that begins now */
 void client_settle(void);
 /* Carries out LIMITS, which may be the answer to a COMMIT. Without memory_lock. */
 void client_set_limits(struct client *client, const struct nvshare_order *order);
@@ -265,8 +267,8 @@ void client_commit_answered(struct client *client, uint64_t number,
 /* Appends the text of a REASON to the reason for the next refusal. */
 void client_append_refusal(struct client *client, const char *text, size_t size);
 uint64_t client_to_pin(const struct client *client);    /* `to_pin` of a report */
-/* Gives up grants of threads that have ended or left the call. Returns the us until the next can be
- * given up; NEVER: no grant is unused. */
+/* Gives up grants that were unused for too long: their threads have ended or left the call. Returns
+ * the us until the next grant has to be given up; NEVER: no grant is unused. */
 int64_t client_expire_grants(struct client *client);
 /* Waits until the daemon grants or refuses that memory.beyond grows by `bytes`. True: granted, and
  * added to memory.beyond. */

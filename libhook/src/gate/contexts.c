@@ -28,7 +28,7 @@
 struct known {
     CUcontext context, owner;
     CUdevice device;
-    unsigned since;                  /* `ended` when it was listed: handles are reused */
+    unsigned since;                  /* `ended` when it was listed: the driver reuses handles */
 };
 
 /* Protects the variables below; `incomplete` is also read without it. Its holder takes no lock and
@@ -38,7 +38,7 @@ static struct known *known;
 static unsigned count, room;
 static _Atomic bool incomplete;      /* a context could not be listed for want of memory */
 
-static _Atomic unsigned ended;       /* contexts destroyed so far */
+static _Atomic unsigned ended;       /* number of contexts destroyed so far */
 
 /* This thread's last lookup, and `ended` then: it is stale once `ended` has changed. */
 static __thread struct {
@@ -137,7 +137,7 @@ CUcontext contexts_primary(CUdevice device)
     return primary;
 }
 
-/* Describes the current context. False: it has ended, or failed for good. */
+/* Queries owner and device of the current context. False: it has ended, or failed for good. */
 static bool describe(CUcontext context, CUcontext *owner, CUdevice *device)
 {
     size_t unused, total;

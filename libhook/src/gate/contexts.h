@@ -27,7 +27,9 @@ CUcontext contexts_of(CUdevice device, unsigned number);
 /* False: a context could not be listed for want of memory, so its work cannot be waited for. */
 bool contexts_complete(void);
 
-CUcontext contexts_primary(CUdevice device);       /* not retained; NULL: none exists */
+/* The primary context, which the program retains: no further reference is kept. NULL: the driver
+ * has failed. */
+CUcontext contexts_primary(CUdevice device);
 
 /* Lists the current context, however it was created, and returns its owner. `added`, if not NULL,
  * receives whether the context was unknown before. */

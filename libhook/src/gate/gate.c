@@ -16,7 +16,7 @@
  * condition variable, and is counted nowhere: it sleeps on a futex word that changes with each
  * opening (bell.h), and the fact that it waits is a mark in its own entry, which names the opening
  * and the pass. The mark is void once the gate has opened since, or the thread has passed again.
- * All other code here runs with signals blocked.
+ * Except while it sleeps, a thread runs gate_wait() with signals blocked.
  */
 #define _GNU_SOURCE
 #include "gate/gate.h"
@@ -47,7 +47,8 @@ static struct {
     _Atomic uint32_t opened;         /* futex word; changes to wake waiting threads */
     _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
-    /* Its destructor frees a thread's entry at its end. Without a key, entries are not reused. */
+    /* The key's destructor frees a thread's entry when the thread ends. Without a key, entries are
+     * not reused. */
     pthread_key_t key;
     bool has_key;
     pthread_once_t once;
@@ -105,7 +106,7 @@ static struct gate_thread *own_thread_entry(void)
 {
     if (own_entry != NULL)
         return own_entry;
-    if (pthread_once != NULL)           /* in another library before glibc 2.34; glibc.h */
+    if (pthread_once != NULL)           /* NULL: not linked, as before glibc 2.34; see glibc.h */
         pthread_once(&gate.once, initialise);
     own_entry = reuse_thread();
     if (own_entry == NULL)
@@ -118,7 +119,7 @@ static struct gate_thread *own_thread_entry(void)
 struct gate_thread *gate_register_thread(void)
 {
     struct gate_thread *thread = own_thread_entry();
-    /* The current context may have been created unseen. */
+    /* Lists the current context, which may have been created by a call that is not wrapped. */
     CUcontext context;
     contexts_current(&context);
     return gate_self = thread;
@@ -143,7 +144,8 @@ static bool take_paced_pass(void)
     return false;
 }
 
-/* `closed` was read inside. Other processes' counters are read after that, too. */
+/* `closed`: gate_closed, read after the thread had marked itself inside. So are the counters of
+ * other processes, which this function reads. */
 static bool may_pass(uint64_t closed)
 {
     return (closed & ~GATE_AJAR) == 0
@@ -215,8 +217,8 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     do {
-        /* Before the request is sent: a later query whether threads wait must see the
-         * mark. */
+        /* The mark is set before clients_want() sends WANTS: a later gate_has_waiters() must see
+         * it. */
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));
         atomic_store_explicit(&self->inside, 0, memory_order_release);
@@ -226,7 +228,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         inside = !until_stop || !clients_stopping();
         atomic_store(&self->inside, inside);
-    } while (inside && !try_pass(stream)); /* counts again: the count may be cleared */
+    } while (inside && !try_pass(stream)); /* counts again: inflight_clear() may have cleared it */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;

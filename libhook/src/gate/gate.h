@@ -6,16 +6,17 @@
  *     result = the driver's own function(...);
  *     gate_leave();
  *
- * Exact and cheap. A passing thread marks itself inside on a cache line of its own, then reads
+ * No pass is missed. A passing thread marks itself inside on a cache line of its own, then reads
  * whether the gate is open. A closing thread closes the gate first and then checks whether a thread
  * is inside. Both have a full memory barrier in between, so each passing thread either is seen
  * inside or sees the gate closed. The passing thread's barrier costs about 5 ns. membarrier(2)
  * would save that, but a sandbox or a restored checkpoint may refuse it later.
  *
  * One gate for each process: a program with clients on several GPUs may submit only while all of
- * them run. Each reason to be closed is one bit of a word. With GATE_PACED alone, a number of
- * passes is let through; with GATE_PUBLISHING, passing threads publish or read counters in
- * shared pages; with GATE_CAPTURING, passes that are not captured are counted.
+ * them run. Each reason to be closed is one bit of a word. While only bits of GATE_AJAR are set,
+ * threads may pass: with GATE_PACED, a limited number of times; with GATE_PUBLISHING, after they
+ * have published or read counters in shared pages; with GATE_CAPTURING, uncaptured passes are
+ * counted.
  */
 #pragma once
 
@@ -27,15 +28,15 @@
 #define GATE_PACED ((uint64_t)1 << 63)             /* pace.c */
 #define GATE_PUBLISHING ((uint64_t)1 << 62)        /* inflight.c */
 #define GATE_CAPTURING ((uint64_t)1 << 61)         /* capture.c */
-#define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING) /* with only these bits, each
-                                                                  pass is checked */
+#define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING) /* while no other bit is
+                                                                  set, threads may pass */
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that cannot be captured */
 
 /* One for each thread that has ever passed, on cache lines of its own. Only its thread writes
  * `inside`, which counts nested passes. */
 struct gate_thread {
     _Alignas(128) _Atomic uint32_t inside;
-    _Atomic uint32_t passes;         /* wraps; compared to find out whether work was submitted */
+    _Atomic uint32_t passes;         /* how often it has passed; wraps */
     /* The mark of a thread that waits at the gate (gate.c): the numbers of openings and of its own
      * passes when it began to wait. */
     _Atomic uint32_t waits;          /* 0: it does not wait */
@@ -53,7 +54,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
 
 /* Waits while the gate is closed, unless `stream` is being captured (nothing is submitted then) or
  * this thread is inside already. `until_stop`: waits only while no client carries out a STOP.
- * False: it does, and the thread is not inside. */
+ * False: a client does, and the thread is not inside. */
 static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
 {
     struct gate_thread *self = gate_self;
@@ -73,7 +74,7 @@ static inline void gate_enter(CUstream stream)
     gate_enter_until_stop(stream, false);
 }
 
-/* Without a barrier: a closing thread that misses this store sleeps for a moment only. */
+/* Needs no barrier: a closing thread that misses this store checks again after a short sleep. */
 static inline void gate_leave(void)
 {
     struct gate_thread *self = gate_self;
@@ -89,9 +90,9 @@ void gate_recheck(void);                        /* wakes waiting threads to chec
 bool gate_empty(void);                             /* no thread (but the caller) is inside */
 bool gate_has_waiters(void);
 bool gate_has_blocked(void);                       /* a thread waits at the gate, or is BLOCKED */
-uint64_t gate_passes(void);                        /* changes when work is submitted */
-uint64_t gate_submissions(void);                   /* passes not captured, with GATE_CAPTURING */
-void gate_allow(uint64_t goal);                    /* paced passes up to number `goal` go through */
+uint64_t gate_passes(void);                        /* sum of all threads' `passes` */
+uint64_t gate_submissions(void);                   /* uncaptured passes under GATE_CAPTURING */
+void gate_allow(uint64_t goal);                    /* sets gate_goal */
 
 /* BLOCKED: until the end of the block this thread of the program waits within the library, where
  * the driver would not have made it wait. Work in flight may depend on the thread's next action, so
@@ -112,9 +113,10 @@ struct gate_publishing {
 };
 extern const struct gate_publishing *_Atomic gate_publishing;
 
-/* Passes let through while paced, since the process began, and the limit for that number. */
+/* Number of passes let through while GATE_PACED was set, since the process began, and the number at
+ * which further passes wait. */
 extern _Atomic uint64_t gate_taken, gate_goal;
-/* Called inside by a thread that passes while paced, with the number of its pass. */
+/* Called inside by a thread that passes while GATE_PACED is set, with its number in gate_taken. */
 extern void (*gate_on_taken)(uint64_t number);
 /* Called outside by a thread of a background program that waits for a paced pass and for nothing
  * else. True: the thread checks the gate again at once; false: it sleeps. `*since`: 0 at the first

@@ -26,9 +26,9 @@
  *
  * Watching. A background thread steps inside first, then reads the counters of all watched
  * programs. If one program has work in flight, the thread waits outside, and the service thread
- * polls the counters, at most 32 times in the length of the burst. The work that the background
- * program has in flight then is at most about a millisecond (flight/pace.c). That is how long an
- * urgent launch may have to wait.
+ * polls the counters after each 1/32 of the time waited so far (50 us to 1 ms). The work that the
+ * background program has in flight then takes at most about a millisecond (flight/pace.c). That is
+ * how long an urgent launch may have to wait.
  *
  * Endless holds. When the client of a page has gone, the daemon ends the watch; without a daemon no
  * page is watched. Counters may also stay unchanged because their program was stopped, its kernel
@@ -51,10 +51,10 @@
 #include "gate/client.h"
 #include "gate/gate.h"
 
-#define WATCHED_MAX 64               /* the daemon sends at most so many */
+#define WATCHED_MAX 64               /* most pages that the daemon sends to one process */
 #define PAGE 4096
-#define STALLED_AFTER_US 2000000     /* without a change of the counters */
-#define BETWEEN_PASSES_US 50000      /* between two passes after that */
+#define STALLED_AFTER_US 2000000     /* us without a change of the counters */
+#define BETWEEN_PASSES_US 50000      /* us between passes that are then let through one at a time */
 #define POLL_LEAST_US 50
 #define POLL_MOST_US 1000
 #define POLLS 32
@@ -77,7 +77,8 @@ static struct watched {
 static _Atomic unsigned entries_used;        /* number of entries ever used */
 static _Atomic unsigned watching;     /* entries in use */
 
-static _Atomic bool holding;         /* at the last check, a thread waited for an urgent program */
+static _Atomic bool holding;         /* a thread has found an urgent program busy, and
+                                        inflight_poll() has not cleared this since */
 static uint64_t holding_since, last_allowed;
 static _Atomic unsigned allowed_passes;     /* passes allowed in spite of busy counters */
 
@@ -210,7 +211,8 @@ bool inflight_clear(struct client *client)
     struct published *mine = &published[client->index];
     struct nvshare_inflight *counters = atomic_load(&mine->counters);
     __atomic_store_n(&counters->done, mine->noted, __ATOMIC_SEQ_CST);
-    /* A thread that counted before found work in flight, and woke no service thread. */
+    /* A thread that has incremented `begun` before the store found the client busy, and therefore
+     * did not wake the service thread. */
     return !is_busy(counters);
 }
 
@@ -231,7 +233,7 @@ static struct watched *free_entry(void)
     return NULL;
 }
 
-/* Watches a page no longer; waiting threads check the gate again. */
+/* Stops watching a page; waiting threads check the gate again. */
 static void stop_watching(struct watched *one)
 {
     atomic_store(&one->counters, NULL);

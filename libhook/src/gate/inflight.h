@@ -24,7 +24,7 @@ bool inflight_urgent(void);
 
 /* Whether the client's counters say that it has work in flight. */
 bool inflight_busy(const struct client *client);
-/* Counts new work. Until inflight_clear(), passing threads need not count. */
+/* Counts new work as begun. Until the next inflight_arm(), passing threads need not count. */
 void inflight_extend(struct client *client);
 /* Makes passing threads count from now on. True if the gate is empty and gate_passes() is still
  * `passes`. */
@@ -32,6 +32,6 @@ bool inflight_arm(struct client *client, uint64_t passes);
 /* The work submitted before inflight_arm() is done. False if a thread has counted since. */
 bool inflight_clear(struct client *client);
 
-/* Wakes waiting threads if they may go on. `stalled`: the program's own work in flight does not
- * end. Returns after how many us to poll again; 0: no thread waits. */
+/* Wakes threads that wait for urgent programs if they may go on. `stalled`: the program's own work
+ * in flight does not end. Returns the us until the next call is due; 0: no thread waits. */
 uint64_t inflight_poll(uint64_t now, bool stalled);
