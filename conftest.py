@@ -42,7 +42,8 @@ TOGETHER = (
 
 # Those that take longest: the others fill the time beside them, not they the end of the run.
 FIRST = (
-    "libhook/tests/simulator/test_simulator_conformance.py", "tests/unit/test_style.py::test_mypy",
+    "libhook/tests/simulator/test_simulator_conformance.py",
+    "tests/unit/test_style.py::test_mypy_finds_no_type_errors",
     "tests/integration/test_demo.py::test_demo_ends_with_right_results_and_leaves_nothing",
     "tests/integration/test_random_calls.py", "tests/integration/test_undrainable.py",
 )

@@ -16,10 +16,10 @@ How a test uses it:
     def test_source_file_is_in_a_listed_layer() -> None:
         assert not ROOMS.homeless()
 
-    def test_source_file_uses_no_higher_folder() -> None:
+    def test_source_file_includes_and_calls_no_higher_layer() -> None:
         assert not ROOMS.upward()
 
-    def test_source_files_do_not_use_each_other_in_a_circle() -> None:
+    def test_source_files_have_no_dependency_cycle() -> None:
         assert not ROOMS.circles()
 
 An exception is a file, then all that it uses is excused, or one use as upward() names it:

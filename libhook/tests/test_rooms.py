@@ -30,7 +30,7 @@ def made(folder: Path, exceptions: dict[str, str] | None = None, **changed: str)
     return Rooms(["above", "below"], sources=source, objects=build, exceptions=exceptions)
 
 
-def test_layer_check_allows_use_of_a_lower_folder(tmp_path: Path) -> None:
+def test_layer_check_allows_a_dependency_on_a_lower_folder(tmp_path: Path) -> None:
     rooms = made(tmp_path)
     assert rooms.uses == {"above/a": {"below/b": {"b", "below/b.h"}}, "below/b": {}}
     assert not rooms.upward()
@@ -47,7 +47,7 @@ def test_layer_check_allows_use_of_a_lower_folder(tmp_path: Path) -> None:
         ("extern int shown;\nint b(void) { return shown; }\n", "shown"),
     ],
 )
-def test_layer_check_reports_a_file_that_uses_a_higher_folder(
+def test_layer_check_reports_a_file_that_depends_on_a_higher_folder(
     tmp_path: Path, text: str, how: str
 ) -> None:
     rooms = made(tmp_path, b_c=text)
@@ -56,17 +56,19 @@ def test_layer_check_reports_a_file_that_uses_a_higher_folder(
 
 
 @pytest.mark.parametrize("excused", ["below/b", "below/b -> above/a"])
-def test_layer_check_exception_excuses_the_named_file_or_use(tmp_path: Path, excused: str) -> None:
+def test_layer_check_exception_permits_the_named_file_or_dependency(
+    tmp_path: Path, excused: str
+) -> None:
     rooms = made(tmp_path, {excused: "why"}, b_c="void a(void);\nvoid b(void) { a(); }\n")
     assert not rooms.upward()
     assert not rooms.circles()
 
 
-def test_layer_check_reports_an_exception_that_excuses_no_use(tmp_path: Path) -> None:
+def test_layer_check_reports_an_exception_that_no_dependency_needs(tmp_path: Path) -> None:
     assert made(tmp_path, {"below/b": "why"}).upward() == ["below/b: an exception of nothing"]
 
 
-def test_layer_check_reports_a_circle_within_a_folder(tmp_path: Path) -> None:
+def test_layer_check_reports_a_dependency_cycle_within_a_folder(tmp_path: Path) -> None:
     rooms = made(
         tmp_path, b_c="void c(void);\nvoid b(void) { c(); }\n",
         c_c="void b(void);\nvoid c(void) { b(); }\n",

@@ -100,7 +100,7 @@ def test_activity_with_a_pause_after_busy_work_is_reported_as_gaps(
     assert client.said == "busy"
 
 
-def test_activity_sums_short_turns_and_omits_waits_between_them(
+def test_activity_is_summed_over_short_turns_without_the_waits_between_them(
     program: Callable[[], Program]
 ) -> None:
     client = program()
@@ -112,7 +112,9 @@ def test_activity_sums_short_turns_and_omits_waits_between_them(
     assert client.records == 1                  # one for each full second
 
 
-def test_activity_reports_an_unused_turn_as_gaps_soon(program: Callable[[], Program]) -> None:
+def test_activity_of_a_turn_without_work_is_reported_as_gaps_within_30_ms(
+    program: Callable[[], Program]
+) -> None:
     client = program()
     client.run(10 * MS, 0, 2 * SECOND)
     client.stop(SECOND)

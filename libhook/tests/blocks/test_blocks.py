@@ -228,7 +228,7 @@ def test_eviction_does_not_touch_a_block_freed_while_host_memory_is_refused(
     assert program.c.searches_are_right()
 
 
-def test_blocks_under_return_from_another_gpu_do_not_count_as_mapped(
+def test_blocks_being_returned_from_another_gpu_do_not_count_as_mapped(
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 60)
     program.allocates()

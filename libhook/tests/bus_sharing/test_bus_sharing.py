@@ -76,7 +76,7 @@ def test_large_copy_is_reported_at_begin_and_end(
     assert program.says(later=1_000_000) is None
 
 
-def test_asynchronous_copy_lasts_as_long_as_at_the_fastest_measured_speed(
+def test_asynchronous_copy_is_reported_for_its_duration_at_the_fastest_measured_speed(
         fresh: Callable[[], Program]) -> None:
     program = fresh()
     program.copies(1200 * MIB)          # 12 bytes a ns are assumed before a measurement
@@ -113,7 +113,7 @@ def test_many_small_copies_are_reported_and_a_few_are_not(
     assert program.says() == INWARD
 
 
-def test_bytes_copied_by_another_thread_while_a_window_opens_are_reported(
+def test_bytes_copied_by_another_thread_as_a_counting_interval_begins_are_reported(
         fresh: Callable[[], Program]) -> None:
     program = fresh()
     ctypes.c_uint64.in_dll(program.c, "meanwhile").value = 7 * MIB
@@ -133,7 +133,7 @@ def test_frequent_copies_are_reported_at_bounded_rate(fresh: Callable[[], Progra
     assert program.figure("sent") >= seconds * 1_000_000 / SPACING
 
 
-def test_copies_are_reported_and_counted_only_while_watched(
+def test_copies_are_reported_and_counted_only_while_the_daemon_requests_reports(
     fresh: Callable[[], Program]
 ) -> None:
     program = fresh()

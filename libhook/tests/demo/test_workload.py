@@ -97,7 +97,7 @@ def advanced(seed: int, chunks: list[int], changed: set[int], steps: int, rounds
     return total & MASK
 
 
-def test_workload_that_uses_and_changes_a_part_has_the_computed_checksum(
+def test_workload_that_uses_and_changes_part_of_its_memory_has_the_computed_checksum(
     environment: dict[str, str]
 ) -> None:
     done = workload(
@@ -250,7 +250,7 @@ def test_workload_on_a_missing_gpu_is_refused(environment: dict[str, str]) -> No
     assert done.stderr == "nvshare-workload: --device 1: there is no such GPU\n"
 
 
-def test_workload_with_hold_keeps_memory_until_the_input_ends(
+def test_workload_with_option_hold_keeps_its_memory_until_standard_input_ends(
     environment: dict[str, str]
 ) -> None:
     command = [str(library.workload()), "--json", "--hold", "--memory", "40MiB"]

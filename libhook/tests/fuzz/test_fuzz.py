@@ -31,7 +31,9 @@ def make(target: str) -> None:
 
 
 @pytest.mark.parametrize("program", ["random", "sharing-random"])
-def test_random_input_does_not_crash_the_program(environment: dict[str, str], program: str) -> None:
+def test_random_messages_do_not_crash_the_order_and_ipc_parsers(
+    environment: dict[str, str], program: str
+) -> None:
     """Orders of a daemon; and clients and exporters of memory shared between processes."""
     make("fuzz-random")
     done = subprocess.run(

@@ -53,19 +53,19 @@ def kinds(folder: Path, names: list[str], takes_stream: bool = False) -> dict[st
     return dict(zip(names, map(int, done.stdout.split()), strict=True))
 
 
-def test_unknown_functions_kind_is_derived_from_its_name(tmp_path: Path) -> None:
+def test_unknown_driver_function_is_classified_by_its_name(tmp_path: Path) -> None:
     expected = dict.fromkeys(SUBMIT, 1) | dict.fromkeys(KEEP, 2)
     expected |= dict.fromkeys(OTHER, 0)
     assert kinds(tmp_path, list(expected)) == expected
 
 
-def test_unknown_functions_kind_depends_on_a_stream_argument(tmp_path: Path) -> None:
+def test_unknown_driver_function_is_classified_by_its_stream_argument(tmp_path: Path) -> None:
     assert kinds(tmp_path, ["cuTeleport"]) == {"cuTeleport": 0}
     assert kinds(tmp_path, ["cuTeleport"], takes_stream=True) == {"cuTeleport": 1}
     assert kinds(tmp_path, ["cuStreamQuery_v2"], takes_stream=True) == {"cuStreamQuery_v2": 0}
 
 
-def test_known_functions_kind_derived_from_the_name_is_right(tmp_path: Path) -> None:
+def test_known_driver_functions_are_classified_correctly_by_their_names(tmp_path: Path) -> None:
     """Functions without a hook would get no wrapper, and functions that are hooked for the gate
     only would pass the gate."""
     unhooked = [name for name in recorded.entries() if name not in recorded.hooks()]

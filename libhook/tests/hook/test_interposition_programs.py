@@ -198,7 +198,7 @@ def test_program_without_cuda_gets_no_thread_descriptor_or_driver(
     assert lines == ["3 0", "1 threads", "3 descriptors", "no driver", "child"]
 
 
-def test_unknown_version_of_a_memory_function_keeps_the_process_unshared(
+def test_process_that_gets_an_unknown_version_of_a_memory_function_stays_unshared(
     library: Path, tmp_path: Path
 ) -> None:
     """The driver returns an entry point for cuMemAlloc that the library does not know. The program

@@ -70,7 +70,7 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
     return dict(zip(expressions(), map(int, output.split()), strict=True))
 
 
-def test_recorded_types_include_the_important_types() -> None:
+def test_recorded_cuda_types_include_handles_error_codes_and_struct_offsets() -> None:
     found = set(expressions())
     assert len(found) > 700
     assert {

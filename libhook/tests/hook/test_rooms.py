@@ -73,7 +73,7 @@ def test_source_file_is_in_a_listed_layer() -> None:
     assert not ROOMS.homeless()
 
 
-def test_no_library_file_uses_a_higher_folder() -> None:
+def test_library_source_file_includes_and_calls_no_higher_layer() -> None:
     assert not ROOMS.upward()
 
 
@@ -91,7 +91,7 @@ def test_folders_below_api_call_the_driver_only_through_ops() -> None:
     assert called == listed
 
 
-def test_source_files_use_each_other_in_no_circle_of_more_than_three() -> None:
+def test_dependency_cycles_of_library_source_files_have_at_most_three_files() -> None:
     assert max(map(len, ROOMS.circles())) <= 3
 
 

@@ -153,7 +153,7 @@ def test_background_client_waits_while_any_page_is_busy(
     assert program.c.look(False) == 0
 
 
-def test_background_client_does_not_wait_for_a_forgotten_page(
+def test_background_client_stops_waiting_for_inflight_pages_once_the_daemon_has_ended(
         program: Program, page: Callable[[], Page]) -> None:
     first, second = page(), page()
     program.watches(1, first)

@@ -71,7 +71,7 @@ def test_pace_with_kernels_of_equal_length_bounds_the_drain_and_keeps_the_card_b
 
 
 @pytest.mark.parametrize("length", [1, 4, 7])
-def test_pace_with_small_kernels_records_few_markers(card: Callable[[], Card], length: int) -> None:
+def test_pace_with_small_kernels_records_few_events(card: Callable[[], Card], length: int) -> None:
     """The program launches about as fast as the GPU works, so it never gets far ahead."""
     paced = card()
     paced.learns(length)
@@ -128,7 +128,7 @@ def test_pace_admits_work_that_work_in_flight_waits_for(card: Callable[[], Card]
 
 
 @pytest.mark.parametrize("pause", [0, 16 * MS])
-def test_pace_of_a_stepping_client_keeps_a_single_kernel_in_flight(
+def test_pace_of_a_client_ordered_to_launch_slowly_keeps_a_single_kernel_in_flight(
     card: Callable[[], Card], pause: int
 ) -> None:
     paced = card()
@@ -178,7 +178,7 @@ def in_background(card: Card, lengths: Sequence[int]) -> None:
 @pytest.mark.parametrize(("lengths", "most"), [
     ([100], 300), ([125] * 8 + [250] * 16, 250), ([10] * 50 + [300] * 5, 600), ([MS], MS),
 ])
-def test_pace_in_the_background_keeps_little_in_flight_and_the_card_busy(
+def test_pace_of_a_background_client_keeps_little_work_in_flight_and_the_card_busy(
         card: Callable[[], Card], lengths: list[int], most: int) -> None:
     """The second case is like a training; in the third, each step has small kernels and then large
     ones."""
@@ -193,7 +193,7 @@ def test_pace_in_the_background_keeps_little_in_flight_and_the_card_busy(
     assert paced.figure("longest_drain") > TARGET // 2     # as without background
 
 
-def test_pace_in_the_background_records_few_markers_for_small_kernels(
+def test_pace_of_a_background_client_records_few_events_for_small_kernels(
     card: Callable[[], Card]
 ) -> None:
     """The program waits after every few hundred kernels. The last few of these, whose end the
@@ -215,7 +215,7 @@ def test_pace_in_the_background_records_few_markers_for_small_kernels(
     assert paced.figure("longest_drain") <= MS // 2
 
 
-def test_pace_in_the_background_ignores_kernel_lengths_measured_beside_urgent_work(
+def test_pace_of_a_background_client_ignores_kernel_lengths_measured_during_urgent_work(
         card: Callable[[], Card]) -> None:
     """Every 20 ms an urgent program uses the GPU for 3 ms, during which this program's work stands
     still."""

@@ -19,7 +19,7 @@ PROGRAM = LIBHOOK / "build" / "random"
 SHOWN = 60                              # lines of the difference to print
 
 
-def test_recorded_answers_of_real_drivers_exist() -> None:
+def test_results_recorded_from_real_drivers_exist() -> None:
     assert RECORDED
 
 

@@ -201,7 +201,7 @@ def test_simulated_call_waits_while_locked_and_crashes_while_checkpointed(
         assert "is checkpointed calls the driver" in process.stderr.read()
 
 
-def test_checkpoint_after_a_refusal_for_managed_memory_is_always_refused(
+def test_checkpoint_refused_for_managed_memory_is_refused_at_each_repetition(
     environment: dict[str, str]
 ) -> None:
     with program(environment) as (process, ask):
@@ -213,7 +213,9 @@ def test_checkpoint_after_a_refusal_for_managed_memory_is_always_refused(
         assert ask("read()") == "{7}"
 
 
-def test_helper_finds_no_program_in_a_dead_process(environment: dict[str, str]) -> None:
+def test_checkpoint_helper_reports_state_none_for_a_dead_process(
+    environment: dict[str, str]
+) -> None:
     with program(environment) as (process, _):
         process.kill()
         process.wait()
@@ -221,7 +223,7 @@ def test_helper_finds_no_program_in_a_dead_process(environment: dict[str, str]) 
 
 
 @pytest.mark.parametrize("branch", ["550", "565"])
-def test_helper_with_an_older_driver_reports_state_none(
+def test_checkpoint_helper_with_an_older_driver_reports_state_none(
     environment: dict[str, str], branch: str,
 ) -> None:
     old = environment | {"NVSHARE_SIM_DRIVER": branch}
@@ -230,7 +232,7 @@ def test_helper_with_an_older_driver_reports_state_none(
     assert said.splitlines()[-1] == "state none"
 
 
-def test_helper_without_a_driver_reports_state_none_and_refuses_wrong_commands(
+def test_checkpoint_helper_without_a_driver_reports_state_none_and_refuses_wrong_commands(
     environment: dict[str, str],
 ) -> None:
     alone = {name: text for name, text in environment.items() if name != "LD_LIBRARY_PATH"}
@@ -243,7 +245,9 @@ def test_helper_without_a_driver_reports_state_none_and_refuses_wrong_commands(
         assert said.returncode == 2
 
 
-def test_helper_obeys_lines_of_standard_input(environment: dict[str, str]) -> None:
+def test_checkpoint_helper_executes_commands_from_standard_input(
+    environment: dict[str, str]
+) -> None:
     with program(environment) as (process, ask):
         said = subprocess.run(
             [HELPER], env=environment, input=f"park {process.pid}\nwake {process.pid}\n",
@@ -291,7 +295,7 @@ def grouped(inside: list[str]) -> Callable[..., list[list[str]]]:
     return ask
 
 
-def test_held_program_whose_threads_poll_is_checkpointed_and_continues(
+def test_frozen_program_whose_threads_poll_is_checkpointed_and_continues(
     environment: dict[str, str], python: Python, grouped: Callable[..., list[list[str]]],
 ) -> None:
     environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
@@ -314,7 +318,7 @@ def test_held_program_whose_threads_poll_is_checkpointed_and_continues(
         assert ["held", str(process.pid), "tag-1"] not in grouped(environment, "held")
 
 
-def test_held_program_continues_when_the_driver_refuses_or_names_no_restoring_thread(
+def test_frozen_program_continues_when_the_driver_refuses_or_names_no_restoring_thread(
     environment: dict[str, str], grouped: Callable[..., list[list[str]]],
 ) -> None:
     with program(environment) as (process, ask):
@@ -331,7 +335,7 @@ def test_held_program_continues_when_the_driver_refuses_or_names_no_restoring_th
         assert ask("read()") == "{7}"
 
 
-def test_held_program_continues_when_the_helper_is_killed_at_any_moment(
+def test_frozen_program_continues_when_the_checkpoint_helper_is_killed_at_any_moment(
     environment: dict[str, str], inside: list[str], grouped: Callable[..., list[list[str]]],
 ) -> None:
     environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
@@ -352,7 +356,7 @@ def test_held_program_continues_when_the_helper_is_killed_at_any_moment(
             assert ask("read()") == "{7}"
 
 
-def test_control_group_of_a_held_program_is_removed_when_the_program_is_killed(
+def test_cgroup_of_a_frozen_program_is_removed_when_the_program_is_killed(
     environment: dict[str, str], grouped: Callable[..., list[list[str]]],
 ) -> None:
     environment = environment | {"NVSHARE_SIM_RESTORER": "1"}
@@ -366,7 +370,7 @@ def test_control_group_of_a_held_program_is_removed_when_the_program_is_killed(
         assert all(str(process.pid) not in line for line in grouped(environment, "held"))
 
 
-def test_program_with_the_library_is_not_held(
+def test_checkpoint_helper_does_not_freeze_a_program_that_loaded_the_library(
     environment: dict[str, str], grouped: Callable[..., list[list[str]]],
 ) -> None:
     loaded = environment | {"LD_PRELOAD": str(LIBHOOK / "build" / "libnvshare.so")}
@@ -376,7 +380,7 @@ def test_program_with_the_library_is_not_held(
         assert ask("read()") == "{7}"
 
 
-def test_held_command_ignores_control_groups_owned_by_users(
+def test_list_of_frozen_programs_ignores_cgroups_owned_by_users(
     environment: dict[str, str], grouped: Callable[..., list[list[str]]], inside: list[str],
 ) -> None:
     environment = environment | {"NVSHARE_SIM_RESTORER": "1"}

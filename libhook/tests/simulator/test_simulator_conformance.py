@@ -37,14 +37,14 @@ def built(runs: Runs, folder: Path, driver: Path, *flags: str) -> Path:
 
 
 @pytest.mark.parametrize("run", [run for run in RECORDED if not run.endswith(HANDLER)])
-def test_simulated_driver_answers_as_the_recorded_card(
+def test_simulated_driver_returns_the_results_recorded_from_a_card(
     recorded: Path, environment: dict[str, str], run: str,
 ) -> None:
     assert ask(recorded, RECORDED, run, environment) == questions(RECORDED, run)
 
 
 @pytest.mark.parametrize("run", FLIGHT)
-def test_simulated_driver_with_work_in_flight_answers_as_described(
+def test_simulated_driver_with_work_in_flight_returns_the_results_listed_in_the_test(
     flight: tuple[Path, Path], environment: dict[str, str], run: str,
 ) -> None:
     program, driver = flight

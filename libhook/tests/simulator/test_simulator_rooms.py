@@ -16,14 +16,14 @@ def test_source_file_is_in_a_listed_layer() -> None:
     assert not ROOMS.homeless()
 
 
-def test_no_simulator_file_uses_a_higher_folder() -> None:
+def test_simulator_source_file_includes_and_calls_no_higher_layer() -> None:
     assert not ROOMS.upward()
 
 
-def test_source_files_do_not_use_each_other_in_a_circle() -> None:
+def test_source_files_have_no_dependency_cycle() -> None:
     assert not ROOMS.circles()
 
 
-def test_simulated_nvml_uses_only_shared_files() -> None:
+def test_simulated_nvml_depends_only_on_its_own_and_shared_source_files() -> None:
     used = {name for user, used in ROOMS.uses.items() if user.startswith("nvml/") for name in used}
     assert {name.split("/")[0] for name in used} == {"nvml", "shared"}
