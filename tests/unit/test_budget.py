@@ -39,7 +39,7 @@ def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
 
 @pytest.mark.parametrize("gathering", [False, True])
 @given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=8), BYTES)
-def test_budget_part_leaves_the_bytes_that_other_cards_hold(
+def test_host_budget_part_of_a_card_excludes_the_bytes_that_other_cards_hold(
     gathering: bool, cards: list[tuple[int, int]], free: int
 ) -> None:
     """Needs include margins that host memory may not cover, so they may exceed the budget."""
@@ -54,7 +54,7 @@ def test_budget_part_leaves_the_bytes_that_other_cards_hold(
 
 
 @given(st.integers(0, 1 << 42), st.integers(0, 1000))
-def test_least_host_is_the_smallest_host_budget_that_covers_bytes_and_margin(
+def test_least_host_returns_the_smallest_budget_that_covers_the_bytes_and_the_margin(
     beyond: int, clients: int
 ) -> None:
     host = least_host(beyond, clients)
@@ -246,7 +246,7 @@ def test_host_memory_of_a_lost_card_counts_until_its_clients_end() -> None:
     assert site.parts == [WHOLE, 0]
 
 
-def test_host_memory_beyond_a_lost_card_counts_until_its_clients_end() -> None:
+def test_oversubscribed_host_memory_of_a_lost_card_counts_until_its_clients_end() -> None:
     site = Site(2, CARD, WHOLE)
     program = site.program(1, memory=Memory(beyond=10 * GIB))
     site.gpus[1].lose("it fell off the bus")
@@ -257,7 +257,7 @@ def test_host_memory_beyond_a_lost_card_counts_until_its_clients_end() -> None:
     assert site.parts == [WHOLE, 0]
 
 
-def test_used_swap_is_zero_on_an_idle_card_when_margins_elsewhere_exceed_the_budget() -> None:
+def test_used_swap_of_an_idle_card_is_zero_when_margins_of_other_cards_exceed_the_budget() -> None:
     site = Site(2, CARD, 8 * GIB)
     site.program(1, CARD)
     last = site.program(1)

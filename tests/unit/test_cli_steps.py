@@ -53,7 +53,7 @@ def unanswered() -> NvshareError:
         ("m0 c0", 1, NotKept("not kept"), "not kept"),
     ],
 )
-def test_carry_out_names_steps_done_and_not_done_when_a_step_fails(
+def test_command_of_several_steps_names_the_steps_done_and_not_done_when_a_step_fails(
     line: str, at: int, error: BaseException, message: str
 ) -> None:
     steps = [

@@ -249,7 +249,9 @@ def test_gang_with_missing_ranks_runs_after_the_maximum_wait(machine: Machine) -
     finish(machine, one, limit=32 * SECOND)
 
 
-def test_gang_of_ranks_at_different_steps_stops_without_reopening_a_gate(machine: Machine) -> None:
+def test_gang_whose_ranks_have_unequal_work_in_flight_stops_without_reopening_a_gate(
+    machine: Machine
+) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.ranks[0].depth = 40
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")

@@ -161,7 +161,7 @@ def test_gpu_sends_the_orders_of_an_event_before_signals(gpu: GPU) -> None:
     assert ordered == [True] * 5
 
 
-def test_gpu_check_of_turns_emits_changed_only_if_a_turn_changes(gpu: GPU) -> None:
+def test_gpu_emits_changed_after_a_scheduler_decision_only_if_a_turn_changes(gpu: GPU) -> None:
     joined(gpu, 1, Noted())
     changed: list[None] = []
     gpu.changed.connect(lambda: changed.append(None))

@@ -129,7 +129,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def test_history_passes_the_usage_of_each_minute_on_once(machine: Machine) -> None:
+def test_history_passes_the_usage_of_each_minute_to_the_store_once(machine: Machine) -> None:
     alice, bob = machine.joins(ALICE), machine.joins(BOB, 1)
     machine.time.pass_by(20 * SECOND)
     machine.usage = {alice.id: used(9, turns=1), bob.id: used(4)}
@@ -163,7 +163,9 @@ def test_history_counts_a_client_that_joins_after_a_pause(machine: Machine) -> N
     assert machine.batches == [(NOON + 3600, {UUID: {ALICE: used(1)}})]
 
 
-def test_history_of_many_programs_yields_between_slices(machine: Machine) -> None:
+def test_history_of_many_programs_is_collected_in_slices_between_other_events(
+    machine: Machine
+) -> None:
     clients = [machine.joins(ALICE) for _ in range(3 * SLICE)]
     machine.usage = {client.id: used(1) for client in clients}
     done: list[int] = []

@@ -76,14 +76,18 @@ def test_safe_budget_includes_memory_that_clients_hold(machine: Host) -> None:
     assert host.safe_budget({}) == host.safe_budget() == safe(300)
 
 
-def test_safe_budget_bounds_a_claim_by_the_kernels_figure(machine: Host) -> None:
+def test_safe_budget_bounds_host_memory_claimed_by_a_process_by_the_figure_of_the_kernel(
+    machine: Host
+) -> None:
     machine.process(1, 20)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
     # A process that has ended, and a process with a hidden pid.
     assert host.safe_budget({2: 1 << 56, 0: 1 << 56}) == safe(300)
 
 
-def test_safe_budget_bounds_all_claims_by_used_host_memory(machine: Host) -> None:
+def test_safe_budget_bounds_the_sum_of_claimed_host_memory_by_used_host_memory(
+    machine: Host
+) -> None:
     for pid in range(1, 101):           # a process and its children, which share its memory
         machine.process(pid, 400)
     assert host.safe_budget(dict.fromkeys(range(1, 101), 400 * KIB)) == safe(1000)

@@ -237,7 +237,7 @@ def test_journal_logs_clients_and_turns(
     ]
 
 
-def test_journal_omits_clients_that_go_on_after_a_stop(
+def test_journal_logs_no_disconnection_of_clients_while_the_daemon_stops(
     manager: Manager, stopped: asyncio.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -258,7 +258,9 @@ def test_journal_limits_lines_of_a_client_that_reconnects(
     assert len(caplog.messages) == 2 * BURST
 
 
-def test_journal_fault_names_process_and_user(caplog: pytest.LogCaptureFixture) -> None:
+def test_journal_line_of_a_client_fault_names_process_and_user(
+    caplog: pytest.LogCaptureFixture
+) -> None:
     time = Time()
     limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
     journal.log_fault(limited, peer(uid=0), "silent", "it said nothing")

@@ -238,7 +238,7 @@ def test_kubelet_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path)
     ("aliyun.com/gpu-mem", "whatever", "may be"),
     ("nvidia.com/gpu", ANOTHER, "may be"),
 ])
-def test_conflict_identifies_the_card_from_another_plugins_device_name(
+def test_card_allocated_by_another_plugin_is_recognised_by_the_plugins_device_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource: str, device: str, said: str
 ) -> None:
     monkeypatch.setattr("nvshared.kubelet.card.DRIVER", tmp_path)
@@ -250,7 +250,7 @@ def test_conflict_identifies_the_card_from_another_plugins_device_name(
     assert found.startswith(start) if said else found == ""
 
 
-def test_conflict_reports_every_card_when_device_minor_numbers_are_unknown(
+def test_each_card_may_be_allocated_by_another_plugin_when_device_minor_numbers_are_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.kubelet.card.DRIVER", tmp_path)
@@ -554,7 +554,9 @@ def test_refused_priority_class_is_reported_for_its_pod_and_fails_no_claim(
 @pytest.mark.parametrize(("text", "most", "clip"), [
     ("short", 5, "short"), ("longer", 5, "lo…"), ("ääää", 6, "ä…"), ("", 3, ""),
 ])
-def test_clipped_counts_bytes_and_cuts_no_character(text: str, most: int, clip: str) -> None:
+def test_clipped_text_is_limited_in_bytes_and_ends_at_a_whole_character(
+    text: str, most: int, clip: str
+) -> None:
     assert clipped(text, most) == clip
 
 

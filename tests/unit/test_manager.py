@@ -75,7 +75,7 @@ def test_next_id_never_returns_an_id_twice(manager: Manager) -> None:
     assert len({manager.next_id() for _ in range(100)}) == 100
 
 
-def test_await_hello_notifies_all_gpus_at_the_first_and_after_the_last_awaited_hello(
+def test_all_gpus_are_notified_when_the_first_hello_is_awaited_and_the_last_has_arrived(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script(monkeypatch)
@@ -207,7 +207,7 @@ def test_saved_overrides_apply_from_the_start(
     assert manager.add(FACTS, Sample(), gather=True).settings.tq is None
 
 
-def test_memory_of_other_processes_counts_at_the_start_unless_clients_will_reconnect(
+def test_memory_used_at_the_start_counts_as_other_processes_unless_clients_will_reconnect(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = Time()

@@ -48,7 +48,7 @@ class QuietHook:
         """As Parkable.resume_on."""
 
 
-def test_helper_pauses_grow_with_each_failure_up_to_a_minute(
+def test_pauses_before_checkpoint_helper_calls_grow_with_each_failure_up_to_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pauses: list[float] = []
@@ -70,7 +70,7 @@ def test_helper_pauses_grow_with_each_failure_up_to_a_minute(
     assert pauses == [2, 4, 8, 16, 32, 60, 60]
 
 
-def test_helper_calls_at_the_same_time_are_bounded() -> None:
+def test_simultaneous_checkpoint_helper_calls_are_bounded_in_number() -> None:
     most: list[int] = []
 
     async def ask_many() -> None:
@@ -328,7 +328,7 @@ async def test_clients_parked_at_the_same_time_share_the_free_host_memory(
     assert [type(result) for result in results] == [type(None), NvshareError]
 
 
-async def test_repeated_helper_failure_is_logged_once_until_a_success(
+async def test_repeated_checkpoint_helper_failure_is_logged_once_until_a_success(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(moving, "RETRY_AFTER", 0)
@@ -414,7 +414,7 @@ FAILED = Answer("failed", (Step("restore", 719, 0, "launch failure"),))
 
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["own park", "park by an earlier daemon"])
-async def test_program_whose_restore_failed_finally_continues_and_gets_the_drivers_error(
+async def test_program_whose_restore_fails_permanently_resumes_and_gets_the_drivers_error(
     monkeypatch: pytest.MonkeyPatch, earlier: bool
 ) -> None:
     resumed: list[GPU] = []

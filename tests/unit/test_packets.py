@@ -61,7 +61,9 @@ def test_receive_refuses_a_packet_with_descriptors_and_leaves_it_queued(pair: Pa
             connection.receive(pair.ours, 10)
 
 
-def test_close_does_not_wait_for_descriptors_that_were_sent(pair: Pair) -> None:
+def test_connection_close_returns_before_descriptors_sent_by_the_client_are_released(
+    pair: Pair
+) -> None:
     async def closes() -> None:
         emptied = asyncio.Event()
         pair.client.send(b"")           # packets before them, as an attacker may send
@@ -76,7 +78,7 @@ def test_close_does_not_wait_for_descriptors_that_were_sent(pair: Pair) -> None:
     assert pair.ours.fileno() == -1
 
 
-def test_close_without_descriptors_is_done_at_once(pair: Pair) -> None:
+def test_connection_close_without_received_descriptors_completes_at_once(pair: Pair) -> None:
     async def closes() -> bool:
         emptied = asyncio.Event()
         for packet in (b"one", b"", b"two"):
@@ -88,7 +90,7 @@ def test_close_without_descriptors_is_done_at_once(pair: Pair) -> None:
     assert pair.ours.fileno() == -1
 
 
-def test_close_copy_keeps_a_socket_with_unread_descriptors_open(pair: Pair) -> None:
+def test_close_of_a_duplicated_socket_keeps_one_with_unread_descriptors_open(pair: Pair) -> None:
     number = pair.ours.fileno()
     pair.send_lingering(b"packet")
     connection.close_copy(pair.ours)
@@ -100,7 +102,7 @@ def test_close_copy_keeps_a_socket_with_unread_descriptors_open(pair: Pair) -> N
 
 
 @pytest.mark.parametrize("before", range(4))
-def test_refusal_reaches_a_client_that_has_sent_packets_before(
+def test_refused_client_that_has_already_sent_packets_receives_the_refusal(
     tmp_path: Path, before: int
 ) -> None:
     async def refuses() -> bytes:

@@ -239,7 +239,7 @@ def test_sampler_queries_other_cards_while_a_card_does_not_answer(
 
 
 @pytest.mark.parametrize("answer", [NvshareError("no"), Sample(trouble="no")])
-def test_sample_is_empty_once_its_figures_cannot_be_read(
+def test_sample_of_a_card_is_empty_once_its_figures_cannot_be_read(
     bench: Bench, answer: Sample | NvshareError
 ) -> None:
     joined(bench.gpu, 1, Noted())
@@ -252,7 +252,7 @@ def test_sample_is_empty_once_its_figures_cannot_be_read(
     assert bench.gpu.capacity.outside == outside
 
 
-def test_sample_is_empty_while_a_card_does_not_answer(bench: Bench) -> None:
+def test_sample_of_a_card_is_empty_while_the_card_does_not_answer(bench: Bench) -> None:
     joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND)
     bench.answer(7 * GIB)

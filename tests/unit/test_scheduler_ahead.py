@@ -146,7 +146,7 @@ def test_writeback_is_cancelled_when_the_client_wants_the_card() -> None:
     assert not runs(said)
 
 
-def test_writeback_is_cancelled_in_the_round_that_stops_a_holder() -> None:
+def test_writeback_is_cancelled_by_the_same_decision_that_stops_a_holder() -> None:
     talk = talking()
     at_rest(talk)
     talk.run(C, 5)
@@ -430,7 +430,7 @@ def on_its_way(talk: Talk) -> int:
     raise AssertionError("nothing moves ahead")
 
 
-def test_prefetch_loads_all_memory_of_regular_clients_before_they_want_a_turn() -> None:
+def test_prefetch_loads_all_memory_of_clients_with_regular_pauses_before_their_next_turn() -> None:
     assert sum(by_turns(regular(), 10)[12:]) == 0
     without = regular()
     without.tell(SettingsChanged(replace(without.settings, prefetch=False)))
@@ -499,7 +499,7 @@ def test_prefetch_is_cancelled_when_turned_off() -> None:
     assert loads(talk.wait(10)) == []
 
 
-def test_evict_without_known_pauses_chooses_the_longest_idle_client() -> None:
+def test_evict_chooses_the_longest_idle_client_when_no_usual_pauses_are_known() -> None:
     talk = programs((30, 30, 60))
     ask(talk, A)
     ask(talk, B)
@@ -612,7 +612,7 @@ def test_evict_cancelled_before_any_move_is_no_failure() -> None:
     assert {client for client, _ in evicts(talk.copying(1))} == {3}
 
 
-def test_evict_that_freed_too_little_is_a_failure_unless_it_yielded() -> None:
+def test_evict_that_freed_too_little_is_no_failure_if_the_client_reported_a_yield() -> None:
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
     for order in evictions:
@@ -671,7 +671,7 @@ def test_program_that_copies_all_the_time_delays_moves_at_most_half_of_the_time(
     assert len(changes) < 20 * 12       # a handful of orders in a second
 
 
-def test_yield_is_not_ordered_when_bus_sharing_is_off() -> None:
+def test_moves_are_not_interrupted_for_copies_of_programs_when_bus_sharing_is_off() -> None:
     talk = three(bus_sharing=False)
     actions = talk.want(2)
     assert not any(action.report_copies for action in actions if isinstance(action, Run))

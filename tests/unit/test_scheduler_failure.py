@@ -285,7 +285,7 @@ def test_simultaneous_evicts_count_as_a_single_ignored_evict() -> None:
     assert not [a for a in talk.said if isinstance(a, Pinned)]
 
 
-def test_client_larger_than_the_capacity_is_reported_once_per_wait() -> None:
+def test_client_larger_than_the_capacity_is_reported_once_each_time_it_waits() -> None:
     talk = Talk(100)
     talk.run(1, 60)
     talk.obey([*talk.idle(1), *talk.stopped(1, wants=False)])

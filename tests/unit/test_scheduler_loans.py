@@ -68,14 +68,14 @@ def _evicted(talk: Talk, client: int, borrowed: float) -> Evicted:
         client, talk.memory[client], order.number, max(0, figures.resident - order.room))
 
 
-def test_evict_to_the_neighbour_borrows_only_memory_the_neighbour_does_not_need() -> None:
+def test_evict_borrows_only_memory_of_another_card_that_its_clients_do_not_need() -> None:
     near, far = pair()
     lend(near)
     assert far.scheduler.snapshot().free == 50 * GIB
     assert near.view(1).memory.borrowed == 30 * GIB
 
 
-def test_loans_leave_host_memory_through_which_blocks_move_to_the_disk() -> None:
+def test_evict_with_a_loan_leaves_free_host_memory_for_moves_to_the_disk() -> None:
     near, _ = pair()
     card = near.scheduler._card
     card.host.budget.size, card.disk.budget.size = 32 * GIB, 100 * GIB
@@ -84,7 +84,7 @@ def test_loans_leave_host_memory_through_which_blocks_move_to_the_disk() -> None
     assert loans(near.want(2)) == [(28, FAR)]
 
 
-def test_evict_borrows_no_memory_promised_to_the_neighbours_clients() -> None:
+def test_evict_borrows_no_memory_promised_to_clients_of_the_lending_card() -> None:
     near, far = pair()
     far.join(7, commit=65)
     far.tell(Tick())
@@ -94,7 +94,7 @@ def test_evict_borrows_no_memory_promised_to_the_neighbours_clients() -> None:
     assert loans(near.want(2)) == [(5, FAR)]
 
 
-def test_evict_borrows_no_memory_of_a_lost_neighbour() -> None:
+def test_evict_borrows_no_memory_of_a_lost_card() -> None:
     near, far = pair()
     far.tell(GPULost())
     near.join(1, 60, 60)
@@ -116,7 +116,7 @@ def test_exclusive_card_lends_memory_only_while_all_its_processes_are_clients(
 
 
 @pytest.mark.parametrize(("alone", "ordered"), [(False, [(0, FAR)]), (None, [])])
-def test_loans_are_recalled_when_a_process_appears_on_an_exclusive_lender(
+def test_lent_memory_is_recalled_when_a_process_appears_on_an_exclusive_lending_card(
     alone: bool | None, ordered: list[tuple[int, str]]
 ) -> None:
     near, far = pair()
@@ -127,7 +127,7 @@ def test_loans_are_recalled_when_a_process_appears_on_an_exclusive_lender(
     assert loans(near.tell(Tick())) == ordered
 
 
-def test_commit_on_the_lender_recalls_the_excess_of_a_loan() -> None:
+def test_commit_of_a_client_on_the_lending_card_recalls_lent_memory_it_needs() -> None:
     near, far = pair(step=1)
     near.join(1, 60, 60)
     near.join(2, 50)
@@ -196,7 +196,7 @@ def test_writeback_copies_borrowed_memory_of_a_waiting_client_until_the_turn_end
     assert Yield(1, order.number) in near.idle(2)
 
 
-def test_recall_loads_dirty_memory_while_the_borrowers_card_has_free_memory() -> None:
+def test_recall_of_dirty_borrowed_memory_loads_it_while_the_clients_card_has_free_memory() -> None:
     near, far = pair()
     idle_borrower(near)
     far.join(7, commit=70)
@@ -205,7 +205,7 @@ def test_recall_loads_dirty_memory_while_the_borrowers_card_has_free_memory() ->
     assert (evict.client, evict.room, evict.loan) == (1, 60 * GIB, 0)
 
 
-def test_recall_of_a_clean_loan_returns_the_memory_without_a_load() -> None:
+def test_recall_of_clean_borrowed_memory_frees_it_without_a_load() -> None:
     near, far = pair()
     idle_borrower(near)
     near.memory[1] = replace(near.memory[1], dirty=0)
@@ -224,7 +224,9 @@ def test_failed_return_of_borrowed_memory_is_ordered_again_later() -> None:
 
 
 @pytest.mark.parametrize(("limit", "lent"), [(20 * GIB, 20), (1, 0), (0, 30)])
-def test_tenant_borrows_up_to_its_limit(limit: int, lent: int) -> None:
+def test_tenant_borrows_memory_of_another_card_up_to_its_neighbour_limit(
+    limit: int, lent: int
+) -> None:
     near, _ = pair()
     near.tell(TenantChanged("user:a", TenantTerms(neighbour_limit=limit)))
     near.join(1, 60, 60, tenants=("user:a",))
@@ -232,7 +234,7 @@ def test_tenant_borrows_up_to_its_limit(limit: int, lent: int) -> None:
     assert [loan for loan, _ in loans(near.want(2))] == [lent]
 
 
-def test_lowered_neighbour_limit_of_a_tenant_recalls_the_excess_of_a_loan() -> None:
+def test_lowered_neighbour_limit_of_a_tenant_recalls_borrowed_memory_beyond_the_limit() -> None:
     near, _ = pair(step=1)
     near.join(3, tenants=("user:a",))
     near.join(1, 60, 60, tenants=("user:a",))
@@ -245,14 +247,14 @@ def test_lowered_neighbour_limit_of_a_tenant_recalls_the_excess_of_a_loan() -> N
     assert loans(near.tell(TenantChanged("user:a", terms))) == [(19, FAR)]
 
 
-def test_loan_ends_when_the_borrower_disconnects() -> None:
+def test_memory_lent_to_a_client_is_free_again_when_the_client_disconnects() -> None:
     near, far = pair()
     lend(near)
     near.leave(1)
     assert far.scheduler.snapshot().free == 80 * GIB
 
 
-def test_loan_not_returned_in_time_does_not_reduce_the_lenders_free_memory() -> None:
+def test_loan_not_returned_in_time_does_not_reduce_free_memory_of_the_lending_card() -> None:
     near, far = pair()
     lend(near)
     far.join(7, commit=70)
@@ -263,7 +265,7 @@ def test_loan_not_returned_in_time_does_not_reduce_the_lenders_free_memory() -> 
     assert far.scheduler.snapshot().free == 75 * GIB
 
 
-def test_borrowed_bytes_beyond_the_loan_are_not_counted() -> None:
+def test_bytes_that_a_client_reports_borrowed_beyond_its_loan_are_not_counted() -> None:
     near, far = pair()
     lend(near)
     near.changed(1)
@@ -272,7 +274,7 @@ def test_borrowed_bytes_beyond_the_loan_are_not_counted() -> None:
     assert far.scheduler.snapshot().free == 50 * GIB
 
 
-def test_hello_after_a_restart_counts_loans_on_the_lender_only() -> None:
+def test_borrowed_memory_in_a_hello_after_a_restart_counts_on_the_lending_card_only() -> None:
     near, far = pair()
     memory = Memory(60 * GIB, 30 * GIB, room=30 * GIB, host=30 * GIB, borrowed=30 * GIB)
     near.tell(Joined(1, memory, lender=FAR))
@@ -281,7 +283,7 @@ def test_hello_after_a_restart_counts_loans_on_the_lender_only() -> None:
     assert near.view(2).memory.borrowed == 0
 
 
-def test_usage_divides_swapped_memory_among_host_neighbour_and_disk() -> None:
+def test_usage_divides_swapped_memory_among_host_another_card_and_disk() -> None:
     near, _ = pair()
     near.tell(SettingsChanged(replace(near.settings, disk_budget=100 * GIB)))
     near.tell(Joined(1, Memory(

@@ -64,7 +64,7 @@ def one_has_half() -> Talk:
     return talk
 
 
-def test_grant_exceeds_the_request_while_much_memory_is_free() -> None:
+def test_commit_grant_exceeds_the_request_while_much_memory_is_free() -> None:
     talk = Talk()
     talk.join(1)
     answer, = limits(talk.ask(1, 1, 50), 1)
@@ -184,7 +184,7 @@ def test_commit_request_is_refused_when_another_client_ignores_a_reclaim() -> No
     assert answer.commit < (110 - 1 - 50) * GIB
 
 
-def test_new_grant_is_not_reclaimed_before_the_client_can_use_it() -> None:
+def test_new_commit_grant_is_not_reclaimed_before_the_client_can_use_it() -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
@@ -195,7 +195,7 @@ def test_new_grant_is_not_reclaimed_before_the_client_can_use_it() -> None:
     assert answer.commit < 60 * GIB
 
 
-def test_unused_grant_may_be_reclaimed_after_a_second() -> None:
+def test_unused_commit_grant_may_be_reclaimed_after_a_second() -> None:
     talk = Talk(100, host=0)
     talk.join(1)
     talk.join(2)
@@ -207,7 +207,7 @@ def test_unused_grant_may_be_reclaimed_after_a_second() -> None:
     assert answer.commit >= 60 * GIB
 
 
-def test_limits_follow_a_change_of_capacity() -> None:
+def test_commit_limits_are_sent_again_after_a_change_of_capacity() -> None:
     talk = Talk(100, host=10)
     talk.join(1)
     talk.join(2)
@@ -552,7 +552,7 @@ WORTH = CARD - CARD // 16               # less what another client may be about 
 
 @pytest.mark.parametrize("account", [HONEST, ""], ids=["user", "root"])
 @pytest.mark.parametrize("seed", seeds(10, 60))
-def test_account_is_granted_a_whole_card_whatever_another_user_claims(
+def test_user_is_granted_a_whole_card_whatever_memory_another_user_falsely_claims(
     seed: int, account: str
 ) -> None:
     court = Court(seed)
@@ -594,7 +594,9 @@ UNKNOWN = Evidence()                    # the driver has named none of our clien
 
 @pytest.mark.parametrize("first", [NOTHING, UNKNOWN])
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_false_claims_take_no_commit_from_other_users(claim: str, first: Evidence) -> None:
+def test_falsely_claimed_memory_takes_no_commit_from_other_users(
+    claim: str, first: Evidence
+) -> None:
     court = Court(0)
     court.first = first
     for id in range(1, 200):
@@ -637,7 +639,7 @@ def test_used_commit_of_a_user_is_not_reserved_for_another_user() -> None:
     assert court.scheduler.snapshot().clients[ONE].commit >= CARD // 2 + 2 * GIB
 
 
-def test_client_is_not_counted_as_overclaiming_while_it_drains_or_evicts() -> None:
+def test_memory_of_a_client_that_drains_or_evicts_does_not_count_as_falsely_claimed() -> None:
     """The room belongs to the client until its hook reports the end."""
     talk = Talk(100, step=10)
     for id in (1, 2):
@@ -696,7 +698,9 @@ def steps(court: Court) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_false_claims_of_500_clients_at_most_double_the_calls_of_a_decision(claim: str) -> None:
+def test_scheduler_decision_with_500_false_claims_takes_at_most_twice_the_function_calls(
+    claim: str
+) -> None:
     """Counts function calls, as durations vary on a busy machine."""
     alone, court = steps(Court(0)), Court(0)
     for id in range(1, 501):

@@ -17,7 +17,7 @@ DIGESTS = dict(line.split() for line in RECORD.read_text().splitlines())
 AT_ONCE = 10
 
 
-def test_record_holds_a_hundred_rows() -> None:
+def test_recorded_scheduler_decisions_cover_a_hundred_seeds() -> None:
     assert list(DIGESTS) == [str(seed) for seed in range(100)]
 
 

@@ -239,7 +239,7 @@ class Row:
             assert not hook.commit_waits, f"{hook.id} was not answered"
 
 
-def test_random_event_sequences_evict_more_than_a_thousand_times() -> None:
+def test_random_event_sequences_together_order_more_than_a_thousand_evictions() -> None:
     """Without moves the sequences would test nothing."""
     moves = 0
     for seed in SHORT:

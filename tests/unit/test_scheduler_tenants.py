@@ -579,7 +579,7 @@ def test_compute_limited_client_with_long_kernels_gets_its_share_over_the_accoun
 
 @pytest.mark.parametrize("percent", [5, 25, 50, 75])
 @pytest.mark.parametrize("kernel", [7 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND])
-def test_compute_limit_without_moves_is_exact_in_short_periods(
+def test_compute_limit_of_a_client_that_moves_no_memory_is_exact_in_short_periods(
     percent: int, kernel: int
 ) -> None:
     world, one = limited(percent, SETTINGS)
@@ -997,7 +997,7 @@ def test_tenant_memory_limit_bounds_all_its_clients_together() -> None:
     assert answer(talk, 3, 80).commit >= 80 * GIB
 
 
-def test_joined_with_tenant_terms_bounds_the_first_limits() -> None:
+def test_first_limits_sent_to_a_client_observe_the_memory_limit_of_its_tenant() -> None:
     talk = Talk(100)
     terms = {"user:alice": TenantTerms(memory_limit=10 * GIB)}
     talk.tell(Joined(1, tenants=ALICE, terms=terms))

@@ -258,7 +258,7 @@ def test_request_for_a_turn_sent_before_run_arrived_is_ignored() -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_snapshot_counts_times_held_and_waited() -> None:
+def test_snapshot_has_the_time_each_client_held_the_card_and_waited() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
     talk.wait(2)                        # the drain takes two seconds

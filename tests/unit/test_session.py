@@ -291,7 +291,9 @@ def disk(manager: Manager, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_first_store_order_passes_an_unnamed_private_file(hook: Hook, disk: Path) -> None:
+def test_first_store_order_passes_a_descriptor_of_an_unnamed_private_file(
+    hook: Hook, disk: Path
+) -> None:
     hook.is_told(STORE)
     hook.is_told(replace(STORE, number=6, size=0))
     assert [(one.type, one.number, one.writeback) for one in hook.wire.sent] == [
@@ -527,7 +529,7 @@ def test_hello_for_a_lost_card_is_refused(manager: Manager) -> None:
     assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=Refusal.NO_SUCH_GPU)]
 
 
-def test_publish_order_passes_a_writable_page_and_watch_order_a_readable_page(
+def test_publish_order_passes_a_writable_inflight_page_and_watch_order_a_readable_page(
     manager: Manager
 ) -> None:
     hooks = [Hook(manager), Hook(manager)]

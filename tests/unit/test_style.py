@@ -47,11 +47,11 @@ def run(*command: str) -> None:
         pytest.fail(f"{' '.join(command)}:\n{done.stdout}{done.stderr}", pytrace=False)
 
 
-def test_ruff() -> None:
+def test_ruff_finds_no_errors() -> None:
     run("ruff", "check", "--no-cache", ".")
 
 
-def test_mypy() -> None:
+def test_mypy_finds_no_type_errors() -> None:
     run("mypy")
 
 

@@ -303,7 +303,7 @@ def test_tenant_is_the_pod_below_any_unit_if_root_owns_all_cgroups() -> None:
 @pytest.mark.parametrize("cgroup", [
     f"0::/lab/pod{UID}", "0::/batch/4711", "0::/lab.slice/thing", "0::/batch/x\r0::/y",
     f"0::/../../alice/pod{UID}/{CONTAINER[:12]}"])
-def test_locate_reports_cgroup_paths_of_unknown_form(cgroup: str) -> None:
+def test_tenant_lookup_reports_cgroup_paths_of_unknown_form(cgroup: str) -> None:
     assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:root"]
     assert unknown_paths(f"{cgroup}\n", 0) == (cgroup[3:],)
     # In folders of its own a user may have anything.
@@ -462,7 +462,7 @@ def test_tenant_of_a_slice_named_after_another_user_is_the_owner() -> None:
         assert str(found[-1]) == f"unit:{user(ALICE)}/train.service"
 
 
-def test_locate_in_a_deep_cgroup_reads_owners_of_a_bounded_number_of_directories() -> None:
+def test_tenant_lookup_in_a_deep_cgroup_reads_owners_of_a_bounded_number_of_folders() -> None:
     asked: list[str] = []
 
     def owner_of(_controllers: str, folder: str) -> int:

@@ -290,7 +290,7 @@ def test_top_heading_of_the_sorted_column_shows_the_direction() -> None:
     assert "MEM▼" in text(replace(state, sort="MEM"), 200)
 
 
-def test_top_answers_an_unknown_key_and_quits_on_f10() -> None:
+def test_top_shows_a_message_for_an_unknown_key_and_quits_on_f10() -> None:
     state, requests = strike(seen(), "x")
     assert not requests
     assert "x does nothing here. ? lists all keys." in text(state)
