@@ -236,7 +236,7 @@ def as_somebody(
 @pytest.mark.parametrize(
     "name", some_long(name for name in ATTACKS if name not in ("hold", "cling"))
 )
-def test_clients_hand_over_during_an_attack(
+def test_turns_are_handed_over_during_an_attack(
     site: Site, start: Callable[..., Daemon], name: str
 ) -> None:
     daemon = start("--tq", "3600")
@@ -256,7 +256,7 @@ def test_clients_hand_over_during_an_attack(
 @pytest.mark.parametrize(
     "lookup", ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"]
 )
-def test_clients_hand_over_while_lookups_about_an_attacker_hang(
+def test_turns_are_handed_over_while_the_identification_of_an_attackers_process_hangs(
     site: Site, start: Callable[..., Daemon], lookup: str
 ) -> None:
     box = site.folder / "box"

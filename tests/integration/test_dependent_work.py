@@ -182,7 +182,7 @@ def test_memory_export_does_not_wait_for_a_drain_that_depends_on_its_thread(
 
 
 @pytest.mark.parametrize("export", EXPORTS)
-def test_memory_export_does_not_wait_at_the_gate_when_stop_precedes_its_reply(
+def test_memory_export_does_not_wait_at_the_gate_when_stop_arrives_before_the_commit_reply(
     site: Site, export: str
 ) -> None:
     """The drain reads the reply to the export's request, so the export goes on while the gate is
@@ -196,7 +196,9 @@ def test_memory_export_does_not_wait_at_the_gate_when_stop_precedes_its_reply(
     assert Type.REOPENED not in answering.hears_all()
 
 
-def test_allocation_fails_in_time_while_a_deferred_free_waits_for_its_thread(site: Site) -> None:
+def test_allocation_fails_in_bounded_time_while_a_deferred_free_waits_for_the_calling_thread(
+    site: Site
+) -> None:
     """Memory freed during a capture is kept until its work is done."""
     _, answering, program = dependent(
         site, "call('cuMemAlloc_v2', byref(other), 8 * MIB)\nspins()\ncapture()\n"

@@ -77,7 +77,7 @@ def test_memory_stored_on_disk_uses_no_host_memory_and_loads_unchanged(site: Sit
     daemon.let_return(program)
 
 
-def test_unchanged_memory_returns_to_its_file_without_a_copy(site: Site) -> None:
+def test_memory_unchanged_since_its_load_from_disk_is_evicted_without_a_copy(site: Site) -> None:
     daemon, program = start(site, '''
 assert get(address, size) == data
 away()

@@ -119,7 +119,7 @@ def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Pa
 
 
 @pytest.mark.parametrize("killed", ["program", "daemon"])
-def test_killed_program_with_memory_on_host_neighbour_and_disk_changes_no_other_bytes(
+def test_kill_of_a_program_with_host_borrowed_and_disk_memory_keeps_bytes_of_other_programs(
     site: Site, folder: Path, killed: str
 ) -> None:
     options = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "256MiB",
@@ -154,7 +154,7 @@ def test_programs_finish_after_the_disk_directory_is_removed(site: Site, folder:
     finish(programs)                    # files that are open stay
 
 
-def test_daemon_with_a_directory_that_cannot_be_used_runs_without_it(site: Site) -> None:
+def test_daemon_whose_disk_directory_cannot_be_used_stores_no_memory_on_disk(site: Site) -> None:
     _, trace = start(site, site.folder / "none")
     finish([program(site, seed) for seed in (1, 2)])
     assert "no memory goes to the disk" in site.log.read_text()

@@ -55,7 +55,9 @@ ALL_FAIL = "cuCtxRecordEvent:1+:2,cuMemGetInfo_v2:1+:2"
 @pytest.mark.parametrize("failing", [
     "cuCtxRecordEvent:1+:900", "cuEventQuery:1+:2", "cuStreamQuery:1+:2", ALL_FAIL,
 ])
-def test_drain_that_keeps_failing_is_reported_as_reopened(site: Site, failing: str) -> None:
+def test_drain_that_keeps_failing_is_reported_with_a_reopened_message(
+    site: Site, failing: str
+) -> None:
     daemon, program = stopped(site, failing)
     daemon.until(Type.REOPENED)
     assert Type.STOPPED not in [record.type for record in daemon.said]
@@ -81,7 +83,7 @@ LONGER_THAN_PATIENCE = 2.5
 TRIES = 5                               # a busy machine may delay the timer's thread
 
 
-def test_patience_of_a_drain_begins_when_a_thread_waits_at_the_gate(site: Site) -> None:
+def test_drain_timeout_begins_when_a_thread_waits_at_the_gate(site: Site) -> None:
     """Work that takes long is no work that never ends."""
     daemon, program = begin(site, LATE, allocated=64 * MIB)
     for _ in range(TRIES):

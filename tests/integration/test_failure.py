@@ -15,7 +15,9 @@ from tests.integration.fakehook import PATIENCE, pump
 LARGE = 700 * MIB
 
 
-def test_forked_child_with_the_socket_does_not_hold_the_turn(site: Site) -> None:
+def test_forked_child_that_inherits_the_socket_does_not_keep_the_turn_of_its_dead_parent(
+    site: Site
+) -> None:
     site.start("--tq", "3600")
     parent = site.client(LARGE, "--fork")
     parent.wait_for("running")

@@ -103,7 +103,7 @@ def test_client_evicted_again_needs_no_more_host_memory(site: Site) -> None:
     assert held == [held[0]] * 3
 
 
-def test_host_memory_of_a_client_alone_is_kept_until_the_client_frees_card_memory(
+def test_host_memory_of_the_only_client_is_kept_until_the_client_frees_card_memory(
     site: Site
 ) -> None:
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))

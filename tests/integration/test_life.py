@@ -178,7 +178,9 @@ def test_plugin_may_be_closed_while_its_thread_waits_at_the_gate(
     pytest.param("threads", id="started before cuInit"),
     pytest.param("cancel-allocating", id="after another was cancelled in an allocation"),
 ])
-def test_threads_of_a_program_may_use_the_card(site: Site, life: Path, action: str) -> None:
+def test_thread_started_before_cuinit_or_after_a_cancelled_thread_may_use_the_card(
+    site: Site, life: Path, action: str
+) -> None:
     Life(site, life, action).ends()
 
 

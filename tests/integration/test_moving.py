@@ -799,7 +799,7 @@ def test_programs_that_are_parked_and_moved_at_the_same_time_keep_their_bytes(
     assert "ERROR" not in site.log.read_text()
 
 
-def test_bench_daemon_executes_orders_concurrently_and_names_refusals(
+def test_daemon_of_the_benchmarks_parks_and_moves_concurrently_and_returns_refusal_reasons(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in site.environment.items():

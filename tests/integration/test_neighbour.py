@@ -94,7 +94,7 @@ def most_lent(trace: Path) -> int:
 @pytest.mark.parametrize(("linked", "options", "visible"), [
     ("0", (), "0,1"), ("1", ("--neighbour", "off"), "0,1"), ("1", (), "0"),
 ], ids=["without a link", "off", "out of reach"])
-def test_hand_over_without_a_neighbour_moves_memory_to_the_host(
+def test_hand_over_without_a_card_that_can_lend_moves_memory_to_the_host(
     site: Site, linked: str, options: tuple[str, ...], visible: str
 ) -> None:
     trace = site.folder / "trace"
@@ -105,13 +105,13 @@ def test_hand_over_without_a_neighbour_moves_memory_to_the_host(
     assert not any(map(borrowed, lines))
 
 
-def test_neighbour_reached_over_pci_express_lends_when_switched_on(site: Site) -> None:
+def test_card_reached_over_pci_express_lends_memory_when_neighbour_is_set_to_on(site: Site) -> None:
     trace = site.folder / "trace"
     site.start(*SETTINGS, "--trace", str(trace), "--neighbour", "on")
     finish(borrow(site, trace, 24))
 
 
-def test_client_of_the_lender_gets_lent_memory_back(site: Site) -> None:
+def test_client_of_the_lending_card_gets_lent_memory_back(site: Site) -> None:
     _, trace = start(site)
     programs = borrow(site, trace)
     own = [on_second(site, seed) for seed in (7, 8)]    # 48 of its 60 MiB
@@ -125,7 +125,7 @@ def test_client_of_the_lender_gets_lent_memory_back(site: Site) -> None:
     assert most_lent(trace) <= CAPACITY
 
 
-def test_idle_borrower_returns_memory_of_which_the_host_has_a_copy(site: Site) -> None:
+def test_idle_client_returns_borrowed_memory_of_which_the_host_has_a_copy(site: Site) -> None:
     _, trace = start(site)
     idle = site.workload(
         "--memory", "24MiB", "--chunk", "2MiB", "--until-told", "--cpu-ms", "3000", "--seed", "1",
@@ -158,7 +158,7 @@ def test_card_lends_no_memory_while_an_unshared_process_uses_it(site: Site) -> N
     finish(programs)
 
 
-def test_killed_client_of_the_lender_loses_no_bytes_of_other_programs(site: Site) -> None:
+def test_killed_client_of_the_lending_card_loses_no_bytes_of_other_programs(site: Site) -> None:
     _, trace = start(site)
     programs = borrow(site, trace)
     victim = on_second(site, 7, None)
@@ -168,7 +168,7 @@ def test_killed_client_of_the_lender_loses_no_bytes_of_other_programs(site: Site
     finish(programs)
 
 
-def test_restarted_daemon_counts_loans_made_before_the_restart(site: Site) -> None:
+def test_restarted_daemon_counts_memory_lent_between_cards_before_the_restart(site: Site) -> None:
     daemon, trace = start(site)
     programs = borrow(site, trace)
     daemon.kill()
@@ -196,7 +196,9 @@ def follow_until(trace: Path, event: str, number: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be other users one must be root")
-def test_loan_that_nvml_does_not_show_takes_no_memory_of_the_lender(public_site: Site) -> None:
+def test_loan_that_nvml_does_not_show_takes_no_memory_of_the_lending_card(
+    public_site: Site
+) -> None:
     """A restarted daemon learns of loans that an earlier daemon ordered."""
     site = public_site
     daemon, _ = start(site)
@@ -268,7 +270,9 @@ assert get(address, 4 * MIB) == b"same" * MIB
 '''
 
 
-def test_copy_to_the_lender_that_fails_at_its_end_leaves_no_memory_there(site: Site) -> None:
+def test_copy_to_the_lending_card_that_fails_at_its_end_leaves_no_memory_on_that_card(
+    site: Site
+) -> None:
     site.environment |= {"NVSHARE_SIM_FAIL": "cuEventSynchronize:1", **LINKED}
     daemon, program = begin(site, ONE_BLOCK, room=CAPACITY)
     daemon.stop()
@@ -322,7 +326,9 @@ def test_lost_card_lends_no_memory_to_clients_of_another_card(site: Site) -> Non
     finish(programs)
 
 
-def test_dirty_loan_of_an_idle_borrower_returns_to_host_memory(site: Site) -> None:
+def test_dirty_borrowed_memory_of_an_idle_client_moves_to_host_memory_when_recalled(
+    site: Site
+) -> None:
     _, trace = start(site, "--writeback", "off")
     idle = site.workload(
         "--memory", "24MiB", "--chunk", "2MiB", "--until-told", "--cpu-ms", "3000", "--seed", "1",

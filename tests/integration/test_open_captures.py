@@ -61,7 +61,7 @@ RESTING = {
 
 @needs_context_events
 @pytest.mark.parametrize("body", RESTING)
-def test_idle_client_stops_while_a_capture_stays_open(site: Site, body: str) -> None:
+def test_idle_client_obeys_stop_while_its_capture_stays_open(site: Site, body: str) -> None:
     body, expected = RESTING[body]
     daemon, program = program_of(site, f"expected = {expected}\n{body}")
     daemon.send(OrderRecord(Type.STOP),
@@ -80,7 +80,7 @@ UNDER_WAY = {
 
 
 @pytest.mark.parametrize("body", UNDER_WAY)
-def test_client_does_not_stop_while_work_is_in_flight_beside_a_capture(
+def test_client_with_an_open_capture_delays_its_stop_reply_while_other_work_is_in_flight(
     site: Site, body: str
 ) -> None:
     daemon, program = program_of(
@@ -92,7 +92,9 @@ def test_client_does_not_stop_while_work_is_in_flight_beside_a_capture(
 
 
 @needs_context_events
-def test_work_from_before_a_capture_is_drained_while_it_stays_open(site: Site) -> None:
+def test_work_submitted_before_a_capture_is_drained_while_the_capture_stays_open(
+    site: Site
+) -> None:
     daemon, program = program_of(
         site, "expected = 7\nwait_in(side)\ncapture()\n"
         "threading.Timer(0.3, lambda: setattr(reached, 'value', 1)).start()\n"

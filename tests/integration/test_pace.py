@@ -26,7 +26,9 @@ say(sum(cuda.cuEventQuery(event) != 0 for event in events))
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
-def test_pace_bounds_launches_in_flight_while_others_wait(site: Site, others_wait: bool) -> None:
+def test_pace_bounds_launches_in_flight_while_other_clients_wait(
+    site: Site, others_wait: bool
+) -> None:
     site.environment["NVSHARE_SIM_DRIVER"] = ""         # before 12.5 no client is paced
     # A client that is not held back gets ahead on a busy machine, too.
     takes = 5_000 if others_wait else 1_000_000

@@ -139,7 +139,9 @@ def test_commands_of_administrators_in_readme_succeed(machine: Machine) -> None:
     pages.block("docs/engines.md", "nvsharectl run --name trainer"),
     pages.block("docs/engines.md", "export PYTHONPATH"),
 ])
-def test_commands_for_engines_start_programs_that_release(machine: Machine, lines: str) -> None:
+def test_commands_in_engines_md_start_programs_that_can_release_their_turn(
+    machine: Machine, lines: str
+) -> None:
     for name in ("train", "rollout"):
         saver = "from torch_memory_saver import torch_memory_saver as saver\nsaver.pause()\n"
         released = "import nvshared.program\nassert nvshared.program.release()\n"

@@ -337,7 +337,7 @@ assert get(kept, len(data)) == data
     running.ends_well()
 
 
-def test_access_to_a_pool_survives_eviction(site: Site) -> None:
+def test_peer_access_to_a_pool_survives_eviction(site: Site) -> None:
     evict_and_load(site, POOLS + TWO + KERNEL + '''
 def opened(pool, flags):
     call("cuMemPoolSetAccess", pool, byref(Access(Location(1, 1), flags)), 1)
@@ -385,7 +385,7 @@ copied(first, result=700)
 ''')
 
 
-def test_access_to_a_pool_is_set_before_its_device_has_a_context(site: Site) -> None:
+def test_peer_access_to_a_pool_can_be_set_before_its_device_has_a_context(site: Site) -> None:
     site.start("--tq", "1")
     running = Program(site, POOLS + '''
 pool = c_uint64()
@@ -409,7 +409,7 @@ assert copied(address) == data
     running.ends_well()
 
 
-def test_access_to_a_pool_that_fails_once_is_granted_by_the_next_call(site: Site) -> None:
+def test_peer_access_to_a_pool_that_fails_once_is_granted_by_the_next_call(site: Site) -> None:
     site.environment["NVSHARE_SIM_FAIL"] = "cuMemSetAccess:13"
     site.start()
     first_result = under(site, POOLS + TWO + KERNEL + '''

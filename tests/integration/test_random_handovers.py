@@ -126,7 +126,7 @@ def disk_fault(folder: Path, name: str) -> Iterator[None]:
     pytest.param("address", 800, "580", marks=pytest.mark.long),
     pytest.param("address", 800, "535", marks=pytest.mark.long),
 ])
-def test_random_orders_to_many_programs_keep_every_byte(
+def test_random_daemon_orders_to_many_programs_keep_every_byte(
     sanitizer: str, turns: int, driver: str, all_tiers: bool, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

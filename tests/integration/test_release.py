@@ -49,7 +49,7 @@ def heard(daemon: FakeDaemon) -> list[Type]:
     return [report.type for report in daemon.said]
 
 
-def test_release_reports_idleness_before_the_idle_window_ends(
+def test_turn_release_call_reports_idleness_before_the_idle_window_ends(
     site: Site, daemon: FakeDaemon
 ) -> None:
     program = start(site, daemon, "pause('works')\npause(sharing.release())")
@@ -62,7 +62,7 @@ def test_release_reports_idleness_before_the_idle_window_ends(
     program.finish()
 
 
-def test_release_without_waiting_programs_takes_effect_when_another_program_waits(
+def test_turn_release_call_takes_effect_when_another_program_begins_to_wait(
     site: Site, daemon: FakeDaemon
 ) -> None:
     program = start(site, daemon, "pause(sharing.release())")
@@ -72,7 +72,9 @@ def test_release_without_waiting_programs_takes_effect_when_another_program_wait
     program.finish()
 
 
-def test_release_is_cancelled_when_the_program_submits_work(site: Site, daemon: FakeDaemon) -> None:
+def test_turn_release_call_is_cancelled_when_the_program_submits_work(
+    site: Site, daemon: FakeDaemon
+) -> None:
     program = start(
         site, daemon, "sharing.release()\nwork()\npause('works')\npause(sharing.release())")
     assert program.hears() == "works"
@@ -85,7 +87,7 @@ def test_release_is_cancelled_when_the_program_submits_work(site: Site, daemon: 
     program.finish()
 
 
-def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: FakeDaemon) -> None:
+def test_turn_release_call_does_not_end_the_next_turn(site: Site, daemon: FakeDaemon) -> None:
     """Otherwise a thread that is slow to pass the open gate would lose its next turn to the old
     release."""
     program = start(site, daemon, "pause(sharing.release())")
@@ -99,7 +101,7 @@ def test_release_does_not_apply_to_the_next_turn(site: Site, daemon: FakeDaemon)
     program.finish()
 
 
-def test_nested_sharing_turn_blocks_release_the_turn_when_the_outermost_ends(
+def test_nested_python_turn_blocks_release_the_turn_when_the_outermost_block_ends(
     site: Site, daemon: FakeDaemon
 ) -> None:
     program = start(site, daemon, '''
@@ -150,7 +152,7 @@ batches = given()
     program.ends_well()
 
 
-def test_release_in_a_forked_child_returns_false(site: Site, daemon: FakeDaemon) -> None:
+def test_turn_release_call_in_a_forked_child_returns_false(site: Site, daemon: FakeDaemon) -> None:
     program = start(site, daemon, '''
 child = os.fork()
 if child == 0:
@@ -201,7 +203,9 @@ assert get(cache, 200 * MIB) == bytes([44]) * (200 * MIB)
     ("import nvshared.program as p\nassert not p.release()\nwith p.turn(): pass", ""),
     ("from torch_memory_saver import torch_memory_saver as saver\nsaver.pause()", "nvsharectl run"),
 ], ids=["release", "pause"])
-def test_release_without_the_library_is_a_no_op_and_pause_fails(body: str, error: str) -> None:
+def test_turn_release_call_without_the_library_does_nothing_and_pause_fails(
+    body: str, error: str
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", body], env={"PYTHONPATH": f"{ROOT}:{ADAPTERS}"}, text=True,
         capture_output=True, timeout=PATIENCE, check=False)

@@ -116,7 +116,9 @@ def test_restarted_daemon_takes_over_clients_whose_hello_or_reply_was_lost(
     assert "dropped" not in site.log.read_text()
 
 
-def test_descriptors_of_ended_clients_are_not_kept(site: Site, manager: ServiceManager) -> None:
+def test_descriptors_of_ended_clients_are_removed_from_the_store_of_systemd(
+    site: Site, manager: ServiceManager
+) -> None:
     daemon = manager.start("--tq", "3600")
     left, fell, wrong, dies = (site.client(MIB) for _ in range(4))
     stays = site.wanting(LARGE)

@@ -77,7 +77,7 @@ def view(control: Control, process: subprocess.Popen[str]) -> ClientSnapshot:
     return found
 
 
-def test_suspended_program_is_evicted_and_ends_right_after_resume(
+def test_suspended_program_is_evicted_and_computes_right_results_after_resume(
     site: Site, start: Callable[..., Control]
 ) -> None:
     control = start("--tq", "100ms", "--capacity", "60MiB")

@@ -92,7 +92,7 @@ def test_program_without_the_library_takes_turns_with_a_client_and_keeps_its_byt
     bare.end()
 
 
-def test_two_unshared_programs_and_a_client_without_room_beside_them_all_keep_getting_turns(
+def test_two_unshared_programs_and_a_client_that_does_not_fit_with_either_all_get_turns(
     site: Site, start: Start
 ) -> None:
     control = start()
