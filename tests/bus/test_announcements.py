@@ -171,7 +171,7 @@ async def test_gpu_found_later_is_signalled(
     assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]
 
 
-async def test_wait_for_a_compute_window_is_signalled_at_its_begin(
+async def test_wait_of_a_compute_limited_client_is_signalled_at_its_begin(
     manager: Manager, publication: Publication, other: Peeper
 ) -> None:
     client = a_client(manager, manager.gpus[0])
@@ -191,7 +191,7 @@ async def test_wait_for_a_compute_window_is_signalled_at_its_begin(
 
 
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])
-async def test_wait_for_a_compute_window_is_signalled_at_its_end(
+async def test_wait_of_a_compute_limited_client_is_signalled_at_its_end(
     manager: Manager, publication: Publication, other: Peeper, limited: str
 ) -> None:
     client = a_client(manager, manager.gpus[0])

@@ -100,7 +100,7 @@ async def test_status_without_clients_says_that_no_program_uses_a_gpu(ctl: Run) 
     assert "No program uses a GPU" in (await ctl("status")).out
 
 
-async def test_drain_names_programs_with_swapped_memory(manager: Manager, ctl: Run) -> None:
+async def test_drain_command_names_programs_with_swapped_memory(manager: Manager, ctl: Run) -> None:
     assert "can be stopped" in (await ctl("drain")).out
     client = a_client(manager, manager.gpus[0])
     ended = await ctl("drain", "--check")
@@ -123,7 +123,7 @@ async def test_drain_names_programs_with_swapped_memory(manager: Manager, ctl: R
     ]
 
 
-async def test_drain_without_waiting_names_programs_that_do_not_fit(
+async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.bus.services.DRAINER_INTERVAL", 0.01)

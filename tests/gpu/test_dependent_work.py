@@ -113,7 +113,7 @@ def compare(record: Record, name: str, driver: Answers, library: Answers) -> Non
 
 
 @pytest.mark.parametrize("capturing", [False, True], ids=["plain", "capturing"])
-def test_call_returns_the_drivers_result_while_work_depends_on_the_thread(
+def test_call_returns_the_drivers_result_while_gpu_work_waits_for_the_calling_thread(
     capturing: bool, record: Record
 ) -> None:
     driver = answers(capturing, 0, WORK)

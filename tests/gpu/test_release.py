@@ -9,7 +9,9 @@ from tests.gpu.test_sharing import BUDGET, Record, digests
 ADAPTERS = {"PYTHONPATH": f"{library.program() / 'adapters'}:{ROOT}"}
 
 
-def test_engines_that_pause_compute_the_same_as_alone(record: Record) -> None:
+def test_inference_engines_that_free_memory_in_pauses_compute_the_same_as_alone(
+    record: Record
+) -> None:
     commands = [program("torch_engine", "--gib", "12", "--seed", str(seed)) for seed in (1, 2)]
     alone = [run([command])[0] for command in commands]
     # So long that no turn ends but by a release, or by idleness.

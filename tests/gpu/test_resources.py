@@ -36,7 +36,9 @@ def ended(program: Path, what: str, folder: Path, **environment: str) -> tuple[i
 
 
 @pytest.mark.parametrize("what", WHAT)
-def test_program_keeps_resources_and_bytes_beside_another_client(tmp_path: Path, what: str) -> None:
+def test_program_with_unusual_resources_computes_right_results_beside_another_client(
+    tmp_path: Path, what: str
+) -> None:
     if what == "threads" and not is_urgent_allowed():
         pytest.skip("real-time scheduling is not allowed here")
     program = compiled(tmp_path, *LINKED, source=SOURCE.with_name("resources.c"))
