@@ -28,14 +28,14 @@ class ClientState(StrEnum):
 class TurnEnd(StrEnum):
     """Why a turn ended."""
 
-    IDLE = "idle"                       # the client had no work, and others wait or may come
+    IDLE = "idle"                       # the client had no work while others waited or soon might
     QUANTUM = "quantum"                 # the quantum was over and others waited
     LIMIT = "limit"                     # the compute limit of the client or a tenant was reached
-    ROOM = "room"                       # the client grew beyond the room that could be found
-    CAPACITY = "capacity"               # the card has less room than before
-    PREEMPTED = "preempted"             # by command, as others waited
-    SUSPENDED = "suspended"             # by command
-    GANG = "gang"                       # the gang's turn ended, or another gang's began
+    ROOM = "room"                       # the client grew, and the holders no longer fit together
+    CAPACITY = "capacity"               # the capacity shrank, and the holders no longer fit
+    PREEMPTED = "preempted"             # an administrator ended it, and others waited
+    SUSPENDED = "suspended"             # the client or one of its tenants was suspended
+    GANG = "gang"                       # its gang's turn ended, or another gang was given the card
     LEFT = "left"                       # the process ended
     LOST = "lost"                       # the GPU is gone
 
@@ -47,10 +47,10 @@ class Run:
     client: int
     pace: bool = False                  # others wait: bound the work in flight
     report_idle: bool = False           # send IDLE after `idle_window` without work
-    report_copies: bool = False         # send COPIES when the program copies
-    idle_window: int = 0                # 0: as before
-    report_busy: bool = False           # send BUSY: whether work is in flight at all times
-    step: bool = False                  # one launch at a time
+    report_copies: bool = False         # send COPIES when the program's use of the bus changes
+    idle_window: int = 0                # us; 0: that of the last RUN
+    report_busy: bool = False           # send BUSY: was work in flight throughout a second?
+    step: bool = False                  # submit one launch at a time
     step_pause: int = 0                 # us from the end of a launch to the next one
 
 
@@ -70,7 +70,7 @@ class MoveOrder:
     room: int
     host: int                           # bytes of host memory that the client may hold
     ahead: bool = False                 # speculative: no client waits for the move yet
-    loan: int = 0                       # bytes that may lie on another card, in all; unused by Load
+    loan: int = 0                       # bytes that it may hold on another card; not used by Load
     lender: str = ""                    # UUID of that card
 
 
@@ -81,19 +81,20 @@ class Evict(MoveOrder):
 
 @dataclass(frozen=True, slots=True)
 class Load(MoveOrder):
-    """LOAD: load swapped blocks into `room` bytes of the card, then keep at most `host` bytes."""
+    """LOAD: fill `room` bytes of the card with swapped blocks, then hold `host` bytes on the host
+    at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writeback(MoveOrder):
     """EVICT with KEEP: copy until `size` bytes could be evicted without a copy; evict none."""
 
-    size: int = 0
+    size: int = 0                       # 0: copy borrowed blocks of which the host has no copy
 
 
 @dataclass(frozen=True, slots=True)
 class Preallocate:
-    """PREALLOCATE: allocate host memory while running, up to `host` in all. Has no reply."""
+    """PREALLOCATE: allocate host memory while running, up to `host` bytes in all. Has no reply."""
 
     client: int
     host: int
@@ -110,7 +111,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """YIELD: end this speculative EVICT or LOAD early, and keep blocks that were moved."""
+    """YIELD: end this speculative EVICT or LOAD early; blocks moved so far stay moved."""
 
     client: int
     number: int
@@ -118,7 +119,7 @@ class Yield:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """PUBLISH: publish in shared memory whether work is in flight, or stop; see turns.py."""
+    """PUBLISH: begin or stop to show in shared memory whether work is in flight; see turns.py."""
 
     client: int
     on: bool
@@ -126,7 +127,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """WATCH: submit nothing while client `watched` has work in flight, or no longer watch it."""
+    """WATCH: submit nothing while client `watched` has work in flight; not `on`: end that."""
 
     client: int
     watched: int
@@ -139,8 +140,8 @@ class Limits:
 
     client: int
     number: int                         # of the COMMIT request that this answers, else 0
-    commit: int                         # promised
-    most: int                           # could be promised on request
+    commit: int                         # bytes promised to the client
+    most: int                           # bytes that could be promised if the client asked
     total: int                          # size of the card as the program sees it
     beyond: int = 0                     # host memory allowed for blocks that do not fit the card
     reason: str = ""                    # the limit because of which the COMMIT is refused
@@ -159,21 +160,21 @@ class TurnEnded:
 
     client: int
     reason: TurnEnd
-    held_time: int                      # how long the turn was
+    held_time: int                      # us since RUN was sent
 
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Report: a client has not acknowledged an order for long. Sent once for each order."""
+    """Report: a client has not acknowledged an order for `stuck_after`. Sent once an order."""
 
     client: int
     state: ClientState
-    waited: int
+    waited: int                         # us since the order
 
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """Report: a client has waited for long and would not fit even alone. Sent once in a wait."""
+    """Report: a client has waited for `stuck_after` and would not fit even alone. Once a wait."""
 
     client: int
     needs: int                          # bytes, pinned ones included

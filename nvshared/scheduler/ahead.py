@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speculative moves: memory is moved before a client waits for it, and yields to other moves.
+"""Speculative moves: memory is moved before a client waits for it. Other moves go before these.
 
 The goals, in order of priority:
 
@@ -8,14 +8,14 @@ The goals, in order of priority:
 2. **Prefetch** for the idle client that will probably want the card next, if the setting is on.
    Prefetching pays where programs use the card at regular intervals, or some programs use it much
    more often than others. A client that has not paused twice is not prefetched. Room is taken only
-   from clients that will stay idle more than twice as long, so similar clients do not evict each
-   other in turn.
+   from clients that will probably stay idle more than twice as long as that client, so similar
+   clients do not evict each other in turn.
 3. **Write back** memory of idle clients that will probably be evicted. Written-back memory only
    has to be unmapped at the eviction, so the next client has the bus for its own memory. Writeback
    pays only if another client will want the card, so it requires an idle client with swapped
-   memory. The client with most swapped memory is assumed to be the next. The bytes that it lacks,
-   less the free bytes, are written back from the clients that would be evicted for it: first the
-   client that will run last.
+   memory. The client with most swapped memory is assumed to be the next. The bytes that this
+   client lacks, less the free bytes, are written back from the clients that would be evicted for
+   it: first from the client that will run last.
    Memory that clients without a turn have on a neighbour card is written back, too, also while
    others wait for their turns: hand-overs over NVLink leave the bus unused, and with a copy on the
    host such memory is returned at once (moves.py).
@@ -26,17 +26,16 @@ The goals, in order of priority:
 **Calm.** Prefetch and writeback need a calm: no client is queued, asks for memory, is chosen,
 drains or lacks memory. Prefetch also needs that no client holds the card, so that all clients that
 could be evicted can be compared. Writeback needs that no running program copies to the host. When
-the calm ends, the move is cut short (YIELD) before anything else is decided, and again behind a
-STOP that was decided meanwhile. A prefetch continues only if it loads the client that now wants the
-card.
+the calm ends, the move is cut short (YIELD) at the start of a plan, or after a STOP that the plan
+has decided. A prefetch continues only if it loads the client that now wants the card.
 
-**A writeback is wasted** if its client runs before it is evicted, as the program may change the
-memory. After each wasted writeback the scheduler waits twice as long before it writes that client
-back again, from half a second to a minute, until part of a copy was used. While memory does not fit
-together, the gates of idle clients are shut (turns.py): this keeps their copies current and shows
-the length of their pauses. Two running averages are kept for each client: the length of its pauses,
-and their deviation from that average. A pause that has lasted `since` will probably last
-max(|average - since|, deviation) more.
+**A writeback is wasted** if its client runs before the copied memory is evicted, as the program may
+change that memory. After each wasted writeback the scheduler waits twice as long before it writes
+that client back again, from half a second to a minute, until part of a copy was used. While the
+memory of all clients does not fit together, the gates of idle clients are shut (turns.py): this
+keeps their copies current and shows the length of their pauses. Two running averages are kept for
+each client: the length of its pauses, and their deviation from that average. A pause that has
+lasted `since` will probably last max(|average - since|, deviation) more.
 
 **Sharing the bus.** Copies of other processes cost a running program nothing while it computes.
 When it copies itself in the same direction, it gets half of the bus. Hooks report when their
@@ -46,7 +45,7 @@ program copy for a part f of the time, and let the moves take m in a turn of len
 m <= (1 - f) q, waiting costs no client anything, and not waiting would cost the program up to f m.
 Moves that do not fit into that time cost the same during the turn or after it, but after the turn
 they would delay all waiting clients. Turns may be minutes long, so moves also wait at most half of
-the time and half a second in a row (card.py: BusPatience), for any reports of programs. A hand-over
+the time and half a second in a row (card.py: BusPatience), whatever programs report. A hand-over
 is never delayed: while a client drains or a holder lacks memory, no move waits.
 """
 
@@ -59,8 +58,8 @@ from nvshared.scheduler.events import AntiThrash
 from nvshared.scheduler.moves import SLACK_MOST, Evictions, coming, latest_first, victims
 from nvshared.units import GIB, MILLISECOND, SECOND
 
-CUSHION_PART = 128                      # of the card: left for holders to grow
-LATER = 2                               # only clients idle this many times longer are evicted
+CUSHION_PART = 128                      # 1/128 of the card is left free for holders to grow
+LATER = 2                               # prefetch evicts clients that will be idle twice as long
 REPLAN_PART = 4                         # plan a prefetch again after 1/4 of the rest of the pause,
 REPLAN_LEAST = SECOND // 10             # but not earlier than this
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
@@ -70,7 +69,8 @@ BLOCKS = 2                              # preallocated in addition, because bloc
 
 
 def interrupt(card: Card) -> None:
-    """Cuts short speculative moves that are in the way. Called before and after all decisions."""
+    """Cuts short speculative moves whose conditions no longer hold (YIELD). Called at the start of
+    a plan, and again after turns and other moves are decided."""
     if not card.groups.size("speculating"):
         return
     calm, quiet, copying = _calm(card), _quiet(card), _copying(card)
@@ -106,7 +106,7 @@ def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
         others = [c for c in victims(card) if c is not head] if head.lacks_room else []
         goal = Goal.HEAD if card.settings.bus_sharing else None
         while _load_ahead(card, head, head.lacks_room, others, goal):
-            pass                        # the ordered evictions may leave host memory for another
+            pass                        # the ordered evictions may leave host memory for more
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
             _prefetch(card)
@@ -144,7 +144,7 @@ def _calm(card: Card) -> bool:
 
 
 def _quiet(card: Card) -> bool:
-    """No client waits for memory to move."""
+    """Whether no client loads, drains or lacks memory, or waits for a reply to COMMIT."""
     busy = ("lacking", "requesting", Phase.LOADING, Phase.DRAINING)
     return not any(card.groups.size(name) for name in busy) and card.free >= 0
 
@@ -185,7 +185,7 @@ def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
 
 
 def _is_early(card: Card, head: ScheduledClient, tq: int) -> bool:
-    """Whether bytes can be loaded for the head, and a wait leaves enough of the turn for that."""
+    """Whether memory can be loaded for the head, and time for that is left after a wait."""
     room = card.beside(card.holders) - head.memory.resident
     ahead = min(head.missing_bytes, room)
     if ahead <= 0:
@@ -201,9 +201,9 @@ def _load_ahead(
     card: Card, client: ScheduledClient, missing: int, victims: Iterable[ScheduledClient],
     goal: Goal | None,
 ) -> bool:
-    """Orders evictions from `victims` and a LOAD of up to `missing` bytes before the client asks.
+    """Orders evictions from `victims` and a LOAD of up to `missing` bytes for the client.
 
-    False: nothing was ordered.
+    No client waits for these moves yet. False: nothing was ordered.
     """
     before = len(card.actions)
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)
@@ -332,7 +332,7 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
-        made = client.preallocated <= client.memory.host + step // 2    # most of what it may make
+        made = client.preallocated <= client.memory.host + step // 2    # most of the PREALLOCATE
         # A domain that lacks host memory takes unused host memory back from its clients.
         lacking = any(domain.unevictable for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:

@@ -35,13 +35,13 @@ from nvshared.units import MILLISECOND
 GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "queued": lambda c: c.queued,                   # wants a turn and may have one
     "holding": lambda c: c.holds,
-    "moving": lambda c: c.moves,                    # an order to move memory is on its way
+    "moving": lambda c: c.moves,                    # an order to move memory is unanswered
     "answering": lambda c: c.moves and not c.unresponsive,
     "evicting": lambda c: c.moving(Direction.OUT) and not c.unresponsive,
     "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
     "requesting": lambda c: c.promise.request,
     "unused_commit": lambda c: c.committed > c.need,
-    "granted_to_pin": lambda c: c.promise.pins,     # the hook may not have heard of the grant
+    "granted_to_pin": lambda c: c.promise.pins,     # the hook may not have received the grant
     "memory_limited": lambda c: c.terms.memory_limit,
     "undrainable": lambda c: c.memory.pin_reason,
     "ignoring_evicts": lambda c: c.memory.pin_reason is PinReason.KEPT,
@@ -62,20 +62,21 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     # Holders that submit nothing while an "urgent" client has work in flight.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
     "urgent": lambda c: c.priority is not Priority.BACKGROUND and (c.holds or c.whole),
-    "borrowing": lambda c: c.lender,                # memory of another card
+    "borrowing": lambda c: c.lender,                # may hold memory of another card
     "storing": lambda c: c.stores and c.stores[-1].size > c.memory.disk,
     "storable": lambda c: c.storable,
     "disk_limited": lambda c: c.disk_limits,
-    "stored": lambda c: c.memory.disk and c.memory.resident,    # perhaps copies of resident blocks
+    # The disk may hold copies of its resident blocks.
+    "stored": lambda c: c.memory.disk and c.memory.resident,
     # The cost of the client's last hand-over is known, and it holds the card or is queued.
     "measured": lambda c: c.cost is not None and (c.holds or c.queued) and not c.is_permanent,
 }
-# Orders to a client under way at a time, so that the hook begins the next without a round trip.
+# Most unanswered orders to a client, so that its hook begins the next without a round trip.
 DEPTH = 2
-MARGINS_MOST = 16                       # margins of host memory for one account, at most
+MARGINS_MOST = 16                       # most clients of an account that count in domains.margin
 TRANSIT_PART = 8                        # where there is a disk, loans leave 1/8 of host memory,
 TRANSIT_BLOCKS = 2                      # or at least 2 blocks of it, for blocks on their way there
-BURST = 500 * MILLISECOND               # longest wait in a row of moves for a program's copies
+BURST = 500 * MILLISECOND               # most us in a row that moves wait for a program's copies
 
 
 class Account(NamedTuple):
@@ -83,7 +84,7 @@ class Account(NamedTuple):
 
     unshown: int = 0
     pinned_unshown: int = 0
-    clients: int = 0                    # clients with a commit, and all clients of no account
+    clients: int = 0                    # with a margin: clients with a commit or without account
 
 
 class Figures(NamedTuple):
@@ -227,7 +228,7 @@ class Groups:
         return sorted(self["queued"], key=attrgetter("queue_number"))
 
     def news(self, reader: str) -> list[ScheduledClient]:
-        """Clients that have changed since the last call for this reader, in order of joining."""
+        """Clients that have changed since the last call with this `reader`, in order of joining."""
         self.settle()
         changed = self._news.get(reader, self._clients.keys())
         self._news[reader] = set()
@@ -296,20 +297,20 @@ class Card:
     # as one measurement.
     latency: Average = Average(1000, 1000, 1)
     pace: Average = PACE                # of hand-overs, us per byte
-    shortfall: int = 0                  # bytes that the driver lacks of the accounted memory,
+    shortfall: int = 0                  # bytes of the set capacity that the driver does not have,
     shortfall_until: int = 0            # assumed until this time
     last_evicted: int = 0               # when any client last evicted anything
-    # For promises.send_limits: the card's figures when it last checked all clients; by name of a
-    # domain, the bytes left in it then; and the ids of clients whose LIMITS it has yet to check, of
-    # which it checks the next few at the time `check_limits_at`.
+    # For promises.send_limits, which checks whether clients need new LIMITS: the card's figures
+    # when a check of all clients began; by domain, the bytes left when its clients were to be
+    # checked; ids of clients that are still to be checked; and when to check the next few.
     growth_figures: tuple[int, ...] = (0,) * 6
     domain_left: dict[str, int] = field(default_factory=dict)
     limits_unchecked: set[int] = field(default_factory=set)
     check_limits_at: int = 0
-    common_run: Run | None = None       # RUN for clients without terms or gang, see turns.py
-    watched: bool = False               # running clients report idleness, see ahead.py
-    publishing: set[int] = field(default_factory=set)  # ids of clients, see turns.py
-    watching: dict[int, set[int]] = field(default_factory=dict)  # background client: ids
+    common_run: Run | None = None       # the last RUN, before changes for single clients: turns.py
+    watched: bool = False               # all report idleness though none waits, see ahead.py
+    publishing: set[int] = field(default_factory=set)  # ids, by PUBLISH; see turns.py
+    watching: dict[int, set[int]] = field(default_factory=dict)  # ids, by id of the watcher
     busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see turns.py
     busy_since: int = 0                 # when `busy_members` changed last
     patience: dict[Direction, BusPatience] = field(
@@ -403,9 +404,9 @@ class Card:
         return sorted(self.groups["holding"], key=lambda client: client.its_turn.serial)
 
     def borrowable(self, client: ScheduledClient) -> int | None:
-        """Bytes that the client may still borrow under its tenants' limits, and under that of the
-        card if there is a disk: blocks pass through host memory to the disk, but borrowed memory,
-        which counts as host memory, does not go there. So a part of host memory stays for transit.
+        """Bytes that the client may still borrow under its tenants' limits and, if there is a disk,
+        that of the card. Loans count as host memory and cannot move to the disk, so they must leave
+        a part of host memory free, through which other blocks pass to the disk.
 
         Negative: a limit is exceeded. None: there is no limit.
         """
@@ -421,7 +422,8 @@ class Card:
         return min(left, default=None)
 
     def beside(self, group: Iterable[ScheduledClient]) -> int:
-        """Bytes left if these clients are fully resident and others are evicted as far as possible.
+        """Bytes of the card left if these clients are fully resident and others evicted as far as
+        possible.
 
         A temporary shortage in the driver (`shortfall`) does not count: if it lasts, the daemon
         lowers the capacity.
@@ -523,7 +525,8 @@ class Card:
             client.lender.uuid if client.lender else ""), goal)
 
     def load(self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None) -> None:
-        """Gives a client room. The sum of room never exceeds the capacity of a card that works."""
+        """Orders a client to load memory into `room` bytes. The sum of the clients' room never
+        exceeds the capacity, unless the card is lost."""
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.free or self.lost, "the card has no such room"
         client.cut = False
@@ -531,7 +534,8 @@ class Card:
         self._move(client, Load(client.id, number, room, host, goal is not None), goal)
 
     def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
-        """Orders a client to copy `size` bytes to its tier, with up to `host` bytes on the host."""
+        """Orders a client to copy memory until `size` bytes could be evicted without a copy. It may
+        then hold up to `host` bytes on the host."""
         loan = self._lend(client, size)
         self._move(client, Writeback(
             client.id, next(self.numbers), client.ordered, host, True, loan,
@@ -544,12 +548,13 @@ class Card:
         self.send(order)
 
     def _lend(self, client: ScheduledClient, moved: int) -> int:
-        """Bytes that may lie on another card after `moved` more bytes were evicted or copied."""
+        """Returns the bytes that may lie on another card once `moved` more are evicted or copied.
+        Chooses a lender for a client without one."""
         loan = client.loan.ordered
         left = self.borrowable(client)
         moved = moved if left is None else min(moved, max(0, left))
         if client.terms.suspended:
-            return loan                 # see moves.py
+            return loan                 # a suspended client borrows no more
         if client.lender is None and moved:
             client.lender = self.neighbour.lender()
         return loan if client.lender is None else loan + min(moved, client.lender.available)
@@ -559,7 +564,7 @@ class Card:
         if not isinstance(order, Load):
             host += max(0, order.host - client.host_charged)
         client.moves = (*client.moves, Move(order, self.now, host, goal))
-        client.preallocated = 0         # a move ends the preallocation; the order's host covers it
+        client.preallocated = 0         # a move ends the preallocation; its `host` counts instead
         client.note_loan()
         self.send(order)
 

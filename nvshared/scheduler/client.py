@@ -27,7 +27,7 @@ FAR = 4.0                               # measurements are clamped to this facto
 # Bytes per microsecond. PCI Express 3, 4 and 5 copy 12, 25 and 50 thousand. With the middle one as
 # the start value, a first turn is at worst half or twice as long as it should be.
 USUAL_SPEED = 25_000
-FAST = 20 * USUAL_SPEED                 # averages faster than this clamp like this one (`least`)
+FAST = 20 * USUAL_SPEED                 # faster averages count as this if outliers are clamped
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ PAUSE = Average(0, SECOND)              # us that a client stays idle between tw
 
 
 class Phase(StrEnum):
-    """The phase of a client between two turns."""
+    """The phase of a client: it wants no turn, waits for a turn, or has one."""
 
     IDLE = "idle"                       # the gate is closed, and no thread waits at the gate
     WAITING = "waiting"                 # in the queue
@@ -91,7 +91,7 @@ class Move:
     host: int                           # host memory charged to the client during the move; bytes
     goal: Goal | None = None            # None: a client waits for it
     cut: bool = False                   # YIELD was sent
-    reported: bool = False              # as stuck
+    reported: bool = False              # the client was reported as stuck in this order
 
     @property
     def direction(self) -> Direction:
@@ -101,7 +101,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A grant to pin. It counts here until the hook has received it and reports it in `to_pin`."""
+    """A grant to pin that the hook may not have received, so Memory.to_pin does not contain it."""
 
     number: int
     bytes: int
@@ -123,24 +123,25 @@ class Turn:
 
     serial: int                         # increases with each turn on the card
     chosen: int                         # when the client was chosen
-    beside: frozenset[int] = frozenset()  # serials of turns that this one overtook: it ends with
+    beside: frozenset[int] = frozenset()  # serials of the holders' turns beside which the client
+                                        # was chosen before a blocked head: this turn ends with
                                         # the first of them
     started: int | None = None          # when RUN was sent
     renewed: int = 0                    # when a new quantum began without a hand-over, because the
                                         # client would have been the next again
     idle: bool = False                  # IDLE arrived since the hook was ordered to report it
     last_run: Run | None = None         # the last RUN
-    copying: frozenset[Direction] = frozenset()  # in which the program's own copies load the bus
+    copying: frozenset[Direction] = frozenset()  # where the program's copies load the bus
     busy: int | None = None             # when BUSY reported a second without a gap in the work in
                                         # flight; None: no such report, or gaps since then
-    bytes_missing: int | None = None    # to load when chosen; None: it did not wait for room
+    bytes_missing: int | None = None    # to be loaded when chosen; None: it was not Card.head
     swapped: int = 0                    # swapped bytes when chosen
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
     preempted: bool = False             # may end before its quantum is over
     stop_after: int = 0                 # a drain did not end: no STOP before this time
-    reported: bool = False              # as stuck
-    parked: Stopped | None = None       # the client has drained, its gang has not; see gang.py
+    reported: bool = False              # the client was reported as stuck in this drain
+    parked: Stopped | None = None       # STOPPED, if its gang has not drained yet; see gang.py
     resumed: bool = False               # the turn continued after it was parked
 
     @property
@@ -202,10 +203,10 @@ class Promise(Counting):
     commit: int = 0                     # promised; bytes
     withdrawn: int = 0                  # earlier commit, counted until the hook has acknowledged
                                         # the smaller one
-    confirmed_by: int = 0               # number of the order whose reply acknowledges it; 0: none
+    confirmed_by: int = 0               # number of the order whose reply does that; 0: none
     request: CommitAsked | None = None  # unanswered COMMIT request,
     requested: int = 0                  # and when it arrived
-    granted: int = 0                    # bytes of the last grant, until the client uses them
+    granted: int = 0                    # total bytes by the last grant, until the client has them
     granted_until: int = 0              # when an unused grant can be called back
     pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have received
     last_most: int = 0                  # `most` of the last LIMITS
@@ -239,7 +240,7 @@ class Failures:
     evictions_ignored: int = 0          # EVICTs without effect in a row
     pinned_until: int = 0               # its memory counts as pinned until then, see moves.IN_VAIN
     trim_after: int = 0                 # no order to give back host memory before this time
-    spare_host_unusable: bool = False   # it could not evict into host memory that seemed free
+    spare_host_unusable: bool = False   # an EVICT could not use host memory that seemed free
     drains: int = 0                     # drains in a row that did not end
     store_since: int = 0                # when a block was last stored, or a STORE was sent
     store: Pause = field(default_factory=Pause)
@@ -251,7 +252,7 @@ class ScheduledClient(Counting):
     """The state of one client of a card; bytes and microseconds."""
 
     memory: Memory
-    room: int                           # as the hook last confirmed it
+    room: int                           # on the card, as the hook last confirmed
     reported: Memory = Memory()         # of its last record; `memory` has the figures that count
     domains: tuple[Domain, ...] = ()    # limits of its host memory
     tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
@@ -262,7 +263,7 @@ class ScheduledClient(Counting):
     overclaims: Overclaims = Overclaims()
     unshown_before: int = 0             # claimed bytes that the last sample did not show
     silenced: bool = False              # unresponsive: its evidence counts, not its claims
-    own: Terms = Terms()                # set for the client
+    own: Terms = Terms()                # set for the client itself
     terms: Terms = Terms()              # in force; suspended also if one of its tenants is
     membership: Ganged = Ganged((), 0, Standing.FREE)   # the last event of its gang, see gang.py
     ready: bool = False                 # member of a gang: its turn could begin
@@ -279,7 +280,7 @@ class ScheduledClient(Counting):
     progress: int = 0                   # when a LOAD last loaded any bytes
     cut: bool = False                   # a LOAD ended early, and left room empty
     pace: Average = PACE                # of its hand-overs, see turns.py
-    cost: int | None = None             # us, of the last hand-over; None: it did not wait for room
+    cost: int | None = None             # us, of the last hand-over to it; None: no room was awaited
 
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # reported in this wait as too large even alone
@@ -291,8 +292,8 @@ class ScheduledClient(Counting):
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
     preallocated: int = 0               # host memory that the last PREALLOCATE allows
     lender: Neighbour | None = None     # the card that lends it memory, or may; see moves.py
-    return_after: int = 0               # a return of borrowed memory failed: none before this time
-    copy_after: int = 0                 # a writeback of it failed: none before this time
+    return_after: int = 0               # a return of borrowed memory failed: next try
+    copy_after: int = 0                 # a copy of borrowed memory to the host failed: next try
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
     stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged ones
     pauses: Pauses = Pauses()
@@ -322,7 +323,7 @@ class ScheduledClient(Counting):
 
     @property
     def lacks_room(self) -> int:
-        """Bytes of room that the client needs beyond the room of all orders to it."""
+        """Bytes of room that the client will lack when all orders to it are carried out."""
         return max(0, self.memory.need - self.ordered)
 
     @property
@@ -344,7 +345,7 @@ class ScheduledClient(Counting):
 
     @property
     def charged(self) -> int:
-        """Bytes counted against the capacity: the largest room of those before and after orders."""
+        """Bytes counted against the capacity: its room now, or the largest of unanswered orders."""
         most = max(self.room, self.memory.filled - self.overclaims.filled)
         for move in self.moves:
             most = max(most, move.order.room)
@@ -426,7 +427,7 @@ class ScheduledClient(Counting):
         return Loan(held, max([held, *orders]), [held, *orders][-1])
 
     def note_loan(self) -> None:
-        """Updates the lender's books. The loan of an unresponsive client no longer counts."""
+        """Records the loan at the lender. The loan of an unresponsive client counts as none."""
         if self.lender is not None:
             self.lender.note(self.id, Loan() if self.unresponsive else self.loan)
 
@@ -509,7 +510,7 @@ class ScheduledClient(Counting):
 
     @property
     def holds(self) -> bool:
-        """Chosen, running or draining."""
+        """Whether the client has a turn: it is chosen, runs or drains."""
         return self.turn is not None
 
     @property
@@ -520,13 +521,13 @@ class ScheduledClient(Counting):
 
     @property
     def queued(self) -> bool:
-        """The client waits for a turn and may have one."""
+        """Whether the client waits for a turn, is not suspended, and may be chosen in its gang."""
         return (self.phase is Phase.WAITING and not self.terms.suspended
                 and self.membership.standing in QUEUING)
 
     @property
     def is_idle(self) -> bool:
-        """The client wants no turn."""
+        """Whether the client wants no turn, and is not suspended."""
         return self.phase is Phase.IDLE and not self.terms.suspended
 
     def moving(self, direction: Direction) -> bool:

@@ -34,7 +34,7 @@ MARGIN_PART = 16                        # the margin is 1/16 of the host memory,
 MARGIN_EACH = 4 * BLOCK                 # but at least this for each client, because hooks allocate
                                         # host memory in large pieces,
 MARGIN_MOST = 2                         # and at most 1/2 of the host memory
-TRANSIT_PART = 16                       # cards keep 1/16 of it for transit, see BudgetPart.most
+TRANSIT_PART = 16                       # 1/16 of it is left to cards in equal parts for transit
 
 
 class Stake(NamedTuple):
@@ -113,7 +113,7 @@ class Domains:
         return changed
 
     def forget(self, names: Collection[str]) -> None:
-        """Removes all other domains without clients, but for tenants' limits."""
+        """Removes the domains without clients that are neither in `names` nor limits of tenants."""
         for name in [*self._all]:
             if name not in names:
                 self.drop(name)
@@ -172,10 +172,10 @@ class SharedBudget:
     """
 
     size: int
-    contexts: int = 0                   # of parked programs, whose checkpoints are in host memory
+    contexts: int = 0                   # of host memory, with checkpoints of parked programs
     gathering: bool = False             # the needs of some cards are not known yet
     cards: "list[BudgetPart]" = field(default_factory=list)
-    limits: Domains = field(default_factory=Domains)    # of tenants, of the disk
+    limits: Domains = field(default_factory=Domains)    # tenants' limits of the disk
 
     def join(self) -> "BudgetPart":
         """Adds a card. Returns its view of the budget."""
@@ -193,12 +193,12 @@ class BudgetPart:
     """One card's view of a budget; bytes, as of the last event of each card."""
 
     budget: SharedBudget
-    needs: int = 0                      # promised beyond the card, or taken
+    needs: int = 0                      # of the budget, for promises beyond the card or taken
     lost: bool = False                  # the card is lost
 
     @property
     def promisable(self) -> int:
-        """Bytes that other cards do not need: this card may promise them without asking."""
+        """Bytes of the budget that other cards do not need, so that this card may promise them."""
         budget = self.budget
         return self.takeable if budget.gathering else budget.unneeded + self.needs
 
@@ -237,7 +237,7 @@ class Loan(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Neighbour:
-    """One card, as its neighbours see it; bytes. All schedulers of a daemon share these."""
+    """One card, as other cards see it; bytes. All schedulers of a daemon share these objects."""
 
     uuid: str = ""
     others: "tuple[Neighbour, ...]" = ()
@@ -245,7 +245,7 @@ class Neighbour:
     lendable: int | None = 0            # as of the card's last event. None: not known yet
     loans: dict[int, Loan] = field(default_factory=dict)    # by client
     exclusive: bool = False             # the card lends only while all its processes are clients
-    alone: bool | None = None           # whether all are clients, by NVML; None: not known yet
+    alone: bool | None = None           # by NVML, all its processes are clients; None: unknown
 
     def note(self, client: int, loan: Loan) -> None:
         """Replaces the loan to a client."""

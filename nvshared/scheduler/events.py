@@ -41,7 +41,7 @@ class Accounting:
     """Rules of all compute limits. Times in microseconds, parts in percent."""
 
     window: int | None = None           # length of a window; None: automatic, see `length`
-    grain: int = 50_000                 # with less time left than this, the gate stays shut
+    grain: int = 50_000                 # with less left in the window, the gate stays shut
     carryover: int = 100                # part of the overuse that is subtracted from each window
     tail: int = 100                     # part of the drain that is billed
 
@@ -85,21 +85,21 @@ class Settings:
 
     capacity: int                       # bytes of the card that clients may fill
     total: int                          # size of the card that is reported to programs
-    host_budget: int                    # host memory for swapped blocks, where no budget is shared
+    host_budget: int                    # host memory for swapped blocks, if cards share no budget
     tq: int | None = 30 * SECOND        # the quantum; None: auto, see turns.py
     longest_tq: int = 30 * SECOND       # the longest automatic quantum
     anti_thrash: AntiThrash = AntiThrash.AUTO
     draining: bool = False              # the daemon will end: clients that fit run, no turn ends
-    step: int = GIB                     # bytes of one EVICT or LOAD, so that the two overlap
-    gather: int = 0                     # us after the start in which the scheduler only listens
+    step: int = GIB                     # most bytes of one EVICT or LOAD, so that moves overlap
+    gather: int = 0                     # us after the start in which clients only report
     bus_sharing: bool = True            # speculative moves wait for a program's copies
     writeback: bool = True              # memory of idle clients is copied before its eviction
     prefetch: bool = False              # idle clients are loaded before they want the card
-    disk_budget: int = 0                # bytes of the disk for swapped blocks, likewise
+    disk_budget: int = 0                # of the disk for swapped blocks, if cards share no budget
     park_after: int = 600 * SECOND      # us of idleness before swapped blocks go to the disk
     deep_idle: bool = False             # idle clients may be parked, so their turns must end
-    drain_patience: int = 2 * SECOND    # from a drain that did not end to the next STOP
-    stuck_after: int = 10 * SECOND      # before an order without an answer is reported
+    drain_patience: int = 2 * SECOND    # us from a drain that did not end to the next STOP
+    stuck_after: int = 10 * SECOND      # us after which an unanswered order is reported
     accounting: Accounting = Accounting()       # of compute limits
 
     @property
@@ -151,7 +151,7 @@ class Memory:
     resident: int = 0                   # swappable and on the card
     pinned: int = 0                     # on the card and not swappable
     pending: int = 0                    # pinned memory that a waiting thread will take
-    room: int = 0                       # by the last order that was carried out
+    room: int = 0                       # of the card, by the last order that was carried out
     host: int = 0                       # host memory held for swapped blocks
     beyond: int = 0                     # host memory that never moves, as the card had no room
     answered: int = 0                   # number of the last COMMIT to which the hook has the reply
@@ -188,7 +188,7 @@ class Joined:
     client: int
     memory: Memory = Memory()
     running: bool = False
-    wants: bool = False                 # a thread stands at the gate
+    wants: bool = False                 # a thread waits at the gate
     commit: int = 0                     # promised by an earlier daemon
     domains: tuple[str, ...] = ()       # names of limits of its host memory; see domains.py
     account: str = ""                   # see promises.py; "": its claims count without limit
@@ -215,14 +215,14 @@ class Record:
 
 
 class WentIdle(Record):
-    """IDLE: a holder has submitted nothing for a while. The gate is still open."""
+    """IDLE: a holder had no work for the idle window of its RUN. The gate is still open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped(Record):
     """STOPPED: the gate is closed and nothing is in flight."""
 
-    wants: bool                         # a thread stands at the gate
+    wants: bool                         # a thread waits at the gate
     microseconds: int = 0               # from STOP's arrival to the end of the drain
     used: int | None = None             # us of the turn with work in flight; None: unknown
 
@@ -238,7 +238,7 @@ class Moved(Record):
     number: int
     bytes: int
     microseconds: int = 0
-    no_memory: bool = False             # on the host, or on the card, wherever it should go
+    no_memory: bool = False             # the destination, host or card, had no memory left
     driver_error: bool = False
     yielded: bool = False               # cut short
 
@@ -252,7 +252,7 @@ class Loaded(Moved):
 
 
 class WrittenBack(Moved):
-    """The answer to a Writeback: `bytes` could be evicted without a copy now."""
+    """The answer to a Writeback: `bytes` can now be evicted without a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Stored(Record):
 class MemoryChanged(Record):
     """MEMORY: the figures changed."""
 
-    wants: bool = False                 # a thread stands at the gate
+    wants: bool = False                 # a thread waits at the gate
 
 
 class Parked(Record):
@@ -288,7 +288,7 @@ class CommitAsked(Record):
 
 @dataclass(frozen=True, slots=True)
 class Copies(Record):
-    """COPIES: whether a running program's copies load the bus, in either direction."""
+    """COPIES: whether a running program's copies load the bus to the card, and from the card."""
 
     inward: bool
     outward: bool
@@ -296,7 +296,7 @@ class Copies(Record):
 
 @dataclass(frozen=True, slots=True)
 class Busy(Record):
-    """BUSY: a running program has work in flight at all times, or has `gaps` without work."""
+    """BUSY: a running program had work in flight for a whole second, or had `gaps` without work."""
 
     gaps: bool
 
@@ -316,7 +316,7 @@ class BudgetChanged:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """The settings are these from now on, capacity included."""
+    """`settings` replace all earlier settings, and the capacity."""
 
     settings: Settings
 
@@ -351,7 +351,7 @@ class TenantChanged:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """All turns may end now, if clients wait for that."""
+    """If a client waits for a turn to end, all turns may end before their quanta are over."""
 
 
 @dataclass(frozen=True, slots=True)

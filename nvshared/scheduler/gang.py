@@ -6,11 +6,11 @@ which clients form a gang and when the gang may run. It sends the standing of ea
 scheduler of the member's card, and reads the member's state there with `member`.
 
 **Before a turn.** A member that CLAIMS the card is queued like other clients. When its turn could
-begin, after stopping others if need be, it is marked `ready`. No client is stopped yet, because the
-gang's other cards may take long. No member of another gang gets ready until this member's turn has
-begun. So a claim is a lock, and gangs claim their cards in one order to avoid deadlocks. A GRANTED
-member is chosen before all other clients, and clients in its way are stopped at once. Its memory is
-loaded, and its gate stays shut until its standing is OPEN.
+begin, at once or after turns that may end now, it is marked `ready`. No client is stopped yet,
+because the gang's other cards may take long. No member of another gang gets ready until this
+member's turn has begun. So a claim is a lock, and gangs claim their cards in one order to avoid
+deadlocks. A GRANTED member is chosen before all other clients, and clients beside which it does not
+fit are stopped at once. Its memory is loaded, and its gate stays shut until its standing is OPEN.
 
 **The end.** The scheduler stops a member for the same reasons as any client. The schedulers of the
 other members are then ordered to stop theirs (ENDS). A member that has drained is *parked*: it
@@ -34,7 +34,7 @@ class Member(NamedTuple):
     standing: Standing                  # by the last Ganged event
     phase: Phase
     since: int                          # when the phase began
-    wants: bool                         # its program wants the card, or holds it
+    wants: bool                         # its program wants the card, or has a turn on it
     needs_no_room: bool                 # it fills no evictable memory: any client runs beside it
     takes: int                          # bytes of the card that it fills when whole
     alone: int                          # bytes that a client alone on the card could fill
@@ -46,8 +46,8 @@ class Member(NamedTuple):
     parked: bool                        # it has drained, and waits for the other members
     is_permanent: bool                  # undrainable and whole: it is never stopped
     unresponsive: bool                  # it was reported as stuck
-    contended: bool                     # a client waits for the card
-    idle: bool                          # it is idle in its turn while a client waits
+    contended: bool                     # a client of this card waits for another's turn to end
+    idle: bool                          # it is idle in its turn, and the card is `contended`
     stop_after: int                     # it could not drain; not stopped before this time
 
 

@@ -44,7 +44,7 @@ clients, and ten times a second while the card lends. A process counts when two 
 show it, because a client's context exists before its HELLO. Until the loans are returned, such a
 process can use the eighth of the card that is never lent.
 
-The host can take all loans back. Borrowed memory counts in the client's host memory
+There is host memory for all loans. Borrowed memory counts in the client's host memory
 (`memory.host`), and every limit of host memory bounds it. So a loan makes hand-overs faster, but
 allows no larger promises. Where there is a disk, loans leave host memory for blocks on their way to
 the disk (Card.borrowable): otherwise nothing could be evicted once loans fill the host memory.
@@ -59,10 +59,10 @@ still holds the memory, it counts as memory in use outside nvshared (capacity.py
 **The disk.** Host memory is the cache of the disk: blocks move from the card to host memory and on
 to the disk, and are loaded from the disk to the card. A STORE names the bytes that a client may
 have in its file in all. The client's hook moves swapped blocks to the file in the background until
-it holds so many. Blocks are stored
+the file holds that many bytes. Blocks are stored
 
 * from clients that have been idle for `park_after`;
-* while little host memory is free, from clients that have been idle for a part of that;
+* while little host memory is free, from clients that have been idle for a tenth of that;
 * while an eviction lacks host memory, from any client that does not run.
 
 The client that will run last comes first, as for evictions (`victims`). So with little host memory
@@ -115,8 +115,7 @@ IN_VAIN = 3                             # EVICTs without effect until a client c
 PINNED_FOR = 60 * SECOND                # for this long
 LOAD_PAUSE_LEAST = SECOND // 4          # from a failed LOAD to the next,
 LOAD_PAUSE_MOST = 2 * SECOND            # doubled each time up to this
-# How long a shortage of the driver lowers the capacity, unless another LOAD fails for want of
-# memory.
+# How long the capacity stays lowered after a LOAD failed for want of memory on the card.
 SHORTFALL = 10 * SECOND
 RESERVE_PART = 8                        # of a card is never lent
 RETURN_BLOCKS = 2                       # blocks of host memory that a return may take in addition
@@ -214,10 +213,10 @@ class Evictions:
 
     def __init__(self, card: Card) -> None:
         self.amounts: dict[int, int] = {}
-        self.host_short = 0             # bytes that could be evicted but for host memory
+        self.host_short = 0             # bytes not evictable only for want of host memory
         self._card = card
         self._host_left = max(0, card.host_free)
-        self._given: Counter[str] = Counter()   # of host memory, by domain
+        self._given: Counter[str] = Counter()   # bytes of host memory planned
 
     def plan(
         self, victims: list[ScheduledClient], short: int, holders: Iterable[ScheduledClient],
@@ -282,12 +281,12 @@ class Evictions:
         if wanted <= 0:
             return 0
         own = _usable_host(victim)
-        # Hooks move whole blocks: with less than one in host memory, nothing moves.
+        # Hooks move whole blocks, so less host memory than a block is of no use.
         block = self._card.settings.block
         domains = victim.domains
         left = max(0, min([self._host_left, *(d.untaken - self._given[d.name] for d in domains)]))
         possible = min(wanted, own + (left if left >= block else 0))
-        # Host memory taken back from others helps only if the budget is short, not a domain.
+        # Taking host memory back from other clients helps if the budget is short, not a domain.
         if possible < wanted and left == self._host_left:
             self.host_short += max(wanted - possible, block)
         taken = max(0, possible - own)
@@ -304,7 +303,7 @@ def _unfilled(client: ScheduledClient) -> int:
 
 
 def _usable_host(client: ScheduledClient) -> int:
-    """Bytes that the client may evict into its own host memory, if all blocks have kept theirs."""
+    """Bytes that the client may evict into its host memory, if each block has kept its part."""
     if client.moving(Direction.OUT) or client.failures.spare_host_unusable:
         return client.host_spare        # 0 if an EVICT found it unusable
     return max(client.host_spare, min(client.staying, client.host_charged))
@@ -390,7 +389,7 @@ def _unused_host(client: ScheduledClient) -> int:
 
 
 def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
-    """Handles a hook's reply to an order: carried out, or failed."""
+    """Handles a hook's reply to an order to move memory: carried out, or failed."""
     most, before = client.charged, client.room
     done = None
     while client.moves and client.moves[0].order.number <= answer.number:
@@ -493,11 +492,11 @@ def return_loans(card: Card) -> None:
     """Orders this card's clients to return loans that exceed their lenders' lendable bytes."""
     borrowing = card.groups["borrowing"]
     for client in borrowing:
-        client.note_loan()              # updated by the event that is being handled
+        client.note_loan()              # the current event may have changed the loan
     for client in borrowing:
         lender = client.lender
         excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))
-        if lender not in card.neighbour.reachable or client.terms.suspended:    # any more
+        if lender not in card.neighbour.reachable or client.terms.suspended:    # all goes back
             excess = client.loan.ordered
         if not excess or not client.loan.ordered:
             continue
@@ -509,7 +508,7 @@ def return_loans(card: Card) -> None:
         if (home >= card.settings.block and not client.moves and not client.terms.suspended
                 and not card.groups.size("lacking") and card.due(client.failures.load.until)):
             card.load(client, client.ordered + home, client.host_charged)
-        # Return a step more, so that a slowly growing client of the lender does not wait each time.
+        # Return `step` bytes more: a slowly growing client of the lender must not wait each time.
         loan = max(0, client.loan.ordered - excess - card.settings.step)
         host = min(max(0, card.host_free_for(client)), RETURN_BLOCKS * card.settings.block)
         card.evict(client, client.ordered, client.host_charged + host, loan=loan)
@@ -520,7 +519,7 @@ def store_blocks(card: Card, short: int) -> None:
     block = card.settings.block
     if not (card.disk.budget.size or card.groups.size("storing")):
         return
-    short -= sum(map(_unused_host, card.everyone)) if short else 0     # which LOADs take back
+    short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs take these back
     moves = card.free >= block or card.groups.size("evicting")
     chosen = [] if moves else [
         c for c in card.groups["storable"] if c.phase is Phase.LOADING]

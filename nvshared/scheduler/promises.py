@@ -32,12 +32,12 @@ part of the disk: that part is not promised (_beside_disk_limits()).
 report any figures. Memory that a client claims is not available to others, so claims are checked.
 
 Each user has an account. Whatever the clients of one account claim, and however many they are,
-other accounts are left memory of the size of the card, on card and host together. A promise is
+memory of the size of the card, on card and host together, is left for other accounts. A promise is
 *shown* as far as figures of the driver or the kernel show that the account's processes hold the
 memory. The rest may be memory that a program has not used yet, or a false claim. An account is
-always allowed unshown promises up to the size of the card. It is allowed more only while others are
-left the size of the card. Clients of root have no account: their claims count without check, and
-they may be promised all memory.
+always allowed unshown promises up to the size of the card. It is allowed more only while as much is
+left for others. Clients of root have no account: their claims count without check, and they may be
+promised all memory.
 
 **Claims.** Memory may grow only with the scheduler's permission: on the card by LOAD, on the host
 by EVICT, commit and pinned memory by COMMIT. Claims beyond that are overclaims and do not count. A
@@ -84,7 +84,7 @@ CHECKS_APART = MILLISECOND              # and the time until the next ones are
 DiskLimits = tuple[Domain, ...]         # of one client
 # By disk limits: sum and largest of the commits of the clients that have them.
 Commits = dict[DiskLimits, tuple[int, int]]
-HARDLY = 8                              # below 1/8 of that change, clients are not checked
+HARDLY = 8                              # a change by 1/8 of that or less causes no check
 PINNING_PART = 16                       # unused grants to pin count as at most 1/16 of the card
 
 
@@ -206,7 +206,7 @@ def _first_requests(card: Card) -> dict[str, ScheduledClient]:
 
 
 def _answer_account(card: Card, account: str) -> bool:
-    """Answers the COMMIT requests of an account, up to the first that has to wait. False: none."""
+    """Answers the COMMIT requests of an account, up to one that has to wait. False: no answer."""
     answered = False
     while (client := _first_requests(card).get(account)) is not None:
         request, answered_number = client.promise.request, client.memory.answered
@@ -277,7 +277,10 @@ def _overdue(card: Card, client: ScheduledClient) -> bool:
 def _recall(
     card: Card, asker: ScheduledClient, clients: list[ScheduledClient], enough: Callable[[], bool]
 ) -> bool:
-    """Calls back unused commits, if they are enough and the request is not overdue. True: done."""
+    """Calls back unused commits of `clients`, if `enough` holds and the request is not overdue.
+
+    True: called back, so the request of `asker` waits.
+    """
     for client in clients:
         _forget_grant(card, client)
     if not enough() or _overdue(card, asker):
@@ -336,7 +339,7 @@ def grant_when_lost(card: Card, client: ScheduledClient, request: CommitAsked) -
 
 
 def _total_for(card: Card, client: ScheduledClient) -> int:
-    """The size of the card, in bytes, that the hook reports to this client's program."""
+    """The size of the card that this client's program is shown; bytes."""
     return min([
         card.settings.total, client.terms.memory_limit or card.settings.total,
         *(tenancy.limit for tenancy in client.tenancies if tenancy.limit),
@@ -443,7 +446,8 @@ def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
 
 
 def _disk_limits(client: ScheduledClient) -> DiskLimits:
-    # Another card may have lifted a limit of a tenant of both, before this card has its event.
+    # A tenant's limit spans all cards: another card's scheduler may have lifted it already, before
+    # this card's handles TenantChanged.
     return tuple(domain for domain in client.disk_limits if domain.limit is not None)
 
 
@@ -458,10 +462,10 @@ def _linked(entries: Iterable[DiskLimits]) -> dict[DiskLimits, set[DiskLimits]]:
 
 
 def _unstorable(commits: Commits, room: int | None = None) -> tuple[int, int]:
-    """The bytes of all commits that the disk may not hold, and the most of the bytes in their place
-    that one client takes away while it runs.
+    """The bytes of all commits that the disk may not hold, and how many more it does not hold while
+    one client runs on the card, at most.
 
-    With `room`, only whether the sum of the two is larger is exact, which takes fewer steps.
+    With `room` the result takes fewer steps, but only shows whether the sum of both exceeds `room`.
     """
     sums = {limits: total for limits, (total, _) in commits.items()}
     stored, exceeded = _storable(sums)
@@ -469,7 +473,7 @@ def _unstorable(commits: Commits, room: int | None = None) -> tuple[int, int]:
     for limits, (total, largest) in sorted(commits.items(), key=lambda one: -one[1][1]):
         if room is not None and not runs <= room - unstorable < largest:
             return unstorable, max(runs, largest)
-        if not exceeded.isdisjoint(limits):     # others may store more while it runs
+        if not exceeded.isdisjoint(limits):     # others may store more while this one runs
             largest = stored - _storable(sums | {limits: total - largest})[0]
         runs = max(runs, largest)
     return unstorable, runs
@@ -582,7 +586,7 @@ def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
 
 
 def _judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
-    """Counts the claims of a new client that are shown, or that the `left` bytes could cover."""
+    """Counts the claims of a new client that are shown, or could be promised of `left` bytes."""
     if not client.account:
         client.promise.commit = commit
         return

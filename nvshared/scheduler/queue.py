@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue, and the terms that order it: equal time for tenants, first come, first served in each.
 
-A client gets its place in the queue when it wants the GPU, and keeps it until its gate opens. A
-client whose turn was cut short goes to the end. A client whose turn never began keeps its place.
+A client gets its place in the queue when it wants the GPU, and keeps the place until its gate
+opens. A client whose turn was cut short goes to the end. A client whose turn never began keeps its
+place.
 
 **Lines.** Waiting clients are in lines, ordered by `queue_number`. A tenant with several clients
 has a line of its own. Tenants with one client share one line for each weight, so equal tenants are
@@ -50,7 +51,7 @@ from nvshared.scheduler.tenants import Node, Path, Quota
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
-GONE_KNOWN = 1000                       # most tenants kept without clients because they owe time
+GONE_KNOWN = 1000                       # most tenants without clients that are kept for owed time
 LEVELS = range(3)                       # of a path that have child nodes
 
 
@@ -127,7 +128,7 @@ def _sequence(card: Card, waiting: list[ScheduledClient], level: int) -> Iterabl
     while waiting and level in LEVELS and not waiting[0].path[level].divided:
         level += 1
         if waiting[0].path[level].line is not waiting[0].path[level]:
-            return waiting              # a line shared by several nodes: in the order of places
+            return waiting              # a line shared by several nodes: by `queue_number`
     if not waiting or level not in LEVELS:
         return waiting
     lines: dict[Hashable, list[ScheduledClient]] = {}
@@ -142,7 +143,7 @@ def _merged(
     """Merges lines: of the first clients of all lines, takes the client with least virtual time."""
     first: dict[Hashable, ScheduledClient] = {}
     others: dict[Hashable, Iterator[ScheduledClient]] = {}
-    before = dict.fromkeys(lines, 0.0)  # virtual time of the same tenant's turns that come before
+    before = dict.fromkeys(lines, 0.0)  # virtual time of the tenant's turns yielded so far
     heap = [(waiting[0].path[level].after, waiting[0].queue_number, line)
             for line, waiting in lines.items()]
     heapify(heap)
@@ -178,7 +179,8 @@ def ordered(card: Card, waiting: Iterable[ScheduledClient]) -> list[ScheduledCli
 
 
 def bill_holders(card: Card) -> None:
-    """Bills holders and foresees the rest of their turns, before the queue is read."""
+    """Bills holders, and adds the expected rest of their turns to `Node.ahead`. The queue's order
+    depends on both."""
     if card.tenants.requesting:
         card.tenants.meet(card.now, active(card, 1, 2))
     for node in card.expecting:
@@ -328,7 +330,7 @@ def _set_compute_limit_of(card: Card, node: Node, percent: int) -> None:
 
 
 def roll_quotas(card: Card) -> None:
-    """Rolls the accounts of compute limits to the current time. Runs before each event."""
+    """Begins new windows of compute limits whose windows are over. Runs before each event."""
     for node in card.tenants.limited:
         assert node.quota is not None
         if node.quota.ends > card.now:
@@ -348,7 +350,8 @@ def roll_quotas(card: Card) -> None:
 
 
 def enforce_compute_limits(card: Card) -> None:
-    """Stops clients that have used up their window, and queues clients with time in a new one."""
+    """Stops clients that have used up their share of a window, and queues LIMITED clients that have
+    time again."""
     for client in card.groups["rationed"]:
         if client.phase in (Phase.IDLE, Phase.DRAINING):
             continue
@@ -371,8 +374,8 @@ def enforce_compute_limits(card: Card) -> None:
 
 
 def time_left(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
-    """Microseconds left, whether they are enough for a turn, and the time at which more are left.
-    """
+    """The client's microseconds left by all compute limits, whether a turn may begin with them, and
+    when more are left."""
     accounting = card.settings.accounting
     accounts = [(one.quota, one.billed(card.now, accounting)) for one in client.limits if one.quota]
     short = [both for both in accounts if both[0].left(both[1]) < both[0].least(accounting)]

@@ -19,17 +19,17 @@ beside the holders, but its turn ends with the first of theirs, so the head lose
 that could not run even alone holds up no other.
 
 **Turns end** only for a blocked head: those of holders that report idleness, and those whose
-quantum, counted from RUN, is over. Holders are stopped when that is enough for the
-head to fit, and no more of them than needed. So the head waits at most one quantum and a
-hand-over, or several quanta where by its weight the holder would be the next again. A drain that
-does not end opens the gate again, and is asked for ever more rarely. Background clients wait
+quantum, counted from RUN, is over. Holders are stopped when that is enough for the head to fit, and
+no more of them than needed. So the head waits at most one quantum and a hand-over, or several
+quanta where by its tenant's weight the holder would come before the head again. If a drain does not
+end, the hook opens the gate again, and each further STOP comes later. Background clients wait
 behind all others and leave first; where all hold the card together they give way launch by launch
-(turns.py). Clients of a gang (gang.py) have their turns on several cards at once. Clients that
-fit and are all busy at all times take short turns nevertheless.
+(turns.py). Clients of a gang (gang.py) have their turns on several cards at once. Clients that fit
+together but all keep the card busy take short turns nevertheless.
 
 **What fits may cease to:** a holder grows, the card shrinks. Then chosen clients that do not run
-yet go back to their place in the queue; then holders that ask for more room wait for it there;
-last, the oldest turns end. A holder that is alone and has all it needs keeps its turn.
+yet go back to their place in the queue; then turns of holders that lack memory end; last, the
+oldest turns end. A holder that is alone and fully resident keeps its turn.
 
 **Undrainable clients** cannot be stopped: their work never ends, or their hook does not see it.
 Their hooks say so, evict nothing any more and count what is on the card as pinned. Once such a
@@ -38,8 +38,8 @@ terms (queue.py) stop it. Its commit counts as pinned.
 
 **Memory.** Everything allocated fits on card and host together (promises.py). What holders lack is
 evicted from others and loaded (moves.py). When they have all they need, memory is moved before
-clients wait for it (ahead.py). Host memory that is short, or not needed for long, is relieved by a
-disk.
+clients wait for it (ahead.py). Where there is a disk, blocks move on to it from host memory when
+host memory is short or the blocks' client is idle for long.
 
 **Before the daemon ends** (`draining`) all clients are chosen that fit beside the holders, because
 turns do not change while no daemon runs. **After a restart** of the daemon the scheduler only
@@ -82,7 +82,7 @@ class Scheduler:
         budget: SharedBudget | None = None, neighbour: Neighbour | None = None,
         disk: SharedBudget | None = None,
     ) -> None:
-        """`domains`, `budget`, `disk`: shared by all cards. `neighbour`: this card's loans."""
+        """`domains`, `budget`, `disk`: of all cards. `neighbour`: loans of this card's memory."""
         host = (budget or SharedBudget(settings.host_budget)).join()
         self._card = Card(
             settings, now, now + settings.gather, host,
@@ -350,7 +350,7 @@ def _handle_when_lost(card: Card, event: events.Event) -> None:
             promises.record_figures(client, event.memory, card.now)
             match event:
                 case events.Stopped() | events.MemoryChanged(wants=True):
-                    card.send(Run(client.id))   # the record may have crossed the RUN sent to all
+                    card.send(Run(client.id))   # the record may have crossed the RUN of _lose
                 case events.Evicted() | events.Loaded():
                     client.room = client.memory.room
                     client.moves = tuple(

@@ -34,7 +34,7 @@ class Wait(NamedTuple):
 class CardState(StrEnum):
     """The state of a GPU."""
 
-    GATHERING = "gathering"             # just started: clients say what they hold
+    GATHERING = "gathering"             # just started: clients have yet to report their memory
     IDLE = "idle"                       # no gate is open
     SHARED = "shared"                   # all clients that want the card run
     TURNS = "turns"                     # a client waits for another's turn to end
@@ -58,7 +58,7 @@ class ClientView:
     idle: int | None                    # time since it last wanted the card; None: not idle
     counters: Counters                  # to be read before the next event
     terms: Terms = Terms()
-    loading: int = 0                    # bytes that its hand-over loads in all; 0: it does not
+    loading: int = 0                    # bytes that its hand-over loads in all; 0: it loads none
     rationed: bool = False              # a compute limit, its own or of a tenant, applies
 
 
@@ -70,14 +70,14 @@ class Snapshot:
     state: CardState
     capacity: int                       # as set, less memory that the driver lacks
     free: int                           # room that no client has; negative after capacity shrank
-    host_free: int                      # of `host_budget`; negative after that shrank
+    host_free: int                      # bytes free of `host_budget`; negative after that shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
     queue_length: int                   # clients that wait for their gate to open
     clients: Mapping[int, ClientView]   # all of them, to be read before the next event
     counters: Counters
     forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
     host_budget: int = 0                # host memory that its clients may take in all
-    tq: int = 0                         # in force; if auto and no client waits, the last one
+    tq: int = 0                         # us, quantum in force; if auto and none waits, the last one
     disk_budget: int = 0                # bytes of the disk that its clients may write in all
     disk_used: int = 0                  # bytes of the disk that they have, or may write by orders
 

@@ -42,7 +42,7 @@ from nvshared.scheduler.events import (
 from nvshared.units import MIB, SECOND
 
 MIB_SECOND = MIB * SECOND               # one mebibyte times second, in byte-microseconds
-LEAST_PART = 10                         # 1/10 of a window suffices for a turn, with any grain
+LEAST_PART = 10                         # with 1/10 of a window left a turn may begin, at any grain
 MOST_REQUESTED = 99.0                   # percent of the time that all requests together get
 NO_TERMS = TenantTerms()
 
@@ -141,7 +141,7 @@ class Node:
     running: int = 0                    # number of its clients that run
     draining: int = 0                   # number of its clients that drain
     turns: int = 0                      # turns begun since all gates of its clients were last shut
-    billed_until: int = 0               # when `bill` was called last
+    billed_until: int = 0               # time up to which `held` and `virtual` are updated
     held: int = 0                       # total time with a gate open
     drained: int = 0                    # the part of `held` in which all open clients drained
     unused: int = 0                     # the part of `held` without work on the card
@@ -150,7 +150,7 @@ class Node:
     weight: int = DEFAULT_WEIGHT
     request: int = 0                    # compute request, percent
     rate: float = DEFAULT_WEIGHT        # weight in force, which meets the request
-    line: Hashable = None               # the line of the queue of its clients; see queue.py
+    line: Hashable = None               # key of the line in which its clients wait; see queue.py
     virtual: float = 0                  # virtual time: time used, divided by the rate
     ahead: float = 0                    # expected virtual time until the end of current turns
     divided: bool = False               # its children are in several lines
@@ -288,7 +288,7 @@ class Tenants:
             whole = _set_rates(now, of_root, weights.get(root, 0))
             for outer in of_root:
                 if outer in inside:
-                    part = outer.rate / whole       # of the time, that it gets
+                    part = outer.rate / whole       # part of the time that `outer` gets
                     requests = {node: one / part for node, one in inside[outer].items()}
                     _set_rates(now, requests, weights.get(outer, 0))
 
@@ -376,7 +376,7 @@ class History(Counters):
     since: int                          # when `fill` was called last
     taken_over: int = 0                 # the part of `turns` that an earlier daemon began
     waited: int = 0                     # time of waiting for turns, before the current phase
-    gpu: float = 0                      # part of the card's time, until its gate opened last
+    gpu: float = 0                      # us of the card's time, until its gate opened last
     began: float | None = None          # Division.per_holder at that time; None: the gate is shut
     card: int = 0                       # byte-microseconds
     host: int = 0

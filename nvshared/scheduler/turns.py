@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns: hooks' reports on them, admission, their ends, unresponsive and background clients.
+"""Turns: which clients begin one, when turns end, and what hooks report during turns.
 
 scheduler.py explains the policy.
 
-**Reports** may cross an order. Such a report belongs to a phase that the client has left already by
-the scheduler's state. Then only the memory figures in the report count.
+**Reports** may cross an order. By the scheduler's state the client has then already left the phase
+to which the report belongs. Of such a report only the memory figures count.
 
 **Unresponsive clients.** A client that does not answer an order for long is reported as stuck, once
 for each order. From then on no client waits for it: others give up room in its place, clients that
@@ -19,15 +19,15 @@ after the other (H200, 20 s), because the card switches between them every few m
 finds its caches overwritten. No memory is moved, so a turn costs only a drain and a RUN, which is
 little against half a second (BUSY_TQ).
 
-They begin as follows. A client with gaps, such as a service or a notebook, leaves the card to the
-others in its gaps. With turns it would have to wait for them. So no such client is ever put into
-turns. While several clients hold the card, each hook samples whether work is in flight. It sends
-BUSY after a second of work in all samples, or when it finds gaps. When all holders have been busy
-for PROOF and no other client wants the card, turns begin, as in anti-thrash `on`. Turns do not
+Busy turns begin as follows. A client with gaps, such as a service or a notebook, leaves the card to
+the others in its gaps. With turns it would have to wait for them. So no such client is ever put
+into turns. While several clients hold the card, each hook samples whether work is in flight. It
+sends BUSY after a second of work in all samples, or when it finds gaps. When all holders have been
+busy for PROOF and no other client wants the card, turns begin, as in anti-thrash `on`. Turns do not
 begin while a holder cannot be stopped, has a compute limit, runs in the background, or has another
 priority than the others.
 
-They end, and all clients run together again at once, when
+Busy turns end, and all clients run together again at once, when
 
   - a member has a gap within its own turn; the wait for its turn does not count as a gap;
   - a member does not want another turn within RETURNS_WITHIN after the last;
@@ -138,9 +138,9 @@ BUSY_TQ = 500 * MILLISECOND             # of busy turns, in which no memory move
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
-MOST_HALVINGS = 6                       # these bring IDLE_MOST down to IDLE_LEAST
-IDLE_WATCHED = IDLE_MOST // 4           # if no client waits: the gate would open again at once
-IDLE_USUAL = 50 * MILLISECOND           # if no hand-over depends on it; the hook's own default
+MOST_HALVINGS = 6                       # as many bring IDLE_MOST down to IDLE_LEAST
+IDLE_WATCHED = IDLE_MOST // 4           # if none waits: a stopped client would run again at once
+IDLE_USUAL = 50 * MILLISECOND           # with a compute limit, if none waits; the hook's default
 RESEND_FACTOR = 2                       # a window is sent again after a change by this factor
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
@@ -150,7 +150,7 @@ DOUBLINGS = 6
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
 # twice its share at most, and not all of the card.
 BELIEVED_PART = 2
-# A member of a gang that has drained waits for the others.
+# With these standings, a gang member that has drained keeps its turn until the others have drained.
 TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
 NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
 # A chosen client goes back to the queue after so long without room, if no order under way frees
@@ -158,7 +158,7 @@ NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
 STALLED = SECOND
 # Such a client is not chosen again for this time.
 NOT_CHOSEN_FOR = SECOND
-# Overtaking pays only while at least this part of a turn is left.
+# No client is chosen before a blocked head unless at least 1/10 of a quantum is left.
 WORTHWHILE = 10
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
@@ -262,7 +262,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
 def _resume(card: Card, client: ScheduledClient, turn: Turn) -> None:
     """Resumes a turn after a drain of the client, or of another gang member, that did not end."""
     turn.resumed = turn.resumed or turn.parked is not None
-    turn.parked = turn.ending = turn.last_run = turn.busy = None  # the hook may have forgotten
+    turn.parked = turn.ending = turn.last_run = turn.busy = None  # so RUN is sent
     turn.idle = False
     turn.copying = frozenset()
     client.enter(Phase.RUNNING, card.now)
@@ -324,7 +324,7 @@ def plan(card: Card) -> Admission:
     gang.plan(card)
     _put_back_stalled(card)
     _repair(card)
-    _review_busy_turns(card)            # if busy turns end, a waiting member need not wait any more
+    _review_busy_turns(card)            # members may run together if busy turns end here
     blocked, tq = _admit_and_start(card)
     while _review_busy_turns(card):
         blocked, tq = _admit_and_start(card)
@@ -365,7 +365,7 @@ def _admit_all(card: Card) -> Admission:
 
 
 def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledClient]], bool]:
-    """Whether the client may hold the card with others, beside unresponsive clients' memory."""
+    """Returns a test: may the client hold the card with the clients passed to it?"""
     kept = card.groups.sums.out_of_reach
 
     def fits(staying: list[ScheduledClient]) -> bool:
@@ -456,7 +456,7 @@ def _admit(card: Card) -> Admission:
     one_at_a_time = card.one_at_a_time
     for client in card.groups["queued_permanent"]:
         if not client.unresponsive:
-            _choose(card, client)   # whichever other clients hold the card
+            _choose(card, client)   # permanent clients run beside any holders
     number = card.groups.size("holding") - card.groups.size("permanent")
     number -= sum(c.unresponsive and not c.is_permanent for c in card.groups["holding"])
     alone = card.alone
@@ -539,7 +539,7 @@ def _ended(
     settings = card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
-    for holder in holders:              # oldest first: turns that a holder overtook come before it
+    for holder in holders:              # oldest first: turns in a holder's `beside` come before it
         turn = holder.its_turn
         if holder.unresponsive or (holder.is_permanent and holder.phase is not Phase.DRAINING):
             lasting.add(turn.serial)    # such a turn cannot be ended
@@ -671,7 +671,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         if client.phase is not Phase.RUNNING or turn is None or turn.started is None:
             continue
         if not endless:
-            # The turn of a gate that opened just now ends at this time.
+            # A turn that began in this plan has no deadline for its quantum yet.
             card.due(turn.counted + tq)
         window = _idle_window_of(client, IDLE_WATCHED) if watched else 0
         if moves or client.rationed:
@@ -682,7 +682,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         run = replace(
             common, client=client.id, idle_window=window, report_idle=window > 0,
             pace=common.pace or client.rationed or client.membership.paced)
-        if client.is_permanent and not client.rationed:     # no client waits for its end
+        if client.is_permanent and not client.rationed:     # no client waits for its turn to end
             run = Run(client.id, report_copies=common.report_copies)
         if client.standing is Standing.STEPS:
             run = Run(client.id, pace=True, step=True, step_pause=client.membership.pause)
@@ -699,7 +699,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
 
 
 def _busy_reports_matter(card: Card) -> bool:
-    """Whether holders are to report BUSY. A client that runs alone never has to."""
+    """Whether holders are to report BUSY. A client that runs alone reports none."""
     if card.busy_members:
         return True
     several = 1 < card.groups.size(Phase.RUNNING) <= REPORT_MOST
@@ -851,8 +851,8 @@ def _tq_now(card: Card, head: ScheduledClient | None) -> int:
 def _update_shown_tq(card: Card, head: ScheduledClient | None) -> None:
     """Updates the automatic quantum that users are shown.
 
-    It follows from the costs of measured hand-overs. For a blocked `head` without a measured one,
-    the estimated time to load its memory counts.
+    It follows from the costs of measured hand-overs. For a blocked `head` without a measured
+    hand-over, the estimated time to load its memory counts.
     """
     if _fixed_tq(card) is not None:
         return
