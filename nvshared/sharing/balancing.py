@@ -2,8 +2,9 @@
 """Moves clients that wait to cards where they wait less (the setting `balance`).
 
 Clients whose card was chosen by another program (pods, jobs, containers) stay on it, as do gangs.
-One client moves at a time, and none while an administrator moves one. Each attempt raises the price
-of the client's next move. `Client.unparkable` excludes clients that the driver can never move.
+This module moves one client at a time, and none during a move that an administrator has requested.
+Each attempt raises the price of the client's next move. Clients with `Client.unparkable`, which the
+driver can never move, stay.
 
 **The decision.** Where clients take turns, a client gets its weight's part of the time:
 `weight / load`, with the load of a card as the sum of the weights of all clients that use the card
@@ -19,9 +20,9 @@ waiting has cost as much as moving, and its total cost is at most twice that of 
 client has moved.
 
 After a move that pays, the load of the new card is smaller than the load of the old card was
-before it. So moves end, and no client is moved back and forth between two cards. The figures may
-mislead: the load of a card on which no client waits is the load that NVML sees. So the caller
-multiplies a client's price after each move and each refusal.
+before it. So moves end, and no client is moved back and forth between two cards. A load may be
+wrong: if no client waits for a card, its load is derived from the utilisation that NVML reports. So
+a client's price is multiplied by 1 + the number of attempts to move it.
 
 The weights of tenants are ignored: a client whose tenant gets more time than others waits less, so
 it loses less.
@@ -41,8 +42,8 @@ from nvshared.sharing.moving import Moving, refusal
 from nvshared.units import SECOND
 
 CHOOSE_EVERY = 0.5                      # seconds between two decisions
-STEADY = 2 * SECOND                     # time constant of the average load of a card
-LEAST = SECOND // 2                     # minimum price of a move
+STEADY = 2 * SECOND                     # us: time constant of the average load of a card
+LEAST = SECOND // 2                     # us: minimum price of a move
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +51,8 @@ logger = logging.getLogger(__name__)
 class CardState(NamedTuple):
     """The load and the size of a card."""
 
-    load: float                         # sum of weights, see above
-    largest: int                        # bytes that a single client could fill
+    load: float                         # average sum of weights, as defined above
+    largest: int                        # bytes of its capacity without clients' pinned memory
 
 
 class Contender(NamedTuple):
@@ -60,28 +61,29 @@ class Contender(NamedTuple):
     client: int
     card: str
     weight: int
-    size: int                           # bytes of the card that the client fills when whole
-    wait: float | None                  # us left of its wait; inf: endless; None: it does not wait
-    price: float                        # us that its move takes, times the caller's factor
+    size: int                           # bytes of a card that the client needs for a turn
+    wait: float | None                  # us until its turn; inf: it does not fit; None: no wait
+    price: float                        # us that its move takes, times 1 + attempts to move it
     cards: tuple[str, ...]              # cards that the client may move to
 
 
 class Choice(NamedTuple):
-    """A move of a client that pays."""
+    """A move that costs less than the waiting that it saves."""
 
     client: int
     card: str                           # the destination
-    lost: float                         # us lost until now and in the current wait; may be inf
-    price: float
+    lost: float                         # us lost until now, plus the forecast's; inf: no end
+    price: float                        # us
 
 
 def choose(
     states: Mapping[str, CardState], contenders: Iterable[Contender], lost: Mapping[int, float],
     passed: int,
 ) -> tuple[dict[int, float], Choice | None]:
-    """Returns the microseconds that each client has lost until now, and the move that gains most.
+    """Returns the microseconds that each client has lost, and the move with the largest gain.
 
-    `lost`: the microseconds that each client had lost `passed` microseconds ago.
+    The gain is `lost - price`; None: no move pays. `lost`: the microseconds that each client had
+    lost `passed` microseconds ago.
     """
     now: dict[int, float] = {}
     best: Choice | None = None
@@ -124,8 +126,8 @@ class Balancing:
         self._gpus = gpus
         self._moving = moving
         self._lost: dict[int, float] = {}       # by client; see choose()
-        self._chosen_at: int | None = None  # time of the last find_move(); None: none yet
-        self._loads: dict[str, float] = {}      # average load by card since the last move
+        self._chosen_at: int | None = None  # us: time of the last find_move(); None: none yet
+        self._loads: dict[str, float] = {}      # by UUID: the card's average load since _forget()
 
     async def watch(self) -> None:
         """Periodically chooses a client and moves it; never returns."""
@@ -172,7 +174,9 @@ class Balancing:
         self._lost, self._loads = {}, {}
 
     def _card_state(self, gpu: GPU, part: float) -> CardState:
-        """`part`: weight of the current load in the average, from 0 to 1."""
+        """Returns a card's average load, in which the load of this moment weighs `part` (0 to 1),
+        and the largest size of a client.
+        """
         uuid, load, snapshot = gpu.facts.uuid, _load(gpu), gpu.snapshot()
         before = self._loads.get(uuid, load)
         self._loads[uuid] = before + part * (load - before)
@@ -210,7 +214,10 @@ def _contending(gpu: GPU) -> list[Client]:
 
 
 def _load(gpu: GPU) -> float:
-    """Returns the card's current load, see choose(), without clients that do not fit on it."""
+    """Returns the sum of the weights of the clients that fit and that hold the card or wait for it.
+
+    If none waits, the sum is multiplied by the utilisation that NVML reports.
+    """
     contending = [client.view for client in _contending(gpu)]
     load = float(sum(view.terms.weight for view in contending if view.fits))
     used = gpu.sample.utilisation

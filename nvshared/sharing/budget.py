@@ -6,9 +6,9 @@ round trip how much it may promise and use. An event of one card may change how 
 promise. The others are notified within REPORT_WITHIN, but only of changes above 1/WORTH_REPORTING
 of the budget, because each notified card sends new limits to its clients.
 
-After a restart of the daemon the needs of cards are unknown until all have gathered their clients.
-Until then each card keeps to an equal part, or to the bytes that the clients known so far on other
-cards do not need if these are fewer. COMMIT requests that exceed this part wait.
+After a restart of the daemon the needs of a card are unknown until its clients have sent HELLO. As
+long as any card gathers HELLOs, each card promises at most an equal part of the budget, and at most
+the bytes that the known clients of the other cards do not need. COMMIT requests beyond that wait.
 Listeners of `gathered` may set a larger size (safebudget.py) before any client is refused.
 """
 
@@ -33,14 +33,15 @@ class Budget:
         promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
     ) -> None:
         """`promisable`: bytes of the budget that a card can promise."""
-        self.gathered: Signal[()] = Signal("gathered")  # an earlier daemon's clients have joined
+        # Emitted once no card waits any more for the HELLOs of an earlier daemon's clients.
+        self.gathered: Signal[()] = Signal("gathered")
         self.shared = shared
         self._promisable = promisable
         self._clock = clock
         self._timer = timer
-        self._reported: dict[GPU, int] = {}     # bytes that each card could promise when notified
+        self._reported: dict[GPU, int] = {}     # bytes promisable at the card's last notification
         self._ending = False            # all cards have gathered, and _end() is scheduled
-        self._due = False
+        self._due = False               # _report_changed() is scheduled
 
     def add(self, gpu: GPU) -> None:
         """Adds a card whose scheduler shares the budget."""
@@ -50,7 +51,7 @@ class Budget:
         gpu.happened.connect(self._event_handled)
 
     def resize(self, size: int) -> None:
-        """Changes the size in bytes, and tells all cards."""
+        """Sets the size of the budget in bytes, and notifies all cards."""
         if size != self.shared.size:
             self.shared.size = size
             self._report_all()

@@ -5,8 +5,8 @@ The swapped bytes of a program count against the limits of its control groups (a
 unit, a user). If a limit is exceeded, the kernel kills a process of the group. So each group with a
 limit is a domain of the schedulers (scheduler/domains.py). The limit of the domain is the free
 memory of the group plus the host memory that clients in the group hold already, less a reserve for
-the programs' own allocations. A client's claim to hold memory counts up to its process's private
-memory (machine/host.py).
+the programs' own allocations. The host memory that a client reports as held counts at most up to
+the private memory of its process (machine/host.py).
 
 Limits of the daemon's own groups, as in one container for everything, are part of the host budget
 already (machine/host.py). For such a group the domain bounds only memory in use, not promises.
@@ -36,14 +36,14 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MILLISECOND, SECOND
 
-PATIENCE = 200 * MILLISECOND            # to read one process's groups; then earlier figures count
+PATIENCE = 200 * MILLISECOND            # for a read of one process's groups; then the last is used
 EVERYTHING = "all control groups"       # key of the lane in which all groups are read
 FRESH = 10 * MILLISECOND                # minimum age before one process's groups are read again
 RECENT = 100 * MILLISECOND              # minimum interval between reads of all groups
-EVERY = SECOND
+EVERY = SECOND                          # the same while clients hold memory in limited groups
 SELDOM = 20                             # a read that took t is repeated after 20 t at the earliest
 RESERVE_PART = 16                       # 1/16 of a limit stays free for other use in the group,
-RESERVE_MOST = GIB                      # but at most this
+RESERVE_MOST = GIB                      # but at most 1 GiB
 
 
 BLIND = (
@@ -64,7 +64,7 @@ class _Process:
 
     groups: tuple[Group, ...]
     private: int                        # bytes of its private memory
-    until: int                          # the figures count as fresh until this time
+    until: int                          # us: the figures need no new read before this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,11 @@ class ControlGroups:
         self._processes: dict[int, _Process] = {}
         self._joining: Counter[int] = Counter() # by pid: host bytes of clients about to join
         self._limited: frozenset[Group] = frozenset()       # groups with a limit, as last read
-        self._applied: frozenset[Group] = frozenset()       # _limited at the last assignment
+        self._applied: frozenset[Group] = frozenset()       # _limited when all clients' domains
+                                                            # were last set
         self._reading = False           # a read of all groups is in progress
-        self._next = 0                  # earliest time of the next read of all groups
-        self._due = False
+        self._next = 0                  # us: earliest time of the next read of all groups
+        self._due = False               # _read_again() is scheduled
         manager.read_limits = self._read_process
         manager.gpu_new.connect(self._add)
 
@@ -138,7 +139,7 @@ class ControlGroups:
     def _process_read(
         self, pid: int, more: int, then: Callable[[], None], found: _Figures | None
     ) -> None:
-        if found is None:               # the next read of all groups includes this process
+        if found is None:               # failed or late: the next read of all groups includes it
             self._processes.setdefault(pid, _Process((), 0, self._clock()))
         else:
             self._joining[pid] += more
@@ -227,7 +228,7 @@ def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
     limits = {group: limit for group in groups if (limit := group.limit()) is not None}
     privates = {pid: host.private(pid) for pid in known}
     took = clock() - began
-    # Paths of deeply nested groups take the kernel long and delay other readers.
+    # A slow read (deeply nested groups) delays other readers in the kernel, so it is rarer.
     until = clock() + max(FRESH, SELDOM * took)
     processes = {pid: _Process(groups_of[pid], privates[pid], until) for pid in known}
     return _Figures(processes, groups, limits, took)

@@ -3,12 +3,12 @@
 
 The schedulers decide which blocks are stored (scheduler/moves.py). This module hands out files,
 and sets the budget to 0 while the directory cannot be used. It tests the directory when the setting
-changes, when a client reports a failed write, and each minute while a test fails. A client's report
-alone never sets the budget to 0, so no client can disable the disk for others.
+changes, after a client has reported a failed write, and each minute while the last test has failed.
+A client's report only causes a test, so no client can disable the disk for other clients.
 
-A client can write to its file at any time, and more than its orders allow. So the size of each file
-is checked each second until the client's process has ended, even after it has disconnected. If a
-file is larger than `File.largest`, it is truncated to 0 and its client is disconnected.
+A client can write to its file at any time, and more than the scheduler's orders allow. So the size
+of each file is checked each second until the client's process has ended, even after the client has
+disconnected. A file larger than `File.largest` is truncated to 0, and its client is disconnected.
 """
 
 import logging
@@ -30,10 +30,11 @@ from nvshared.units import GIB, SECOND
 
 AGAIN = 60 * SECOND                     # between two tests of a directory that cannot be used
 APART = SECOND                          # between checks of the files; from a failed write to a test
-PATIENCE = 10 * SECOND                  # after which a disk that does not answer has a fault
+PATIENCE = 10 * SECOND                  # for a test, or for making a file; then the disk has failed
 SLACK = 2 * GIB                         # tolerated above `File.most`, as files grow in steps,
 SLACK_PART = 8                          # plus 1/8 of `most`, as freed blocks leave holes
-LEFT_MOST = 16                          # files of an account's disconnected clients; then no more
+LEFT_MOST = 16                          # with so many files of disconnected clients, an account
+                                        # gets no new file
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ class File:
     descriptor: int
     peer: Peer
     drop: Callable[[str], None]         # ends the client's connection; takes the reason
-    most: int = 0                       # the most bytes that any order allowed so far
-    connected: bool = True              # False: its process may still use the file
+    most: int = 0                       # the largest number of bytes that any order has allowed
+    connected: bool = True              # False: the client left, but its process may live on
 
     @property
     def largest(self) -> int:
@@ -64,7 +65,7 @@ class Disk:
         self.shared = SharedBudget(0)     # used by the schedulers of all cards
         self.budget = Budget(
             self.shared, clock, timer, lambda gpu: gpu.scheduler.disk_promisable)
-        # The directory and its budget in bytes; None: the disk is not used.
+        # The setting `disk`: the directory and its budget in bytes; None: the disk is not used.
         self.setting: tuple[Path, int] | None = None
         self._clock, self._timer, self._run = clock, timer, run
         self._files: set[File] = set()
@@ -76,7 +77,8 @@ class Disk:
         if setting == self.setting:
             return
         self.setting, self.fault = setting, ""
-        # At once, so that bytes in the files of reconnecting clients count from the daemon's start.
+        # Before the test has ended, so that bytes in the files of clients that reconnect count
+        # against the budget from the daemon's start.
         self.budget.resize(0 if setting is None else setting[1])
         self._test()
 
@@ -113,7 +115,7 @@ class Disk:
         self._files.clear()
 
     def _watch(self) -> None:
-        # One lane, and the next check only after this one: a disk that hangs blocks one thread.
+        # A check starts only after the last one has ended, so a disk that hangs blocks one thread.
         files = [*self._files]
         self._run((self, "files"), lambda: [(file, _measure(file)) for file in files],
                   self._measured, None)
@@ -161,7 +163,7 @@ def _opened(directory: Path) -> int | None:
 
 
 def _measure(file: File) -> int | None:
-    """Returns the size of a file in bytes; None: its process has ended, the file is closed.
+    """Returns the size of a file in bytes; None: its process had ended, so it has been closed.
 
     Truncates a file beyond `largest` to 0. May block while the file system frees disk blocks.
     """

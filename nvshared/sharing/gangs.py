@@ -12,28 +12,29 @@ it. When a scheduler stops one member, all are stopped. scheduler/gang.py has th
 
 **A gang is** the clients of one process; those of processes that `nvsharectl run --gang` started
 together; or those of one user in a pod: if they are on several cards and have memory there that can
-be evicted. A client that has not wanted its card for DORMANT, while other members wanted theirs,
-does not count until it wants the card again. It is then loaded while the other members run, before
-gangs that do not run yet, because the members' work may wait for it.
+be evicted. A client that has not wanted its card for DORMANT, while other members wanted theirs, is
+left out of the gang until it wants the card again. It is then loaded while the other members run,
+before gangs that do not run yet, because the work of the running members may wait for its work.
 
 **Processes of `--gang`** start one by one. No member gets a turn until the expected number of
 processes has sent HELLO, or GATHER has passed.
 
-**The end of a turn.** Members that have submitted unequally far cannot all drain: a kernel of one
-waits for a launch that another has not submitted. So while another client waits for one of its
-cards, the gang is paced on all of them. A member that has drained keeps its memory resident, and
-after CATCH_UP submits one launch at a time, until the others have drained. By then it may be ahead
-by one launch itself, and the others catch up in the same way. Pauses between launches grow each
-round, so that the report of a drain reaches stepping members before their next launch. If a thread
-waits for another thread at a closed gate, stepping does not help: the hook opens its gate again
-after two seconds. Then all members go on, and are stopped again later.
+**The end of a turn.** If one member has submitted more launches than another, not all can drain: a
+kernel of the first waits for a launch that the second has not submitted. So while any other client
+waits for one of the gang's cards, the hooks of all members bound their work in flight (`paced`). A
+member that has drained keeps its memory resident, and after CATCH_UP submits one launch at a time
+("steps"), until the other members have drained. It may then be ahead by one launch itself, and the
+other members step in turn. The pauses between such launches grow with each round, so that the
+report of a drain reaches stepping members before their next launch. If a thread of a member waits
+for another of its threads that waits at the closed gate, stepping does not help: the hook opens its
+gate again after two seconds. Then all members go on, and are stopped again later.
 
 **Failures** of a gang delay no other client. If a member does not respond to STOP, all members are
-scheduled as single clients. A member on a lost GPU no longer counts. A member that is suspended,
-has used its share of the time or does not fit keeps its gang from starting; a running member goes
-on although its card has shrunk. Members may fit on their card singly but not together. If their
-gang was not requested with `--gang`, they are scheduled as single clients. A gang that has claimed
-all its cards but is not resident on all within its `patience` gives up the cards.
+scheduled as single clients. A member on a lost GPU is left out. A member that is suspended, has
+used up its compute limit or does not fit on its card keeps its gang from starting; a running gang
+goes on although the capacity of a card has shrunk. Members may fit on their card singly but not
+together: they are then scheduled as single clients, unless `--gang` requested the gang. A gang that
+has claimed all its cards but is not resident on all within its `patience` gives up the cards.
 """
 
 import logging
@@ -53,10 +54,10 @@ from nvshared.units import MIB, MILLISECOND, SECOND
 
 DORMANT = 5 * SECOND
 GATHER = 30 * SECOND
-EXCEEDING = 5 * SECOND                  # members must not fit together for so long to be reported
+EXCEEDING = 5 * SECOND                  # until it is reported that members do not fit together
 CATCH_UP = 10 * MILLISECOND
-PAUSE_MOST = 16 * MILLISECOND
-GRANT_LEAST = 5 * SECOND                # patience with loading; doubles with each failure,
+PAUSE_MOST = 16 * MILLISECOND           # between two launches of a stepping member
+GRANT_LEAST = 5 * SECOND                # initial Gang.patience; doubles with each failure,
 GRANT_MOST = 320 * SECOND               # up to this
 GANG_SHOWN = 8                          # characters of a gang's name that are displayed
 
@@ -66,10 +67,10 @@ logger = logging.getLogger(__name__)
 class State(Enum):
     """The state of a gang's turn."""
 
-    OUT = "out"
-    ENTERING = "entering"                   # all cards are claimed, and members are loaded
-    IN = "in"
-    ENDING = "ending"
+    OUT = "out"                             # the gang has no turn
+    ENTERING = "entering"                   # all cards are claimed, and members are being loaded
+    IN = "in"                               # the members' gates are open
+    ENDING = "ending"                       # the members are draining
 
 
 @dataclass(eq=False)
@@ -83,14 +84,14 @@ class Gang:
     state: State = State.OUT
     since: int = 0                      # time of the state's beginning or of its latest round
     gathered: bool = False              # all processes have joined, or GATHER has passed
-    busy: int | None = None             # since when any of its members wants a card
+    busy: int | None = None             # since when a member wants its card; None: none does
     awaited: int | None = None          # since when members wait for missing processes
-    rounds: int = 0                     # of catching up
-    patience: int = GRANT_LEAST         # time within which all members must be loaded
-    resuming: bool = False              # a member could not drain, and all go on
+    rounds: int = 0                     # of steps in this end of a turn
+    patience: int = GRANT_LEAST         # us within which all members must be loaded
+    resuming: bool = False              # a member could not drain, so all members go on
     exceeds: int | None = None          # since when the members on one card do not fit together
-    exceeded: bool = False              # they did not fit for EXCEEDING; reported
-    sent: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, less client ids
+    exceeded: bool = False              # they did not fit for EXCEEDING, which was reported
+    sent: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, without ids
 
     def __str__(self) -> str:
         return f"gang {self.name}"
@@ -102,7 +103,7 @@ class Gang:
 
     @property
     def may_form(self) -> bool:
-        """Whether the gang may ever have several clients that run together.
+        """Whether the gang has, or may get, several clients that run together.
 
         The library makes one client per card. A process with several clients on one card does not
         use the library, and is in no gang.
@@ -112,7 +113,7 @@ class Gang:
             self.clients)
 
     def turn(self, state: State, now: int) -> None:
-        """Enters a state."""
+        """Enters a state at the time `now`."""
         self.state, self.since, self.rounds, self.resuming = state, now, 0, False
 
 
@@ -128,7 +129,7 @@ class Gangs:
         self._timer = timer
         self._gangs: dict[object, Gang] = {}
         self._of: dict[Client, object] = {}     # the key of each client's gang
-        # Gangs for which may_form holds, by card; and gangs that must be reviewed.
+        # By card: gangs with a member there for which may_form is true. _stale: gangs to review.
         self._forming: defaultdict[GPU, dict[Gang, None]] = defaultdict(dict)
         self._stale: dict[Gang, None] = {}
         self._numbers = count(1)
@@ -179,7 +180,7 @@ class Gangs:
         return () if key is None else tuple(self._gangs[key].clients)
 
     def drain(self, on: bool) -> None:
-        """Sets whether the daemon drains. Gangs dissolve then, as clients will run without it."""
+        """Sets whether the daemon drains, so that clients can run without it: gangs dissolve."""
         self._draining = on
         self._review_all()
 
@@ -194,7 +195,7 @@ class Gangs:
         self.review()
 
     def review(self) -> None:
-        """Reviews the stale gangs, until none is left. No-op when called from within itself."""
+        """Reviews the gangs in `_stale` until none is left. No-op during a review."""
         if self._reviewing:
             return
         self._reviewing = True
@@ -211,7 +212,7 @@ class Gangs:
         every: Members = {client: member for client, member in seen if member is not None}
         sent = {client: event.standing for client, event in gang.sent.items()}
         if any(m.standing is not sent.get(c, Standing.FREE) for c, m in every.items()):
-            return                      # a scheduler has not processed its last Ganged event yet
+            return                      # a scheduler has not handled the last Ganged event yet
         if not self._gathered(gang, every, now):
             self._set_standing(
                 gang, [one for one in every if every[one].phase is not Phase.RUNNING])
@@ -262,7 +263,10 @@ class Gangs:
         return self._due(max(member.since, gang.busy) + DORMANT, now)
 
     def _together(self, gang: Gang, members: Members, now: int) -> bool:
-        """Marks members that do not fit together as crowded. False: the gang is to be dissolved."""
+        """Marks members that do not fit together on their card as crowded.
+
+        Returns False if the members are to be scheduled as single clients.
+        """
         exceeding = _exceeding(members)
         if exceeding is None:
             gang.exceeds = None
@@ -317,7 +321,7 @@ class Gangs:
         """Stops a gang that runs, when one of its members is stopped."""
         held_up = {
             c for c, m in members.items() if m.phase is Phase.DRAINING and not m.is_permanent}
-        # Work in flight on one card may wait for work on another: no member may get far ahead.
+        # Work in flight on one card may wait for work on another, so all members are paced.
         paced = any(m.contended for m in members.values())
         if gang.resuming:
             for client in [one for one, m in members.items() if m.parked]:
@@ -330,7 +334,7 @@ class Gangs:
         held_up = held_up or {c for c, m in members.items() if m.held_up or (
             m.crowded and m.wants and m.phase not in OPEN)}
         idle = [m.idle for m in members.values() if m.phase is Phase.RUNNING]
-        # A process is idle on all its cards at once.
+        # If all members are of one process, one idle member shows that the process is idle.
         alone = len({one.peer.pid for one in members}) == 1
         quiet = any(idle) if alone else idle and all(idle)
         if not any(m.phase in OPEN or m.phase is Phase.LOADING for m in members.values()):
@@ -358,7 +362,7 @@ class Gangs:
                 self._set_standing(gang, gang.clients)
 
     def _end(self, gang: Gang, members: Members, now: int) -> None:
-        """Drains all members. Drained members submit single launches while others cannot drain."""
+        """Drains all members. Drained members step while other members cannot drain."""
         active = {c: m for c, m in members.items() if m.phase in OPEN and not m.is_permanent}
         parked = [c for c, m in active.items() if m.parked]
         draining = [c for c, m in active.items() if m.phase is Phase.DRAINING and not m.parked]
@@ -424,12 +428,14 @@ def _is_loaded(member: Member) -> bool:
 
 
 def _able(member: Member) -> bool:
-    """Whether only the turns of other clients keep the member from running."""
+    """Whether the member could run as soon as it gets a turn."""
     return not (member.crowded or member.held_up)
 
 
 def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
-    """Returns members that fit on their card only singly, the bytes needed, and those available."""
+    """Returns members of one card that fit there only singly, the bytes that they need together,
+    and the bytes available; None: on each card all members fit.
+    """
     for mine in _by_card(members):
         needed = sum(members[one].takes for one in mine)
         room = members[mine[0]].alone
@@ -439,7 +445,7 @@ def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
 
 
 def _latest(members: Members) -> int:
-    """The time from which members that could not drain may be stopped again."""
+    """The time from which all members that could not drain may be stopped again."""
     return max(member.stop_after for member in members.values())
 
 
@@ -454,7 +460,7 @@ def _claim_order(client: Client) -> tuple[int, int]:
 
 
 def _process(client: Client) -> int:
-    """The process's number; a unique one for a client whose process is unknown."""
+    """The client's pid; for a client with unknown pid a unique negative number."""
     return client.peer.pid or -client.id
 
 

@@ -37,11 +37,12 @@ from nvshared.scheduler.tenants import Usage
 from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
-OVERDUE = 5 * SECOND                    # a deadline that is so long past means that timers fail
+OVERDUE = 5 * SECOND                    # a deadline missed by so much means that the timer failed
 TURNS_KEPT = 16                         # of each client, for user interfaces
 DECISION_BOUNDS = (
-    MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)    # of a metric
-SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # of an inflight page
+    # us: upper bounds of the histogram of the time that the scheduler takes for an event
+    MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
+SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # of an InflightPage
 
 logger = logging.getLogger(__name__)
 
@@ -124,22 +125,25 @@ class Parkable(Protocol):
 
     @property
     def has_turn(self) -> bool:
-        """Whether a turn of the parked program has come, so an order of it is held back."""
+        """Whether the scheduler has sent an order for a turn of the parked program.
+
+        The order is held back until the program is restored.
+        """
 
     async def park(self, context: int, *, ahead: bool) -> None:
-        """Makes the hook keep all threads out of the driver; `ahead`: unless one wants the GPU.
+        """Makes the hook keep all threads out of the driver.
 
-        `context`: Client.context, for a later daemon. Raises NvshareError with the reason if the
-        hook does not."""
+        `ahead`: only if no thread wants the GPU. `context`: Client.context, which the hook reports
+        to a later daemon. Raises NvshareError with the reason if the hook refuses."""
 
     def confirm_checkpoint(self) -> None:
         """Notes that the process has been checkpointed."""
 
     def resume_unparked(self) -> None:
-        """Lets the program go on, as its process was not checkpointed."""
+        """Lets the program's threads call the driver again: its process was not checkpointed."""
 
     def resume_on(self, gpu: "GPU") -> None:
-        """Lets the program go on, as its process was restored on this card."""
+        """Lets the program's threads call the driver again: it was restored on this card."""
 
 
 class Pod(NamedTuple):
@@ -159,8 +163,8 @@ class _Turn:
 
     began: int                          # time of the turn's beginning
     waited: int                         # time that the client waited for this turn
-    bytes_in: int                       # loaded since the turn before
-    held: int = 0
+    bytes_in: int                       # bytes loaded since the turn before began
+    held: int = 0                       # its duration, once it has ended
     reason: str = ""                    # why the turn ended; "": it has not ended
 
 
@@ -220,16 +224,18 @@ class Client:
         self.domains: tuple[str, ...] = ()  # names of the host memory limits that apply to it
         self.private = 0                # bytes of private memory of its process, when it joined
         self._turns: deque[_Turn] = deque(maxlen=TURNS_KEPT)    # the latest last
-        self._waited_for_turns = self._loaded_for_turns = 0     # us and bytes, of earlier turns
+        # us waited and bytes loaded from the client's join to the beginning of its last turn.
+        self._waited_for_turns = self._loaded_for_turns = 0
         self.gang = ""                  # name of its gang, see gangs.py; "": none
         self.inflight_page = InflightPage()
         self.parkable: Parkable | None = None
-        self.parking = ""               # parking, parked or restoring, see moving.py; "": neither
+        self.parking = ""               # its state in moving.py, such as parked; "": running
         self.context = 0                # host bytes of its context while it is parked
-        self.suspended_to_park = False  # it is suspended, so that it can be parked
-        self.unparkable = ""            # why the driver can never checkpoint it; "": it may
-        self.park_after = 0             # us: earliest time to park it for its idleness
-        self.checkpoint_errors: set[str] = set()    # logged since its last success
+        self.suspended_to_park = False  # it is suspended until it is parked
+        self.unparkable = ""            # why the driver can never checkpoint it; "": no reason
+        self.park_after = 0             # us: earliest time to park it under the setting deep-idle
+        # Errors of nvshare-checkpoint that were logged since its last success for this client.
+        self.checkpoint_errors: set[str] = set()
         self.has_library = True         # False: the daemon answers for it (unshared.py)
         self.moved = ""                 # why balancing.py moved it to this card; "": it did not
         self.tries = 0                  # number of attempts of balancing.py to move it
@@ -246,7 +252,7 @@ class Client:
     def account(self) -> str:
         """The account to which its claims are charged (scheduler/promises.py).
 
-        "" without the library: its figures are NVML's, so all of them count.
+        "" without the library: its figures are NVML's, so they are not checked as claims.
         """
         return self.peer.account if self.has_library else ""
 
@@ -273,7 +279,10 @@ class Client:
         self.terms = before.terms
 
     def suspend_to_park(self, suspended: bool) -> None:
-        """Suspends the client regardless of its terms, until it is parked; False ends that."""
+        """Suspends the client, also against its terms, so that it can be parked.
+
+        False: its terms alone decide again.
+        """
         self.suspended_to_park = suspended
         self._apply_terms()
 
@@ -294,7 +303,7 @@ class Client:
 
     @property
     def view(self) -> ClientView:
-        """The scheduler's view of the client: state, room, commit, times, counters."""
+        """The scheduler's view of the client: its state, memory, times and counters."""
         return self.gpu.snapshot().clients[self.id]
 
     @property
@@ -373,7 +382,7 @@ class GPU:
         disk: SharedBudget | None = None,
     ) -> None:
         """`domains`, `budget` and `disk` are shared by all cards."""
-        self.neighbour = Neighbour(facts.uuid)      # the memory it has lent; see lending.py
+        self.neighbour = Neighbour(facts.uuid)      # memory lent to other cards; see lending.py
         self.others: tuple[GPU, ...] = ()           # all other cards
         self.facts = facts
         self.sample = Sample()          # NVML's last sample; empty if NVML does not answer
@@ -384,11 +393,12 @@ class GPU:
         self.unsuspendable: dict[int, str] = {}     # by pid: why a non-client is not suspended
         self._faults: dict[str, str] = {}       # faults of the card, by source
         self._processes: dict[int, Process] = {}        # NVML's last known list, by pid
-        # The list has contained a client's pid, so its pids are of our pid namespace: a client that
-        # is not listed has no memory on the card.
+        # `_processes` has contained a client's pid, so NVML reports pids of our pid namespace, and
+        # a client that NVML does not list has no memory on the card.
         self._lists_clients = False
-        self._foreign: frozenset[int] = frozenset()     # processes of the last sample, no clients
-        # Calls its argument once the sample is fresh, or NVML is too late. Set by the sampler.
+        # Pids in the last sample that belong to no client with the library.
+        self._foreign: frozenset[int] = frozenset()
+        # Calls its argument once the sample is fresh, at once while NVML stalls. Set by Sampler.
         self.request_sample: Callable[[Callable[[], None]], None] = lambda done: done()
         # Returns the terms of a joining client's tenants that the scheduler does not have. Set by
         # Tenancy.
@@ -404,7 +414,8 @@ class GPU:
         self.changed: Signal[()] = Signal("changed")    # some property may have changed
         # A report of the scheduler, or the LIMITS that refuse a request.
         self.reported: Signal[Client, actions.Report | actions.Limits] = Signal("reported")
-        self.happens: Signal[int, events.Event] = Signal("happens")    # before it is decided on
+        # With the time and the event: emitted before and after the scheduler handles the event.
+        self.happens: Signal[int, events.Event] = Signal("happens")
         self.happened: Signal[int, events.Event] = Signal("happened")
         self.decided: Signal[int, actions.Action] = Signal("decided")
         self.failed: Signal[()] = Signal("failed")
@@ -418,7 +429,7 @@ class GPU:
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
         self._handling = False
-        # Events by the first of DECISION_BOUNDS not below the time that the scheduler took, in us.
+        # Number of events by the time that the scheduler took: one entry per bound, one above all.
         self.decisions = [0] * (len(DECISION_BOUNDS) + 1)
         self.decision_time = 0          # us, of all events
         self._broken = False
@@ -436,7 +447,7 @@ class GPU:
 
     @property
     def tq(self) -> int:
-        """The quantum in force in microseconds; if it is auto and no client waits, the last one."""
+        """The quantum in force in us; if it is auto and no client waits, the last automatic one."""
         return self.snapshot().tq if self.settings.tq is None else self.settings.tq
 
     @property
@@ -485,8 +496,8 @@ class GPU:
         unhooked = {one.peer.pid for one in self.clients.values() if not one.has_library}
         foreign = frozenset({*self.strangers, *unhooked.intersection(
             one.pid for one in sample.processes)})
-        # A new pid may be a client that has a context but has not sent HELLO yet: until the next
-        # sample contains the pid again, it does not end `alone`.
+        # A new pid may be a client that has a context but has not sent HELLO yet. So it ends
+        # `alone` only if the next sample contains it, too.
         alone = not foreign or (bool(before_alone) and not foreign & self._foreign)
         self._foreign, self.neighbour.alone = foreign, alone
         if alone != before_alone:
@@ -511,8 +522,8 @@ class GPU:
     def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
         """Returns NVML's and the kernel's figures by client.
 
-        Clients of one process share its figures: the claims of the oldest, which comes first, are
-        covered first. The memory on the card of a process that is listed without it is unknown.
+        Clients of one process share its figures: they cover the claims of the oldest client first.
+        If NVML lists a process without its memory, the memory on the card counts as unknown.
         """
         covered: dict[int, tuple[int, int]] = {}    # bytes on the card and the host, by pid
         found = {}
@@ -530,12 +541,13 @@ class GPU:
         return found
 
     def decides(self) -> bool:
-        """Whether events are still handled. Tries it with a Tick, which changes nothing."""
+        """Whether the scheduler still handles events. Tries it with a Tick, which changes nothing.
+        """
         deadline = self.scheduler.deadline()
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
         handled = sum(self.decisions)
-        self._decide(events.Tick())     # not tell(): nothing to announce unless it has effects
+        self._decide(events.Tick())     # not tell(), which always emits `changed`
         return sum(self.decisions) > handled
 
     def snapshot(self) -> Snapshot:
@@ -559,8 +571,8 @@ class GPU:
     ) -> None:
         """Adds a client after its HELLO. Raises GPULost if the card is lost.
 
-        `before`: the client on the card from which it was moved. The scheduler learns that a
-        suspended client wants the card only after it is suspended there.
+        `before`: the same client on the card from which it was moved. The scheduler first gets a
+        client's suspension, and only then that the client wants the card.
         """
         self._require_card()
         account = client.account
@@ -589,7 +601,7 @@ class GPU:
     def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
-        """Returns the client's figures with checked `borrowed`, and the UUID of the lender.
+        """Returns the client's figures with a checked `borrowed`, and the UUID of the lender or "".
 
         Only clients of an earlier daemon can have loans. A loan counts up to the bytes that NVML
         shows for the client's process on the lender.
@@ -622,7 +634,7 @@ class GPU:
         self.client_removed.emit(client)
 
     def configure(self, settings: Settings, allowances: Allowances | None = None) -> None:
-        """Applies new settings, except for capacity, total and host budget."""
+        """Applies new settings; capacity, total and host budget stay as they are."""
         if allowances is not None:
             self.capacity.allowances = allowances
         before = self.settings
@@ -634,7 +646,7 @@ class GPU:
             self.tell(events.SettingsChanged(settings))
 
     def expect_context(self, client: Client) -> None:
-        """Reserves memory for a client's context, which is created or restored on the card."""
+        """Reserves memory for a client's context that will be created or restored on the card."""
         self.capacity.joined(client.id, client.peer.account)
         self.apply_capacity()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets which cards lend memory to which, and notifies a card when its loans change elsewhere.
+"""Sets which cards lend memory to which, and notifies a card when another card changes its loans.
 
 The schedulers decide (scheduler/moves.py), but each gets only the events of its own clients. So
 when a card has lent more than it can, the cards of the borrowing clients must plan again; when a
@@ -17,7 +17,7 @@ class Lending:
     def __init__(self, timer: Timer) -> None:
         self._mode = ""                 # the setting `neighbour`
         self._timer = timer
-        self._concerned: dict[GPU, None] = {}   # cards that are about to be notified
+        self._concerned: dict[GPU, None] = {}   # cards that _notify() will notify
         self._seen: dict[GPU, tuple[int, int]] = {}     # by card: bytes lent, and the excess
 
     def add(self, gpu: GPU) -> None:

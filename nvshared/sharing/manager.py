@@ -44,11 +44,11 @@ class Manager:
         """`store`: has the changes made at run time; `run`: for system calls on the disk tier."""
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
-        self.changed: Signal[()] = Signal("changed")    # the list of GPUs, or a default setting
+        self.changed: Signal[()] = Signal("changed")    # list of GPUs or default settings changed
         self.domains = Domains()
         # Takes a process, the host bytes of its HELLO (0 for a known client), and a function.
-        # True: the process's limits are being read, and the function is called after that. False:
-        # its request can be answered at once. Replaced by ControlGroups.
+        # Returns True if it reads the memory limits of the process and calls the function when
+        # they are known; False if the last read is recent enough. Set by ControlGroups.
         self.read_limits: Callable[[Peer, int, Callable[[], None]], bool] = lambda *_: False
         self._read = read
         self._defaults = read()
@@ -86,7 +86,8 @@ class Manager:
     def add(self, facts: Facts, sample: Sample, *, gather: bool) -> GPU:
         """Adds a card. `sample`: its first sample.
 
-        `gather`: clients of an earlier daemon may exist, so wait for their HELLO before deciding.
+        `gather`: clients of an earlier daemon may exist: the card's scheduler waits for their HELLO
+        before it decides.
         """
         settings = self._for(facts)
         gpu = GPU(
@@ -118,9 +119,9 @@ class Manager:
         return gpu
 
     def await_hello(self, session: object, *, awaited: bool) -> None:
-        """Notes whether a connected client must still report its card and memory by HELLO.
+        """Notes whether a connected client has yet to report its card and memory by HELLO.
 
-        All schedulers wait while any client is awaited.
+        The schedulers of all cards wait while any such client exists.
         """
         before = bool(self._awaited)
         (self._awaited.add if awaited else self._awaited.discard)(session)
@@ -188,9 +189,9 @@ class Manager:
         return self._override(gpu, anti_thrash=value)
 
     def set_terms(self, id: int, setting: str, value: int, *, by_owner: bool = False) -> None:
-        """Changes a setting of one client's Terms.
+        """Changes one term of a client.
 
-        The client keeps memory that it has allocated already. Raises NoSuchClient, and InvalidArgs
+        A client above a new memory limit keeps its memory. Raises NoSuchClient, and InvalidArgs
         for a compute limit that is not from 1 to 100 or a weight that is not from 1 to 1000.
         """
         client = self.client(id)
@@ -226,7 +227,7 @@ class Manager:
     def _override(self, gpu: GPU | None, **changed: Any) -> Future[None]:
         """Overrides fields of the settings of one GPU, or of all."""
         overrides = self._overrides
-        if gpu is None:                 # removes the same settings of single GPUs
+        if gpu is None:                 # removes these settings of single GPUs
             overrides = {
                 uuid: {name: value for name, value in one.items() if name not in changed}
                 for uuid, one in overrides.items()}

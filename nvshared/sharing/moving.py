@@ -6,12 +6,12 @@
     PARKED      the process has no memory or context on the card; its client is idle
     RESTORING   the client's turn has come: the driver restores it, and its memory is loaded
 
-If a step fails, the program goes on as before. A driver's reason that cannot change is kept in
+If a step fails, the program goes on as before. If the driver's reason is permanent, it is kept in
 `Client.unparkable`. A program that cannot be restored on its card is restored on another card of
-the same kind. Until one has enough free memory, the program stays parked and is tried again.
-nvshare-checkpoint may be killed at any step. Then the driver is asked for the state of the process,
-and NVML for its card. The hook gets UNPARK only if the driver reports that the process runs, or
-that it has failed: then the program's calls get the driver's error.
+the same kind. Until one of these cards has enough free memory, the program stays parked and the
+restore is repeated. nvshare-checkpoint may be killed at any step. Then the driver is asked for the
+state of the process, and NVML for its card. The hook gets UNPARK only if the driver reports that
+the process runs or has failed; if it has failed, the program's calls return the driver's error.
 
 A parked program wakes when one of its threads calls the driver; the thread waits for the turn, as
 at the gate. After a move the hook gets the new card with UNPARK, before any thread goes on, and the
@@ -39,24 +39,24 @@ from nvshared.signal import Signal
 from nvshared.units import MIB, SECOND
 
 PARKING, PARKED, RESTORING = "parking", "parked", "restoring"
-MOVED = "moved"                         # of a Client in place of which there is one on another card
+MOVED = "moved"                         # a new Client on another card replaces this one
 
 CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a process
 
-CHECK_EVERY = 0.01                      # seconds between checks whether memory has been evicted
+CHECK_EVERY = 0.01                      # seconds between checks of an awaited condition
 EVICTED_WITHIN = 60.0                   # seconds for the eviction, else the program is not parked
 JOINED_WITHIN = 2.0                     # seconds from a restore on another card to HELLO there
-FREE_READ_WITHIN = 5 * SECOND           # for the free memory of its cgroups, else likewise
+FREE_READ_WITHIN = 5 * SECOND           # to read its cgroups' free memory, else it is not parked
 RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
 RETRY_AFTER_MOST = 60.0                 # seconds: the longest pause between failing helpers
 HELPERS_AT_ONCE = 4                     # helpers that run at the same time for an account
-PARKS_AT_ONCE = 3                       # of idle clients; so a client that wakes finds a helper
-NOT_SENT = "not asked"                  # in place of a process's state: no helper got the command
+PARKS_AT_ONCE = 3                       # under deep-idle; leaves a helper for a client that wakes
+NOT_SENT = "not asked"                  # Answer.state if no helper got the command
 # CUresults after which a later attempt may succeed: CUDA_ERROR_OUT_OF_MEMORY, and NOT_READY, for
 # example because a thread of the process is stopped.
 TEMPORARY_ERRORS = frozenset({2, 600})
 PARK_RETRY_AFTER = 60 * SECOND          # us from a failure to the next attempt under deep-idle
-PACE_LEAST = 256 * MIB                  # smaller evictions are not used to estimate the pace
+PACE_LEAST = 256 * MIB                  # smaller evictions do not enter the estimate of us per byte
 IDLE_CHECK_EVERY = 1.0                  # seconds between searches for clients to park
 
 Ask = Callable[..., Awaitable[Answer]]  # checkpoint.ask
@@ -90,13 +90,13 @@ async def ask_driver(
     for step in answer.steps:
         logger.debug("%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
                      step.took / SECOND)
-    # With pid 0 the answer lists suspended processes. A failure is no error then: without
-    # nvshare-checkpoint no earlier daemon can have suspended a process.
+    # With pid 0 the command lists suspended processes. Its failure is not logged: if
+    # nvshare-checkpoint is missing, no earlier daemon can have suspended a process.
     if not (why := answer.trouble):
         if isinstance(name, Client) and command != "state":
             name.checkpoint_errors.clear()
     elif pid and not (isinstance(name, Client) and why in name.checkpoint_errors):
-        # A program that the driver refuses to checkpoint runs on. All else needs an administrator.
+        # A program that the driver refuses to checkpoint runs on, so a warning suffices.
         level = logging.WARNING if answer.state == "running" else logging.ERROR
         logger.log(level, "%s: nvshare-checkpoint %s failed: %s", name, command, why)
         if isinstance(name, Client):
@@ -112,13 +112,13 @@ class Moving:
         run: Run = here,
     ) -> None:
         """`budget`: of host memory. `run`: Lanes.run, for reading the limits of control groups."""
-        self.deep_idle: int | None = None       # microseconds; clients idle for longer are parked
+        self.deep_idle: int | None = None       # us: clients idle for longer are parked; None: none
         self.parked: Signal[Client] = Signal("parked")
-        self.woken: Signal[Client, GPU] = Signal("woken")       # on this card
+        self.woken: Signal[Client, GPU] = Signal("woken")       # the GPU on which it was restored
         self._gpus = gpus
         self._budget = budget
         self._ask, self._run = ask, run
-        # Moves in progress, until HELLO on the new card: this card, and the bytes of the client.
+        # Moves in progress, until HELLO on the new card: the new card, and the client's bytes.
         self._arriving: dict[Client, tuple[GPU, int]] = {}
         self._claimed = 0               # bytes of host memory for checkpoints in progress
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
@@ -127,10 +127,10 @@ class Moving:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
-        """Takes a client's context off the card until it is used again.
+        """Takes a client's memory and context off the card until the program uses the card again.
 
-        `ahead`: no user has requested it, so it is cancelled as soon as the client wants the card.
-        Raises NvshareError with the reason if the program is not parked; it goes on then.
+        `ahead`: no user has requested the park, so it is cancelled once the client wants the card.
+        Raises NvshareError with the reason if the program is not parked; the program then goes on.
         """
         await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
 
@@ -155,7 +155,8 @@ class Moving:
         if size > target.capacity.bytes:
             raise NvshareError(
                 f"{client} cannot be moved: GPU {target.facts.index} is too small for its memory")
-        # A limit holds on each card; a tenant without clients on the target has none there yet.
+        # A tenant's memory limit applies on each card by itself. The target's scheduler may not
+        # know the tenant yet, so the limits are taken from the scheduler of the client's card.
         for limit in client.gpu.scheduler.tenancies:
             if limit.limit and client.id in limit.stakes:
                 promised = sum(one.sums.promised for one in target.scheduler.tenancies
@@ -173,7 +174,8 @@ class Moving:
         return len(self._arriving)
 
     def price(self, client: Client) -> float:
-        """Returns the estimated microseconds of a move of the client, by past moves."""
+        """Returns the microseconds that a move of the client would take, estimated by past moves.
+        """
         return self._rest_time.value + self._pace.value * client.memory.resident
 
     async def drain(self, gpu: GPU) -> list[tuple[Client, str]]:
@@ -206,13 +208,13 @@ class Moving:
         return ""
 
     def wake(self, client: Client) -> None:
-        """Restores a parked client, as its turn has come. No-op for a client that is not parked."""
+        """Restores a parked client whose turn has come. No-op for a client that is not parked."""
         if client.parking == PARKED:
             client.parking = RESTORING
             start_task(self._tasks, self._wake(client))
 
     def take_over(self, client: Client, context: int) -> None:
-        """Takes over a client that an earlier daemon parked, or was parking or waking.
+        """Takes over a client that an earlier daemon had parked, or was parking or restoring.
 
         `context`: Client.context under that daemon.
         """
@@ -221,7 +223,7 @@ class Moving:
         start_task(self._tasks, self._find(client))
 
     def forget(self, client: Client) -> None:
-        """Returns the host memory of a client that has been removed to the budget."""
+        """Gives the host memory of a removed client's parked context back to the budget."""
         self._set_context(client, 0)
 
     def _set_context(self, client: Client, size: int) -> None:
@@ -287,14 +289,14 @@ class Moving:
             raise NvshareError(f"{client} was not moved: {words}")
 
     async def _checkpoint(self, client: Client, *, ahead: bool) -> None:
-        """Checkpoints a client. Raises NvshareError with the reason if that fails; it goes on."""
+        """Checkpoints a client. If that fails, the program goes on; raises NvshareError then."""
         if why := refusal(client) or client.unparkable:
             raise NvshareError(f"{client} cannot be parked: {why}")
         client.parking = PARKING
         asked = False
         try:
-            # Before each checkpoint, because an upgrade may have removed nvshare-checkpoint. After
-            # PARK, the daemon could only wait for the helper, and so would the program's threads.
+            # Test that nvshare-checkpoint answers, as an upgrade may have removed it: a failure
+            # after PARK would keep the program's threads waiting until it answers again.
             answer = await self._try(client, "state")
             _require(client)
             if answer.state != "running":
@@ -330,10 +332,10 @@ class Moving:
 
     @contextlib.asynccontextmanager
     async def _host_memory(self, client: Client, size: int) -> AsyncIterator[None]:
-        """Claims host memory for a checkpoint. Raises NvshareError if there is too little.
+        """Reserves host memory for a checkpoint. Raises NvshareError if there is too little.
 
-        The driver allocates it in the process, so the kernel would kill the process beyond the
-        limits of its control groups.
+        The driver allocates the memory in the process, so the kernel would kill the process if that
+        exceeded the limits of its control groups.
         """
         pid = client.peer.pid
         free = await call(self._run, pid, partial(free_host_memory, pid), FREE_READ_WITHIN)
@@ -341,7 +343,7 @@ class Moving:
         if free is None:
             raise NvshareError("the limits of its control groups cannot be read")
         for lacking, where in (
-            # Others may have claimed memory during the read.
+            # `_claimed`: other checkpoints may have reserved memory during the read.
             (size + self._claimed > free, "its control group or the host"),
             (size > self._budget.unneeded, "the host budget"),
         ):
@@ -358,8 +360,8 @@ class Moving:
     async def _ask_until_clear(self, client: Client) -> Answer:
         """Checkpoints the client's process. Returns when its state is one of CLEAR.
 
-        If the helper was killed halfway, the checkpoint is undone, and NvshareError is raised.
-        Raises NvshareError also if no helper got the command.
+        Raises NvshareError if the helper was killed halfway, after the checkpoint has been undone,
+        or if no helper got the command.
         """
         answer = await self._try(client, "park")
         if answer.state == NOT_SENT:
@@ -402,13 +404,13 @@ class Moving:
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
         """Restores a client on the first of the cards on which the driver succeeds.
 
-        Returns why the first card failed; "": it did not. If all fail, the client stays parked,
-        unless the driver has given it up.
+        Returns why the restore on the first card failed; "": it did not. If it fails on all cards,
+        the client stays parked, unless the driver reports that the process has failed.
         """
         words = ""
         for gpu in targets:
             if gpu is not client.gpu:
-                try:                    # again: others may have arrived there since
+                try:                    # again: other clients may have moved to the card since
                     self.check_target(client, gpu)
                 except NvshareError as error:
                     words = words or error.message
@@ -422,7 +424,7 @@ class Moving:
                 await self._resume(client, gpu if restored else None)
                 return words
             words = words or answer.reason
-            if answer.state == "failed":    # for good; its threads get the driver's error
+            if answer.state == "failed":    # final: the program's calls return the driver's error
                 await self._resume(client, None)
                 return words
         client.parking = PARKED
@@ -430,7 +432,7 @@ class Moving:
         return words
 
     async def _resume(self, client: Client, gpu: GPU | None) -> None:
-        """Lets the client go on, as its process runs on this card; None: on the card NVML shows."""
+        """Lets the program go on, as its process runs on this card; None: NVML tells the card."""
         if gpu is None:
             await take_samples(self._gpus)
             gpu = next((one for one in self._gpus if any(
@@ -451,9 +453,9 @@ class Moving:
             client.suspend_to_park(False)
 
     async def _wait_until_joined(self, client: Client) -> None:
-        """Returns once a moved client has joined its new card, whose tenants' limits count it then.
+        """Returns once a moved client has joined its new card, where memory limits then count it.
 
-        Returns after JOINED_WITHIN in any case: the process may have ended.
+        Returns after JOINED_WITHIN in any case, as the process may have ended.
         """
         gpu, _ = self._arriving.get(client, (client.gpu, 0))
         with contextlib.suppress(TimeoutError):
@@ -486,10 +488,10 @@ class Moving:
         return sorted(cards, key=lambda gpu: bool(gpu.lost))
 
     def _pairs(self, old: GPU, new: GPU) -> list[tuple[str, str]]:
-        """Returns UUIDs (old, new) of all cards, of which two are swapped.
+        """Returns (UUID before, UUID after) for each card: `old` and `new` change places.
 
-        The driver requires all GPUs of the machine: nvshare-checkpoint adds GPUs that the daemon
-        does not manage, as far as CUDA lists them.
+        [] if the card does not change. The driver requires a pair for each GPU of the machine:
+        nvshare-checkpoint adds those that the daemon does not manage, as far as CUDA lists them.
         """
         if old is new:
             return []
@@ -498,7 +500,7 @@ class Moving:
 
 
 class _Pacing:
-    """Bounds the helpers of one account: so many at a time, and one per minute if they fail.
+    """Bounds the helpers of an account: HELPERS_AT_ONCE, with growing pauses while they fail.
 
     Otherwise clients that falsely claim to be parked could keep many helpers running.
     """
@@ -509,7 +511,7 @@ class _Pacing:
 
     @contextlib.asynccontextmanager
     async def next(self) -> AsyncIterator["_Pacing"]:
-        """Returns when the next helper may be used. Pauses start after two failures in a row."""
+        """Waits until the next helper may start. Pauses begin after two failures in a row."""
         async with self._slots:
             if self.failures > 1:
                 pause = RETRY_AFTER * 2 ** min(self.failures - 2, 10)
@@ -541,7 +543,7 @@ async def _settle(client: Client) -> None:
 
 
 def refusal(client: Client) -> str:
-    """Returns why a client cannot be parked, as far as the daemon knows; "": it may be."""
+    """Returns why a client cannot be parked, as far as the daemon knows; "": no reason known."""
     if client.gpu.lost:
         return f"{client.gpu} is lost"
     if client.peer.pid == 0:
@@ -589,7 +591,7 @@ async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
 
 
 async def _context_bytes(client: Client) -> int:
-    """Returns the bytes on the card that remain after eviction, as far as NVML shows them."""
+    """Returns the bytes of the client on the card, by NVML, that are not its resident memory."""
     await take_samples([client.gpu])
     _require(client)
     shown = sum(one.memory or 0 for one in client.gpu.sample.processes or ()

@@ -48,7 +48,7 @@ class RememberedTerms:
         self._due = False
         self._gpus: list[GPU] = []
         self._times: dict[Key, tuple[int, int]] = {}    # us held and waited under earlier daemons
-        # The terms that were written since this boot; the file has the times, too.
+        # Terms from the file, if it was written since this boot. _read() also sets `_times`.
         self._kept = load(self.path, self._read, "no program has limits of its own") or {}
 
     def follow(self, gpu: GPU) -> None:

@@ -5,11 +5,11 @@ The budget is computed at start from the free host memory. After a restart of th
 computed again, when all clients have reported in their HELLO how much host memory they hold.
 
 Host memory that clients of an earlier daemon hold is not free at start, but belongs to the budget.
-So the recount adds it to the free memory (machine/host.py bounds these claims). Both figures are
-read together, so that memory allocated or freed since the start is neither counted twice nor
+So the recount adds it to the free memory (machine/host.py bounds what clients report). Both figures
+are read together, so that memory allocated or freed since the start is neither counted twice nor
 missed. A client that joins late, because it was draining or moving memory, causes another recount,
-but only within LATE: otherwise a client could time a recount just after a large process exits that
-is about to start again.
+but only within LATE of the start. After that, a client could cause a recount at a moment when some
+large process has ended and is about to start again.
 
 A recount never shrinks the budget, because clients have promises based on the earlier size. If no
 client holds host memory, there is no recount.
@@ -28,12 +28,12 @@ from nvshared.units import GIB, SECOND
 
 logger = logging.getLogger(__name__)
 
-LATE = 60 * SECOND                      # after the start; later clients cause no recount
-APART = SECOND                          # between recounts; one takes 0.1 s with 1,000 processes
+LATE = 60 * SECOND                      # after the start; clients joining later cause no recount
+APART = SECOND                          # between recounts; each takes 0.1 s with 1,000 processes
 
 
 class SafeBudget:
-    """The number of bytes of host memory that clients can use safely."""
+    """The number of bytes of host memory that clients can use while enough stays free."""
 
     def __init__(self, clock: Clock, timer: Timer, run: Run = here) -> None:
         """`run`: Lanes.run, because reading /proc of a process that ends may be slow."""
@@ -47,7 +47,7 @@ class SafeBudget:
 
     def follow(self, manager: Manager) -> None:
         """Recounts when clients of an earlier daemon have reported their memory."""
-        # In this thread, so that the recount is done before any client is refused.
+        # Recount in this thread, so that it is done before any client is refused.
         manager.budget.gathered.connect(partial(self._recount, manager, here))
 
         def add(gpu: GPU) -> None:

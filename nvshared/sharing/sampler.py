@@ -33,10 +33,10 @@ SOON = 50 * MILLISECOND                 # from a client's join or disconnect to 
 FRESH = SECOND                          # a sample younger than that is as good as a new one
 PATIENCE = SECOND                       # readers wait so long for a sample
 LENDS = 100 * MILLISECOND               # between samples of a card that lends
-GROWN = 10 * SECOND                     # a new client has created its context by then
+GROWN = 10 * SECOND                     # after joining, a client has created its context
 FAILURES_SHOWN = 10                     # every tenth failed query in a row is logged
 FAILURES = 3                            # in a row, after which the card has a fault
-SILENCE = 10 * SECOND                   # the card has a fault if a query takes longer
+SILENCE = 10 * SECOND                   # a card has a fault if a query about it takes longer
 
 
 def _forget(gpu: GPU) -> None:
@@ -45,7 +45,7 @@ def _forget(gpu: GPU) -> None:
 
 
 def _grown(client: Client) -> None:
-    """Ends the reserve for the client's context, which NVML's figures contain by now."""
+    """Ends the reserve for the client's context, which NVML's memory figure now includes."""
     client.gpu.capacity.forget(client.id)
     client.gpu.apply_capacity()
 
@@ -57,12 +57,12 @@ class _Watch:
     gpu: GPU
     in_flight: bool = False             # a query has not been answered yet
     queried_at: int = -FRESH            # time of the last query
-    waiting: list[Callable[[], None]] = field(default_factory=list)     # called after the sample
+    waiting: list[Callable[[], None]] = field(default_factory=list)     # to call after the query
     failures: int = 0                   # failed queries in a row
     disarm: Callable[[], None] | None = None    # cancels the next scheduled query
-    overdue: Callable[[], None] = field(default=lambda: None)   # cancels PATIENCE, SILENCE timers
+    overdue: Callable[[], None] = field(default=lambda: None)   # cancels timers of the query
     occupied: dict[int, int] = field(default_factory=dict)      # gpu.occupied at the query's start
-    still: bool = False                 # no order was open at the query's start
+    still: bool = False                 # at the query's start no order to a client was unanswered
 
 
 async def take_samples(gpus: Iterable[GPU]) -> None:
@@ -78,7 +78,7 @@ async def take_samples(gpus: Iterable[GPU]) -> None:
 
 
 class Sampler:
-    """Watches cards for as long as they have clients."""
+    """Samples cards periodically while they have clients or may lend memory."""
 
     def __init__(
         self, query: Callable[[str], Sample], run: Run, clock: Clock, timer: Timer, interval: int
@@ -92,11 +92,11 @@ class Sampler:
         self._watches: dict[str, _Watch] = {}
 
     def add(self, gpu: GPU) -> None:
-        """Watches a card from now on."""
+        """Samples a card from now on."""
         watch = _Watch(gpu)
         self._watches[gpu.facts.uuid] = watch
 
-        growing: dict[Client, Callable[[], None]] = {}      # cancels the timer of each client
+        growing: dict[Client, Callable[[], None]] = {}      # by client: cancels its GROWN timer
 
         def client_left(client: Client) -> None:
             if client in growing:
@@ -120,7 +120,7 @@ class Sampler:
         watch.disarm = self._timer(self._clock() + delay, lambda: self._start_query(watch))
 
     def report(self, uuid: str, error: str) -> None:
-        """The driver has reported an error of a card that no program can have caused."""
+        """Marks a card as faulty, after a driver's error that no program can have caused."""
         gpu = self._watches[uuid].gpu
         logger.error(
             "%s (%s) cannot be relied on: %s; reset it, or reboot, and restart nvshared",
@@ -186,7 +186,7 @@ class Sampler:
             watch.failures = 0
         gpu.set_fault("NVML", trouble if watch.failures >= FAILURES else "")
         if isinstance(result, NvshareError):
-            gpu.sample = Sample()       # no old figures are shown, not even for a short time
+            gpu.sample = Sample()       # old figures must not be shown as current
         else:
             gpu.sample = result
             still = watch.still and not gpu.scheduler.orders_unanswered()

@@ -51,7 +51,7 @@ class TenantView:
     pinned: int
     held_time: int
     within: tuple[str, ...]             # other tenants to which its programs belong
-    terms: tuple[Rule, ...]             # the first of each term applies; set by hand: no pattern
+    terms: tuple[Rule, ...]             # the first of each term applies; by hand: pattern ""
 
 
 class Tenancy:
@@ -61,14 +61,14 @@ class Tenancy:
         """`store`: has the terms set by hand; `run`: Lanes.run, for the group database."""
         self._run = run
         self.renamed: Signal[Client] = Signal("renamed")    # its displayed name has changed
-        self._pods: dict[str, Pod] = {}         # by tenant: pod:UID
-        self._tenants: dict[str, str] = {}      # of _pods by the name shown: pod:NAMESPACE/NAME
+        self._pods: dict[str, Pod] = {}         # by tenant, pod:UID
+        self._tenants: dict[str, str] = {}      # pod:UID by displayed name, pod:NAMESPACE/NAME
         self._store = store
         self._by_hand: KeptTerms = {} if store is None else store.load()
         self._rules: tuple[Rule, ...] = ()
         self._clients: dict[str, dict[int, Client]] = {}    # by tenant, then by id
         self._sent: dict[GPU, dict[str, TenantTerms]] = {}
-        self._ended: dict[str, None] = {}   # without programs, oldest first
+        self._ended: dict[str, None] = {}   # tenants without programs, oldest first
         self._groups: dict[str, frozenset[str]] = {}        # by user; read if rules name groups
 
     def follow(self, gpu: GPU) -> None:
@@ -163,8 +163,8 @@ class Tenancy:
     def _check_requests(self, name: str, new: Mapping[str, int]) -> None:
         """Raises InvalidArgs for a request that cannot be met.
 
-        Only terms that are set by hand for this tenant are refused. Contradictions between rules,
-        or with what is set for other tenants, must not keep a caller from taking terms back.
+        Refuses only contradictions that involve terms set by hand for this tenant. Others, such as
+        between two rules, must not keep a caller from removing terms.
         """
         if not {"compute-request", "compute-limit"} & new.keys():
             return
@@ -198,7 +198,8 @@ class Tenancy:
     def _after(
         self, name: str, term: str, changed: str, new: Mapping[str, int]
     ) -> Rule | None:
-        """The rule for `term` of tenant `name` once `new` is set for `changed`; None: no rule."""
+        """The rule for `term` of tenant `name` after `new` is set for tenant `changed`; None: none.
+        """
         if name == changed and new.get(term):
             return Rule("", term, new[term], "")
         found = (one for one in self._rules_of(name) if one.term == term)
@@ -278,7 +279,8 @@ class Tenancy:
                     gpu.tell(TenantChanged(name, self.terms(name)))
 
     def _note_sent(self, gpu: GPU, name: str) -> bool:
-        """Records that a GPU's scheduler gets a tenant's terms. False: it has these already."""
+        """Records that a tenant's terms are sent to a GPU's scheduler. False: it has them already.
+        """
         sent, terms = self._sent[gpu], self.terms(name)
         if sent.get(name, TenantTerms()) == terms:
             return False

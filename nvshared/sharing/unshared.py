@@ -9,9 +9,9 @@ here answers the scheduler's orders in the place of a hook:
     LOAD    once the order's room is enough for all its memory, the driver restores it
     RUN     its threads go on
 
-The process has no gate, so it counts as wanting the card at all times, and wakes only with its
-turn. It allocates without COMMIT requests; NVML's figures tell its memory. The same number of bytes
-counts as host memory in use, because a checkpoint needs it.
+The process has no gate, so the stand-in reports that it always wants the card; its threads run only
+during its turns. It allocates without COMMIT requests, so its memory is the figure that NVML shows.
+The same number of bytes counts as host memory in use, because a checkpoint needs it.
 
 If the driver refuses a checkpoint, the process goes on and is no longer a client; the reason is
 kept in GPU.unsuspendable. If nvshare-checkpoint was killed, the driver is asked for the state of
@@ -44,9 +44,9 @@ from nvshared.sharing.sampler import take_samples
 TERM = "unshared"
 SETTLED = 3                             # samples that list a process before it is considered: a
                                         # process with the library has sent HELLO by then
-LATER = 20                              # samples from a failed attempt to the next for a process
-EVERY = 1.0                             # seconds between samples of cards without clients
-RETRY_AFTER = 2.0                       # seconds between attempts of a step of unknown result
+LATER = 20                              # samples between two attempts to make a process a client
+EVERY = 1.0                             # seconds between samples of all cards
+RETRY_AFTER = 2.0                       # seconds until a command without a clear result is repeated
 OUT_OF_MEMORY, NOT_SUPPORTED = 2, 801   # CUresult
 WORDS = "it has no libnvshare.so: the driver checkpoints it between its turns"
 MPS = "nvidia-cuda-mps"                 # first 15 characters of nvidia-cuda-mps-server, -control
@@ -58,8 +58,8 @@ logger = logging.getLogger(__name__)
 class _Unknown:
     """A process on a card that is no client."""
 
-    samples: int = 0
-    asked: bool = False                 # a task of _consider() runs for it
+    samples: int = 0                    # number of samples that listed it
+    asked: bool = False                 # a _consider() task runs for it
     peer: Peer | None = None            # None: not identified yet
     refused: bool = False               # it can never become a client
 
@@ -71,7 +71,8 @@ class Unshared:
         """`run`: Lanes.run."""
         self._manager = manager
         self.run = run
-        self.ask = partial(ask_driver, ask)     # takes a name for the log, a pid and a command
+        # Takes the client or another name for the log, a pid, and nvshare-checkpoint's command.
+        self.ask = partial(ask_driver, ask)
         self._unknown: dict[tuple[GPU, int], _Unknown] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -97,7 +98,7 @@ class Unshared:
         return any(tenancy.terms(str(one)).unshared for one in identity.tenants)
 
     def refused(self, gpu: GPU, pid: int, why: str) -> None:
-        """A process was removed as a client. `why`: why it is never one again; "": it may be."""
+        """Notes that a process is no client any more. `why`: why it cannot be one; "": it can."""
         self._unknown[gpu, pid] = _Unknown(refused=bool(why))
         if why:
             gpu.unsuspendable[pid] = why
@@ -135,7 +136,10 @@ class Unshared:
             one.samples = SETTLED - LATER
 
     async def _adopt(self, gpu: GPU, process: Process, one: _Unknown) -> str:
-        """Makes a client of a process. Returns why it cannot be one; "": it is, or may not be."""
+        """Makes a process a client. Returns why the driver or the host prevents that.
+
+        "": the process is a client now, or has ended, or its tenant's terms do not allow it.
+        """
         pid, size = process.pid, process.memory
         if one.peer is None:
             one.peer = await call(self.run, pid, partial(_identify, pid))
@@ -192,10 +196,10 @@ class Unshared:
             size, _, uuid = tag.partition("-")
             card = next((one for one in self._manager.gpus if one.facts.uuid == uuid), None)
             if card is None or not size.isdecimal() or int(size) > card.facts.memory_total:
-                continue                # another daemon's
+                continue                # a daemon with other cards suspended it
             identity = await call(self.run, pid, partial(_identify, pid))
             state = (await self.ask(f"process {pid}", pid, "state")).state
-            if state == "running":      # and its threads stand still
+            if state == "running":      # for the driver, but the freezer still stops its threads
                 await self.ask(f"process {pid}", pid, "wake")
             elif state in ("locked", "checkpointed") and identity is not None:
                 await self._join(
@@ -273,9 +277,9 @@ class StandIn:
         tag = f"{self._memory.allocated}-{self._gpu.facts.uuid}" if command == "hold" else ""
         while True:
             answer = await self._unshared.ask(self._client, self._pid, command, tag=tag)
-            # The state "none" without an error: the process has no CUDA context.
+            # "none" without an error: the process has no CUDA context any more.
             if answer.state == "failed" or (answer.state == "none" and not answer.trouble):
-                # The context has ended or is broken: the threads go on and get the driver's error.
+                # The threads must run again: their calls return the driver's error.
                 await self._unshared.ask(self._client, self._pid, "wake")
                 self._leave("" if answer.state == "none" else "the driver could not restore it")
             if answer.state in states:
@@ -341,7 +345,7 @@ class StandIn:
 
     def _ended(self) -> None:
         if not self._running:
-            # Removes the control groups of processes that have ended.
+            # "held" also removes the control groups of stopped processes that have ended.
             self._unshared.begin(self._unshared.ask("at the end of a process", 0, "held"))
         with suppress(asyncio.CancelledError):
             self._leave("")
