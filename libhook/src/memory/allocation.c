@@ -4,8 +4,8 @@
  *
  * Allocation does not wait for the GPU. It reserves addresses; if the client has room, the memory
  * is mapped at once, otherwise the gate closes until there is room (client_update). Freeing waits
- * for work in flight, as the driver does, unless nothing can be in flight. During a stream capture
- * a thread must not wait, so the memory is freed later (last section).
+ * for work in flight, as the driver does, unless no work can be in flight. During a stream capture
+ * a thread must not wait, so the memory is freed later (section on frees during a capture).
  *
  * Allocations above 1 MiB own their blocks (`struct large`); smaller ones share a slab, one block
  * of 2 MiB divided into slots of one size.
@@ -177,7 +177,7 @@ struct slab {
     unsigned class;
     size_t slot_size;                /* bytes */
     uint32_t count, used;
-    struct ring alike;               /* in the client's list of such slabs with a free slot */
+    struct ring alike;               /* in the client's list of this class */
     uint64_t *free_bits;
     struct object *objects;
 };
@@ -197,7 +197,8 @@ size_t slab_slot_size(size_t bytes, unsigned *class)
     return (((uint32_t)1 << power) + steps * step) * GRAIN;
 }
 
-static struct ring slabs[CLIENTS_MAX][SLAB_CLASSES]; /* slabs with a free slot */
+/* By client index and class: all slabs with a free slot. */
+static struct ring slabs[CLIENTS_MAX][SLAB_CLASSES];
 
 static struct ring *list_of(const struct client *client, unsigned class)
 {
@@ -210,7 +211,7 @@ static struct object *slab_object(struct page_owner *owner, CUdeviceptr address,
     struct slab *slab = (struct slab *)owner;
     size_t index = (address - slab->block->address) / slab->slot_size;
     *base = slab->block->address + index * slab->slot_size;
-    /* The remainder at the end is smaller than a slot. */
+    /* The bytes behind the last slot belong to no object. */
     return index < slab->count ? &slab->objects[index] : NULL;
 }
 
@@ -233,8 +234,8 @@ static void slab_release(struct page_owner *owner, CUdeviceptr address)
     struct ring *list = list_of(owner->client, slab->class);
     if (ring_empty(&slab->alike))
         ring_append(list, &slab->alike);
-    /* The last slab with a free slot is kept even when empty, so that a program that allocates and
-     * frees in turn does not map and unmap each time. */
+    /* The only slab of a class with a free slot is kept even when empty, so that a program that
+     * allocates and frees in turn does not map and unmap each time. */
     if (slab->used == 0 && list->next != list->previous)
         slab_destroy(owner);
 }
@@ -307,8 +308,8 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
 /*
  * While one client is evicted, each mapping that another client makes takes about half a
  * millisecond, independently of its size: as long as 16 to 32 MiB take on the bus. With blocks of
- * 32 MiB, loading waits for mappings a quarter of the time; with 64 MiB it does not, and is limited
- * by the bus, which the driver also uses to clear memory that the other client frees
+ * 32 MiB, loading waits for mappings a quarter of the time; with 64 MiB only the bus limits it,
+ * which the driver also uses to clear memory that the evicted client frees
  * (bench/handover/bus.py). Larger blocks load no faster, but new memory needs fewer mappings: 8 GiB
  * took 7 ms in blocks of 64 MiB and 3 ms in blocks of 128 MiB (all measured on an H200). Small
  * allocations and small cards use smaller blocks, so that less memory moves at a time. The daemon
@@ -317,7 +318,9 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
 #define LARGE_FROM ((size_t)256 << 20)
 #define LARGE_CARD ((uint64_t)8 << 30)
 #define HUGE_CARD ((uint64_t)64 << 30)
-#define WHOLE_MOST ((size_t)256 << 20) /* a larger block would need too much host memory at once */
+/* The largest exportable allocation that is a single block. Evicting a larger block would need too
+ * much host memory at once. */
+#define WHOLE_MOST ((size_t)256 << 20)
 
 static size_t block_most(const struct client *client, size_t size)
 {
@@ -389,22 +392,23 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
  * program for such errors.
  *
  * For the daemon a spare is resident memory that the program has not freed yet. Spares exist only
- * while the client runs, is connected, has all its memory resident, is within its limit including
- * them, and no other client waits for the card. When one of these conditions ends, all spares are
- * released before the library evicts, copies or reports anything. No block of a spare is therefore
- * ever evicted; it gives up its place in a tier and the record of its content.
+ * while the client runs, is connected, has all its memory resident and, spares included, stays
+ * within limits.most, and while no other client waits for memory of the card. When one of these
+ * conditions ends, all spares are released before the library evicts, copies or reports anything.
+ * No block of a spare is therefore ever evicted. When a block becomes part of a spare, it gives up
+ * its place in a tier and what is known of its content.
  *
  * Limits on spares:
  *
- *   - Age: a spare is released a second after it was freed (NVSHARE_KEEP_FREED_MS sets that) by
- *     the service thread, which the first spare wakes. While all programs fit the card, no turn
- *     ends, so no other condition releases spares.
+ *   - Age: the service thread, which the first spare wakes, releases each spare a second after it
+ *     was freed (NVSHARE_KEEP_FREED_MS sets another time). While all programs fit the card, no turn
+ *     ends, so nothing else may release spares.
  *   - Amount: an eighth of the card, and at most MOST spares, because a thread that needs memory
  *     may have to release all of them at once.
  *   - Full cards: a client that fills more than fifteen sixteenths of the card keeps no spares,
  *     because the driver allocates memory unseen by the library, for modules and kernel stacks.
  *   - Commit: the daemon counts spares as committed and may refuse growth to other clients for
- *     them. No spare is kept that exceeds half of the commit that is still free.
+ *     them. All spares together exceed at most half of the commit that is still free.
  */
 
 #define DEFAULT_STAY_MS 1000
@@ -422,7 +426,7 @@ static struct spares {
     struct ring alike[SPARE_BUCKETS];/* by size */
     unsigned count;
     uint64_t bytes;                  /* counted in the client's allocated and resident bytes */
-    uint64_t next_check;             /* us: of ages, by the service thread; 0: none is due */
+    uint64_t next_check;             /* us: when the service thread next checks ages; 0: never */
 } all[CLIENTS_MAX];
 
 static struct spares *spares_of(const struct client *client)
@@ -430,8 +434,8 @@ static struct spares *spares_of(const struct client *client)
     return &all[client->index];
 }
 
-/* The size of its blocks, in whole pages. object.size may be smaller by more than a page's rest,
- * as a spare may be reused for a smaller request with the same number of pages. */
+/* Bytes of the blocks, which are whole pages. object.size, the bytes that the program requested
+ * last, may be smaller. */
 static size_t size_of(const struct large *large)
 {
     const struct block *last = large->blocks[large->owner.block_count - 1];
@@ -483,7 +487,7 @@ static bool fills_card(const struct client *client)
     return memory->resident + memory->pinned + memory->pending > total - total / PART_LEFT;
 }
 
-/* The daemon counts spares as committed: they are kept only while ample commit is free. */
+/* Whether the spares with one more of `size` bytes would exceed half of the free commit. */
 static bool commit_is_scarce(const struct client *client, size_t size)
 {
     uint64_t need = client_need(client);
@@ -501,8 +505,8 @@ static bool is_resident(const struct large *large)
     return true;
 }
 
-/* Keeps an allocation that the program has freed and no work uses. False: it cannot be kept; the
- * caller calls large_release(). */
+/* Makes a spare of an allocation that the program has freed and no work uses. False: it cannot be
+ * kept; the caller must release it. */
 static bool spare_keep(struct large *large)
 {
     struct client *client = large->owner.client;
@@ -537,11 +541,11 @@ static bool spare_keep(struct large *large)
     return true;
 }
 
-/* Gives a spare of this size and context back to the program. False: there is none; allocate. */
+/* Gives a spare of this size and context back to the program. False: there is none. */
 static bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
-    /* If the daemon has lowered the commit since, the request must go to the daemon as for new
-     * memory. */
+    /* If the daemon has lowered the commit since the spare was freed, the request must go to the
+     * daemon as for new memory. */
     if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);
@@ -601,17 +605,18 @@ int64_t spares_expire(struct client *client)
  * kept until a later wait in the same context has ended, at the latest until its bytes are needed.
  */
 
-#define SLICE_US 1000                /* of a wait: a context's end must not wait for its work */
+/* us of one wait for a context: the destruction of that context waits until the wait has ended */
+#define SLICE_US 1000
 
-/* A list, the latest free first. */
+/* A list of frees, the latest first. */
 struct deferred {
     CUdeviceptr address;
     CUcontext context;
     uint64_t number;                 /* position in the sequence of all deferred frees */
     struct deferred *next;
 };
-static struct deferred *deferred;    /* these three are protected by memory_lock */
-static uint64_t deferrals;
+static struct deferred *deferred;    /* this and the next two are protected by memory_lock */
+static uint64_t deferrals;           /* `number` of the latest deferred free */
 static CUcontext waited_in;          /* context in which deferred_frees_reclaim() waits now */
 
 /* To be called when a context has done all work that it had when the deferred frees up to `number`
@@ -637,7 +642,8 @@ static const struct deferred *first_of(const struct client *client)
     return one;
 }
 
-/* memory_lock is held, and released meanwhile. */
+/* Waits for the context's work for SLICE_US at most and releases its deferred frees. False: the
+ * work has not ended. memory_lock is held, and released meanwhile. */
 static bool wait_in(CUcontext context)
 {
     CUresult ignored_as_work_that_failed_is_done;
@@ -697,7 +703,7 @@ bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result)
     }
     *result = CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
-    /* Reusing a spare changes no figure. */
+    /* Reusing a spare changes no figure of the client: it needs no client_update(). */
     if (bytes <= SMALL_MAX || !spare_take(client, context, bytes, address)) {
         *result = allocation_make(client, context, bytes, address);
         client_update(client);
@@ -733,14 +739,14 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     *result = CUDA_SUCCESS;
     bool waited = idle || drain_context(context, UINT64_MAX, result);
     if (!waited)
-        *result = CUDA_SUCCESS;      /* deferred_frees_waited() frees it */
+        *result = CUDA_SUCCESS;      /* deferred_frees_waited() will free the memory */
 
     LOCKED(memory_lock);
-    bool gone = region_owner(address) != owner; /* its context has ended during the wait */
+    bool gone = region_owner(address) != owner; /* `context` has ended during the wait */
     if (!gone && waited) {
         bool is_large = owner->operations == &LARGE_OPERATIONS;
         deferred_frees_waited(context, earlier);
-        /* No work uses the memory any more. It is kept for the next allocation of this size. */
+        /* No work uses the memory any more: it is kept for reuse if possible. */
         if (*result != CUDA_SUCCESS || !is_large || !spare_keep((struct large *)owner))
             allocation_release(address);
     } else if (!gone) {

@@ -79,10 +79,11 @@ bool memory_free(CUdeviceptr address, CUresult *result);
 bool memory_describe(CUdeviceptr address, struct memory_description *description);
 bool memory_set_sync_memops(CUdeviceptr address, bool on);
 
-/* Whether the address lies in a range that the library has reserved, allocated or not. */
+/* Whether the address lies in address space that the library has reserved, allocated or not. */
 bool memory_is_ours(CUdeviceptr address);
 
-/* cuMemGetInfo and cuDeviceTotalMem as the client sees the card. False: no client. */
+/* cuMemGetInfo and cuDeviceTotalMem: the client's limits instead of the card's. False: no
+ * client. */
 bool memory_information(size_t *free_bytes, size_t *total_bytes);
 bool memory_total(CUdevice device, size_t *total_bytes);
 
@@ -105,8 +106,8 @@ unsigned long long allocation_id(void);           /* a new unique id */
  * as starved until it gets more room. */
 void allocation_fill(struct block *const *blocks, size_t count);
 
-/* Physical memory with `properties`, which must outlive the allocation. Memory that may be exported
- * is a single block if it is not too large. */
+/* Creates an allocation of `bytes` bytes. `properties`: of its physical memory, must outlive the
+ * allocation; NULL: defaults. An exportable allocation of at most 256 MiB is a single block. */
 CUresult large_create(struct client *client, CUcontext context, size_t bytes,
                       const CUmemAllocationProp *properties, CUdeviceptr *address);
 void large_release(struct page_owner *owner);     /* a struct large */
@@ -123,6 +124,7 @@ int64_t spares_expire(struct client *client);
 
 void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
 
-/* A `reclaimer` (gate/client.h): with `until`, waits for the oldest deferred free and releases it.
- * False: there is none, or a capture is still in progress. */
+/* A `reclaimer` (gate/client.h): before the deadline `until`, waits for the work of a context in
+ * which the client has deferred frees, and releases these. False: there are none, the work has not
+ * ended in time, or a capture is in progress. */
 bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until);

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Managed memory in blocks. The driver keeps the bytes; a block is loaded by a prefetch to the card
- * and evicted by a prefetch to the host. The driver keeps the bytes valid throughout, so the worst
- * case is a late page: a kernel that touches a page on the host waits for that page, and the CPU
- * may touch any page at any time.
+ * Managed memory in blocks. A block is loaded by a prefetch to the card and evicted by a prefetch
+ * to the host. The driver keeps the bytes valid throughout, so the worst case is a late page: a
+ * kernel that touches a page on the host waits for it, and the CPU may touch any page at any time.
  *
  * The figures are upper bounds. A page counts as resident while its block is resident, even if no
  * kernel has touched the page yet, the CPU has migrated it back, or the program prefers it on the
  * host. Only submitted work migrates such pages to the card, so no page of an evicted block is on
- * the card while the gate is closed. Host memory is counted while the block is swapped; the driver
- * keeps it longer, for the next eviction.
+ * the card while the gate is closed. Host memory of a block is counted while the block is swapped;
+ * the driver keeps that memory longer, for the next eviction.
  *
  * Beyond the card: with NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card
  * could ever hold, with cuMemAlloc, too. The excess is managed memory with the host as its
@@ -18,7 +17,7 @@
  * host has enough memory.
  *
  * Devices without concurrent managed access keep managed memory on the card while work runs; on
- * these devices it counts as pinned (unified.c).
+ * these devices managed memory counts as pinned (unified.c).
  */
 #include "memory/managed.h"
 
@@ -34,8 +33,8 @@
 #include "memory/allocation.h"
 #include "memory/ranges.h"
 
-/* Where the program itself last prefetched a run of pages of an allocation: the driver would report
- * the library's own prefetches. Pages in no run were never prefetched. */
+/* Where the program itself last prefetched a run of pages of an allocation. The driver, if asked,
+ * would report the library's own prefetches. The program has never prefetched pages in no run. */
 struct prefetch {
     struct range range;
     CUmemLocation location;
@@ -123,7 +122,7 @@ static void note_prefetch(struct ranges *prefetches, CUdeviceptr address, size_t
     add_run(prefetches, begin, end, location);
 }
 
-/* The location of the whole range; one of type INVALID if there is no single one. */
+/* Where the program last prefetched the whole range; type INVALID: to no single location. */
 static CUmemLocation last_prefetch(const struct ranges *prefetches, CUdeviceptr address,
                                    size_t size)
 {
@@ -139,8 +138,8 @@ struct managed {
     CUcontext context;               /* its end frees the memory; NULL: that context has ended */
     struct managed *next_freed;
     struct ranges prefetches;        /* of struct prefetch: made by the program */
-    size_t beyond;                   /* bytes counted beyond the card; 0: it has blocks */
-    bool plain;                      /* the program got it from cuMemAlloc, with this id */
+    size_t beyond;                   /* bytes counted in memory.beyond; 0: it has blocks */
+    bool plain;                      /* the program got it from cuMemAlloc */
     unsigned long long id;
     size_t block_count;
     struct block *blocks[];
@@ -183,8 +182,9 @@ static void discard(struct managed *managed)
     free(managed);
 }
 
-/* Creates an allocation that is counted but has no addresses yet: `beyond` bytes beyond the card,
- * already in memory.beyond, or blocks if that is 0. NULL: out of memory; not counted. */
+/* Creates an allocation that is counted but has no addresses yet: with `beyond` bytes beyond the
+ * card, which the caller has added to memory.beyond, or with blocks if `beyond` is 0. NULL: out of
+ * memory; nothing is counted then. */
 static struct managed *reserve(struct client *client, CUcontext context, size_t bytes,
                                size_t beyond)
 {
@@ -235,14 +235,14 @@ static bool can_prefetch(CUdevice device)
            && concurrent;
 }
 
-/* May be called with memory_lock held: it only reads. */
+/* Whether memory beyond the card is enabled. May be called with memory_lock held. */
 static bool may_go_beyond(void)
 {
     const char *text = setting("NVSHARE_ENABLE_SINGLE_OVERSUB");
     return text != NULL && strcmp(text, "1") == 0;
 }
 
-/* Makes the driver allocate what reserve() has counted. */
+/* Calls the driver to allocate what reserve() has counted. */
 static CUresult make(const struct managed *managed, unsigned int flags, CUdeviceptr *address)
 {
     CUdevice device = managed->client->device;
@@ -283,8 +283,8 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
     if (managed != NULL) {
         managed->plain = plain;
         managed->id = allocation_id();
-        /* From now on each block counts as resident or as missing, because the gate must know
-         * which. */
+        /* From now on each block counts as resident or as absent, so that the gate closes if one is
+         * absent. */
         allocation_fill(managed->blocks, managed->block_count);
         client_update(client);
         pthread_mutex_unlock(&memory_lock);
@@ -345,7 +345,7 @@ static bool moving(const struct managed *managed)
     return false;
 }
 
-/* The driver waits for work in flight that may use the memory: until then it stays counted. */
+/* cuMemFree waits for work in flight that may use the memory, which stays counted until then. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
 {
     if (client_none())
@@ -394,7 +394,7 @@ void managed_context_ends(CUcontext context)
     }
     for (struct managed *managed = freed; managed != NULL; managed = managed->next_freed)
         if (managed->context == context)
-            managed->context = NULL; /* freed with the context, whatever cuMemFree returns */
+            managed->context = NULL; /* the memory is freed, whatever cuMemFree returns */
 }
 
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)

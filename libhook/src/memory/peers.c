@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gives other devices access to the memory of a device (peer access). With the driver, peer access
- * of a context covers all its plain memory, present and future, but mapped memory only range by
- * range.
+ * Gives other devices access to the memory of a device (peer access). In the driver, peer access
+ * to a context covers all memory from cuMemAlloc in it, present and future, but memory that was
+ * mapped with cuMemMap, as the library's is, only range by range.
  *
- * The library therefore keeps a table of the devices that may access each device's memory. Resident
- * blocks are opened at once; blocks that are loaded later are mapped with access for all these
- * devices (block.c). The program opens memory that it maps itself.
+ * The library therefore keeps a table of the devices that may access each device's memory. When a
+ * program enables peer access, resident blocks are opened at once; blocks that are loaded later are
+ * mapped with access for all these devices (block.c). The program sets the access to memory that it
+ * maps itself.
  *
- * Without peer access the driver still copies plain memory between two devices, but mapped memory
- * only if the call names both contexts (otherwise CUDA_ERROR_INVALID_VALUE, measured on two H200
- * without peer access). The library therefore passes a copy between two of its allocations on as
- * such a call.
+ * Without peer access the driver still copies memory from cuMemAlloc between two devices, but
+ * mapped memory only if the call names both contexts (otherwise CUDA_ERROR_INVALID_VALUE, measured
+ * on two H200 without peer access). The library therefore replaces a copy between two of its
+ * allocations by such a call.
  *
- * All memory of the device is opened, in each of its contexts: a program that did not enable peer
- * access for one of them does not touch that memory from the peer.
+ * All memory of the device is opened, whichever of the device's contexts owns it: a program that
+ * did not enable peer access to a context does not touch that context's memory from the peer.
  */
 #include "memory/peers.h"
 
@@ -65,8 +66,8 @@ void memory_imported(void)
     any_imported = true;
 }
 
-/* memory_lock is held. Another process's memory may be on a card on which this process has no
- * client. */
+/* Whether device `reader` can access the memory. memory_lock is held. Imported memory may be on a
+ * card on which this process has no client. */
 static bool reaches(CUdevice reader, const struct memory_description *memory)
 {
     return memory->imported

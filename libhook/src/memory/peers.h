@@ -3,7 +3,7 @@
 
 #include "driver/driver.h"
 
-/* Notes that memory of another process is mapped, on any card. */
+/* Records that this process has mapped memory of another process, on any card. */
 void memory_imported(void);
 /* Whether two addresses lie in memory of the library on different devices that cannot both access
  * each other's memory. If so, returns the context of each. */

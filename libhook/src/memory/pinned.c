@@ -7,10 +7,10 @@
  * the client's need. The gate then does not open before there is room, and no other client can take
  * that room while the thread is inside the gate.
  *
- * The driver frees such memory with the context in which it was created, and many programs destroy
- * nothing else, or only reset their device. Each object is therefore recorded with its context, and
- * counted until that context ends. Memory created on a named device (cuMemCreate) belongs to no
- * context and outlives them all.
+ * The driver frees such memory with the context in which it was created, and many programs only
+ * destroy their contexts or reset their device. Each object is therefore recorded with its context,
+ * and counted at most until that context ends. Memory created on a named device (cuMemCreate)
+ * belongs to no context and outlives all contexts.
  */
 #include "memory/pinned.h"
 
@@ -21,13 +21,14 @@
 #include "gate/contexts.h"
 #include "gate/gate.h"
 
-/* The driver needs a few MiB for code but gigabytes for stacks, and the shortage may be larger,
- * because the daemon may not have seen yet what other processes have taken. */
+/* Bytes that room_begin() requests first, and the factor for each further request. The driver needs
+ * a few MiB for code but gigabytes for stacks, and more may be missing, because the daemon may not
+ * have seen yet what other processes have taken. */
 #define ROOM_FIRST ((size_t)64 << 20)
 #define ROOM_GROWS 4
 #define ROOM_PART 8                  /* the largest request is the card's size divided by this */
 
-/* The grant of this thread's last pinned_begin(). */
+/* What this thread's last pinned_begin() was granted, until pinned_end(). */
 static __thread struct {
     struct client *client;
     CUcontext context;               /* whose end frees the memory; NULL: no context's end does */
@@ -41,7 +42,7 @@ static uint64_t *counter_of(struct client *client)
     return request.inside ? &client->memory.pending : &client->memory.pinned;
 }
 
-/* memory_lock is held. */
+/* Takes the request's bytes out of the figures. memory_lock is held. */
 static void withdraw_request(void)
 {
     *counter_of(request.client) -= request.bytes;
@@ -167,7 +168,7 @@ struct counted {
 
 struct entry {
     uint64_t key;
-    size_t size;                     /* as given with the key */
+    size_t size;                     /* bytes, as given with the key */
     struct counted *counted;
     struct entry *next;
 };
@@ -194,7 +195,7 @@ void pinned_remember(uint64_t key, size_t bytes)
 {
     struct counted *counted = request.client == NULL ? NULL : malloc(sizeof *counted);
     if (counted == NULL)
-        return;                      /* out of memory: as above */
+        return;                      /* out of memory: counted until the process ends */
     *counted = (struct counted){ bytes, request.client, request.context, 0 };
     LOCKED(memory_lock);
     add_key(key, bytes, counted);
@@ -229,8 +230,8 @@ size_t pinned_forget(uint64_t key)
     if (client_none())
         return 0;
     LOCKED(memory_lock);
-    /* The oldest entry: the driver may have reused the key before the release of the first object
-     * reached this function. */
+    /* Forgets the oldest entry: before the thread that destroyed the old object called this
+     * function, the driver may have given the key to a new object. */
     struct entry **oldest = NULL;
     for (struct entry **link = bucket_of(key); *link != NULL; link = &(*link)->next)
         if ((*link)->key == key)
@@ -242,8 +243,8 @@ size_t pinned_forget(uint64_t key)
     return size;
 }
 
-/* A later destroy call for one of these objects finds no entry under its key, or the entry of a new
- * object with the same key: the driver interprets the key in the same way. */
+/* If the program later destroys one of these objects, its key has no entry, or that of a new object
+ * with the same key. The driver, too, then destroys the new object. */
 void pinned_context_ends(CUcontext context)
 {
     for (unsigned i = 0; i < BUCKETS && context != NULL; i++)

@@ -52,7 +52,8 @@ void ranges_remove(struct ranges *ranges, const struct range *range)
 {
     size_t index = ranges_search(ranges, range->address);
     if (index == ranges->count || ranges->sorted[index] != range)
-        /* Another range overlaps it: the driver has ended one of them unseen. */
+        /* Another range overlaps `range`: the driver has freed one of the two in a call that the
+         * library did not see. */
         for (index = 0; ranges->sorted[index] != range; index++)
             ;
     ranges->count--;

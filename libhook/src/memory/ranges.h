@@ -17,8 +17,8 @@ struct range {
 
 struct ranges {
     struct range **sorted;
-    size_t count, room;
-    size_t reserved;                 /* entries reserved for ranges to be inserted */
+    size_t count, room;              /* ranges, and entries allocated */
+    size_t reserved;                 /* entries kept for ranges that will be inserted */
 };
 
 /* The index of the first range that ends after `address`. */

@@ -5,9 +5,9 @@
  *
  * That memory consists of blocks of at most 128 MiB at a home, an address range of the library.
  * Resident blocks are mapped there, and evicted and loaded through that mapping. Wherever the
- * program maps the allocation, the same blocks are mapped a second time. Content therefore survives
- * while the program has it mapped nowhere, one allocation may be mapped at several addresses, and a
- * large one can be evicted in part.
+ * program maps the allocation, the same blocks are mapped a second time. An allocation therefore
+ * keeps its content while the program has it mapped nowhere, may be mapped at several addresses,
+ * and can be evicted in part.
  *
  * Export to another process, multicast and NICs need a single handle of the driver and memory that
  * stays on the card. The first such request pins the allocation; its handle number and addresses
@@ -37,11 +37,11 @@ struct vmm_allocation {
     CUmemAllocationProp properties;
     size_t size;
     struct client *client;
-    struct large *memory;            /* evictable; NULL: pinned in place */
-    CUmemGenericAllocationHandle real; /* the driver's handle, if pinned in place */
+    struct large *memory;            /* evictable; NULL: the allocation is pinned */
+    CUmemGenericAllocationHandle real; /* the driver's handle, if the allocation is pinned */
     unsigned references;             /* handles returned and not yet released */
     bool pinning;                    /* a thread is pinning it; other threads wait */
-    bool written;                    /* it was mapped at least once, so it may have content */
+    bool written;                    /* was mapped at least once, so may have content */
     struct alias *aliases;
     struct vmm_allocation *next;     /* in the same hash bucket */
 };
@@ -53,7 +53,7 @@ struct alias {
     struct vmm_allocation *vmm;
     struct alias *next;              /* of the same VMM allocation */
     size_t access_count;
-    CUmemAccessDesc *access;         /* one entry for each device that was ever named */
+    CUmemAccessDesc *access;         /* one entry for each device named in cuMemSetAccess */
 };
 
 /*
@@ -74,7 +74,8 @@ static struct reservation *reservation_at(CUdeviceptr address)
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* Without memory for the record, a call that maps in this range waits for a turn. */
+/* If there is no memory for the record, later calls that map swapped memory in this range wait at
+ * the gate. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))
@@ -99,7 +100,8 @@ CUresult reservation_free(CUdeviceptr base, size_t size)
     if (one != NULL)
         ranges_remove(&reservations, &one->range);
     pthread_mutex_unlock(&memory_lock);
-    /* Removed before the driver's call: after it, another thread may reserve the same addresses. */
+    /* The record was removed before the driver's call, because after the call another thread may
+     * reserve the same addresses. */
     CUresult result = REAL(cuMemAddressFree)(base, size);
     if (result != CUDA_SUCCESS) {
         LOCKED(memory_lock);
@@ -197,7 +199,7 @@ static void alias_remove(struct alias *alias)
     free(alias);
 }
 
-/* The address of a block in an alias. */
+/* The address at which the alias maps the block. */
 static CUdeviceptr address_in(const struct alias *alias, const struct block *block)
 {
     return alias->range.address + (block->address - alias->vmm->memory->base);
@@ -248,7 +250,7 @@ static bool is_mapped(const struct block *block)
         || block->state == BLOCK_LOADING;
 }
 
-/* All its blocks are resident. */
+/* Whether all blocks of the allocation are mapped on the card. */
 static bool vmm_is_resident(const struct vmm_allocation *vmm)
 {
     for (size_t i = 0; vmm->memory != NULL && i < vmm->memory->owner.block_count; i++)
@@ -289,8 +291,8 @@ static CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *acc
     return result;
 }
 
-/* If the library did not see the reservation, the driver reports the range, but only while the
- * alias is mapped. */
+/* Finds the reservation around an alias. If the library did not see that reservation, the driver
+ * reports its range, but only while the alias is mapped. */
 static void learn_reservation(struct alias *alias)
 {
     struct range range;
@@ -366,11 +368,11 @@ static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access,
  * fail only if the context fails.
  *
  * An allocation of a single block already has a driver handle with the properties that the program
- * asked for. Once the block is resident, the allocation is only counted as pinned: no wait for work
- * in flight, which may itself wait for the calling thread. A larger allocation (WHOLE_MOST in
- * allocation.c) consists of several blocks, but a handle must be one piece: the allocation is
- * copied, after the program's work has drained. If the drain takes longer than DRAIN_PATIENCE_US,
- * the call fails.
+ * asked for. Once the block is resident, the allocation only has to be counted as pinned. The call
+ * does not wait for work in flight, which may itself wait for the calling thread. A larger
+ * allocation (WHOLE_MOST in allocation.c) consists of several blocks, but a handle must be one
+ * piece: the allocation is copied, after the program's work has drained. If the drain takes longer
+ * than DRAIN_PATIENCE_US, the call fails.
  */
 
 /* The memory that becomes the pinned allocation, mapped at a private address for the copy. */
@@ -379,9 +381,10 @@ struct copy {
     CUdeviceptr address;
 };
 
-/* The following functions are called with memory_lock held while no block moves. */
+/* The following functions, up to take_over(), are called with memory_lock held while no block
+ * moves. */
 
-/* Releases memory_lock while the card copies. */
+/* Copies the allocation's blocks to the copy. Releases memory_lock while the card copies. */
 static CUresult fill(struct vmm_allocation *vmm, const struct copy *copy)
 {
     const struct large *memory = vmm->memory;
@@ -443,8 +446,8 @@ static bool first_is_resident(const struct vmm_allocation *vmm)
     return vmm->memory->blocks[0]->state == BLOCK_RESIDENT;
 }
 
-/* The block's handle becomes the allocation's. The home mapping is removed; the program's own
- * mappings stay. */
+/* Pins an allocation of a single block: the block's handle becomes the allocation's. The mapping at
+ * the home address is removed; the program's own mappings stay. */
 static void take_over(struct vmm_allocation *vmm)
 {
     struct large *memory = vmm->memory;
@@ -456,7 +459,8 @@ static void take_over(struct vmm_allocation *vmm)
     large_release(&memory->owner);
 }
 
-/* memory_lock is held, and released meanwhile. */
+/* Pins an allocation of a single block. NOT_READY: the block has been evicted again. memory_lock is
+ * held, and released meanwhile. */
 static CUresult pin_whole(struct vmm_allocation *vmm)
 {
     struct client *client = vmm->client;
@@ -478,7 +482,7 @@ static CUresult pin_whole(struct vmm_allocation *vmm)
     return ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* memory_lock is held, and released meanwhile; the caller holds a reference. */
+/* Pins an allocation. memory_lock is held, and released meanwhile; the caller holds a reference. */
 static CUresult pin_in_place(struct vmm_allocation *vmm)
 {
     UNCANCELLED;
@@ -516,7 +520,8 @@ static struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
     return vmm != NULL && vmm->references > 0 ? vmm : NULL;
 }
 
-/* The driver itself maps the memory of sparse arrays. */
+/* Whether the library can move such memory. It cannot move the memory of sparse arrays
+ * (allocFlags.usage), which the driver itself maps. */
 static bool can_move(const CUmemAllocationProp *properties)
 {
     return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED
@@ -524,9 +529,9 @@ static bool can_move(const CUmemAllocationProp *properties)
         && properties->allocFlags.usage == 0;
 }
 
-/* Whether the driver would create memory of this kind. Special properties (exportable,
- * compressible) take effect only when the allocation is pinned in place, but cuMemCreate must
- * refuse properties that the driver does not support. */
+/* Whether the driver would create memory with these properties. For most allocations special
+ * properties (exportable, compressible) matter only once the allocation is pinned, but cuMemCreate
+ * must refuse properties that the driver does not support. */
 static bool accepted(const CUmemAllocationProp *properties)
 {
     static CUmemAllocationProp last; /* last accepted; protected by memory_lock */
@@ -657,7 +662,7 @@ bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
     return alias != NULL;
 }
 
-/* Pins the allocation, which a release by another thread must not free meanwhile. */
+/* Pins the allocation, and keeps another thread's vmm_release() from freeing it meanwhile. */
 static CUresult pin(struct vmm_allocation *vmm, CUmemGenericAllocationHandle *handle)
 {
     vmm->references++;
@@ -703,7 +708,7 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
  *
  * Resident blocks are mapped or changed by the driver at once. Swapped blocks are mapped when they
  * are loaded, with the access that the program has set; no work of the program runs before that.
- * One call unmaps both, as the driver accepts ranges with holes.
+ * One cuMemUnmap unmaps a range in which only some blocks are mapped, as the driver accepts holes.
  *
  * The driver validates a request for resident memory. For swapped memory the library itself must be
  * certain that the request is valid: that the addresses lie in a reservation of the program in
@@ -720,7 +725,7 @@ static bool any_remapping(void)
     return i < CLIENTS_MAX;
 }
 
-/* While pin_in_place() replaces memory, no mapping may change. */
+/* Takes memory_lock when no pin_in_place() is replacing memory: no mapping may change meanwhile. */
 static void begin(void)
 {
     pthread_mutex_lock(&memory_lock);
@@ -728,7 +733,7 @@ static void begin(void)
         pthread_cond_wait(&memory_changed, &memory_lock);
 }
 
-/* All memory of the client is resident from here to end(). */
+/* Waits at the gate: all memory of the client is resident from here to end(). */
 static void begin_inside(void)
 {
     pthread_mutex_unlock(&memory_lock);
@@ -765,7 +770,7 @@ bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
     bool inside = ours && !vmm_is_resident(vmm) && !reservation_is_ours(address, size);
     if (inside) {
         begin_inside();
-        vmm = vmm_find(handle);      /* may have been released meanwhile */
+        vmm = vmm_find(handle);      /* the program may have released it meanwhile */
     }
     if (vmm == NULL || size == 0 || address % PAGE != 0 || flags != 0)
         *result = CUDA_ERROR_INVALID_VALUE;
@@ -798,7 +803,8 @@ bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
     return any;
 }
 
-/* Whether aliases cover the whole range, and the access is certain to be valid. */
+/* Whether the access may be set only when the blocks are loaded: aliases cover the whole range, and
+ * the access is certain to be valid. */
 static bool may_apply_later(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                            size_t count)
 {

@@ -13,7 +13,8 @@
 void reservation_add(CUdeviceptr base, size_t size);
 /* cuMemAddressFree: calls the driver. */
 CUresult reservation_free(CUdeviceptr base, size_t size);
-/* Records that the driver is about to map memory there that is not the library's. */
+/* Records that the driver is about to map memory that is not the library's in the reservation
+ * around the address. */
 void reservation_is_mixed(CUdeviceptr address);
 
 /* False: no client on that device, or memory of a kind that cannot be evicted. */
@@ -32,14 +33,14 @@ bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *acc
                     size_t count, CUresult *result);
 bool vmm_mapped_in(CUdeviceptr address, size_t size);
 
-/* The access of a device to an address. False: no VMM allocation is mapped there. */
+/* *flags: a location's access to an address. False: no VMM allocation is mapped there. */
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
                    unsigned long long *flags);
 
 /* Pins an allocation on the card for good, because something other than this program's kernels is
  * about to access it. *handle becomes the driver's handle; a handle that is not the library's is
- * left unchanged. CUDA_ERROR_OUT_OF_MEMORY if the card has no room for a copy, CUDA_ERROR_NOT_READY
- * if the program's work did not end; nothing has changed then. */
+ * left unchanged. CUDA_ERROR_OUT_OF_MEMORY if there is not enough memory, CUDA_ERROR_NOT_READY if
+ * the program's work did not end; nothing has changed then. */
 CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle);
 /* vmm_pin_in_place() for all allocations mapped in a range. */
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);
