@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Prometheus metrics: names that the predecessors had, and our own in base units.
+"""The Prometheus metrics: some under the names of nvshared's predecessors, others in base units.
 
 `read_metrics` reads the figures in the event loop, which must not be blocked for long.
 `Samples.family` makes metrics of them in another thread. The manual and docs/monitoring.md take the
@@ -201,7 +201,7 @@ def _read(
     table: Table[Source] | InfoTable[Source],
     labelled: Sequence[tuple[Sequence[str], Source]],
 ) -> Iterator[Samples]:
-    """The metrics of a table, for GPUs, clients or tenants with their labels."""
+    """The metrics of a table. `labelled`: GPUs, clients or tenants, each with its labels."""
     for name, help_text, read, *more in table:
         values = [(its_labels, read(source)) for its_labels, source in labelled]
         yield Samples(kind, prefix + name, help_text, (*labels, *chain(*more)), [

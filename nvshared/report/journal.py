@@ -19,14 +19,14 @@ from nvshared.units import MIB, SECOND
 logger = logging.getLogger(__name__)
 
 STATUS_INTERVAL = 2.0                   # seconds between two status updates at least
-MOST_HOLDERS = 3                        # processes without nvshare that a line names
-MOST_NAMED = 20                         # waiting clients that lines of the log name
+MOST_HOLDERS = 3                        # processes that use a GPU unshared, in one line
+MOST_NAMED = 20                         # waiting clients that are logged by name
 
 
 def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
     """Logs when clients connect and disconnect, and their problems; with --debug, each turn.
 
-    Once `stopped` is set, disconnections are not logged: the daemon ends, and programs go on.
+    Once `stopped` is set, disconnections are not logged: the programs go on.
     """
 
     def log(level: int, kind: str, client: Client, words: Callable[[], str]) -> None:
@@ -77,7 +77,7 @@ def log_fault(limited: Limited, peer: Peer, kind: str, message: str) -> None:
 
 
 def log_waiting_clients(manager: Manager) -> None:
-    """Logs the programs without a turn: without nvshared they stand still at their next use."""
+    """Logs the programs without a turn: their next use of a GPU waits until nvshared runs again."""
     left = [one for one in manager.clients if one.view.state is not ClientState.RUNNING]
     for client in left[:MOST_NAMED]:
         swapped = client.memory.allocated - client.memory.resident
@@ -97,7 +97,7 @@ def cards(manager: Manager) -> str:
 async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -> None:
     """Sends status and watchdog pings to systemd until `stopped` is set.
 
-    The watchdog is pinged only while the event loop runs and all schedulers make decisions.
+    The watchdog is pinged only while the event loop runs and the schedulers of all GPUs decide.
     """
     if not notifier.listened:
         await stopped.wait()

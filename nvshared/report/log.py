@@ -43,7 +43,7 @@ class Lines(logging.Handler):
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a line once. A failure is not reported: reports go to stderr, too."""
+        """Writes a line once. A failure is not reported, as the report would go to stderr, too."""
         write_line(self.format(record))
 
 

@@ -3,8 +3,8 @@
 
 A scrape reads the figures from the manager, at most once per FRESH seconds: a thousand clients
 take the event loop noticeable time. Formatting takes longer, so it is done in another thread, one
-response at a time. There are four forms of a response: two formats, each plain or gzipped. The rest
-of a request is ignored.
+response at a time. Two headers choose among four forms of a response: two formats, each plain or
+gzipped. Other headers are ignored.
 
 Connections are limited in number and in time, independent of their traffic. If there are too many,
 the oldest connection is closed. A normal scrape takes milliseconds, so its connection is hardly
@@ -169,7 +169,7 @@ async def listen(
     endpoint: Endpoint,
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> asyncio.Server:
-    """Listens at the address, or else on all of IPv6 and IPv4. Raises OSError."""
+    """Listens at the endpoint's address; if it has none, at all addresses. Raises OSError."""
     try:
         return await asyncio.start_server(serve, endpoint.address or None, endpoint.port)
     except OSError as error:
@@ -179,7 +179,7 @@ async def listen(
 
 
 async def publish(manager: Manager, endpoint: Endpoint) -> Callable[[], Awaitable[None]]:
-    """Serves until the returned function is called. Raises NvshareError if it cannot listen."""
+    """Serves metrics until the returned function is called. Raises NvshareError if that fails."""
     scrapes = Scrapes(Figures(manager))
     try:
         server = await listen(endpoint, scrapes.serve)

@@ -30,8 +30,8 @@ class Inherited:
 def inherited(environment: Mapping[str, str]) -> Inherited:
     """Takes over the sockets that systemd passed to this process.
 
-    Raises InvalidArgs for anything but one listening SOCK_SEQPACKET socket and the sockets that
-    an earlier daemon stored.
+    Raises InvalidArgs if systemd passed more than one listening SOCK_SEQPACKET socket, or other
+    sockets, besides those that an earlier daemon stored.
     """
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return Inherited(None, {})
@@ -75,7 +75,7 @@ class Notifier:
         """Imports the package sdnotify only if NOTIFY_SOCKET is set. Raises InvalidArgs."""
         self._notifier: Any = None
         self._unstored: dict[str, int] = {}     # descriptors to store once systemd's queue has room
-        self.watchdog: int | None = None    # microseconds between two pings at most; None: off
+        self.watchdog: int | None = None    # most microseconds between two pings; None: off
         if not environment.get("NOTIFY_SOCKET"):
             return
         try:
@@ -95,10 +95,10 @@ class Notifier:
         return self._notifier is not None
 
     def ready(self) -> None:
-        """Reports that clients can connect. This call may block; later ones lose notifications.
+        """Reports that clients can connect. This call may block; later ones drop what would block.
 
-        A service manager may stop reading: it hangs, or waited for READY=1 only. Once its queue is
-        full, a blocking call would stop the whole daemon.
+        A service manager that hangs, or wants READY=1 only, stops reading. Once the socket's queue
+        is full, a blocking call would stop the whole daemon.
         """
         self._notify("READY=1")
         if self._notifier is not None and self._notifier.socket is not None:
@@ -113,7 +113,7 @@ class Notifier:
         self._notify("WATCHDOG=1")
 
     def keep(self, name: str, descriptor: int) -> None:
-        """Has systemd store a client's socket for the next daemon; if need be, at catch_up()."""
+        """Has systemd store a client's socket for the next daemon, now or at catch_up()."""
         if not self._store(name, descriptor):
             self._unstored[name] = descriptor
 

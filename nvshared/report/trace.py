@@ -8,8 +8,8 @@
 `at` is in microseconds of CLOCK_MONOTONIC. An order and its acknowledgement have the
 same number. protocol.h and nvshared/scheduler describe the records.
 
-A thread writes the lines, as the disk may be slow. The event loop waits up to PATIENCE for each
-line, so that readers of the file find it. While earlier lines are unwritten, it does not wait.
+A thread writes the lines, as the disk may be slow. The event loop waits up to PATIENCE until a line
+is written, so that readers of the file find it; while earlier lines are unwritten, it does not.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from nvshared.sharing.gpu import GPU
 logger = logging.getLogger(__name__)
 
 PATIENCE = 0.05                         # seconds that the event loop waits for a line
-BEHIND_MOST = 100_000                   # lines, some 300 bytes each, that wait for the disk
+BEHIND_MOST = 100_000                   # waiting lines, of some 300 bytes; more are dropped
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -55,7 +55,7 @@ class Trace:
             gpu, at, "report" if isinstance(action, Report) else "order", action))
 
     def close(self) -> None:
-        """Closes the file once earlier events are written. The process's exit waits for that."""
+        """Closes the file once earlier lines are written. The process does not exit before."""
         self._writer.submit(self._end)
 
     def _write(self, gpu: GPU, at: int, kind: str, item: Event | Action) -> None:
@@ -89,5 +89,5 @@ class Trace:
         try:
             if file is not None:
                 file.close()
-        except OSError as error:        # what is left in the buffer cannot be written either
+        except OSError as error:        # the rest of the buffer could not be written
             logger.debug("closing the trace: %s", error)
