@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl completion: completes words at the Tab key in bash, zsh and fish; nvsharectl help.
 
-The completion script of a shell runs `nvsharectl completion SHELL WORD...`. The command prints the
+The completion script of a shell runs `nvsharectl completion SHELL WORD...`. That prints the
 candidates for the last word, one a line; or @files, if a path may follow; or `@program N`, if the
 words from number N on are the command line of another program.
 """
@@ -13,10 +13,11 @@ from typing import TypeAlias
 from nvshared.cli.verb import Options, argument, verb
 
 FILES = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are paths
-KNOWN = {"BUS": ("system", "session")}  # suggestions; an address of a bus is accepted, too
+KNOWN = {"BUS": ("system", "session")}  # suggested words; BUS may also be a bus address
 
-# bash splits words at = and :, too, but nvsharectl's values may contain both. So the script joins
-# words without a blank between them, and strips from each candidate the part that bash keeps.
+# bash also splits words at = and :, which nvsharectl's values may contain. So the script joins
+# words that no blank separates. bash keeps the part before the last = or :, so the script strips
+# that part from each candidate.
 BASH = r"""_nvsharectl() {
     local word="${COMP_WORDS[COMP_CWORD]}" rest="$COMP_LINE" i value
     local -a line=() from=()

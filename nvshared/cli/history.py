@@ -83,9 +83,9 @@ def shown(usec: int, *, day_only: bool = False) -> str:
 BY = ("user", "tenant", "gpu")
 OTHERS = "others"
 MOST_NAMES = 1000
-GIB_HOUR = 1024 * 3600                  # mebibytes times seconds
-TOTAL = "\0"                            # the name of the row of sums; no tenant has this name
-TERMINAL = "-"                          # the value of --plot without a file: draw in the terminal
+GIB_HOUR = 1024 * 3600                  # MiB-seconds in a GiB-hour
+TOTAL = "\0"                            # name of the row of sums, unlike any tenant's
+TERMINAL = "-"                          # value of --plot if no file is given: draw in the terminal
 
 
 @verb(
@@ -264,10 +264,10 @@ WIDTH, HEIGHT, MARGIN, LINE = 960, 360, 48, 20
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#ee8866", "#bbbbbb")
 BLOCKS = " ▁▂▃▄▅▆▇█"
 COLUMNS = 72
-NAMES_ABREAST = 4                       # in a row of the legend
+NAMES_ABREAST = 4                       # names in a row of the legend
 LONGEST = 28                            # characters of a name in the legend
 
-Shares = Mapping[str, Sequence[float]]  # by name; at each point their sum is at most 1
+Shares = Mapping[str, Sequence[float]]  # of time, by name; their sum at a point is 1 at most
 Marks = Sequence[tuple[float, str]]     # on the time axis: position from 0 to 1, label
 
 
@@ -335,8 +335,8 @@ def _line(values: Sequence[float], most: int) -> str:
 
 NAMES = 7                               # of a plot besides OTHERS; each name has its own colour
 POINTS = 240                            # data points of a picture
-LABELS = 8                              # at most, on the time axis
-# Distances of two labels on the time axis, of which the smallest that fits is used; microseconds.
+LABELS = 8                              # labels on the time axis, at most
+# Microseconds between two labels on the time axis. The smallest that gives at most LABELS is used.
 APART = [unit * number for unit, numbers in (
     (STEPS["minute"], (1, 5, 15, 30)), (STEPS["hour"], (1, 2, 3, 6, 12)),
     (STEPS["day"], (1, 2, 7, 14, 30, 90, 180, 365)),
@@ -371,7 +371,7 @@ def draw_plot(where: str, found: "History", labels: dict[str, str], cards: int) 
 
 
 def _shares(found: "History", labels: dict[str, str], cards: int) -> dict[str, list[float]]:
-    """By label, the share of each step; the largest consumer first, OTHERS last."""
+    """Each label's share of the GPUs' time in each step; the largest first, OTHERS last."""
     number = -(-(found.until_usec - found.since_usec) // found.step_usec)
     sums: dict[str, int] = {}
     for row in found.rows:

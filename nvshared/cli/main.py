@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status. Prints an error as a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_output()
-    # For an error of the parser itself. Words after "--" belong to the program of `run`.
+    # Used if the parser itself fails. Words after "--" belong to the program that `run` starts.
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
         try:
@@ -94,9 +94,9 @@ VERBS: tuple[Verb, ...] = (
 )
 
 Examples = Sequence[tuple[str, str]]    # (command, its effect)
-WIDTH = 78                              # of a terminal of 80
-FEW = 5                                 # a hint lists so many choices; of more, only the closest
-HELP_COLUMN = 18                        # where the help of an option or verb begins
+WIDTH = 78                              # columns of help text, for a terminal of 80
+FEW = 5                                 # choices that a hint lists at most; of more, the closest
+HELP_COLUMN = 18                        # column where the text for an option or verb begins
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."
 EXAMPLES = (
@@ -108,7 +108,7 @@ EXAMPLES = (
 
 
 class Parser(parser.Parser):
-    """argparse's parser, with hints in its errors, and OSError if help cannot be printed."""
+    """argparse's parser; adds hints to errors, and raises OSError if help cannot be printed."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Raises OSError if `message` cannot be written; argparse ignores that."""

@@ -12,7 +12,7 @@ from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
 TRIM = "NVSHARE_TRIM_CACHES"            # 1: PyTorch and CuPy free cached memory on request
 MODULES = "PYTHONPATH"
-REQUIRED = "NVSHARE_REQUIRED"           # if nvshared is absent: 1: wait; 0: run unshared
+REQUIRED = "NVSHARE_REQUIRED"           # while nvshared does not run, 1: wait; 0: run unshared
 VERBOSE = "NVSHARE_VERBOSE"             # 1: the program reports that it waits, and the reason
 NAME = "NVSHARE_NAME"                   # the program's name in tables
 GANG = "NVSHARE_GANG"                   # NAME:N: the program's gang and its number of processes

@@ -2,7 +2,7 @@
 """Terms of programs and tenants: limit, weight, priority, suspend and resume. Settings of GPUs:
 set-tq, anti-thrash and reset; and -T and -S, the predecessor's flags.
 
-One command may need several changes. If a change fails, the error lists those in force.
+One command may need several changes. If one fails, the error lists the changes made before it.
 """
 
 import pwd
@@ -62,7 +62,7 @@ def carry_out(steps: Sequence[Step]) -> None:
             step.act()
         except (NvshareError, KeyboardInterrupt) as reason:
             error = reason if isinstance(reason, NvshareError) else Interrupted("interrupted")
-            done = at + 1 if isinstance(error, NotKept) else at     # NotKept: in force, not stored
+            done = at + 1 if isinstance(error, NotKept) else at     # NotKept: set until a restart
             tried = done if error.answered else done + 1
             parts = {"done": steps[:done], "unknown": steps[done:tried], "not_done": steps[tried:]}
             error.details = {name: [one.data for one in part] for name, part in parts.items()}
@@ -75,7 +75,9 @@ def carry_out(steps: Sequence[Step]) -> None:
 
 
 def set_terms(options: Options, terms: Mapping[str, int]) -> None:
-    """Sets terms, named as on D-Bus, of a tenant or process; 0: unset. Prints the result."""
+    """Sets or, with 0, removes terms of a tenant or process. Prints the result.
+
+    `terms`: by their names on D-Bus."""
     if isinstance(options.target, str):
         _set_for_tenant(options, options.target, terms)
     else:
@@ -147,7 +149,7 @@ def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
-    """Prints the lowest limit of these tenants if it is tighter than `value`."""
+    """Prints the lowest limit of the tenants `around` the target if it is below `value`."""
     usual = USUAL_TERMS[term]
     limited = [one for one in around if _is_limit(term) and one.value(term) != usual]
     least = min(limited, key=lambda one: one.value(term), default=None)
@@ -280,7 +282,7 @@ def priority(options: Options) -> None:
     set_terms(options, {"priority": PRIORITIES.get(options.priority, 0)})
 
 
-POLL = 0.02                             # seconds
+POLL = 0.02                             # seconds between two polls
 
 
 def _on_a_gpu(daemon: Daemon, options: Options) -> bool:

@@ -4,7 +4,7 @@
 During a trial, a drop-in of the unit, below /run, makes the service load the simulated driver, and
 keep terms and history in the trial's folder. All users may write to the file with the state of
 the GPUs, as they may open /dev/nvidia0. The folder's `settings` say how many GPUs there are and how
-large, so programs and a restarted service find the same ones. A reboot removes all of it.
+large, so programs and a restarted service find the same GPUs. A reboot removes drop-in and folder.
 """
 
 import os
@@ -86,8 +86,8 @@ def _start(options: Options) -> None:
     # systemd makes the state directory for the service's user, and keeps it when the service ends.
     lines += [f"RuntimeDirectory={STATE.relative_to(STATE.parents[1])}",
               "RuntimeDirectoryPreserve=yes"]
-    # The default reserve for contexts suits larger cards. Of a simulated GPU it would leave too
-    # little memory for several programs that start at once.
+    # The default reserve for contexts suits real cards. On a simulated GPU, several programs that
+    # start at once would find too little memory left.
     lines += ["ExecStart=",
               f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
     _make_folder(number, memory)

@@ -42,11 +42,11 @@ def preempt(options: Options) -> None:
          lambda: print(f"The turns on GPU {gpu} end now if a program waits."))
 
 
-POLL = 1.0                              # seconds between two polls
+POLL = 1.0                              # seconds between two polls of the daemon
 SETTLED = 5                             # polls without a change after which --no-wait gives up
-SLOW = 30                               # the same, while the state of a program is in MOVING
-LONGEST = 60.0                          # seconds for --no-wait, even if programs move meanwhile
-EMPTY_WITHIN = 3600.0                   # seconds for a reply: --gpu moves programs one by one
+SLOW = 30                               # the same, while any program's state is in MOVING
+LONGEST = 60.0                          # seconds after which --no-wait gives up in any case
+EMPTY_WITHIN = 3600.0                   # seconds for the reply: --gpu moves programs one by one
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 
@@ -133,7 +133,7 @@ def _error(left: "list[ClientSnapshot]", hint: str) -> NvshareError:
         left=[{"pid": one.pid, "gpu": one.gpu} for one in left])
 
 
-PATIENCE = 600.0                        # seconds for a reply: evicting a large program takes long
+PATIENCE = 600.0                        # seconds for the reply: evicting a large program is slow
 
 PID = argument(
     "pid", "PID", "a program that shares a GPU, as nvsharectl clients shows it",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of all verbs of nvsharectl: make a verb of a function, parse values of arguments, print
-JSON or text, on a terminal or into a pipe.
+"""Helpers of all verbs of nvsharectl: make a verb of a function, parse arguments, and print JSON or
+text, on a terminal or into a pipe.
 
 main.py lists the verbs; help, completion, dispatch and the man page use that list. nvsharectl must
 start fast: a module that is slow to import, such as rich, is imported in the function that uses it.
@@ -28,7 +28,7 @@ Options = argparse.Namespace
 Act = Callable[[Options], ExitCode | None]          # None: OK
 Argument = tuple[list[str], dict[str, Any]]         # parameters of add_argument()
 MODES = ("auto", "on", "off")
-AUTO = "auto"                           # nvshared chooses the quantum by the cost of hand-overs
+AUTO = "auto"                           # nvshared adapts the quantum to the cost of hand-overs
 QUANTUM = f"TIME|{AUTO}"                # metavar of a quantum
 LONGEST_PID = 1 << 22                   # the kernel's PID_MAX_LIMIT
 EXAMPLE = re.compile(r"^ *(\S.*?)\s+# (.+)$", re.MULTILINE)
@@ -67,7 +67,7 @@ def verb(
 def argument(names: str, metavar: str, help: str, **options: Any) -> Argument:
     """An argument of a verb, or an option with its names; without metavar, an option is a switch.
 
-    `options`: more parameters of add_argument().
+    `options`: further parameters of argparse's add_argument().
     """
     kind = {"metavar": metavar or None} if metavar or names[0] != "-" else {"action": "store_true"}
     return names.split(), {**kind, "help": help, **options}
@@ -76,7 +76,8 @@ def argument(names: str, metavar: str, help: str, **options: Any) -> Argument:
 def parsed(parse: Callable[[str], Any], wrong: str) -> Callable[[str], Any]:
     """A parser of an argument's values that raises InvalidArgs where `parse` raises ValueError.
 
-    The message is `wrong` with the text in place of its {}, the hint that of `parse`.
+    The error's message is `wrong` with the argument in place of {}; its hint is the message of the
+    ValueError.
     """
     def value(text: str) -> Any:
         try:
@@ -92,13 +93,14 @@ def whole(least: int, most: int, wrong: str) -> Callable[[str], Any]:
     return parsed(lambda text: quantity.whole(text, least, most), wrong)
 
 
-# Microseconds; auto is 0.
+# Parses a quantum to microseconds; auto: 0.
 quantum = parsed(quantity.or_word(AUTO, 0, quantity.quantum, ", or auto"),
                  "the quantum cannot be {!r}")
 
 
 def gpu(without: str) -> Argument:
-    """The option --gpu of a verb. `without`: in words, the GPUs that are changed without it."""
+    """The option --gpu of a verb. `without`: in words, the GPUs that the verb changes if the
+    option is not given."""
     return argument(
         "--gpu", "GPU", f"index, UUID or PCI address of one GPU (default: {without})")
 
@@ -126,7 +128,7 @@ def _target(text: str) -> int | str:
                           "see the programs' process ids with: nvsharectl clients") from None
 
 
-# `target` is an int (process id) or a str (tenant). --gpu is only for a process id.
+# `target` is parsed to an int (process id) or a str (tenant). --gpu is valid only with a pid.
 TARGET = (
     argument(
         "target", "PID|TENANT", "process id of a program, as nvsharectl clients shows it, or a "
@@ -171,7 +173,7 @@ def draw(picture: "RenderableType") -> None:
 
 def print_error(error: NvshareError, *, as_json: bool) -> None:
     """Prints the error on stderr. If stderr cannot be written, only the exit status reports it."""
-    if sys.stderr is None:              # the parent closed it; print() would write to stdout
+    if sys.stderr is None:              # closed by the parent; print() would write to stdout
         return
     text = f"nvsharectl: {error}"
     if as_json:
