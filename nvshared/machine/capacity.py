@@ -6,23 +6,24 @@
 *Outside* is memory that no client reports: contexts, modules, the driver itself
 and programs that run without the library. It is the memory in use by NVML's
 figure less the sum of the clients' reports. The two are read at different
-moments, so the difference is valid only if nothing moved in between: no order
-in progress, and the same figures before and after (nvshared/sharing/gpu.py checks that).
+moments, so a sample is valid only if no memory moved in between: no order is in
+progress, and the reports are the same before and after NVML's query
+(nvshared/sharing/gpu.py checks that).
 
 Even then a client may have mapped memory that it has not reported yet. Counting
 that as outside memory would make the scheduler evict for nothing, or refuse
-available memory. An increase therefore counts only after two samples in a row,
-without the bytes that clients have reported between them; a decrease counts at
-once.
+available memory. So outside memory is raised only by an increase that two samples
+in a row show, less the bytes that clients have reported between them; a decrease
+lowers it at once.
 
 A client's context is created just before its HELLO, and the driver goes on
 allocating for it (modules, printf buffers) while the program starts. Until two
-samples have seen a client, a reserve is kept for its context; for each account
-(scheduler/promises.py) for YOUNG_MOST at most, as every user can connect. One more
-reserve is always kept for the next client, whose context exists before its
-HELLO. If no sample is valid, because NVML fails or orders are always in
-progress, the reserve is given up after a while, and the context shows up later
-as less free memory than expected.
+samples have been taken since its HELLO, a reserve is kept for its context; for at
+most YOUNG_MOST clients of an account (scheduler/promises.py), as every user can
+connect. One more reserve is always kept for the next client, whose context exists
+before its HELLO. If no sample is valid, because NVML fails or orders are always in
+progress, the client's reserve is given up after a while (forget()); a later
+sample then counts the context as outside memory.
 """
 
 from collections import Counter
@@ -31,16 +32,16 @@ from dataclasses import dataclass, field
 from nvshared.units import MIB
 
 CONTEXT = 600 * MIB                     # size of a context on a large card, with its modules
-RESERVE = 256 * MIB                     # left free for the driver itself
+RESERVE = 256 * MIB                     # left free for the driver's own use
 RESERVE_PART = 64                       # on a small card the reserve is 1/64 of the card's memory,
 CONTEXT_PART = 16                       # and the reserve for a context is 1/16
-SAMPLES_NEEDED = 2                      # samples after which a client's context counts as seen
+SAMPLES_NEEDED = 2                      # samples after which they include a client's context
 YOUNG_MOST = 4                          # contexts of one account for which a reserve is kept
 
 
 @dataclass(frozen=True, slots=True)
 class Allowances:
-    """The configuration; bytes. None: derived from the card's size."""
+    """The configured sizes in bytes. None: derived from the card's size."""
 
     configured: int | None = None       # capacity at most; None: the whole card
     reserve: int | None = None
@@ -53,9 +54,9 @@ class Capacity:
 
     total: int                          # bytes on the card, by NVML
     allowances: Allowances = Allowances()
-    outside: int = 0                    # bytes, by the valid samples so far
-    _last: tuple[int, int] | None = field(default=None, init=False)     # used and held
-    # For each client whose context may be in no sample yet: its account, and the samples since.
+    outside: int = 0                    # bytes of outside memory, by the valid samples
+    _last: tuple[int, int] | None = field(default=None, init=False)     # as in sampled()
+    # For each client whose context samples may lack: its account, and the samples since joined().
     _young: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
     @property
@@ -67,7 +68,7 @@ class Capacity:
 
     @property
     def context_reserve(self) -> int:
-        """Bytes kept for the context of a client that the samples have not seen yet."""
+        """Bytes kept for the context of each client whose context the samples may lack."""
         if self.allowances.context_reserve is not None:
             return self.allowances.context_reserve
         return min(CONTEXT, self.total // CONTEXT_PART)
@@ -81,13 +82,13 @@ class Capacity:
     @property
     def bytes(self) -> int:
         """Bytes that can be handed out now."""
-        # One more context may be created at any moment, before its HELLO.
+        # + 1: a program creates its context before its HELLO, so one more may exist.
         free = self.total - self.outside - self.reserve - (self._unseen + 1) * self.context_reserve
         return max(0, min(self.offered, free))
 
     @property
     def _unseen(self) -> int:
-        """The number of contexts that samples may not have seen yet."""
+        """The number of contexts that the samples may lack, limited by account."""
         of_all = Counter(account for account, _ in self._young.values())
         return sum(min(n, YOUNG_MOST) if account else n for account, n in of_all.items())
 
@@ -107,7 +108,7 @@ class Capacity:
             self._last = self._last[0], self._last[1] + size
 
     def sampled(self, used: int, held: int, *, alone: bool = False) -> None:
-        """One valid sample: NVML's figure `used` and the sum of the clients' reports `held`, bytes.
+        """Takes in a valid sample in bytes: NVML's `used`, and `held`, what clients report in all.
 
         `alone`: there are no clients, so no mapping can be unreported.
         """
@@ -115,7 +116,8 @@ class Capacity:
         if self._last is None:
             self.outside = max(0, outside - self._unseen * self.context_reserve)
         else:
-            # The context of a young client appears while that client grows.
+            # While samples may lack a client's context, `used` may grow by that context and not by
+            # the reported bytes, so these are not subtracted.
             used_before, held_before = self._last
             reported = 0 if self._young else max(0, held - held_before)
             seen_before = used_before - held_before - reported

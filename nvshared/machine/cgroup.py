@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control groups: those of a process, and the memory that their limits leave it.
 
-A process may use as much as the tightest limit allows, of its own group and of all groups above.
+A process may use as much as the tightest limit of its own group and all groups above it allows.
 Versions 1 and 2 of the kernel's interface are read, also side by side.
 
 Memory evicted from the card is locked, so the kernel cannot swap it. memory.high therefore counts
 like memory.max: the kernel would throttle the program until that memory is freed. A group's limit
-of swap does not count. The kernel drops the page cache of files before it kills a process, so the
+of swap is ignored. The kernel drops the page cache of files before it kills a process, so the
 page cache counts as free.
 """
 
@@ -45,10 +45,10 @@ Membership = tuple[str, str]            # controllers and path, as in /proc/PID/
 class Limit:
     """The tightest limit of a group, or the size of the host; bytes."""
 
-    file: Path                          # of the kernel, with the limit
+    file: Path                          # the kernel's file that has the limit
     size: int
-    free: int                           # that could be allocated without any swapping
-    used: int                           # by the group's processes, without files
+    free: int                           # bytes that could be allocated without swapping
+    used: int                           # by the group's processes, without page cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Group:
     """A control group that may limit memory."""
 
     folder: Path
-    controllers: str                    # of the group's hierarchy; "" for version 2
+    controllers: str                    # of the group's hierarchy; "": version 2
 
     def limit(self) -> Limit | None:
         """The tightest memory limit of this group; None: it has no limit, or was removed."""
@@ -81,7 +81,7 @@ def memberships(text: str) -> list[Membership]:
 
 
 def owner(controllers: str, path: str) -> int | None:
-    """The user id that owns a group's directory: its creator, or the delegate of root.
+    """The id of the user who owns a group's directory: who created it, or got it from root.
 
     OTHERS: users other than the owner may create groups in it, too. None: not visible.
     """
@@ -98,7 +98,7 @@ def owner(controllers: str, path: str) -> int | None:
 def slurm_job(controllers: str, path: str) -> str:
     """The number of the SLURM job that this group belongs to; "": not found.
 
-    Each step has a group with slurmstepd only, which runs as root and has the number in its title.
+    Each step has a group of its own for slurmstepd, a process of root with the number in its title.
     """
     located = _directory(controllers, path)
     steps = sorted(located[1].glob("step_*/slurm*")) if located is not None else []
@@ -180,8 +180,9 @@ def _visible_top(controllers: str) -> tuple[Path, tuple[str, ...] | None]:
     Paths in /proc/PID/cgroup are relative to the root of the daemon's control group namespace, and
     a mount that was made in the namespace begins there: the path is empty. A container may also
     have a mount of the host's hierarchy. Its root in /proc/self/mountinfo, such as /../../.., tells
-    how many levels above the namespace's root it begins, but not the names of the groups between.
-    They are found by the inode number of the namespace's root. None: that group is not found.
+    how many levels above the namespace's root the mount begins, but not the names of the groups
+    between. The inode number of the namespace's root finds that group, and so the names. None: the
+    group is not found.
     """
     found = _mounted(controllers)
     above = {point: root.count("..") for root, point in found if not root.strip("/.")}
@@ -200,7 +201,7 @@ def _visible_top(controllers: str) -> tuple[Path, tuple[str, ...] | None]:
 
 
 def _folders(folder: Path, deep: int) -> Iterator["os.DirEntry[str]"]:
-    """The directories `deep` levels below."""
+    """The directories `deep` levels below `folder`."""
     with os.scandir(folder) as found:
         for entry in found:
             if entry.is_dir(follow_symlinks=False):

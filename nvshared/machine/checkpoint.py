@@ -3,7 +3,7 @@
 
 nvshare-checkpoint is a separate program, because the daemon has neither CUDA nor privileges. If
 systemd offers it on a socket, it runs as root; otherwise the daemon starts it with its own
-privileges. Each command does the steps that are missing in the current state of the process, so a
+privileges. Each command takes only the steps that the process's current state still lacks, so a
 command can be repeated after any failure.
 """
 
@@ -18,9 +18,9 @@ from nvshared import library
 from nvshared.errors import NvshareError
 
 SOCKET = Path("/run/nvshare/checkpoint.sock")
-READY_WITHIN = 30.0                     # seconds; cuInit() for eight cards takes up to 10
-PATIENCE = 120.0                        # seconds; a checkpoint of 100 GiB takes 40
-LONGEST = 1 << 20                       # bytes of an answer; a process that is held takes 100
+READY_WITHIN = 30.0                     # seconds to a helper's first answer; 10 for cuInit()
+PATIENCE = 120.0                        # seconds for a command; a checkpoint of 100 GiB takes 40
+LONGEST = 1 << 20                       # bytes of an answer; each held process takes 100
 
 
 class NotSent(NvshareError):
@@ -81,7 +81,7 @@ async def ask(
 ) -> Answer:
     """Sends a command of libhook/checkpoint/nvshare_checkpoint.c and returns the result.
 
-    `pid`: 0 for a command without one. `pairs`: UUIDs of cards, old and new.
+    `pid`: 0 for a command that concerns no process. `pairs`: UUIDs of the old and the new card.
 
     Raises NotSent if the command was not sent, NvshareError if the answer is late or malformed.
     """
@@ -92,7 +92,7 @@ async def ask(
     asked, patience = False, READY_WITHIN
     try:
         # systemd's socket accepts data even if no helper can be started, and an idle helper may
-        # have ended. So a helper must answer a harmless command before it gets this one.
+        # have ended. So a helper must answer a harmless command before it gets `command`.
         async with asyncio.timeout(patience):
             said = ""
             if _idle:
@@ -123,7 +123,7 @@ async def ask(
     except BaseException:
         _end(helper)
         raise
-    if _idle or answer.state == "none":     # one idle helper suffices; "none": the helper failed
+    if _idle or answer.state == "none":     # one idle helper is enough; "none": this one failed
         _end(helper)
     else:
         _idle.append(helper)
@@ -138,7 +138,7 @@ class _Helper(NamedTuple):
     process: asyncio.subprocess.Process | None      # None: systemd has started it
 
     async def ask(self, line: str) -> str:
-        """Sends a line. Returns the lines of the answer; not all of them if the helper ends.
+        """Sends a line. Returns the answer's lines, or those that came before the helper ended.
 
         Raises ValueError if the answer is too long.
         """
@@ -153,7 +153,7 @@ class _Helper(NamedTuple):
         return said
 
 
-_idle: list[_Helper] = []               # one at most, for the next command
+_idle: list[_Helper] = []               # at most one helper, for the next command
 
 
 async def _start() -> _Helper:

@@ -6,8 +6,8 @@ card's copy engines read and write it. The budget is therefore derived from free
 memory, and the rest is left to other programs.
 
 Host memory that programs hold already, granted by an earlier daemon, is not free, but it
-is part of the budget. The programs report it, and a program may report anything. A report
-therefore counts only as far as the kernel's figures confirm it, read at the same moment as
+is part of the budget. The programs report it, and a program may report anything. So only
+as much of a report is added as the kernel's figures confirm, read at the same moment as
 free memory:
 
     of a process     at most its private memory (RssAnon), which includes the library's;
@@ -15,10 +15,10 @@ free memory:
                      because memory shared with a child counts in the figure of each;
     in a container   only processes inside, and at most the memory used inside.
 
-A program that reports memory used for other purposes gains nothing: it could as well
-allocate that memory after the check. /proc/PID/smaps_rollup has exact figures for shared
+A program that reports other private memory gains nothing: it could as well allocate
+that memory after the check. /proc/PID/smaps_rollup has exact figures for shared
 memory, but needs privileges, and waits for a lock that the process may hold.
-Swapped managed memory is not in RssAnon, and is not counted.
+Swapped managed memory is not in RssAnon, so it is not added to the budget.
 """
 
 import os
@@ -28,12 +28,12 @@ from pathlib import Path
 from nvshared.machine import cgroup
 from nvshared.machine.cgroup import Limit
 
-SAFE_SHARE = 0.8                        # of the memory that is free at start
+SAFE_SHARE = 0.8                        # part of the free memory that is the default budget
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/proc/self/cgroup")
 PROCESSES = Path("/proc")
-START_FIELD = 22 - 3                    # of proc(5)'s stat, counted after the name
+START_FIELD = 22 - 3                    # of proc(5)'s stat: index in the fields after the name
 
 
 def total() -> int:
@@ -63,8 +63,8 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
                   if limit.file == MEMINFO or limit.file.parent in groups]
         return limit.free + min(limit.used, sum(inside))
 
-    # A program may take or free memory between reading the limits and its figures. With the limits
-    # read before and after, the smaller result counts such memory at most once.
+    # A program may take or free memory between the reads of the limits and of its figures. Limits
+    # are read before and after, so that the smaller result has such memory at most once.
     limits = (*before, *_limits()) if confirmed else before
     return int(SAFE_SHARE * min(map(available, limits)))
 

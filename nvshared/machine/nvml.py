@@ -2,8 +2,8 @@
 """Queries the driver's management library (NVML). Only this module imports pynvml.
 
 NVML calls can take seconds (a card is reset, a driver is unloaded). So after the start they are
-made in one thread per card (sampler.py). The loader finds the library, so LD_LIBRARY_PATH can
-select the simulated one.
+made in one thread per card (sampler.py). The dynamic loader finds the library, so LD_LIBRARY_PATH
+can select the simulated library.
 
 Drivers and cards support different queries, and pynvml raises other exceptions than NVMLError, too:
 for text that is not UTF-8, or for a function that the library lacks. So any exception of a query
@@ -30,12 +30,12 @@ Value = TypeVar("Value")
 
 UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-# Errors (Xid) that a program causes and that do not outlast it: 13 invalid instructions, 31
+# Errors (Xid) that a program causes and that end with the program: 13 invalid instructions, 31
 # invalid addresses, 43 and 45 the end of such a program, 68 of the video processor, 109 a timeout
 # of a context switch.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
-FAULT_WAIT = 60_000                     # milliseconds; maximum of one wait for an error event
-FAULT_PAUSE = 5.0                       # seconds until a wait that NVML refused is repeated
+FAULT_WAIT = 60_000                     # milliseconds that one call waits for an error event
+FAULT_PAUSE = 5.0                       # seconds after a failed wait until the next
 
 # Exists once the kernel module is loaded. If nvshared.service itself loads the module, systemd did
 # not know the device numbers when it set up DeviceAllow=, so the first daemon cannot open them.
@@ -232,7 +232,7 @@ class NVML:
                 nvml.nvmlEventSetFree(events)
                 time.sleep(FAULT_PAUSE)
         except Exception as error:
-            # For example, the driver is unloaded: then the samples of the cards fail, too.
+            # For example, the driver was unloaded. Then the samples of the cards fail, too.
             logger.warning("errors of the GPUs are not reported: %s", self._describe(error))
 
     def _register(self, events: Any, uuids: Iterable[str]) -> dict[int | None, str]:
@@ -323,7 +323,7 @@ class NVML:
             raise GPULost(self._describe(error)) from error
 
     def _describe(self, error: Exception) -> str:
-        """Returns the text of an error, with the type if it is not of NVML or nvshared."""
+        """Returns an error's text; before it the type, unless the error is NVML's or nvshared's."""
         plain = isinstance(error, (self._nvml.NVMLError, NvshareError))
         return str(error) if plain else f"{type(error).__name__}: {error}"
 

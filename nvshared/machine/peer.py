@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifies the process at the other end of a socket by the kernel's information only."""
+"""Identifies the process at the other end of a socket, by information from the kernel only."""
 
 import errno
 import os
@@ -18,12 +18,12 @@ from nvshared.machine.tenant import Kind, Tenant, locate
 SO_PEERPIDFD = 77                       # not in module socket: a descriptor of the peer process
 CREDENTIALS = struct.Struct("iII")      # struct ucred of socket(7): pid, uid, gid
 COMM_LONGEST = 15                       # bytes of /proc/PID/comm
-WORDS_WITH_NAME = 3                     # words of a command line, one of which is the script's path
+WORDS_WITH_NAME = 3                     # the first words of a command line, searched for the name
 
 NOBODY = (1 << 32) - 1                  # the kernel's value for no user
 
-FILE_LONGEST = 1 << 14               # bytes: lines for controllers of cgroup v1, and of a user map
-ENVIRONMENT_LONGEST = 1 << 17
+FILE_LONGEST = 1 << 14               # bytes of /proc/PID/cgroup or uid_map, at most
+ENVIRONMENT_LONGEST = 1 << 17           # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Peer:
 
     pid: int                            # 0: in a namespace that is not visible
     uid: int
-    owner: int                          # the user of a subordinate id, or the same id
+    owner: int                          # the user of a subordinate `uid`, else `uid`
     name: str                           # /proc/PID/comm, 15 characters; see whole_name()
-    tenants: tuple[Tenant, ...]         # its user, then the tenant that contains it, if any
+    tenants: tuple[Tenant, ...]         # its user, then its pod, job, container or unit
     is_contained: bool = False          # in a container: its root is not the host's root
     started: int | None = None          # in ticks since boot; None: the process had ended
-    unknown_paths: tuple[str, ...] = ()     # of control groups of no known kind
+    unknown_paths: tuple[str, ...] = ()     # its control groups of no known kind
     groups: frozenset[str] | None = None    # of its user; None: not read
     title: str = ""                     # NVSHARE_NAME; set by the program
-    gang: str = ""                      # NVSHARE_GANG; the same for all its members
-    gang_size: int = 0                  # number of the gang's members; 0: unknown
+    gang: str = ""                      # NVSHARE_GANG; the same in all processes of a gang
+    gang_size: int = 0                  # number of the gang's processes; 0: unknown
 
     @classmethod
     def unknown(cls, pid: int, uid: int) -> "Peer":
@@ -50,32 +50,32 @@ class Peer:
 
     @property
     def user(self) -> str:
-        """The name of its user, or the number of a user without a name."""
+        """The name of the process's user, or the number of a user without a name."""
         return self.tenants[0].name
 
     @property
     def tenant(self) -> Tenant:
-        """Its most specific tenant."""
+        """The process's most specific tenant."""
         return self.tenants[-1]
 
     @property
     def sharers(self) -> tuple[Tenant, ...]:
-        """Its tenants, the outermost first: each shares the GPU time of the previous one.
+        """The process's tenants, the outermost first: each shares the GPU time of the previous one.
 
         A tenant that a user created is inside the user. In a pod or container of the system, root
-        inside chooses the user id of each process, so there the user is inside the tenant.
+        in that container chooses user ids, so there the user is inside the tenant.
         """
         return self.tenants if self.tenant.is_users_own else self.tenants[::-1]
 
     @property
     def account(self) -> str:
-        """The user, pod or container to which its resource use is charged; "": the host's root."""
+        """The user, pod or container to which the process's use is charged; "": the host's root."""
         if _is_of_the_systems_container(self.tenant):
             return str(self.tenant)
         return f"user:{self.owner}" if self.owner or self.is_contained else ""
 
     def is_of(self, uid: int) -> bool:
-        """Whether a user of the host runs it; an equal uid inside a container is another user."""
+        """Whether this user of the host runs the process; an equal uid in a container does not."""
         return uid in (self.uid, self.owner) and not _is_of_the_systems_container(self.tenant)
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Peer:
 
 
 class Credentials(NamedTuple):
-    """The pid and uid of the process that connected, by the kernel."""
+    """The pid and uid, from the kernel, of the process that connected."""
 
     pid: int
     uid: int
@@ -99,10 +99,10 @@ def credentials(connection: socket.socket) -> Credentials:
 def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     """Identifies a process by /proc and the user database; an ended process only by its user.
 
-    `grouped`: also reads its user's groups.
+    `grouped`: also reads the groups of the process's user.
 
-    May block (nvshared/lanes.py), but not on memory of the process: the environment is read only
-    in a directory that SLURM, as root, created for a job without a number.
+    May block (nvshared/lanes.py), but not on locks of the process's memory, except for a SLURM job
+    whose number only its environment has, which the kernel reads from that memory.
     """
     called = name(pid)
     started = host.started(pid)
@@ -133,7 +133,7 @@ def name(pid: int) -> str:
 
 
 def whole_name(pid: int, called: str) -> str:
-    """The full name of a program or script, of which the kernel keeps only 15 characters.
+    """The full name of a program or script; `called`: the 15 characters that the kernel keeps.
 
     Blocks while the process changes its own mappings, possibly for ever.
     """
@@ -156,7 +156,8 @@ def watch(connection: socket.socket, pid: int) -> int | None:
 
     Needed because a forked child keeps its parent's socket open. Raises ProcessLookupError if the
     process has ended already: its id may have been reused, and information read by id belongs to
-    another process. A kernel before 6.5 detects that only if the id is not in use.
+    another process. A kernel before 6.5 detects that only while no process has
+    the id.
     """
     found: int | None
     try:
@@ -172,7 +173,8 @@ def watch(connection: socket.socket, pid: int) -> int | None:
 
 
 def has_ended(pidfd: int | None) -> bool:
-    """Whether the process has ended; True without a descriptor. While False, its id is unique."""
+    """Whether the process has ended; True without a descriptor. While False, no other process has
+    its id."""
     if pidfd is None:
         return True
     poll = select.poll()               # select.select() is limited to 1,024 descriptors
@@ -195,7 +197,7 @@ def printable(text: str) -> str:
 
 
 def _owner_of(controllers: str, path: str) -> int | None:
-    """The owner of a control group; for a subordinate id, its user."""
+    """The owner of a control group; for a subordinate id, the user who has that id."""
     found = control_groups.owner(controllers, path)
     return found if found is None or found == tenant.OTHERS else subordinate.owner(found)
 

@@ -2,8 +2,8 @@
 """The users to which /etc/subuid assigns subordinate user ids.
 
 A user has tens of thousands of subordinate ids for rootless containers (newuidmap(1)) and may use
-any of them; all of them count as that user. Ranges assigned to root or to a system user are for
-containers that root runs: there each id counts as a user of its own.
+any of them; all of them are treated as that user. Ranges assigned to root or to a system user are
+for containers that root runs: each id in such a range is treated as a user of its own.
 """
 
 import os

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the tenant of a process: programs that are limited, weighted and shown as one.
 
-A tenant is a pod, a job, a container, a unit or a user; of several, the first in this order counts.
-Only the kernel's information counts: /proc/PID/cgroup and the user id.
+A tenant is a pod, a job, a container, a unit or a user. If a process is in several, it belongs to
+the first in this order. The tenant follows from the kernel's information only: /proc/PID/cgroup and
+the user id.
 
-A path in that file is read from the root down, and the first directory that names a tenant decides.
+A path in that file is read from the root down. The first directory that names a tenant decides.
 Directories below it were created inside the tenant and may have any name: the root of a container
 creates directories in the container's group, and each user has a systemd instance below
-user@UID.service. The first directory that root does not own therefore ends the trusted names.
-Everything below belongs to the owner of that directory, which only root can change; a name there is
+user@UID.service. So names below the first directory that root does not own are not trusted.
+Everything below it belongs to that directory's owner, which only root can change; a name there is
 valid within that user only, and never a pod's, a job's or another user's. If the directories are
 not visible, user@UID.service names the owner. Runtimes with other tenants below themselves
 (containerd.service, slurmstepd.scope) are skipped.
@@ -31,9 +32,9 @@ from itertools import takewhile
 class Kind(StrEnum):
     """The kind of a tenant, from the most to the least specific."""
 
-    POD = "pod"                         # of Kubernetes; its UID
-    JOB = "job"                         # of SLURM: its number; of another batch system: its name
-    CONTAINER = "container"             # of docker, podman, LXC, nspawn: its id or name
+    POD = "pod"                         # of Kubernetes; named by its UID
+    JOB = "job"                         # of SLURM, named by number; of others, by name
+    CONTAINER = "container"             # of docker, podman, LXC, nspawn; by id or name
     UNIT = "unit"                       # of systemd, of the system or of a user
     USER = "user"
 
@@ -51,7 +52,7 @@ class Tenant:
 
     @property
     def is_users_own(self) -> bool:
-        """Whether a user created it, and could create any number of them."""
+        """Whether a user created the tenant, and could create any number of such tenants."""
         inside = self.kind in (Kind.CONTAINER, Kind.UNIT) and "/" in self.name
         return inside or self.kind in (Kind.JOB, Kind.USER)
 
@@ -80,10 +81,10 @@ CONTAINER = re.compile(
 # Parent directories in which each directory is a container, called by the container's name.
 BOXES = re.compile(r"(?:lxc|incus)(?:\.payload)?")
 UNIT = re.compile(r".+\.(?:service|scope)")
-# Groups of the login manager and of desktops for a user's programs: they count for the user.
+# Groups that the login manager and desktops make for a user's programs: the tenant is the user.
 SESSION = re.compile(
     r"(?:session-.+|init|snap\..+)\.scope|(?:app|[a-z]+-spawn)-.+\.(?:service|scope)")
-# System services that start programs of users. These programs count for their users.
+# System services that start programs of users. The tenant of such a program is its user.
 LAUNCHER = re.compile(r"(?:jupyterhub|rstudio-server|sshd?|cron|crond|anacron|atd)\.service")
 MANAGER = re.compile(r"user@([0-9]{1,10})\.service")
 USERS = re.compile(r"user-[0-9]+\.slice")
@@ -100,7 +101,7 @@ ROOTS = re.compile(
 DEPTH = 32                              # directories of a path that are read, from the root
 UNKNOWN = object()                      # result for a path that names no known kind of tenant
 ROOT = 0
-OTHERS = -1                             # of a directory: users other than its owner can write to it
+OTHERS = -1                             # instead of an owner: others can write to the directory
 OwnerOf = Callable[[str, str], int | None]      # None: the directory is not visible
 JobOf = Callable[[str, str], str]               # "": the job's number is not found
 ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
@@ -134,8 +135,8 @@ def locate(
     container or unit that contains the process; and cgroup paths to report to the administrator.
 
     `cgroup` and `own` are /proc/PID/cgroup of the process and of the daemon; `environment` reads
-    /proc/PID/environ as of the start of the process, which its user controls: it counts only in a
-    directory that SLURM created for a job, if `job_of` does not find the number.
+    /proc/PID/environ, which the process's user controls: it is used only in a directory that SLURM
+    created for a job, if `job_of` does not find the job's number.
 
     If no tenant but the user is found, the paths with directories of no known kind are returned.
     """
@@ -157,7 +158,7 @@ def locate(
 
 
 def _is_unnumbered(tenant: Tenant) -> bool:
-    """Whether it is a SLURM job of which only the SLUID is known."""
+    """Whether the tenant is a SLURM job of which only the SLUID is known, not the number."""
     return tenant.kind is Kind.JOB and SLUID.fullmatch(tenant.name) is not None
 
 
@@ -180,7 +181,7 @@ def _of_path(
     of no known kind.
     """
     folders = [folder for folder in path.split("/") if folder not in ("", "..")][:DEPTH]
-    out = "/.." * path.split("/").count("..")   # above the visible directories
+    out = "/.." * path.split("/").count("..")   # levels above the visible directories
     alike = zip(folders, [one for one in beside.split("/") if one], strict=False)
     shared = len(list(takewhile(lambda pair: pair[0] == pair[1], alike)))
     unit: Tenant | None = None
