@@ -25,7 +25,7 @@ static inline void bell_sleep(_Atomic uint32_t *bell, uint32_t value, const stru
     syscall(SYS_futex, bell, FUTEX_WAIT_BITSET_PRIVATE, value, until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-/* Changes the word and wakes all sleeping threads. */
+/* Changes the word and wakes all threads that sleep on it. */
 static inline void bell_ring(_Atomic uint32_t *bell)
 {
     atomic_fetch_add(bell, 1);

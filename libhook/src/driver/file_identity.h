@@ -14,7 +14,7 @@ struct file_identity {
     mode_t mode;
 };
 
-/* False: no file is open there. */
+/* Finds out which file is open at `descriptor`. False: none is. */
 static inline bool file_identify(int descriptor, struct file_identity *identity)
 {
     struct stat status;              /* stat() is not exported under this name before glibc 2.33 */

@@ -8,8 +8,8 @@
 
 #include "driver/own_file.h"
 
-/* UNFORKED lasts as long as a driver call. A call that never returns must not block fork() for
- * ever. */
+/* fork() waits for the end of an UNFORKED block, at most TRIES_MOST times TRY_NS (1 s): the block
+ * may contain a driver call, and one that never returns must not block fork() for ever. */
 #define TRIES_MOST 10000
 #define TRY_NS 100000
 
@@ -20,7 +20,7 @@ static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
 /* The linker's names for the zero-initialised variables. All variables of the library are among
- * them, except those that are KEPT_IN_CHILD, and a few that say why. */
+ * them, except those that are KEPT_IN_CHILD, and a few whose comments say why they are not. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 
@@ -55,7 +55,8 @@ static void in_parent(void)
         pthread_mutex_unlock(&forked_lock);
 }
 
-/* Word by word and without the sanitizers' checks, which reserve space between variables. */
+/* Sets these variables to zero, word by word. Without the sanitizers' checks, because sanitizers
+ * reserve space between variables. */
 __attribute__((no_sanitize("address", "thread"))) static void begin_anew(void)
 {
     uintptr_t end = (uintptr_t)_end & ~(sizeof(uintptr_t) - 1);

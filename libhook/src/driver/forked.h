@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Forked children. CUDA works in no child of a process that has initialised it: the driver refuses
- * each call there. The library therefore does nothing there, too. Another thread of the parent may
- * have held any lock and may have been changing any list, so in a child all variables of the
- * library are reset to their initial values, and its wrappers pass each call on.
+ * each call in the child. The library therefore does nothing in the child either. Another thread of
+ * the parent may have held any lock and may have been changing any list, so in a child all
+ * variables of the library are reset to their initial values, and its wrappers pass each call on to
+ * the driver.
  */
 #pragma once
 
@@ -23,7 +24,8 @@ void forks_watch(void (*release)(void), void (*wake)(void));
 bool is_forked_child(void);
 
 /* UNFORKED: until the end of the block no child is forked, because a child would keep a descriptor
- * that is open meanwhile. Only for moments, and not nested: a thread that forks waits. */
+ * that the block has opened and not yet registered (own_file.h). Such blocks must be short and not
+ * nested: a thread that calls fork() waits for their end. */
 sigset_t unforked_begin(void);
 void unforked_end(const sigset_t *before);
 #define UNFORKED AT_END(unforked_end) const sigset_t signals_before = unforked_begin()

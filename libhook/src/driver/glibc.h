@@ -6,11 +6,12 @@
  * A library linked today requires glibc 2.34, because these functions moved from libpthread and
  * libdl into libc in that release, with new versions. The old versions still exist and are the same
  * functions; with them the library runs from glibc 2.17 on. Before 2.34 they are in libraries that
- * not every program has loaded, and that a library preloaded everywhere must not load: the
- * functions may be missing, which matters only to programs that do not use CUDA. The driver itself
- * needs both libraries.
+ * not every program has loaded, and that a library preloaded everywhere must not load. The
+ * functions may therefore be missing, but only in programs that do not use CUDA, because the driver
+ * itself needs both libraries.
  *
- * Under a sanitizer the functions are the sanitizer's: NVSHARE_ANY_GLIBC.
+ * A build with a sanitizer defines NVSHARE_ANY_GLIBC, which selects no versions: there the
+ * functions are the sanitizer's.
  *
  * A program of musl loads the library, too, if LD_PRELOAD names it, and ends if a symbol is missing
  * that is not weak. musl ignores versions. No program of musl has a driver, so functions that musl
@@ -55,8 +56,8 @@ OLDEST(pthread_setspecific, "GLIBC_2.2.5")
 OLDEST(pthread_sigmask, "GLIBC_2.2.5")
 
 #if !defined(NVSHARE_ANY_GLIBC)
-/* Called by pthread_atfork() of libc_nonshared.a, with the library that may be unloaded; this
- * library never is. musl does not have it. */
+/* The function that pthread_atfork() of libc_nonshared.a calls. Its last argument identifies a
+ * library that may be unloaded; NULL, because this library never is. musl lacks the function. */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
     __attribute__((weak));
 #define pthread_atfork(before, parent, child) \

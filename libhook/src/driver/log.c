@@ -23,8 +23,8 @@
 
 #define DESCRIPTORS_SEARCHED 256
 
-/* stderr when the library was loaded. Later the program may close it and get its number for a data
- * file. */
+/* The file that was stderr when the library was loaded. Later the program may close it and open a
+ * data file that gets the number 2. */
 static KEPT_IN_CHILD struct {
     bool exists;
     struct file_identity file;
@@ -41,9 +41,10 @@ __attribute__((constructor)) static void note_start(void)
     errno = error;
 }
 
-/* dup2() leaves the source open. A pipe whose writing end has a second descriptor was therefore put
- * at number 2 on purpose: Jupyter's kernels show its output beneath the cell. A pipe that got the
- * number because it was free has no second descriptor. */
+/* Whether the program has redirected stderr to the pipe `now`. dup2() leaves the source open. A
+ * pipe whose writing end has a second descriptor was therefore put at number 2 on purpose:
+ * Jupyter's kernels show its output beneath the cell. A pipe that got the number because it was
+ * free has no second descriptor. */
 static bool is_redirected(const struct file_identity *now)
 {
     struct file_identity other;
@@ -75,8 +76,8 @@ const char *error_text(int error_number)
     return strerror_r(error_number, buffer, sizeof buffer);
 }
 
-/* Not through descriptor 2 itself: O_NONBLOCK is a property of the open file, which other processes
- * share. */
+/* Writes without waiting, by opening stderr again: O_NONBLOCK on descriptor 2 itself would change
+ * the open file, which other processes share. */
 static ssize_t write_anew(const char *text, size_t length)
 {
     int again = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -86,8 +87,8 @@ static ssize_t write_anew(const char *text, size_t length)
         written = write(again, text, length);
         close(again);
     } else if (poll(&ready, 1, 0) == 1 && ready.revents == POLLOUT) {
-        /* A file of another user, for example after su. It has room until another process fills
-         * it. */
+        /* stderr belongs to another user, for example after su. It has just reported space for
+         * the line; the write would wait only if another process has filled it since. */
         written = write(STDERR_FILENO, text, length);
     }
     return written;
@@ -101,7 +102,7 @@ static ssize_t write_unwaiting(mode_t mode, const char *text, size_t length)
                           : write_anew(text, length);
 }
 
-/* Signals are blocked meanwhile: SIGPIPE (no reader), SIGXFSZ (the file may not grow) and
+/* Blocks all signals during the write: SIGPIPE (no reader), SIGXFSZ (the file may not grow) and
  * SIGTTOU (of a background job) would end or stop the program. Signals caused by the write are
  * discarded. */
 static void write_unharmed(mode_t mode, const char *text, size_t length)
@@ -116,14 +117,15 @@ static void write_unharmed(mode_t mode, const char *text, size_t length)
         sigaddset(&ours, SIGPIPE);
     if (!sigismember(&pending, SIGXFSZ))
         sigaddset(&ours, SIGXFSZ);
-    /* A stderr that accepts no line is ignored. */
+    /* If stderr does not accept the line, the line is lost. */
     if (write_unwaiting(mode, text, length) < 0 && (errno == EPIPE || errno == EFBIG))
         sigtimedwait(&ours, NULL, &none);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* One write, so that lines of several threads and processes stay whole. If the program has closed
- * descriptor 2, the number may belong to a data file, so lines go to the original stderr only. */
+/* Prints one line by one write, so that lines of several threads and processes stay whole. If the
+ * program has closed descriptor 2, the number may belong to a data file, so lines go to the
+ * original stderr only. */
 static void line(const char *format, va_list arguments)
 {
     char text[512];

@@ -86,7 +86,7 @@ EARLY static void find_both(void)
 struct order {
     uintptr_t caller;
     uintptr_t ours;
-    int answer;                      /* 1: the caller's object is first or is ours; -1: ours is */
+    int answer;                      /* 1: the caller's object was first, or is ours; -1: ours */
 };
 
 static int compare_order(struct dl_phdr_info *object, size_t size, void *data)
@@ -123,7 +123,8 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
     symbol_function *real = (symbol_function *)atomic_load(&lookup_real_dlsym);
     const char *name = hook_name(hook);
     void *wrapper = hook_wrapper(hook);
-    /* Before the caller's lookup, so that dlerror() reports an error of that lookup only. */
+    /* The driver is looked up first, so that dlerror() reports only an error of the caller's
+     * own lookup below. */
     void *entry = real_driver_present() ? atomic_load(&real_functions[hook]) : NULL;
     bool exists = entry != NULL && entry != (void *)real_absent;
 
@@ -176,7 +177,8 @@ EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const v
     if (handle == RTLD_NEXT || !is_entry_point(name) || !real_driver_present())
         return not_ours;
     void *there = real(handle, name);
-    /* The real function may find a symbol in the caller's own libraries, unlike this search. */
+    /* Nothing found: the program calls the real function itself, which sees the caller and may
+     * find a symbol in the caller's own libraries. */
     return there == NULL ? not_ours : answer(stub_of(there));
 }
 

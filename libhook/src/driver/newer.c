@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first match counts. */
+/* The first pattern that matches a function's name determines its kind. */
 static const struct { const char *pattern; enum newer_kind kind; } families[] = {
     { "cuLaunchHostFunc*", NEWER_OTHER },
     { "cuStream*Cig", NEWER_OTHER },

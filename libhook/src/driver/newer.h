@@ -10,7 +10,7 @@
 
 enum newer_kind {
     NEWER_OTHER,                     /* only queries, waits, orders work, or calls the host */
-    NEWER_SUBMITS,                   /* submits work, or looks addresses up: it passes the gate */
+    NEWER_SUBMITS,                   /* submits work, or looks addresses up; passes the gate */
     NEWER_KEEPS,                     /* as SUBMITS, and the memory must be pinned afterwards */
 };
 

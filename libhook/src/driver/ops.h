@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The only way to the driver's functions for rooms below api/: REAL() and HAVE_REAL() as in real.h,
- * for the functions in ops.def. Other names do not compile.
+ * The only way to the driver's functions for code in layers below api/: REAL() and HAVE_REAL() as
+ * in real.h, for the functions in ops.def. Other names do not compile.
  */
 #pragma once
 

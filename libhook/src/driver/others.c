@@ -49,9 +49,9 @@ static int find(struct dl_phdr_info *object, size_t size, void *data)
     return search->library != NULL;
 }
 
-/* For a program that is linked against such a library. Looked up as a program does, so that of
- * several versions the default one is found; for programs that use dlsym(), other_found() records
- * the function. */
+/* A program that has not looked the function up by dlsym() is linked against its library. For such
+ * a program this function calls the library's own dlsym(), which finds the default one of several
+ * versions and records it by other_found(). */
 other_function *other_real(enum other other)
 {
     if (atomic_load(&functions[other]) == NULL) {

@@ -10,7 +10,7 @@
 #include "driver/file_identity.h"
 #include "driver/forked.h"
 
-#define FILES_MOST 512               /* a socket and a pair for each GPU; IPC peers */
+#define FILES_MOST 512               /* for each GPU a socket and a socket pair; IPC peers */
 
 static struct own_file {
     _Atomic bool taken, open;
@@ -74,7 +74,7 @@ int own_file_socket(int flags)
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file)
 {
     struct iovec part = { packet, size };
-    /* With room for one descriptor; the kernel closes further ones. */
+    /* Has space for one descriptor; the kernel closes further ones. */
     union { struct cmsghdr head; char space[CMSG_LEN(sizeof(int))]; } control;
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
                               .msg_controllen = sizeof control.space };
@@ -101,8 +101,8 @@ static void close_file(struct own_file *file)
     file->taken = false;
 }
 
-/* fork() copies descriptors before memory: a child forked in between would have the descriptor, and
- * a table without it. */
+/* UNFORKED, because fork() copies descriptors before memory: a child forked during the close could
+ * get the open descriptor, and a `files` table that no longer lists it. */
 void own_file_close(int handle)
 {
     int error = errno;

@@ -7,6 +7,6 @@
 
 /* Returns 0 or an error number, as pthread_create(). */
 int own_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
-/* The first call of such a thread. `name`: at most 15 characters. */
+/* The first function that such a thread calls. `name`: at most 15 characters. */
 void own_thread_begins(const char *name);
-void own_threads_note_processors(void);            /* before main() */
+void own_threads_note_processors(void);            /* called before main() */

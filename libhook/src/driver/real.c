@@ -19,7 +19,7 @@
 #include "driver/symbols.h"
 
 KEPT_IN_CHILD _Atomic(void *) real_functions[REAL_COUNT] = { NULL };
-static KEPT_IN_CHILD _Atomic bool found = false;                         /* all stored */
+static KEPT_IN_CHILD _Atomic bool found = false;       /* all real_functions are stored */
 
 #define DRIVER "libcuda.so.1"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The driver's own functions. REAL(cuMemCreate)(...) calls the driver; if its version has no such
- * function the call returns CUDA_ERROR_NOT_FOUND, and HAVE_REAL(cuMemCreate) is false. From any
- * thread at any time, even before all constructors.
+ * function the call returns CUDA_ERROR_NOT_FOUND, and HAVE_REAL(cuMemCreate) is false. Any thread
+ * may use both at any time, even before constructors have run.
  */
 #pragma once
 
@@ -60,14 +60,15 @@ static inline void *real_function(enum real_index index)
 
 /* Whether libcuda.so.1 is loaded; if so, looks up all functions. Does not load the driver. */
 bool real_driver_present(void);
-const struct link_map *real_driver(void);          /* if it is loaded */
+const struct link_map *real_driver(void);          /* NULL: no driver was found yet */
 
 /* The hook of the driver's function `entry`, named `name`: a listed hook or, for a function of a
  * newer driver that needs a hook, an entry allocated now. HOOK_COUNT: it needs no hook. */
 enum real_index hook_for(const char *name, void *entry);
 
-/* The library's wrapper of hook `index` (below HOOK_COUNT), its name, and the hook of a name or of
- * a driver's entry point; HOOK_COUNT: not hooked. */
+/* hook_wrapper() and hook_name(): the wrapper and the name of hook `index`, below HOOK_COUNT.
+ * hook_named() and hook_of_real(): the hook with this name, or with this entry point in the driver;
+ * HOOK_COUNT: there is none. */
 void *hook_wrapper(enum real_index index);
 void *other_wrapper(enum other other);
 const char *hook_name(enum real_index index);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Redirects callers to the wrappers and stubs that would find the driver's functions without
+ * Redirects to the wrappers and stubs those callers that would find the driver's functions without
  * dlsym(). A plugin opened with RTLD_DEEPBIND searches its own dependencies before this library,
  * and finds the driver's own functions; so does an object linked against a function of a newer
  * driver.
@@ -26,7 +26,7 @@
 #include "driver/stubs.h"
 #include "driver/symbols.h"
 
-/* A range of pages, and its access rights by the segments of its object. */
+/* A range of pages, and the access rights that the segments of its object give it. */
 struct pages {
     uintptr_t start, end;
     int rights;
@@ -48,7 +48,7 @@ static int find_rights(struct dl_phdr_info *object, size_t size, void *data)
             pages->rights = ((segment->p_flags & PF_R) != 0 ? PROT_READ : 0)
                             | ((segment->p_flags & PF_W) != 0 ? PROT_WRITE : 0)
                             | ((segment->p_flags & PF_X) != 0 ? PROT_EXEC : 0);
-        /* Relocated first, then write-protected up to the last whole page. */
+        /* The loader relocates this segment, then write-protects it up to its last whole page. */
         if (segment->p_type == PT_GNU_RELRO
             && overlap(pages, start, end & ~((uintptr_t)getpagesize() - 1)))
             pages->rights &= ~PROT_WRITE;
@@ -64,7 +64,8 @@ static bool pages_open(struct pages *pages, const void *first, const void *last)
     pages->end = ((uintptr_t)last & ~(size - 1)) + size;
     pages->rights = 0;
     dl_iterate_phdr(find_rights, pages);
-    /* Some systems forbid writable code pages: these pages contain tables. */
+    /* Some systems forbid pages that are writable and executable. These pages contain tables, so
+     * they may lose the right to execute meanwhile. */
     if ((pages->rights & PROT_WRITE) != 0
         || mprotect((void *)pages->start, pages->end - pages->start,
                     pages->rights | PROT_WRITE) == 0

@@ -10,6 +10,6 @@ void settings_read(void);            /* once; later calls do nothing */
 
 /* A variable listed in setting.c. NULL if it was unset or the program is setuid. */
 const char *setting(const char *name);
-/* Its value in milliseconds, at most `most`; `usual` if it is unset or, with a complaint, if it is
- * not such a number. */
+/* The variable's value in milliseconds, at most `most`; `usual` if it is unset or, with a
+ * complaint, if it is not such a number. */
 unsigned long setting_milliseconds(const char *name, unsigned long usual, unsigned long most);

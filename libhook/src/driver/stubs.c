@@ -70,12 +70,12 @@ void *stub_of(void *entry)
         void *there = NULL;
         if (atomic_compare_exchange_strong(&functions[i], &there, entry)) {
             atomic_store(&stub_targets[i], entry);
-            /* Afterwards: stubs_close() may have passed this stub before it had its target. If it
-             * is opened meanwhile, the slow path only takes longer. */
+            /* stubs_close() may have gone past this stub before it had its target. If the stubs
+             * are opened meanwhile, this one keeps the slow path, which only takes longer. */
             if (atomic_load(&stubs.closed))
                 atomic_store(&stub_targets[i], (void *)stub_slow);
         }
-        if (there == entry)         /* another thread may not have stored it yet */
+        if (there == entry)         /* its creator may not have stored the target yet */
             atomic_compare_exchange_strong(&stub_targets[i], &(void *){ NULL }, entry);
         if (there == NULL || there == entry)
             return stub_at(i);

@@ -4,11 +4,11 @@
  * While the process is parked (daemon/park.c) all stubs are closed: a thread that calls the driver
  * waits in the stub.
  *
- * The driver itself only delays calls that change its state; other calls of a process that is
- * checkpointed fail or crash (driver 580 on an H100). Therefore dlsym() (lookup.c),
- * cuGetProcAddress (api/procaddress.c) and the loader (rebind.c) give the program only addresses of
- * wrappers and stubs, never addresses within the driver. The library's own calls, which read their
- * addresses from real_functions[], pass through the stubs while these are closed.
+ * While a process is checkpointed, the driver itself delays only calls that change the driver's
+ * state; other calls of the process fail or crash (driver 580 on an H100). Therefore dlsym()
+ * (lookup.c), cuGetProcAddress (api/procaddress.c) and the loader (rebind.c) give the program only
+ * addresses of wrappers and stubs, never addresses within the driver. The library's own calls,
+ * which read their addresses from real_functions[], pass through the stubs while these are closed.
  *
  * Functions of the driver's private tables (cuGetExportTable) have no stubs: the CUDA runtime
  * verifies the tables' addresses. The runtime calls them before public functions, which have stubs.
@@ -31,7 +31,7 @@ void stubs_miss(void);
  * calls would bypass the stubs. Threads that passed a stub before may still be in the driver. */
 bool stubs_close(void (*called)(void));
 void stubs_open(void);
-bool stubs_called(void);             /* a thread has called since the stubs were closed */
+bool stubs_called(void);             /* a thread has called the driver since then */
 void stubs_await(void);              /* returns when the stubs are open */
 
 /* For stub_code.S. stub_targets: the address to which each stub jumps. stub_wait() waits and

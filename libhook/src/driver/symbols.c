@@ -175,7 +175,7 @@ void symbols_references(const struct link_map *object, symbols_referred *visit)
         else if (entry->d_tag == DT_RELASZ)
             data_bytes = entry->d_un.d_val;
         else if (entry->d_tag == DT_RELACOUNT)
-            plain = entry->d_un.d_val;         /* relative ones come first */
+            plain = entry->d_un.d_val;         /* relative relocations, which come first */
         else if (entry->d_tag == DT_JMPREL)
             calls = at(object, entry->d_un.d_ptr);
         else if (entry->d_tag == DT_PLTRELSZ)

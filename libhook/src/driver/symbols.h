@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Finds a symbol in a loaded object by the object's own tables, without the dynamic linker's
- * functions: those are what the library is looking for, or they would change the program's next
- * dlerror().
+ * functions: some of those are what the library is looking for, and the others would change the
+ * program's next dlerror().
  */
 #pragma once
 
@@ -19,9 +19,10 @@ void *symbols_function(const struct link_map *object, const char *name);
 
 bool symbols_same(const char *a, const char *b);   /* whether two names are equal */
 
-/* The following functions may not run that early. */
+/* The following functions may not run before a sanitizer has initialised itself. */
 
-/* Fills in `tables` from dl_iterate_phdr()'s entry. False: it has no tables, or is this library. */
+/* Fills in `tables` from dl_iterate_phdr()'s entry. False: the object
+ * has no tables, or is this library. */
 bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables);
 
 /* The begin and end of the object's symbol table. False: it has none. */
