@@ -5,30 +5,31 @@
  * sample costs one driver call. Once the marker is done and no thread has passed the gate since its
  * recording, nothing is in flight, and a sample costs no call.
  *
- * IDLE. No thread has passed the gate since the last sample, none waits there, and the marker is
- * done. All such pauses are added up, however short: idle time is not charged to the tenant. A
- * program that has released its turn is idle as soon as the marker is done, unless a thread has
- * passed the gate since the release.
+ * IDLE. A client pauses while no thread passes the gate between two samples, none waits there, and
+ * the marker is done. All pauses are added up, however short: idle time is not charged to the
+ * tenant. A program that has released its turn is idle as soon as the marker is done, unless a
+ * thread has passed the gate since the release.
  *
- * GAPS. Programs that have work in flight at all times may take turns: nvshared/scheduler/turns.py.
- * For this purpose a marker is recorded at each sample at which the previous one is done, whether
- * or not threads have passed. If the new marker is done within SOON_US, nothing was in flight.
- * Short gaps are therefore found by chance, in proportion to their length. A gap counts as the time
- * since the last sample, or as the usual time between samples if that is less: on a busy machine
- * this thread may have been delayed. WINDOW_US with less than a GAPS_PART of gaps make a program
- * busy; a program that synchronises and goes on within a moment is busy, too. More gaps than that,
- * or nothing in flight for GAP_LONGEST_US, are reported at once, and then no sample is taken for
- * REST_US. While other programs use the card, a marker may have to wait for the card and hide a gap
- * of a millisecond or two; in the client's own turn none is hidden. Only time in the client's turns
- * counts, because the wait for a turn is no gap; each turn starts a new window. If the answer
- * cannot be known the program counts as having gaps: during a capture, if its last drain gave up,
- * and if it uses several GPUs, because its gate closes for all of them.
+ * GAPS. Programs that all have work in flight throughout may be given turns, although all fit on
+ * the card: nvshared/scheduler/turns.py. For this purpose a marker is recorded at each sample that
+ * finds the previous marker done, whether or not threads have passed the gate. If the new marker is
+ * done within SOON_US, nothing was in flight. Short gaps are therefore found by chance, in
+ * proportion to their length. A gap counts as the time since the last sample, or as the usual time
+ * between samples if that is less: on a busy machine this thread may have been delayed. A program
+ * is busy if gaps are at most 1/GAPS_PART of a window of WINDOW_US; one that synchronises and soon
+ * submits more work is busy, too. More gaps, or nothing in flight for GAP_LONGEST_US, are reported
+ * at once, and then no sample is taken for REST_US. While other programs use the card, a marker may
+ * have to wait for the card and hide a gap of a millisecond or two; in the client's own turn no gap
+ * is hidden. Only time in the client's turns counts, because the wait for a turn is no gap; each
+ * turn starts a new window. If the answer cannot be known the program counts as having gaps: during
+ * a capture, if its last drain gave up, and if it uses several GPUs, because its gate closes for
+ * all of them.
  *
  * BURST. inflight.c publishes work in flight; background programs wait until it is done. A pause
  * shorter than MOMENT_US belongs to the burst, as between the kernels of one request. Samples are
- * frequent at first and rarer as the burst lasts, so the background programs lose a small part of
- * its length. During a stream capture no query is possible without invalidating the capture
- * (drain.c), and work counts as in flight.
+ * frequent at first and rarer as the burst lasts: they find its end late by a small part of its
+ * length, and background programs wait no longer than that. During a stream capture no query is
+ * possible without invalidating the capture (drain.c), and work counts as in flight.
  */
 #include "flight/activity.h"
 
@@ -75,7 +76,7 @@ static void record(struct activity *activity, uint64_t spin_us)
     activity->prompt = took < SOON_US;
 }
 
-/* `between`: record a marker although threads pass. */
+/* `between`: record a marker even if threads have passed the gate since the last sample. */
 static void sample(struct activity *activity, bool between, uint64_t now)
 {
     uint64_t passes = gate_passes();
@@ -104,7 +105,7 @@ static void update_idle(struct client *client, struct activity *activity, uint64
     if (!pause)
         activity->idle.since = now;
     activity->idle.active = true;
-    activity->idle.counts = pause;   /* from now on: the work may have ended just now */
+    activity->idle.counts = pause;   /* only from now on: the work may have ended just now */
     activity->idle.counted = now;
 }
 
@@ -178,18 +179,18 @@ void activity_forget_gaps(struct activity *activity)
     memset(&activity->gaps, 0, sizeof activity->gaps);
 }
 
-/* Called after a sample that found no work. */
+/* Called if no thread has passed the gate between the last two samples. */
 static bool burst_is_over(struct client *client, struct activity *activity, uint64_t now)
 {
     if (!activity->empty) {
-        activity->burst.since = now; /* the waiting time begins at the end of the work */
+        activity->burst.since = now; /* MOMENT_US begin at the end of the work */
         return false;
     }
     if (!activity->burst.armed) {
         if (now - activity->burst.since < MOMENT_US || !inflight_arm(client, activity->passes))
             return false;
-        /* A thread inside the gate during the recording may have submitted work after the marker.
-         */
+        /* A thread that was inside the gate when the last marker was recorded may have submitted
+         * work after that marker. */
         activity->burst.armed = true;
         record(activity, 0);
         if (activity->state != MARKER_DONE)

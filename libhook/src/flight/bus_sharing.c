@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reports when the program's own copies load the bus, so that the daemon's speculative moves leave
- * the bus to them. Each direction is reported separately (COPIES), while the daemon asks for it;
- * nvshared/scheduler/ahead.py says what follows.
+ * the bus to these copies. Each direction is reported separately (COPIES), while the daemon asks
+ * for it; nvshared/scheduler/ahead.py says how the daemon uses the reports.
  *
- * Only copies of at least BUS_COPY_LEAST count. Smaller copies (parameters, scalars) end before any
- * move could stop. A larger copy costs a read of one word while the daemon does not ask. While the
- * daemon asks, it also costs a lock held for a few instructions, little beside the 20 us that a MiB
- * takes.
+ * Only copies of at least BUS_COPY_LEAST count. Smaller copies (parameters, scalars) end before the
+ * daemon could stop a move. A larger copy costs a read of one word while the daemon does not ask.
+ * While the daemon asks, it also costs a lock held for a few instructions, little beside the 20 us
+ * that a MiB takes.
  *
  * Load begins when HEAVY bytes have been submitted within WINDOW_US, 3 to 6 % of what the bus could
  * carry. The service thread is woken and reports it. Load ends when nothing has been copied for
@@ -49,7 +49,7 @@ struct flow {
     unsigned inside;                 /* calls in progress */
     uint64_t until;                  /* us: when the bytes of finished calls have been copied */
     uint64_t window, bytes;          /* us: begin of the window; bytes since */
-    bool heavy;                      /* HEAVY bytes within a window since the last quiet time */
+    bool heavy;                      /* load has begun: HEAVY bytes in one window; not ended */
     bool reported;
     uint64_t reported_at;            /* us: time of the last report of a begin */
 };

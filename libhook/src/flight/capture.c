@@ -92,11 +92,11 @@ static void destroy(struct recorded **link)
     free(one);
 }
 
-/* Protects `going_on`, which may be read without it, and everything above. Held across driver calls
- * that return at once; its holder takes no other locks than those of the lists of streams and
- * contexts. */
+/* Protects the variables above, and `going_on`, which may be read without the lock. Held across
+ * driver calls that return at once; its holder takes no other locks than those of the lists of
+ * streams and contexts. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic unsigned going_on;    /* captures */
+static _Atomic unsigned going_on;    /* number of captures in progress */
 
 /* A capture begins: called before the driver's begin; capture_ends() undoes it if that fails. Waits
  * a few microseconds for threads that forbid captures, and may record for a millisecond. */
@@ -190,9 +190,10 @@ bool capture_refuses(CUresult *result)
  *
  * Only the thread that began a capture can end it and get the graph, unless the capture is relaxed.
  * When that thread has ended, the capture would last for ever, and no drain could end. The library
- * then ends the capture from another thread; the driver reports an error and ends it. It does not
- * do so for the thread's own stream (CU_STREAM_PER_THREAD), which no other thread can name, nor for
- * a capture into an existing graph of the program, because the driver would destroy that graph.
+ * then ends the capture from another thread; the driver reports an error and ends it. The library
+ * does not do so for the thread's own stream (CU_STREAM_PER_THREAD), which no other thread can
+ * name, nor for a capture into an existing graph of the program, because the driver would destroy
+ * that graph.
  */
 
 struct capture {
@@ -211,7 +212,7 @@ static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static _Atomic bool any_thread_ended;
 
-/* Its destructor reports a thread's end; without a key no end is reported. */
+/* The key's destructor reports a thread's end; without a key no end is reported. */
 static pthread_key_t key;
 static bool has_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -223,7 +224,7 @@ void capture_add(struct capture *capture)
     captures = capture;
 }
 
-/* An ended thread may have had the id that this thread has now. */
+/* Whether this thread began the capture. An ended thread may have had this thread's id. */
 static bool is_own(const struct capture *capture)
 {
     return !capture->thread_ended && pthread_equal(capture->thread, pthread_self());
@@ -301,7 +302,7 @@ static struct capture *end_abandoned(void)
     LOCKED(captures_lock);
     for (struct capture **link = &captures, *capture; (capture = *link) != NULL;) {
         CUgraph none;
-        CUcontext same, owner = capture->context; /* a green one may be another thread's */
+        CUcontext same, owner = capture->context; /* owner: of a green context, its primary one */
         CUdevice device;
         if (capture->thread_ended)
             contexts_find(capture->context, &owner, &device);
@@ -330,7 +331,7 @@ struct capture *capture_new(CUstream stream, bool ends_with_thread)
     struct capture *capture = malloc(sizeof *capture);
     if (capture == NULL)
         return NULL;
-    if (pthread_once != NULL)           /* in another library before glibc 2.34; glibc.h */
+    if (pthread_once != NULL)           /* NULL: not loaded, before glibc 2.34; glibc.h */
         pthread_once(&once, make_key);
     if (has_key)
         pthread_setspecific(key, capture);

@@ -13,10 +13,10 @@
 bool capture_going_on(void);
 
 /* Keeps captures from beginning until capture_allow(), for calls that synchronise a context on
- * their own. False: a capture is in progress, unless that does not matter (`despite_captures`). */
+ * their own. False: a capture is in progress; with `despite_captures` that is no reason to fail. */
 bool capture_forbid(bool despite_captures);
 void capture_allow(void);
-/* Stops querying a context that ends. */
+/* Destroys the events recorded in a context that is about to end. */
 void capture_leave_context(CUcontext context);
 /* Whether a capture is in progress and it is known that no work is in flight; see capture.c. */
 bool capture_without_work(void);
@@ -39,7 +39,7 @@ static inline CUstreamCaptureMode capture_relax(void)
  * return `*result`. No lock held. */
 bool capture_refuses(CUresult *result);
 
-/* The captures in progress. From any thread. */
+/* The list of captures in progress. Any thread may call these functions. */
 
 struct capture;
 
@@ -48,7 +48,8 @@ struct capture;
 struct capture *capture_new(CUstream stream, bool ends_with_thread);
 /* Lists a capture that has begun, or lists it again because it has not ended. */
 void capture_add(struct capture *capture);
-/* Removes the captures in `stream` or, if that is NULL, in `context`. NULL: there are none. */
+/* Removes from the list the captures in `stream` or, if that is NULL, in `context`. NULL: there are
+ * none. */
 struct capture *capture_take(CUstream stream, CUcontext context);
 /* Stops counting these captures, which have ended. */
 void capture_over(struct capture *captures);

@@ -106,8 +106,8 @@ static bool is_for_good(CUresult error)
     }
 }
 
-/* Only queries the driver, which neither waits nor submits; twice, because a single call may fail.
- */
+/* Only queries the driver, which neither waits nor submits work. Queries it again after an error,
+ * because a single call may fail. */
 CUresult context_error(CUcontext context)
 {
     CUresult error = CUDA_ERROR_UNKNOWN;
@@ -129,7 +129,7 @@ static bool is_over(CUcontext context, CUresult result)
         || (result != CUDA_ERROR_NOT_READY && context_error(context) != CUDA_SUCCESS);
 }
 
-/* Short drains are noticed at once, long ones use little CPU time. */
+/* us between two polls: the end of a short drain is noticed at once, a long one uses little CPU. */
 static uint64_t nap_us(uint64_t waited)
 {
     return waited < 200 ? 10 : waited < 5000 ? 50 : 500;
@@ -140,7 +140,7 @@ static void nap(uint64_t waited)
     nanosleep(&(struct timespec){ .tv_nsec = (long)nap_us(waited) * 1000 }, NULL);
 }
 
-/* `most`: us; UINT64_MAX: no limit. */
+/* Waits for the event, at most `most` us (UINT64_MAX: no limit). */
 static CUresult await(CUevent event, uint64_t most)
 {
     if (most == UINT64_MAX)
@@ -217,8 +217,8 @@ static void forget_all(struct drain *drain)
     drain->count = 0;
 }
 
-/* For all devices, shared or not: a kernel or copy on another device may access this one's
- * memory. */
+/* Covers the contexts of all devices, shared or not: a kernel or copy on another device may access
+ * this one's memory. */
 void drain_begin(struct drain *drain)
 {
     CUcontext context;
@@ -251,7 +251,7 @@ static CUresult part_step(struct drain_part *part)
 
 bool drain_step(struct drain *drain)
 {
-    /* A context's end takes service_lock, too. */
+    /* No context ends during the step: ending one takes service_lock, which is held. */
     if (drain->contexts_ended != contexts_ended() || !drain->whole)
         drain_begin(drain);
     bool all = drain->whole, failing = !drain->whole;
@@ -299,7 +299,7 @@ enum drained drain_all(const struct drain_terms *terms)
     drain_begin(&drain);
     while (!drain_step(&drain)) {
         waited = now_microseconds() - began;
-        /* The blocked thread may be the one that captures. */
+        /* A capture shortens the patience: the blocked thread may be the one that captures. */
         bool capturing = capture_going_on();
         bool endless = capturing && capture_oldest() > CAPTURE_LONGEST_US;
         bool soon = capturing && !endless;

@@ -12,7 +12,7 @@
 
 enum drained {
     DRAINED,
-    UNDRAINED,                       /* gave up: see below */
+    UNDRAINED,                       /* gave up; drain_all() says when */
     CAPTURING,                       /* gave up because of a capture; the work's state is unknown */
 };
 
@@ -33,13 +33,13 @@ struct drain_terms {
  * progress and threads are blocked or the terms do not `outlast` captures. */
 enum drained drain_all(const struct drain_terms *terms);
 
-/* A drain in steps, to find out whether a client is idle. */
+/* A drain in steps, to find out whether work is done. */
 struct drain {
     unsigned contexts_ended;         /* contexts_ended() at the beginning */
     uint64_t moment;                 /* streams_moment() at the beginning */
     unsigned count, room;
     bool whole;                      /* `part` covers all contexts */
-    bool failing;                    /* calls of the last step failed, but no context for good */
+    bool failing;                    /* calls failed in the last step, but no context for good */
     struct drain_part {
         CUcontext context;
         uint64_t moment;
@@ -52,7 +52,7 @@ bool drain_step(struct drain *drain);              /* true: work before drain_be
 void drain_abandon(struct drain *drain);           /* at any time; sets `drain` to zeros */
 
 /* Waits for all work of one context, at most `most` us (UINT64_MAX: no limit); any thread. False:
- * *result is the error; NOT_READY: the time is over, or a capture forbids the wait. */
+ * *result is the error; NOT_READY: `most` has passed, or a capture forbids the wait. */
 bool drain_context(CUcontext context, uint64_t most, CUresult *result);
 /* Drains a context that is about to be destroyed; without a limit, as the driver waits, too. False:
  * a capture in it forbids that, or it has failed. */

@@ -7,11 +7,11 @@
  * enough to keep the card busy while the program's thread is away for a moment, and short compared
  * with a turn.
  *
- * Markers measure how far ahead a program is. A marker is an event after all work submitted so far;
- * the time from its recording to its completion is the time that a drain would have taken. The
- * thread that passes the gate records a marker after a number of passes; the service thread records
- * one after some time, and checks which are complete. The launch path waits for nothing but the
- * permission to pass.
+ * Markers measure how far ahead a program is. A marker is an event recorded after all work
+ * submitted so far; the time from its recording to its completion is the time that a drain would
+ * have taken. The thread that passes the gate records a marker after a number of passes; the
+ * service thread records one after some time, and checks which are complete. The launch path waits
+ * for nothing but the permission to pass.
  *
  * The gate is closed for the reason GATE_PACED, and passes are counted: up to gate_goal they are
  * let through. The goal is the number of passes known to be done, plus `limit`. A marker that took
@@ -33,13 +33,13 @@
  * In the background, beside an urgent client that does not wait for a turn (gate/inflight.c), the
  * target is much shorter, because work in flight delays the urgent client; and LEAST is one, so
  * that after each pass which takes that long the card rests for a moment. The service thread then
- * checks more often. The limit follows the most expensive recent passes: between small passes it
- * must not grow to many times the target for when large passes come, as in each step of a training.
- * Work that was in flight while the urgent client had work shared the card with it, and says
- * nothing about the limit. Neither do a few passes that were done soon: they took as long as the
- * service thread took to check. Kernels may end before a thread could be woken to launch the next;
- * a thread that is held back therefore polls before it sleeps, for as long as the work in flight
- * should last, and records the marker itself.
+ * checks more often. The limit follows the most expensive recent passes: otherwise it would grow
+ * during small passes, and the large passes that follow, as in each step of a training, would take
+ * many times the target. Work that was in flight while the urgent client had work shared the card
+ * with it, and says nothing about the limit. Neither do a few passes that were done soon: the
+ * measured time is that until the service thread checked. Kernels may end before a thread could be
+ * woken to launch the next; a thread that is held back therefore polls before it sleeps, for as
+ * long as the work in flight should last, and records the marker itself.
  *
  * A client that steps (NVSHARE_STEP) may have one pass in flight. Only its service thread lets
  * passes through, each when the previous one has been done for `step_pause`.
@@ -66,7 +66,7 @@
 #define BACKGROUND_TARGET_US 300
 #define SPIN_US BACKGROUND_TARGET_US /* for which a background thread polls before it sleeps */
 #define SPIN_COLLECT_US 4            /* between two polls */
-#define COST_WINDOW_US 100000        /* us of the current window of passes, and of the previous */
+#define COST_WINDOW_US 100000        /* us; the highest cost is over two such windows */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
 #define MARKS_PER_LIMIT 2            /* markers recorded while as many passes as the limit go by */
@@ -77,7 +77,7 @@
 #define PATIENCE_LEAST_US 500000
 #define PATIENCE_MOST_US 2000000
 #define LET_THROUGH_US 1000
-#define PATIENCE_PART 3              /* patience: the latency of the last marker times this */
+#define PATIENCE_PART 3              /* patience / latency of the last marker */
 
 struct marker {
     struct drain drain;
@@ -88,15 +88,16 @@ struct marker {
 
 /* Protected by service_lock. */
 static uint64_t usual_target;        /* us; 0: no pass is held back */
-static uint64_t target;              /* us; the current one */
+static uint64_t target;              /* us; usual_target, or BACKGROUND_TARGET_US */
 static struct client *owner;   /* the client whose service thread paces, if any */
 static struct marker markers[MARKERS];
 static unsigned first, count;
-static uint64_t done, limit = FIRST; /* passes; the limit is kept for the next turn */
+static uint64_t done, limit = FIRST; /* passes done; most in flight, kept for the next turn */
 static uint64_t extra;               /* passes let through since the last completion */
 static uint64_t latency;             /* us that the last marker took */
-static uint64_t marked_at, progress; /* us: last recording; last completion */
-/* In the background: the most expensive passes, in ns for a pass; times in us. */
+static uint64_t marked_at, progress; /* us: time of the last recording; of the last completion */
+/* In the background. ns: the highest cost of a pass in this window, and in the previous one. us:
+ * the begin of this window, and the last time at which the urgent client had work. */
 static uint64_t highest_cost, highest_cost_before, highest_cost_since, contested;
 
 /* The number of the pass whose thread records the next marker. */
@@ -145,7 +146,7 @@ static void marker_completed(const struct marker *marker, uint64_t now)
     done = marker->passes;
     extra = 0;
     if (marker->ahead == 0)
-        return;                      /* it says nothing about passes */
+        return;                      /* the marker says nothing about passes */
     if (in_background()) {
         adapt_to_cost(marker, now);
         return;
@@ -203,7 +204,8 @@ static void set_goal(uint64_t now)
     gate_allow(capture_going_on() ? UINT64_MAX : goal);
 }
 
-/* Called by a thread of the program, which may hold other locks; the step may be skipped. */
+/* Runs `step` under service_lock, or skips it if the lock is taken. Called by a thread of the
+ * program, which may hold other locks. */
 static void step_locked(void (*step)(uint64_t number, uint64_t now), uint64_t number)
 {
     /* A thread that is cancelled, or leaves by siglongjmp(), would keep the lock. */
@@ -232,10 +234,10 @@ static void mark_taken(uint64_t number, uint64_t now)
     record_marker(number - 1, now);
     set_goal(now);
     if (rested && in_background())
-        client_wake(owner);          /* it polls rarely while nothing is in flight */
+        client_wake(owner);          /* its thread polls rarely while nothing is in flight */
 }
 
-/* Called inside the gate. */
+/* gate_on_taken: called inside the gate, with the number of the pass. */
 static void pass_taken(uint64_t number)
 {
     if (number >= atomic_load(&next_mark))
@@ -254,8 +256,8 @@ static void collect_and_mark(uint64_t number, uint64_t now)
     set_goal(now);
 }
 
-/* Called outside the gate. Between two polls the service thread can take the lock to carry out an
- * order. */
+/* gate_on_paced: called outside the gate. Between two polls the service thread can take the lock to
+ * carry out an order. */
 static bool pass_waits(uint64_t *since)
 {
     uint64_t now = now_microseconds();
@@ -277,7 +279,7 @@ static void prepare(void)
     unsigned long milliseconds = setting_milliseconds("NVSHARE_DRAIN_TARGET_MS", DEFAULT_TARGET_MS,
                                                       TARGET_MOST_MS);
     usual_target = HAVE_REAL(cuCtxRecordEvent) ? milliseconds * 1000 : 0;
-    /* Before the gate is first closed for this reason: threads inside read it without a lock. */
+    /* Set before the gate is first closed by GATE_PACED: threads read these without a lock. */
     gate_on_taken = pass_taken;
     gate_on_paced = pass_waits;
 }

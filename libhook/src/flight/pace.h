@@ -20,5 +20,5 @@ void pace_let_through(struct client *client, uint64_t passes);
 void pace_end(const struct client *client);
 /* Whether threads may be waiting for pace_step(), so that it must be called soon. */
 bool pace_pressing(const struct client *client);
-/* Whether the work in flight has not ended for long. */
+/* Whether work has been in flight for PATIENCE_MOST_US (pace.c) without an end. */
 bool pace_stalled(const struct client *client);

@@ -3,7 +3,7 @@
  * Finds out whether a context's work is done with drivers that cannot record all of it in one
  * event: cuCtxRecordEvent does not exist before 12.5. The last section identifies streams.
  *
- * cuCtxSynchronize waits for all of it, but nothing can interrupt that wait, and work in flight may
+ * cuCtxSynchronize waits for all work, but nothing can interrupt that wait, and work in flight may
  * wait for a call that stands at the gate. An event in the NULL stream would make later work wait
  * for the work in flight. The library therefore submits nothing to streams: it only queries them,
  * one by one.
@@ -28,11 +28,11 @@
 
 struct listed_stream {
     CUstream stream;                 /* NULL: destroyed */
-    CUevent end;                     /* recorded then; NULL: done, or its end is unknown */
-    bool completed;
+    CUevent end;                     /* recorded at the destruction; may be NULL */
+    bool completed;                  /* without `end`: no work was left at the destruction */
     CUcontext context;
     bool being_destroyed;
-    uint64_t emptied;                /* the moment at which it was last seen empty */
+    uint64_t emptied;                /* value of `moments` when the stream was last seen empty */
     struct listed_stream *next;
 };
 
@@ -58,7 +58,8 @@ bool streams_add(CUstream stream)
     return true;
 }
 
-/* In the stream's context. A capture in the stream ends with it, and would capture the event. */
+/* Records an event at the end of a stream that is about to be destroyed; its context is current.
+ * Ends a capture in the stream first, which would capture the event. */
 static CUevent mark_end(CUstream stream)
 {
     CUstreamCaptureStatus status;
@@ -91,7 +92,7 @@ struct listed_stream *streams_destroying(CUstream stream)
     RELAXED;
     if (listed != NULL && REAL(cuCtxPushCurrent_v2)(listed->context) == CUDA_SUCCESS) {
         listed->end = mark_end(stream);
-        /* The stream cannot be queried later. */
+        /* Without the event, now is the last time to ask whether the stream is done. */
         listed->completed = listed->end == NULL && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS;
         REAL(cuCtxPopCurrent_v2)(&same);
     }
@@ -129,7 +130,7 @@ uint64_t streams_moment(void)
 static CUresult query_listed(const struct listed_stream *listed)
 {
     if (listed->being_destroyed)
-        return CUDA_ERROR_NOT_READY; /* another thread is recording its end */
+        return CUDA_ERROR_NOT_READY; /* another thread is recording `end` */
     if (listed->stream != NULL)
         return REAL(cuStreamQuery)(listed->stream);
     if (listed->completed)
@@ -164,7 +165,7 @@ CUresult streams_query(CUcontext context, uint64_t moment)
 /*
  * Identifies the stream behind a handle, and its device. The driver may reuse a handle for another
  * stream, so a stream's name is the unique id that the driver assigns; before CUDA 12, the handle
- * together with the number of streams that the program had destroyed when the handle came.
+ * together with the number of streams destroyed before the call of stream_name().
  */
 
 #define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit set */

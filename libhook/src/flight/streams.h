@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out whether a context's work is done by queries of the context's streams, for drivers
+ * Finds out by queries of a context's streams whether the context's work is done, for drivers
  * without cuCtxRecordEvent; with other drivers no stream is listed. Also identifies streams. For
  * any thread.
  */
@@ -23,16 +23,16 @@ void streams_destroyed(struct listed_stream *listed);
 /* Removes all streams of a context that is about to end. */
 void streams_end_with(CUcontext context);
 
-/* For streams_query(), to tell which work was submitted before. */
+/* The current moment: streams_query() tells work submitted before it from later work. */
 uint64_t streams_moment(void);
 /* Success: all work submitted before `moment` in this context, which is current, is done; or the
- * driver's error. Must not be called during a capture in it. */
+ * driver's error. Must not be called during a capture in the context. */
 CUresult streams_query(CUcontext context, uint64_t moment);
 
 /* A number that no other stream of the context ever has; 0: not known. */
 uint64_t stream_name(CUstream stream);
-/* The stream's device, and its context (NULL if the stream belongs to whichever is current).
- * Returns the driver's error. */
+/* The stream's device, and its context (NULL if the stream belongs to whichever context is
+ * current). Returns the driver's error. */
 CUresult stream_device(CUstream stream, CUcontext *context, CUdevice *device);
 
 /* A stream is about to be destroyed: the driver may reuse its handle. */
