@@ -6,17 +6,17 @@ emptied first. A process is identified in a thread (nvshared/lanes.py), once for
 connections. From then on users take turns: connections are served, and packets read, a few at a
 time per user. A client that does not read its packets or does not send HELLO is dropped. If there
 are too many clients, further ones are refused. The number of unserved connections is bounded, too:
-beyond it, the users and processes with the most are refused first. Without free descriptors, new
-connections wait in the kernel's queue.
+beyond it, the users and processes with the most unserved connections are refused first. Without
+free descriptors, new connections wait in the kernel's queue.
 
 **Ending.** The pidfd reports the death of the client's process, because a forked child may keep the
 socket open for ever. systemd's file descriptor store holds a copy of each client's socket, so that
 the connection survives a restart of the daemon. So a connection that must end is shut down: closing
 the daemon's copy alone would not end it.
 
-**Packets must not carry descriptors.** When a packet with descriptors is read, or its socket is
-closed, the kernel closes the descriptors, and the sender controls how long that blocks: closing a
-TCP connection with SO_LINGER waits for its other end. Linux 6.16 and later refuse descriptors for
+**Packets must not carry file descriptors.** When a packet with descriptors is read, or its socket
+is closed, the kernel closes the descriptors, and the sender controls how long that blocks: closing
+a TCP connection with SO_LINGER waits for its other end. Linux 6.16 and later refuse descriptors for
 the daemon. On older kernels, and on connections accepted by an earlier daemon, each packet is first
 read with MSG_PEEK, which closes nothing, and a queue that holds descriptors is emptied on a
 separate thread. The service manager may hold a copy of the socket. It is asked to close the copy
@@ -58,10 +58,10 @@ from nvshared.units import MILLISECOND, SECOND
 
 logger = logging.getLogger(__name__)
 
-ACCEPTING_AT_A_TIME = 0.005             # seconds, in one pass of the event loop
-ACCEPT_PAUSE = 1.0                      # seconds, when descriptors have run out
+ACCEPTING_AT_A_TIME = 0.005             # seconds of accepting in one pass of the event loop
+ACCEPT_PAUSE = 1.0                      # seconds without accepting after descriptors ran out
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-MOMENT = 0.001                          # seconds of clients' work before other events are handled
+MOMENT = 0.001                          # seconds of Rotation's work before other events are handled
 NAME_PATIENCE = 200 * MILLISECOND       # to read a program's name, which the program can block
 UNKNOWN_MOST = 64                       # kinds of unknown cgroup paths that are logged
 
@@ -75,12 +75,12 @@ DESCRIPTORS_UNSERVED = 2                # a socket, and a pidfd of its process
 DESCRIPTORS_EACH = 4                    # a socket, a pidfd, an inflight page, a file of the disk
 DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
 
-PACKETS_AT_A_TIME = 4                   # read from one connection before other users' work
-QUEUE_LONGEST = 256                     # packets, besides about as many in the socket's buffer
+PACKETS_AT_A_TIME = 4                   # read from a connection before other users have a turn
+QUEUE_LONGEST = 256                     # unsent packets; the socket's buffer holds as many again
 LINGER = 1.0                            # seconds for a refused client to send HELLO and be refused
 TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h
-FIRST_MOST = 4                          # packets before the daemon's first reply; last is HELLO
+FIRST_MOST = 4                          # packets that a hook sends before it awaits a reply
 CREDENTIALS_SPACE = socket.CMSG_LEN(struct.calcsize("3i"))
 
 
@@ -100,7 +100,7 @@ class Rotation:
         self._loop = loop
         # Queued work by account; the first account is served next.
         self._waiting: dict[Hashable, deque[Callable[[], None]]] = {}
-        self._used = 0.0                # seconds of immediate work, less the time since then
+        self._used = 0.0                # seconds of work done at once, less the time since then
         self._ended = 0.0               # loop time of the last update of `_used`
         self._serving: asyncio.Handle | None = None
 
@@ -187,7 +187,7 @@ class ConnectionQuota:
 
 
 class HookConnection:
-    """Wire: one client's socket."""
+    """One client's socket: the Wire of its session (session.py)."""
 
     def __init__(
         self, server: "Server", connected: socket.socket, identity: Peer, refusal: Refusal | None,
@@ -206,10 +206,10 @@ class HookConnection:
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = False
         self._finishing = False
-        self._listens = True            # False: its work is queued in Rotation, or awaits a lookup
+        self._listens = True            # False: the last packet waits in Rotation or for a lookup
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, identity.pid)
-        # After calls that may raise: the session and the connection refer to each other.
+        # Made after the calls that may raise: it makes a reference cycle with the connection.
         self.session = Session(server.manager, identity, self, refusal)
         self._timeout: asyncio.TimerHandle | None = None
         self._loop.add_reader(connected, self._readable)
@@ -270,8 +270,8 @@ class HookConnection:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
         self.session.ended()
-        # Without reference cycles, the memory of ended connections is free at once. Else a garbage
-        # collection after many of them holds up the event loop for longer than any client may.
+        # Breaks the reference cycle, so that the memory is free at once. Otherwise a garbage
+        # collection after many ended connections would hold up the event loop for too long.
         del self.session
         if not for_good:
             close_copy(self._socket)
@@ -295,7 +295,7 @@ class HookConnection:
         self._server.rotation.offer(self.peer.account, partial(self.end, "its process ended"))
 
     def resume(self, work: Callable[[], None]) -> None:
-        """Does the work and reads again, as the lookup that the last record needed is finished."""
+        """Does `work`, which waited for a lookup about the process, and reads packets again."""
         self._server.rotation.offer(self.peer.account, partial(self._read, work))
 
     def _listen(self, *, on: bool) -> None:
@@ -308,7 +308,7 @@ class HookConnection:
             self._loop.remove_reader(self._socket)
 
     def _read(self, work: Callable[[], None] | None = None) -> None:
-        """Receives and handles packets, after the work that the last packet has left."""
+        """Does `work`, left by a packet that waited for a lookup, then handles further packets."""
         for _ in range(PACKETS_AT_A_TIME):
             if self._ended or self.session.looking_up:
                 break
@@ -436,7 +436,7 @@ class Server:
         self._connections: set[HookConnection] = set()
         self._processes: dict[Hashable, _Process] = {}
         self._unserved: Counter[Hashable] = Counter()   # connections, by user
-        self._room = _most_unserved(open_files)         # further unserved connections allowed
+        self._room = _most_unserved(open_files)         # unserved connections that may be added
         self._lanes = lanes
         self._programs = programs
         self._unknown_cgroups: set[str] = set()         # kinds of paths that have been logged
@@ -501,7 +501,7 @@ class Server:
     def _take(
         self, connected: socket.socket, lender: Callable[[int], Hashable], name: str | None = None,
     ) -> None:
-        """Queues a connection until its process is identified, or declines it."""
+        """Queues a connection until its process is identified; refuses it if too many wait."""
         credentials = peer.credentials(connected)
         process = self._processes.get(credentials)
         user = lender(credentials.uid) if process is None else process.user
@@ -533,7 +533,7 @@ class Server:
         """Raises ProcessLookupError."""
         pidfd = peer.watch(connected, credentials.pid)
         # Without a pidfd, a new process may get the same pid. Processes in pid namespaces that are
-        # not visible from here all have pid 0. Both are identified once per connection.
+        # not visible from here all have pid 0. Both kinds are identified once per connection.
         known = pidfd is not None and credentials.pid
         process = _Process(credentials if known else object(), user, pidfd)
         self._processes[process.key] = process
@@ -546,7 +546,7 @@ class Server:
     def _take_unserved(
         self, process: _Process, number: int
     ) -> list[tuple[socket.socket, str | None]]:
-        """Removes and returns the next unserved connections; with the last one, the process."""
+        """Removes and returns `number` unserved connections; forgets the process after its last."""
         taken = [process.unserved.popleft() for _ in range(number)]
         self._room += number
         self._unserved[process.user] -= number
@@ -725,8 +725,8 @@ def turn_away(
 def close_copy(connected: socket.socket) -> None:
     """Closes the daemon's copy of a socket, unless descriptors are queued in it.
 
-    A socket with descriptors stays open until the process ends: the kernel then does not wait for
-    TCP connections.
+    A socket with descriptors stays open until the daemon's process ends: then the kernel does not
+    wait for TCP connections.
     """
     if _drop_harmless(connected):
         connected.close()

@@ -35,7 +35,7 @@ class ParkedHook:
     def __init__(self, send: Callable[[bytes, int | None], None]) -> None:
         """`send`: Wire.send."""
         self.checkpointed = False       # the process is checkpointed
-        self.driver_wanted = False      # a thread of it wants the driver
+        self.driver_wanted = False      # a thread of the program wants the driver
         self.memory = events.Memory()   # the hook's last figures
         self._send = send
         self._held: list[tuple[actions.Order | None, bytes, int | None]] | None = None
@@ -44,7 +44,7 @@ class ParkedHook:
 
     @property
     def holds(self) -> bool:
-        """Whether orders are held back."""
+        """Whether orders to the hook are held back."""
         return self._held is not None
 
     @property
@@ -53,7 +53,8 @@ class ParkedHook:
         return any(isinstance(one, actions.Load | actions.Run) for one, _, _ in self._held or ())
 
     async def park(self, context: int, *, ahead: bool) -> None:
-        """Makes the hook keep the program out of the driver; `ahead`: unless it wants the GPU.
+        """Makes the hook keep the program out of the driver; `ahead`: the hook refuses if the
+        program wants the GPU.
 
         `context`: Client.context, which the hook's HELLO to a later daemon repeats.
 
@@ -93,7 +94,7 @@ class ParkedHook:
             self._send(packet, page)
 
     def want_driver(self) -> bool:
-        """Notes that a thread wants the driver. True: the client is checkpointed and must wake."""
+        """Records that a thread wants the driver. True: the checkpointed process must wake."""
         wakes = self.checkpointed and not self.driver_wanted
         self.driver_wanted = True
         return wakes
@@ -111,14 +112,14 @@ class ParkedHook:
         self._held = None
 
     def hold(self, packet: bytes, page: int | None, order: actions.Order | None) -> None:
-        """Keeps a packet until unpark(): a newer unasked LIMITS replaces an older."""
+        """Keeps a packet until unpark(). A LIMITS that answers no COMMIT replaces the last such."""
         assert self._held is not None
         if _is_unasked_limits(order):
             self._held = [one for one in self._held if not _is_unasked_limits(one[0])]
         self._held.append((order, packet, page))
 
     def leave(self) -> list[actions.MoveOrder]:
-        """Notes that the process is checkpointed. Returns held orders that need no hook."""
+        """Records that the process is checkpointed. Returns orders that the session answers."""
         self.checkpointed = True
         held, self._held = self._held or [], []
         self._held = [one for one in held if not answerable(one[0])]

@@ -112,11 +112,11 @@ TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 ANSWERS = struct.Struct("<2Q")
 SIZE = 104
-REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # sent by hooks
+REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # from hooks
 TEXT_PIECE = 88                         # bytes of text in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in a whole REASON
 TEXTS = (Type.NAME, Type.GANG)
-NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # have `uuid` in place of struct ANSWERS
+NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # with `uuid` instead of ANSWERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class ReportRecord:
     commit: int = 0                     # in HELLO
     wanted: int = 0                     # in COMMIT
     pins: int = 0                       # in COMMIT; in HELLO `context`
-    moved: int = 0                      # in all others; in STOPPED: `used`
+    moved: int = 0                      # in all other types; in STOPPED: `used`
     took: int = 0                       # us; in STORED an errno, in BORROWED bytes
     version: int = VERSION
     text: str = ""                      # in NAME, GANG

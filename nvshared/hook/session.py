@@ -8,8 +8,8 @@
     MEMORY, IDLE, STOPPED … ───► the same as events ────────► MemoryChanged, WentIdle, Stopped …
            RUN, STOP, EVICT … ◄─ orders ◄──────────────────── Run, Stop, Evict …
 
-On a connection of an earlier daemon, the session first sends INTRODUCE. Records before the HELLO
-with the number of the INTRODUCE were meant for the earlier daemon and are ignored.
+On a connection of an earlier daemon, the session first sends INTRODUCE with a number. Until a HELLO
+carries the same number, records for the scheduler are ignored: they were for the earlier daemon.
 
 A session has no socket: the connection passes packets in and sends the packets that it gets. A
 client that replies to an order that it was not sent, or claims more bytes on the card than the card
@@ -51,7 +51,7 @@ ANSWERS = {
 logger = logging.getLogger(__name__)
 
 ERRORS_MOST = 4095                      # the largest errno
-MOST_BYTES = 1 << 56                    # larger moves are protocol errors; requests are cut to it
+MOST_BYTES = 1 << 56                    # larger moves are errors; COMMIT requests are cut to it
 
 
 class Wire(Protocol):
@@ -67,10 +67,11 @@ class Wire(Protocol):
         """Ends the connection soon, for a protocol violation."""
 
     def finish(self) -> None:
-        """Closes the connection once the client has read everything; no more will be sent."""
+        """Ends the connection after all queued packets are sent; the session sends no more."""
 
     def resume(self, work: Callable[[], None]) -> None:
-        """Does the work as a packet's, then passes packets in again: the lookup is finished."""
+        """Does `work` in its user's turn, then passes packets to the session again: the lookup that
+        `work` waited for is finished."""
 
 
 class StoringHook:
@@ -90,13 +91,13 @@ class StoringHook:
         self._most = 0                  # the most bytes that any order allowed so far
         self._number = 0                # of the last STORE
         self.acknowledged = 0           # number of the last STORE that the hook has acknowledged
-        self._waits: actions.Store | None = None    # the order that waits until the file exists
+        self._waits: actions.Store | None = None    # to be sent when the file exists
         self._ended = False
 
     def order(
         self, peer: Peer, order: actions.Store, answer: Callable[[actions.Store, bool], None]
     ) -> None:
-        """Sends the order once there is a file, or calls `answer` with the order and a flag.
+        """Sends the order once the client has a file, or calls `answer` with the order and a flag.
 
         The flag is True if no file can be made, False if the order needs none.
         """
@@ -138,7 +139,7 @@ class StoringHook:
             Type.STORE, number=order.number, writeback=order.size)), descriptor)
 
     def handle_stored(self, record: ReportRecord, *, known: bool) -> bool:
-        """Handles STORED. True: it acknowledges another order, or reports another error.
+        """Handles STORED. True: order or error differs from the last STORED.
 
         `known`: the client has sent HELLO. Raises ProtocolError for more bytes than were allowed.
         """
@@ -172,7 +173,7 @@ class Session:
         self.peer = peer
         self.client: Client | None = None
         self.finished = False           # refused or ended: further records are ignored
-        # The last record waits for a lookup about the process: no packet may be passed in.
+        # The last record waits for a lookup about the process, so received() must not be called.
         self.looking_up = False
         self._manager = manager
         self._wire = wire
@@ -185,7 +186,7 @@ class Session:
         self._parked = ParkedHook(wire.send)
         self.park = self._parked.park   # Parkable
         self._storing = StoringHook(manager.disk, wire)
-        self._moved: Client | None = None   # the client on its old card, until HELLO after a move
+        self._moved: Client | None = None   # after a move: the client on its old card, until HELLO
 
     def take_over(self) -> None:
         """Sends INTRODUCE with a random number to a client that knows an earlier daemon or card."""
@@ -261,7 +262,7 @@ class Session:
             client.id, memory, self._storing.acknowledged, failed=bool(error)))
 
     def _answer_store(self, order: actions.Store, failed: bool) -> None:
-        """Reports a STORE as answered that was not sent to the hook."""
+        """Answers, in place of the hook, a STORE that was not sent to it."""
         if (client := self.client) is not None:
             client.gpu.tell(events.Stored(client.id, client.memory, order.number, failed))
 
@@ -279,13 +280,13 @@ class Session:
         self._manager.await_hello(self, awaited=False)
         self._parked.lost()
         self._storing.ended()
-        self._moved = None              # which refers to the session, as the client does
+        self._moved = None              # it refers to the session, so it would keep a cycle
         client, self.client = self.client, None
         if client is not None:
             client.gpu.leave(client)
 
     def confirm_checkpoint(self) -> None:
-        """Parkable: the process is checkpointed."""
+        """Parkable: reports to the scheduler that the process is checkpointed."""
         assert self.client is not None
         orders = self._parked.leave()
         memory = self._parked.adjusted(self._parked.memory)
@@ -297,7 +298,7 @@ class Session:
             self._answer(order)
 
     def resume_on(self, gpu: GPU) -> None:
-        """Parkable: the process runs again, on this card."""
+        """Parkable: lets the hook go on, as the process runs again, on this card."""
         client = self.client
         assert client is not None
         moved = gpu is not client.gpu
@@ -309,13 +310,13 @@ class Session:
             self.take_over()
 
     def resume_unparked(self) -> None:
-        """Parkable: the process was not checkpointed, and goes on."""
+        """Parkable: lets the hook go on, as the process was not checkpointed."""
         assert self.client is not None
         self._parked.unpark(self.client.gpu.facts.uuid_bytes)
 
     @property
     def has_turn(self) -> bool:
-        """Parkable: a LOAD or RUN is held back."""
+        """Parkable: whether a LOAD or RUN is held back, so that the client has to wake."""
         return self._parked.has_turn
 
     def _answer(self, order: actions.MoveOrder) -> None:
@@ -358,7 +359,7 @@ class Session:
             self._wire.send(packet, page)
 
     def _page(self, order: actions.Publish | actions.Watch) -> int | None:
-        """Returns a descriptor of an inflight page. None: its client has left, or OSError."""
+        """Returns a descriptor of an inflight page. None: its client has left, or an error."""
         assert self.client is not None
         clients = self.client.gpu.clients
         try:
@@ -500,7 +501,7 @@ def _check_stop(client: Client, record: ReportRecord) -> None:
 def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> events.Event:
     """Returns the event for a MOVED, the reply to an order that moves memory."""
     order = client.gpu.scheduler.unanswered(client.id, record.number)
-    if order is None and client.gpu.lost:       # a lost GPU forgets its open orders
+    if order is None and client.gpu.lost:       # then its unanswered orders were dropped
         return events.MemoryChanged(client.id, memory)
     if order is None:
         raise ProtocolError(
