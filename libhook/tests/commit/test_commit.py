@@ -97,7 +97,9 @@ def process(built: Path, tmp_path: Path) -> Process:
     return Process(built, tmp_path)
 
 
-def test_pin_grant_counts_from_the_reply_until_the_memory_is_pinned(process: Process) -> None:
+def test_granted_pin_bytes_count_as_being_pinned_from_the_reply_until_the_memory_is_pinned(
+    process: Process
+) -> None:
     first = process.request(5)
     assert process.to_pin == 0
     process.answer(1, 5)
@@ -114,7 +116,7 @@ def test_pin_grant_counts_from_the_reply_until_the_memory_is_pinned(process: Pro
     assert process.to_pin == 0
 
 
-def test_refused_pin_request_does_not_count(process: Process) -> None:
+def test_refused_pin_request_adds_nothing_to_the_bytes_being_pinned(process: Process) -> None:
     first = process.request(5)
     process.answer(1, 4)
     assert process.to_pin == 0
@@ -167,7 +169,7 @@ def test_unanswered_pin_request_is_sent_again_to_a_restarted_daemon(
     assert process.to_pin == 12
 
 
-def test_grant_to_pin_that_is_not_used_is_given_up_after_a_minute(process: Process) -> None:
+def test_unused_grant_to_pin_memory_is_given_up_after_a_minute(process: Process) -> None:
     assert process.passes(SECOND) == -1
     first = process.request(5)
     assert process.passes(100 * SECOND) == -1           # an unanswered request does not expire
@@ -223,7 +225,7 @@ def test_limit_that_refuses_a_pin_request_is_logged_once(process: Process) -> No
     assert cut.count("x") < 500
 
 
-def test_commit_refusal_logs_only_the_reason_of_its_own_reply(process: Process) -> None:
+def test_commit_refusal_does_not_log_the_reason_of_an_earlier_reply(process: Process) -> None:
     request = process.request(5)
     process.answer(1, 5, "it was granted all the same")
     request.returns(True)

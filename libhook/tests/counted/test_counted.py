@@ -32,7 +32,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     # A type of a newer driver counts on that device, or on the current one.
     (UNKNOWN, 0x0301, 1), (UNKNOWN, 0x0309, 0), (UNKNOWN, -1, 0),
 ])
-def test_memory_is_counted_on_the_device_of_its_location(
+def test_allocation_is_counted_on_the_device_that_its_cumemlocation_names(
     c: ctypes.CDLL, kind: int, number: int, device: int
 ) -> None:
     assert c.counted_at(kind, number) == device

@@ -34,7 +34,7 @@ def test_repeated_drain_keeps_a_single_event_per_context(c: ctypes.CDLL) -> None
     assert events(c) == [0, 0, 0]
 
 
-def test_drain_given_up_after_a_context_ended_leaves_no_event(
+def test_drain_abandoned_after_a_context_ended_leaves_no_event(
         c: ctypes.CDLL) -> None:
     for number in (1, 2, 3):
         c.begins(number)

@@ -55,14 +55,14 @@ for name in {gated!r}:
 
 
 @pytest.mark.parametrize("driver", [SIMULATOR, *installed_drivers()], ids=str)
-def test_function_exported_by_a_driver_is_known(driver: Path) -> None:
+def test_every_function_that_a_driver_exports_has_a_hook_or_a_listed_reason(driver: Path) -> None:
     """A driver exports an unknown function: hook it, write a reason into unhooked.def, or record
     the driver's answers again in entry_points.txt."""
     assert len(coverage.exported(driver)) > 300
     assert coverage.unknown(coverage.exported(driver)) == []
 
 
-def test_function_of_a_newer_driver_is_listed_as_unknown(tmp_path: Path) -> None:
+def test_coverage_check_lists_functions_of_a_newer_driver_as_unknown(tmp_path: Path) -> None:
     driver = compile_c(
         """
         void cuMemTeleport(void) {} void cuMemTeleport_v2_ptsz(void) {} void cuMemFree(void) {}

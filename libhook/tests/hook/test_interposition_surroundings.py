@@ -11,7 +11,7 @@ from libhook.tests.hook import recorded_driver as recorded
 from libhook.tests.hook.programs import LAUNCH, compile_c, run
 
 
-def test_plugin_opened_with_deepbind_calls_the_driver(
+def test_plugin_opened_with_rtld_deepbind_calls_the_driver_without_wrappers(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """The plugin finds the C library's dlsym() and the driver first, as its flag requests, and runs
@@ -59,7 +59,7 @@ __attribute__((destructor)) static void report(void) { printf("asked %d\\n", ask
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_other_preload_with_a_dlsym_works_before_and_after_the_library(
+def test_other_preloaded_library_that_defines_dlsym_works_before_and_after_libnvshare(
     library: Path, driver: Path, tmp_path: Path, first: bool
 ) -> None:
     other = compile_c(OTHER, tmp_path / "libother.so", "-shared")
@@ -82,7 +82,7 @@ def test_other_preload_with_a_dlsym_works_before_and_after_the_library(
     assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}", "asked 1"]
 
 
-def test_other_preload_before_the_library_finds_wrappers_by_rtld_next(
+def test_other_preloaded_library_before_libnvshare_finds_wrappers_by_rtld_next(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """A library preloaded before this one is called first; its RTLD_NEXT finds the wrapper."""
@@ -130,7 +130,7 @@ int main(void)
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address", "undefined"])
-def test_cuda_program_with_a_sanitizer_runs(
+def test_cuda_program_built_with_a_sanitizer_runs_with_the_library(
     library: Path, driver: Path, tmp_path: Path, sanitizer: str
 ) -> None:
     """Sanitizers look up the functions that they intercept through the library's dlsym(), before

@@ -121,7 +121,7 @@ def test_inflight_page_stays_busy_during_a_short_pause(
         assert urgent.busy()
 
 
-def test_inflight_burst_wakes_the_service_thread_once(
+def test_burst_of_launches_wakes_the_service_thread_once(
     program: Program, page: Callable[[], Page]
 ) -> None:
     program.publishes(page())
