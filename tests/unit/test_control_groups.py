@@ -172,7 +172,7 @@ def test_process_with_an_unreadable_control_group_has_no_limit(machine: Machine)
     assert machine.most(machine.comes(2)) == CARD
 
 
-def test_control_group_of_the_daemon_bounds_the_budget_only(
+def test_control_group_that_contains_the_daemon_bounds_the_host_budget_only(
     machine: Machine
 ) -> None:
     machine.group("all", 8 * GIB)

@@ -147,14 +147,16 @@ def test_table_on_a_narrow_terminal_drops_whole_columns_and_cuts_no_number(width
 @given(
     st.integers(0, 100), st.lists(st.integers(0, 150), max_size=4), st.integers(0, 60)
 )
-def test_bar_is_never_longer_than_its_width(whole: int, amounts: list[int], width: int) -> None:
+def test_memory_bar_is_never_longer_than_its_width(
+    whole: int, amounts: list[int], width: int
+) -> None:
     parts = tuple(Part(amount, "x", "") for amount in amounts)
     counts = Bar(whole, parts).characters(width)
     assert all(count >= 0 for count in counts)
     assert sum(counts) <= width
 
 
-def test_bar_shows_each_nonzero_part_with_at_least_one_character() -> None:
+def test_memory_bar_shows_each_nonzero_part_with_at_least_one_character() -> None:
     bar = Bar(1000, (Part(1, "a", ""), Part(0, "b", ""), Part(1, "c", "")))
     assert bar.characters(10) == [1, 0, 1]
 

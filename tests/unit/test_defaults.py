@@ -34,7 +34,7 @@ def test_unset_settings_are_derived_from_card_and_host() -> None:
     assert defaults.card(FACTS).allowances.configured == FACTS.memory_total
 
 
-def test_percentages_are_of_each_cards_memory_and_of_host_memory() -> None:
+def test_settings_in_percent_refer_to_memory_of_each_card_or_of_the_host() -> None:
     config = Config(capacity=Amount(share=0.5), swap_budget=Amount(share=0.5), step=Amount(5 * MIB))
     defaults = derive(config, [FACTS, OTHER], 0)
     assert defaults.card(FACTS).allowances.configured == 32 * GIB

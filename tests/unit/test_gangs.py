@@ -533,7 +533,7 @@ def test_event_on_a_card_reviews_only_gangs_with_a_member_on_that_card(
     assert len(asked) == 2
 
 
-def test_gang_of_many_clients_runs_after_one_event_per_card(machine: Machine) -> None:
+def test_gang_of_many_clients_is_started_by_a_single_event_per_card(machine: Machine) -> None:
     events: list[Ganged] = []
     for gpu in machine.gpus:
         gpu.happens.connect(

@@ -155,7 +155,7 @@ def test_history_loses_no_minute_when_the_thread_that_stores_it_lags(machine: Ma
     assert len(machine.batches) == 3
 
 
-def test_history_counts_a_client_that_joins_after_a_pause(machine: Machine) -> None:
+def test_history_counts_a_client_that_joins_after_an_hour_without_clients(machine: Machine) -> None:
     machine.time.pass_by(3620 * SECOND)
     client = machine.joins(ALICE)
     machine.usage = {client.id: used(1)}

@@ -34,7 +34,9 @@ def identify(monkeypatch: pytest.MonkeyPatch, **files: str) -> peer.Peer:
     return peer.identify(1, 0)
 
 
-def test_peer_tenants_are_those_of_the_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenants_of_a_peer_process_are_read_from_its_cgroup_path(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
     identified = identify(
         monkeypatch, comm="python\n", environ="SLURM_JOB_ID=42\0",
         cgroup="0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n")

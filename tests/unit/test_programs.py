@@ -50,25 +50,29 @@ def nothing_remembered() -> None:
     command.cache_clear()
 
 
-def test_command_is_shown_to_the_owner_with_the_notebooks_name(process: int, session: str) -> None:
+def test_command_line_is_shown_to_the_owner_with_the_notebooks_name(
+    process: int, session: str
+) -> None:
     whole = f"{sys.executable} {SHOWN}"
     short = f"my train.ipynb: {Path(sys.executable).name} {SHOWN}"
     assert command(1, process, os.geteuid(), NAME, TENANT) == (short if session else whole)
 
 
-def test_command_is_hidden_from_other_users(process: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_is_hidden_from_other_users(
+    process: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     assert command(1, process, owner, NAME, TENANT) == NAME
 
 
-def test_command_is_hidden_for_a_process_of_another_namespace_or_user(process: int) -> None:
+def test_command_line_of_a_process_of_another_namespace_or_user_is_hidden(process: int) -> None:
     assert command(1, 0, os.geteuid(), NAME, TENANT) == NAME
     if os.geteuid() == 0:
         assert command(2, process, 1000, NAME, TENANT) == NAME
 
 
-def test_command_begins_with_the_programs_own_name(process: int) -> None:
+def test_command_line_begins_with_the_programs_own_name(process: int) -> None:
     shown = f"my model: {Path(sys.executable).name} {SHOWN}"
     assert command(1, process, os.geteuid(), "my model", TENANT) == shown
     # Its pod's name is no name of its own.
@@ -95,7 +99,7 @@ def test_command_line_of_a_program_contains_its_long_name_once(tmp_path: Path) -
     (("ipykernel_launcher", "-f", "/run/kernel-1a2b3c4d-5e6f.json"), TENANT, "kernel-1a2b3c4d: "),
     (("train.py",), "job:42", "night run: "), (("train.py",), TENANT, sys.executable),
 ])
-def test_command_begins_with_the_notebook_or_job_name(
+def test_command_line_begins_with_the_notebook_or_job_name(
     words: tuple[str, ...], tenant: str, title: str
 ) -> None:
     with running(*WORDS[:2], *words, SLURM_JOB_NAME="night run") as pid:

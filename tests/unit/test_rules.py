@@ -98,7 +98,7 @@ neighbour-limit = off
     ("[tenant user:a]\ncompute-request = 0\n", ":2: compute-request cannot be '0'; "
      "give a percentage of the time from 1 to 100, or none"),
 ])
-def test_check_reports_a_wrong_rule_with_file_and_line(
+def test_check_option_reports_a_wrong_rule_with_file_and_line(
     file: Path, text: str, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -108,7 +108,7 @@ def test_check_reports_a_wrong_rule_with_file_and_line(
     assert capfd.readouterr().err == f"nvshared: {raised.value}\n"
 
 
-def test_check_prints_all_errors_of_a_config_at_once(
+def test_check_option_prints_all_errors_of_a_config_at_once(
     file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = file.with_name("nvshared.conf.d")

@@ -292,7 +292,7 @@ def test_card_is_faulty_after_ten_seconds_without_an_answer_until_nvml_answers(
     assert bench.gpu.fault == ""
 
 
-def test_card_that_may_lend_is_sampled_without_clients_for_other_processes(
+def test_card_that_may_lend_memory_is_sampled_for_other_processes_without_clients(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch)

@@ -98,7 +98,7 @@ def test_busy_turns_of_two_clients_move_no_memory() -> None:
     assert not any(isinstance(a, Evict) or (isinstance(a, Load) and a.ahead) for a in pair.said)
 
 
-def test_busy_report_is_not_requested_from_a_client_alone() -> None:
+def test_busy_report_is_not_requested_from_the_only_client() -> None:
     alone = Pair(1)
     assert not any(a.report_busy for a in alone.said if isinstance(a, Run))
     alone.begins(TWO)
@@ -176,7 +176,7 @@ def test_busy_report_after_a_turn_is_ignored() -> None:
     assert pair.takes_turns()
 
 
-def test_busy_turns_end_when_a_member_stays_idle() -> None:
+def test_busy_turns_end_when_one_of_their_clients_stays_idle() -> None:
     pair = Pair()
     holder = pair.one_runs()
     pair.now += turns.BUSY_TQ
@@ -197,7 +197,7 @@ def test_busy_turns_end_when_a_member_stays_idle() -> None:
     assert len(pair.running) == 2
 
 
-def test_busy_turns_end_when_a_member_drains_for_long() -> None:
+def test_busy_turns_end_when_one_of_their_clients_drains_for_long() -> None:
     pair = Pair()
     holder = pair.one_runs()
     pair.now += turns.BUSY_TQ
@@ -278,7 +278,7 @@ def test_busy_turns_end_when_a_drain_does_not_end() -> None:
     lambda talk: TermsChanged(TWO, Terms(suspended=True)),
 ])
 @pytest.mark.parametrize("before", [False, True])
-def test_busy_turns_do_not_begin_beside_limits_priorities_or_modes_that_exclude_busy_turns(
+def test_busy_turns_do_not_begin_while_limits_priorities_or_modes_exclude_them(
         change: Callable[[Pair], Event], before: bool) -> None:
     pair = Pair()
     if before:
@@ -290,7 +290,7 @@ def test_busy_turns_do_not_begin_beside_limits_priorities_or_modes_that_exclude_
     assert not pair.takes_turns()
 
 
-def test_busy_turns_stop_no_undrainable_client() -> None:
+def test_busy_turns_do_not_begin_with_an_undrainable_client() -> None:
     pair = Pair()
     pair.changed(ONE, pin_reason=PinReason.GIVEN)
     pair.take_turns()

@@ -201,7 +201,7 @@ def test_clients_run_beside_a_client_that_does_not_answer_stop(mode: AntiThrash)
     assert runs(talk.obey(talk.stopped(1, wants=False))) == [2]
 
 
-def test_unresponsive_client_is_chosen_only_after_a_reply() -> None:
+def test_unresponsive_client_gets_no_turn_before_it_replies() -> None:
     """Otherwise no client would run for ten seconds in each of its turns."""
     talk = Talk(mode=AntiThrash.ON)
     talk.join(1, 30)
@@ -339,7 +339,7 @@ def test_lost_card_opens_the_gate_of_a_client_that_joins_later(talk: Talk) -> No
     assert talk.view(3).memory == memory
 
 
-def test_lost_card_grants_every_commit_request_and_memory_beyond_the_card(talk: Talk) -> None:
+def test_lost_card_grants_every_commit_and_oversubscription_request(talk: Talk) -> None:
     talk.tell(GPULost())
     memory = replace(talk.memory[3], beyond=2 * GIB)
     asked, = talk.tell(CommitAsked(3, memory, 5, 500 * GIB))

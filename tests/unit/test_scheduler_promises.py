@@ -101,7 +101,7 @@ def test_pin_request_is_refused_if_another_client_would_not_fit_beside_the_pinne
     assert granted(talk, 2, 22, 5, pins=2)
 
 
-def test_grant_to_pin_counts_until_the_hook_reports_the_outcome() -> None:
+def test_grant_to_pin_counts_as_pinned_until_the_hook_reports_the_outcome() -> None:
     talk = Talk()
     talk.join(1, 90)
     talk.join(2, 2)
@@ -216,7 +216,7 @@ def test_commit_limits_are_sent_again_after_a_change_of_capacity() -> None:
     assert limits(talk.tell(CapacityChanged(50 * GIB)), 2)
 
 
-def test_pin_grant_to_a_user_decides_waiting_commit_requests_of_others_at_once() -> None:
+def test_waiting_commit_requests_are_decided_at_once_after_a_pin_grant_to_another_user() -> None:
     talk = Talk(100, host=0)
     talk.join(1, 2, 2, commit=12, account="user:1")
     talk.join(2, account="user:1")
@@ -251,7 +251,7 @@ def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bo
     return answer.beyond >= int(size * GIB)
 
 
-def test_memory_beyond_the_card_is_bounded_by_unpromised_host_memory() -> None:
+def test_oversubscribed_memory_is_bounded_by_host_memory_promised_to_no_client() -> None:
     talk = Talk(capacity=100, host=64)          # of which 4 are the margin
     talk.join(1, 100)
     assert may_hold_beyond(talk, 1, 59)
@@ -261,7 +261,7 @@ def test_memory_beyond_the_card_is_bounded_by_unpromised_host_memory() -> None:
     assert not may_hold_beyond(talk, 1, 31)
 
 
-def test_memory_beyond_the_card_is_subtracted_from_grants_and_free_host_memory() -> None:
+def test_oversubscribed_memory_is_subtracted_from_grants_and_free_host_memory() -> None:
     talk = Talk(capacity=100, host=64)
     talk.join(1, 90)
     assert may_hold_beyond(talk, 1, 50)
@@ -275,7 +275,7 @@ def test_memory_beyond_the_card_is_subtracted_from_grants_and_free_host_memory()
     assert answer.commit >= 30 * GIB
 
 
-def test_memory_limit_allows_no_memory_beyond_the_card() -> None:
+def test_client_with_a_memory_limit_may_not_oversubscribe_the_card() -> None:
     talk = Talk(capacity=100, host=64)
     talk.join(1, 10)
     talk.tell(TermsChanged(1, Terms(memory_limit=20 * GIB)))
@@ -330,7 +330,7 @@ def test_commit_is_bounded_by_the_tightest_of_nested_control_groups() -> None:
     assert answer(talk, 2, 46, 2).commit == 46 * GIB
 
 
-def test_control_group_limit_bounds_memory_beyond_the_card() -> None:
+def test_control_group_limit_bounds_oversubscribed_memory() -> None:
     talk = Talk(100, domains=domains(box=16))
     first, *_ = talk.join(1, domains=BOX)
     assert isinstance(first, Limits)
@@ -395,7 +395,7 @@ def test_lowered_control_group_limit_loads_the_excess_of_swapped_memory() -> Non
     assert talk.view(1).memory.host <= 40 * GIB
 
 
-def test_control_group_of_the_whole_host_bounds_evictions_and_no_commits() -> None:
+def test_control_group_that_contains_the_daemon_bounds_evictions_and_not_commits() -> None:
     """Three of 55 GiB on a card of 139, in a container of 110 with the daemon."""
     shared = Domains()
     shared.set_limit("box", 110 * GIB, whole=True)

@@ -227,7 +227,7 @@ def test_idle_window_is_about_the_cost_of_the_hand_over(size: int, expected: int
     assert windows(talk.want(2), 1) == [pytest.approx(expected, abs=1)]
 
 
-def test_idle_window_is_sent_again_when_halved() -> None:
+def test_idle_window_is_sent_to_a_client_again_only_when_halved() -> None:
     talk = Talk(mode=AntiThrash.ON, step=0.125)
     talk.run(1, 30)
     sent = windows(talk.run(2, 40), 1)  # in 320 pieces

@@ -81,6 +81,6 @@ def handing_over(tenants: int, terms: list[TenantTerms]) -> int:
 
 
 @pytest.mark.parametrize("terms", TERMS)
-def test_hand_over_cost_grows_little_with_the_number_of_tenants(terms: str) -> None:
+def test_function_calls_of_a_hand_over_grow_little_with_the_number_of_tenants(terms: str) -> None:
     few, many = (handing_over(number, TERMS[terms]) for number in (FEW, MANY))
     assert many < MORE * few

@@ -67,7 +67,7 @@ def store(talk: Talk, client: int, size: float = 1000) -> list[Action]:
     return talk.tell(Stored(client, talk.memory[client], order.number))
 
 
-def test_client_is_stored_once_it_was_idle_for_park_after() -> None:
+def test_memory_of_a_client_is_stored_on_disk_once_idle_for_park_after() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     assert not stores(talk.wait(599))
@@ -77,7 +77,7 @@ def test_client_is_stored_once_it_was_idle_for_park_after() -> None:
     assert talk.view(1).memory.disk == 20 * GIB
 
 
-def test_client_is_not_stored_without_a_disk() -> None:
+def test_memory_of_an_idle_client_is_not_stored_without_a_disk() -> None:
     talk = with_disk(0)
     idle(talk, 1, 20)
     assert not stores(talk.wait(3600))
@@ -93,7 +93,7 @@ def test_store_is_cancelled_when_its_client_wants_a_turn() -> None:
     assert talk.scheduler._card.clients[1].disk_charged == 5 * GIB
 
 
-def test_idle_client_is_stored_early_while_little_host_memory_is_free() -> None:
+def test_memory_of_an_idle_client_is_stored_on_disk_early_while_host_memory_is_short() -> None:
     talk = with_disk(100)
     idle(talk, 1, 30)
     idle(talk, 2, 30)
@@ -171,7 +171,9 @@ def test_commit_counts_no_disk_space_that_a_tenants_disk_limit_forbids(
 
 
 @pytest.mark.parametrize(("wanted", "granted"), [(44, True), (54, False)])
-def test_commit_counts_nested_disk_limits_in_each_limit(wanted: int, granted: bool) -> None:
+def test_nested_disk_limits_all_bound_the_disk_space_that_a_commit_counts_on(
+    wanted: int, granted: bool
+) -> None:
     talk = with_disk(100)               # 140 GiB of card and host can be promised
     talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=10 * GIB)))
     for client in (1, 2, 3):
@@ -308,7 +310,7 @@ def test_holder_frees_its_disk_copies_while_little_of_the_disk_is_free() -> None
     assert stores(talk.said)[-1] == (1, 0)
 
 
-def test_client_stores_again_before_the_chosen_client_waits_too_long() -> None:
+def test_client_that_freed_disk_copies_stores_again_when_a_chosen_client_lacks_memory() -> None:
     talk = with_disk(40, host=16)
     talk.join(2, 79, 79)
     talk.memory[1] = Memory(52 * GIB, GIB, room=GIB, host=15 * GIB, disk=36 * GIB)

@@ -197,7 +197,7 @@ def test_time_is_shared_by_the_weights_of_all_levels(case: str) -> None:
     assert [share / sum(shares) for share in shares] == pytest.approx(expected, abs=0.025)
 
 
-def test_tenant_with_the_least_weighted_time_keeps_its_turn() -> None:
+def test_tenant_of_triple_weight_keeps_its_turn_for_several_quanta() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", weight=300)
     alice, bob = world.program("user:alice"), world.program("user:bob")
@@ -884,7 +884,7 @@ def test_suspended_tenant_suspends_present_and_later_clients() -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1 << 32), data=st.data())
-def test_random_terms_keep_invariants_and_limits(
+def test_randomly_changed_limits_weights_and_tenants_keep_scheduler_invariants(
     seed: int, data: st.DataObject
 ) -> None:
     mode = data.draw(st.sampled_from(AntiThrash))

@@ -339,7 +339,7 @@ def test_evict_chooses_the_last_client_in_the_queue_after_idle_clients() -> None
     assert [client for client, _ in evicts(actions)][:1] == [2]
 
 
-def test_evicts_and_loads_overlap_in_steps() -> None:
+def test_hand_over_evicts_and_loads_memory_in_overlapping_steps() -> None:
     talk = Talk(step=10)
     talk.run(1, 100)
     talk.join(2, 100)
@@ -522,7 +522,7 @@ SHARED = [("user:1", f"job:{number}") for number in range(3)]
 
 @pytest.mark.parametrize(
     "tenants", [(ONE, OTHER, OTHER), SHARED], ids=["its own line", "a line with others"])
-def test_evict_takes_memory_of_a_client_that_waits_for_its_gang(
+def test_evict_may_choose_a_client_that_waits_for_other_members_of_its_gang(
     tenants: list[tuple[str, ...]],
 ) -> None:
     talk = Talk(100)

@@ -344,7 +344,9 @@ def test_store_order_without_a_disk_fails(hook: Hook) -> None:
     assert events.Stored(1, Memory(), 5, failed=True) in happened
 
 
-def test_stored_bytes_are_part_of_the_memory_in_later_reports(hook: Hook, disk: Path) -> None:
+def test_session_adds_reported_disk_bytes_to_the_memory_of_later_events(
+    hook: Hook, disk: Path
+) -> None:
     hook.is_told(STORE)
     hook.says(stored(3))
     hook.says(stored(7))
@@ -366,7 +368,9 @@ def test_report_of_more_stored_bytes_than_ordered_ends_the_connection(
         hook.says(stored(size))
 
 
-def test_stored_bytes_before_hello_are_part_of_the_join_event(manager: Manager, disk: Path) -> None:
+def test_session_adds_disk_bytes_reported_before_hello_to_the_joined_event(
+    manager: Manager, disk: Path
+) -> None:
     made = Hook(manager)
     made.says(stored(1 << 60))
     made.says(HELLO)
@@ -376,7 +380,7 @@ def test_stored_bytes_before_hello_are_part_of_the_join_event(manager: Manager, 
     assert not made.wire.descriptors
 
 
-def test_file_that_grows_beyond_its_order_is_emptied_and_its_client_dropped(
+def test_swap_file_that_grows_beyond_its_store_order_is_emptied_and_its_client_dropped(
     hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hook.is_told(replace(STORE, size=MIB))
@@ -393,7 +397,7 @@ def test_file_that_grows_beyond_its_order_is_emptied_and_its_client_dropped(
     os.close(descriptor)
 
 
-def test_swap_file_size_is_enforced_after_the_connection_until_the_process_ends(
+def test_swap_file_size_is_enforced_from_disconnection_until_the_process_ends(
     hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvshared.sharing.disk.SLACK", MIB)
@@ -413,7 +417,7 @@ def test_swap_file_size_is_enforced_after_the_connection_until_the_process_ends(
     os.close(descriptor)
 
 
-def test_bytes_borrowed_are_part_of_the_memory_in_later_reports(hook: Hook) -> None:
+def test_session_adds_reported_borrowed_bytes_to_the_memory_of_later_events(hook: Hook) -> None:
     hook.says(ReportRecord(Type.BORROWED, moved=5, uuid=OTHER.uuid_bytes))
     assert Scripted.latest.events == []
     hook.says(ReportRecord(Type.MEMORY, memory=Memory(host=8)))
@@ -553,7 +557,9 @@ def test_publish_order_passes_a_writable_inflight_page_and_watch_order_a_readabl
     assert len(background.wire.descriptors) == 1
 
 
-def test_session_ended_twice_sends_a_single_left_event(hook: Hook, manager: Manager) -> None:
+def test_session_that_is_ended_twice_sends_a_single_left_event(
+    hook: Hook, manager: Manager
+) -> None:
     hook.session.ended()
     hook.session.ended()
     assert Scripted.latest.events == [events.Left(1)]
@@ -585,7 +591,9 @@ def test_session_with_random_packets_closes_no_other_connection(
     assert not list(manager.clients)
 
 
-def test_hello_and_commit_wait_for_the_lookup_of_the_process(manager: Manager) -> None:
+def test_hello_and_commit_are_answered_after_the_limits_of_the_process_were_read(
+    manager: Manager
+) -> None:
     looks: list[tuple[int, Callable[[], None]]] = []
 
     def look_up(_peer: Peer, more: int, then: Callable[[], None]) -> bool:
@@ -612,7 +620,7 @@ def test_hello_and_commit_wait_for_the_lookup_of_the_process(manager: Manager) -
     assert isinstance(Scripted.latest.events[-1], events.CommitAsked)
 
 
-def test_connection_that_ended_during_the_lookup_of_the_process_is_not_resumed(
+def test_connection_that_ended_while_the_limits_of_its_process_were_read_is_not_resumed(
     manager: Manager
 ) -> None:
     looks: list[Callable[[], None]] = []
