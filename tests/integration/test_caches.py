@@ -344,7 +344,7 @@ module("cupy", get_default_memory_pool=Pool, cuda=types.SimpleNamespace(Device=D
     pytest.param("torch_cuda.is_initialized = lambda: False", [0, 0], id="not-on-the-card"),
     pytest.param("caching.empty(); caching.give(caching.take(255 * MIB))", [1, 1], id="too-little"),
 ])
-def test_loaded_frameworks_trim_caches_worth_trimming(
+def test_caches_are_trimmed_only_of_initialised_frameworks_with_enough_cached_memory(
     start: Start, daemon: FakeDaemon, body: str, expected: list[int]
 ) -> None:
     program = start("report()", body)

@@ -85,7 +85,7 @@ def counted(site: Site) -> list[int]:
     return [line["memory"]["host"] for line in site.trace() if "memory" in line]
 
 
-def test_client_evicted_again_needs_no_more_host_memory(site: Site) -> None:
+def test_client_evicted_repeatedly_reuses_its_host_memory(site: Site) -> None:
     """The same part of it leaves each time, and has kept its place in the host's memory."""
     site.start("--tq", "1", "--writeback", "off", "--trace", str(site.folder / "trace"))
     program = Program(site, WRITTEN)

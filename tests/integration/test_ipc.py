@@ -298,7 +298,7 @@ def test_ipc_works_while_an_intruder_connects(site: Site) -> None:
     lender.ends_well()
 
 
-def test_ipc_with_a_silent_exporter_delays_its_importer_alone(site: Site) -> None:
+def test_ipc_exporter_that_does_not_answer_delays_only_its_importer(site: Site) -> None:
     site.start()
     lender, patient = Program(site, QUIET), Program(site, PATIENT)
     good = lender.hears()

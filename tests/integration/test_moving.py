@@ -653,7 +653,7 @@ def test_park_waits_for_a_long_host_function_of_the_program(site: Site, start: S
     program.end()
 
 
-def test_program_chosen_during_a_move_that_fails_on_both_cards_is_restored(
+def test_program_chosen_for_a_turn_while_its_move_fails_on_both_cards_is_restored(
     site: Site, start: Start, bus: str, helper: Path
 ) -> None:
     asked, go = site.folder / "asked", site.folder / "go"
@@ -909,7 +909,7 @@ def test_context_parked_before_a_daemon_restart_counts_in_the_host_budget(
         program.end()
 
 
-def test_context_size_claimed_by_a_hook_counts_up_to_its_private_memory(
+def test_context_size_claimed_by_a_hook_counts_up_to_private_memory_of_its_process(
     site: Site, start: Start
 ) -> None:
     control = start("--swap-budget", "4GiB")

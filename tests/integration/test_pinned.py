@@ -125,7 +125,7 @@ assert used() == before - 64 * MIB
 ''')
 
 
-def test_impossible_pin_request_is_refused_and_the_client_goes_on(site: Site) -> None:
+def test_impossible_pin_request_is_refused_and_the_client_keeps_running(site: Site) -> None:
     ends_well(site, CHURNED + '''
 shape = (c_uint64 * 3)(1 << 57, 0, 1 << 32 | 1)
 call("cuArrayCreate_v2", byref(c_void_p()), byref(shape), result=2)

@@ -88,7 +88,7 @@ for value, address in enumerate(made):
 '''
 
 
-def test_writeback_ends_when_the_host_allowance_is_used_up(site: Site) -> None:
+def test_writeback_ends_when_the_host_memory_allowed_by_the_order_is_used_up(site: Site) -> None:
     """Blocks do not replace each other in host memory for ever."""
     daemon, program = fakedaemon.begin(site, MANY, host_slab=8 * MIB)
     daemon.stop()
@@ -105,7 +105,7 @@ def test_writeback_ends_when_the_host_allowance_is_used_up(site: Site) -> None:
     daemon.let_return(program)
 
 
-def test_preallocate_order_preallocates_host_memory_up_to_its_allowance(site: Site) -> None:
+def test_preallocate_order_allocates_host_memory_up_to_the_ordered_size(site: Site) -> None:
     daemon, program = fakedaemon.begin(site, MANY, host_slab=0)
     daemon.send(OrderRecord(Type.PREALLOCATE, host=20 * MIB))
     daemon.until_memory(lambda memory: memory.host >= 18 * MIB)
