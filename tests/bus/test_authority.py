@@ -107,7 +107,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "action"), CHANGES)
-async def test_polkit_is_asked_about_the_callers_name(
+async def test_polkit_is_asked_about_the_bus_name_of_the_caller(
     caller: Peeper, private: PrivateBus,
     member: str, signature: str, body: list[object], action: str,
 ) -> None:
