@@ -371,6 +371,6 @@ def test_cgroup_path_of_no_known_form_is_logged_once(site: Site, groups: Path) -
         program.communicate()
         wait_until(lambda pid=program.pid: bool(tenants(site, pid)))  # type: ignore[misc]
         assert tenants(site, program.pid) == [{f"user:{user(ALICE)}"}]
-    said = [line for line in site.log.read_text().splitlines() if "which tells no" in line]
+    said = [line for line in site.log.read_text().splitlines() if "which identifies no" in line]
     assert len(said) == 1
     assert f"{groups.name}/engine/task-0, which" in said[0]
