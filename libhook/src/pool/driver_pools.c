@@ -43,7 +43,8 @@ static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_pool *driver_pools;
 static _Atomic bool any_driver_pools;
 
-/* Invalidates other threads' captures in global mode, unless this thread is RELAXED. */
+/* The driver's call invalidates other threads' captures in global mode, unless this thread is
+ * RELAXED. */
 static size_t pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, size_t otherwise)
 {
     cuuint64_t value;
@@ -69,8 +70,8 @@ static struct driver_pool *add(CUmemoryPool handle, CUdevice device)
     return pool;
 }
 
-/* The pool's entry, if its memory counts. The only counted pool that the program did not create is
- * the device's default pool. NULL `handle`: the device's current pool. */
+/* The entry of the pool, or NULL if its memory does not count. The only counted pool that the
+ * program did not create is the device's default pool. NULL `handle`: the device's current pool. */
 static struct driver_pool *counted_pool(CUmemoryPool handle)
 {
     CUdevice device;
@@ -102,8 +103,8 @@ static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
                                                  : whole_grains(bytes - spare);
 }
 
-/* Returns the bytes by which the pool has grown, for the caller to count; subtracts the bytes by
- * which it has shrunk. */
+/* Returns the bytes by which the pool has grown, for the caller to count. Subtracts the bytes by
+ * which it has shrunk from the client's pinned memory. */
 static size_t recount(struct driver_pool *pool)
 {
     size_t before = pool->counted;
@@ -119,7 +120,7 @@ void pools_recount(void)
     pools_settle();
     if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed)
         || locked_here(&driver_pools_lock))
-        return;                      /* already inside: the driver has called back */
+        return;                      /* locked here: the driver has called back */
     RELAXED;
     LOCKED(driver_pools_lock);
     for (struct driver_pool *pool = driver_pools; pool != NULL; pool = pool->next) {
@@ -200,7 +201,7 @@ CUresult driver_pool_destroy(CUmemoryPool handle)
  * Trims memory of CUDA graphs. The driver has one graph memory pool for each device of a process. A
  * graph's memory is allocated when the graph is launched and kept after it has been freed, until
  * the program asks for a trim, which few programs do. Such memory cannot be evicted and counts as
- * used outside, so other clients could not use it.
+ * used by no client, so other clients could not use it.
  *
  * Memory that is still allocated stays. The library cannot request room for it in advance, because
  * its size is unknown at the launch.

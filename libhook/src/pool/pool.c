@@ -61,13 +61,13 @@ struct pool {
     uint32_t readers;                /* a bit for each other device with access */
     bool destroyed;                  /* freed when its last user leaves */
     unsigned users;                  /* allocations, and calls in progress */
-    uint64_t threshold;              /* free bytes that it keeps (release threshold) */
+    uint64_t threshold;              /* bytes up to which it keeps idle memory */
     bool opportunistic;              /* CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC */
     bool dependencies;               /* CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES */
-    uint64_t used, used_high;        /* bytes as requested */
-    uint64_t lost;                   /* freed by cuMemFree: reported as used, as by the driver */
+    uint64_t used, used_high;        /* bytes as requested; highest since a reset */
+    uint64_t lost;                   /* bytes freed by cuMemFree, which the driver reports as used */
     uint64_t reserved, reserved_high;
-    uint64_t peak;                   /* maximum of `used`; the program cannot reset it */
+    uint64_t peak;                   /* highest `used`; the program cannot reset it */
     struct ring idle;                /* free allocations that no work touches, oldest first */
     struct ring freed[ASYNC_CLASSES];/* all free allocations, by size class */
     struct pool *next;
@@ -96,12 +96,14 @@ struct marker {
     struct marker *next;             /* in the list of unused markers */
 };
 
+/* The markers of a context that are not in use. */
 struct stock {
     CUcontext context;
-    struct marker *markers;          /* unused ones */
+    struct marker *markers;
     struct stock *next;
 };
 
+/* The frees in a stream whose work may still touch the memory. */
 struct pending_frees {
     struct stock *stock;
     uint64_t stream;
@@ -110,7 +112,7 @@ struct pending_frees {
     struct pending_frees *next;
 };
 
-/* A position in a stream, after all work that it holds now. */
+/* A position in a stream, after all work submitted to the stream so far. */
 struct mark {
     struct pending_frees *pending;
     struct marker *marker;
@@ -123,7 +125,7 @@ static struct async_allocation *buckets[BUCKETS];
 static struct stock *stocks;
 static struct pending_frees *pending_lists;
 
-/* The library's pool of that handle. NULL: a pool of the driver. */
+/* The library's pool with this handle. NULL: the driver serves the pool alone. */
 static struct pool *pool_named(CUmemoryPool handle)
 {
     struct pool *pool = pools;
@@ -264,10 +266,10 @@ static struct async_allocation *async_retire(CUdeviceptr address)
  * Keeps memory that was freed in a stream until no work of that stream touches it. The free records
  * an event after the work that the stream holds.
  *
- * Events of a stream complete in order, so an allocation queries only the oldest event. No thread
- * waits for an event, because the work may wait for that very thread. If an allocation finds no
- * other memory, its stream waits instead. All this matches the driver (measured on an H100, driver
- * 580). Recording and querying events disturbs no capture while the thread's capture mode is
+ * Events of a stream complete in order, so an allocation queries only the oldest event of each. No
+ * thread waits for an event, because the work may wait for that very thread. If an allocation finds
+ * no other memory, its stream waits instead. All this matches the driver (measured on an H100,
+ * driver 580). Recording and querying events disturbs no capture while the thread's capture mode is
  * relaxed. A failed query says nothing about the work: the memory then stays pending.
  */
 
@@ -315,7 +317,7 @@ static void pending_frees_unmark(const struct mark *mark)
         free(mark->marker);
 }
 
-/* The context is current. */
+/* Records the marker in `stream`, whose context is current. */
 static CUresult record(CUstream stream, struct marker *marker)
 {
     CUresult result = CUDA_SUCCESS;
@@ -325,8 +327,8 @@ static CUresult record(CUstream stream, struct marker *marker)
     return result != CUDA_SUCCESS ? result : REAL(cuEventRecord)(marker->event, stream);
 }
 
-/* Called without the lock. Returns the driver's error if the event cannot be recorded; there is no
- * mark then. */
+/* Called without memory_lock. Returns an error if the event cannot be recorded; `mark` is invalid
+ * then. */
 static CUresult pending_frees_mark(CUstream stream, struct mark *mark)
 {
     CUcontext context, current = NULL;
@@ -373,7 +375,7 @@ static void pending_frees_put(struct async_allocation *async, const struct mark 
     ring_append(&mark->pending->allocations, &async->order);
 }
 
-/* The same stream reuses it, or no work touches it. */
+/* Takes the allocation out of its pending or idle list, for reuse or because no work touches it. */
 static void pending_frees_leave(struct async_allocation *async)
 {
     ring_leave(&async->order);
@@ -395,7 +397,7 @@ static struct async_allocation *first(const struct pending_frees *pending)
     return RING_MEMBER(pending->allocations.next, struct async_allocation, order);
 }
 
-/* A context that has failed for good runs no work any more. */
+/* Whether the work before the free is over. A context that failed for good runs no more work. */
 static bool event_reached(const struct async_allocation *async)
 {
     CUresult result = REAL(cuEventQuery)(async->marker->event);
@@ -447,7 +449,6 @@ static void drop_memory_of(CUcontext context, struct pending_frees *pending)
     }
 }
 
-/* The context's events are destroyed with it, and its work is done. */
 void pending_frees_context_ends(CUcontext context)
 {
     for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
@@ -512,8 +513,8 @@ static void reuse(struct async_allocation *async, size_t bytes)
     allocation_renew(async->address, bytes);
 }
 
-/* Frees memory before the pool grows by `room` bytes. Beyond its release threshold the pool keeps
- * nothing; below, little more than its largest use so far, because memory that does not fit the
+/* Frees memory before the pool grows by `room` bytes. The pool keeps at most its release threshold,
+ * and little more than its largest use so far, because memory that does not fit the
  * program's next allocation is of no use to the program. */
 static bool shrink_before_growth(struct pool *pool, size_t room)
 {
@@ -568,7 +569,7 @@ static CUresult async_take(struct pool *pool, struct client *client, size_t byte
     if (result == CUDA_ERROR_OUT_OF_MEMORY && pool->dependencies
         && (async = fitting(pool, room, class, context, name, true)) != NULL) {
         made = false;
-        /* The stream first waits for the work that still touches it. */
+        /* `stream` first waits for the work that still touches the allocation. */
         RELAXED;
         if (async->pending != NULL)
             result = REAL(cuStreamWaitEvent)(stream, async->marker->event, 0);
@@ -626,8 +627,8 @@ static struct pool *of_device(CUmemoryPool handle, CUdevice device)
     return pool;
 }
 
-/* As pool_named(), but makes a device's known default pool the library's. To be called before the
- * program allocates from the pool. */
+/* As pool_named(), but a default pool of a client's device becomes the library's. To be called
+ * before the program allocates from the pool. */
 static struct pool *pool_adopted(CUmemoryPool handle)
 {
     struct pool *pool = pool_named(handle);
@@ -646,7 +647,8 @@ static void end(struct pool *pool)
     pool_leave(pool);
 }
 
-/* Called without the lock. `readers` keeps the bits of the devices that were not granted access. */
+/* Grants (`open`) or withdraws access for the devices in `readers`, whose bit is cleared when that
+ * has been done. Called without the lock. */
 static CUresult open_to(CUdevice device, uint32_t *readers, bool open)
 {
     CUresult result = CUDA_SUCCESS;
@@ -663,7 +665,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
 {
     CUdevice device = 0;
     uint32_t readers = 0;
-    bool first = client_none();      /* in a forked child the lock may never be released */
+    bool first = client_none();      /* perhaps a forked child, whose lock stays locked */
     if (first && (*result = REAL(cuMemPoolDestroy)(handle)) != CUDA_SUCCESS)
         return true;
     pthread_mutex_lock(&memory_lock);
@@ -855,7 +857,7 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
     struct async_allocation *async = async_retire(address);
     if (async != NULL) {
         pending_frees_put(async, &mark);
-        /* No pool will reuse this memory, so no other code waits for it. */
+        /* No pool reuses this memory, so no later allocation polls the pending lists for it. */
         if (async->pool == NULL || async->pool->destroyed)
             pending_frees_poll();
     } else {

@@ -11,13 +11,13 @@
 struct client;
 
 /* The next two are called for a stream that is not being captured, and disturb captures in other
- * streams only as the driver's functions would. cuMemAllocFromPoolAsync; NULL: the current pool of
- * the stream's device. */
+ * streams only as the driver's functions would. pool_allocate() is cuMemAllocFromPoolAsync;
+ * `handle` NULL: the current pool of the stream's device. */
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
                    CUresult *result);
 /* cuMemFreeAsync, for any memory of the library. */
 bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result);
-/* cuMemFree of memory from a pool: the program has waited for its work. */
+/* cuMemFree of memory from a pool: the program has waited for the work that uses the memory. */
 bool pool_free(CUdeviceptr address, CUresult *result);
 /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE of the allocation that begins there, or NULL. */
 CUmemoryPool pool_of(CUdeviceptr address);
@@ -30,7 +30,9 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result);
 /* cuMemPoolSetAccess; calls the driver. */
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count);
 
-/* Completes a value that the driver has returned, or applies one that it has accepted. */
+/* After the driver's call: pool_add_figures() adds the library's bytes to an attribute's value that
+ * the driver has returned, pool_set() applies a value that the driver has accepted, and pool_trim()
+ * releases idle memory until the pool holds at most `keep` bytes. */
 void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *value);
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value);
 void pool_trim(CUmemoryPool handle, size_t keep);
@@ -44,8 +46,9 @@ void pools_settle(void);
 /* Releases free memory of pools because the client needs it. True if any was released. Waits for no
  * work, as the driver does not. */
 bool pools_yield(const struct client *client);
-/* A `reclaimer` (gate/client.h). With `until`, as pools_yield(); otherwise pools keep the memory
- * that the program's thresholds allow. */
+/* A `reclaimer` (gate/client.h). `until` not 0: as pools_yield(); 0: releases nothing, because
+ * pools keep the memory that the program's thresholds allow. */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);
-/* The events of a context that ends are destroyed with it, and its work is done. */
+/* Completes all frees that wait for work of a context that ends: that work is done, and the events
+ * are destroyed with the context. */
 void pending_frees_context_ends(CUcontext context);
