@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exports memory to other processes by legacy IPC. The driver gives no such handle for mapped
+ * Exports memory to other processes by legacy IPC. The driver gives no IPC handle for mapped
  * memory. The library therefore exports the blocks as file descriptors, and its handle says where
  * to fetch them.
  *
@@ -46,8 +46,8 @@
 
 #define PEERS_MAX 32
 #define PATIENCE_MS 2000
-#define PAUSE_MS 100                 /* ms to wait when the program has no free descriptor */
-#define HANDLE_PATIENCE_US 250000    /* most work ends soon, and a later attempt may be too late */
+#define PAUSE_MS 100                 /* before the next accept if no descriptor is free */
+#define HANDLE_PATIENCE_US 250000    /* for work in flight; sharing later may be too late */
 
 /* The requested allocation, or NULL. memory_lock is held. */
 static struct page_owner *find(const struct ipc_request *request,
@@ -74,7 +74,7 @@ static int export(const struct block *block)
 static CUresult share_block(struct block *block)
 {
     struct client *client = block->client;
-    int by_network = 0;              /* network cards may access it, too, as memory of cuMemAlloc */
+    int by_network = 0;              /* whether network cards can access it, as cuMemAlloc's */
     REAL(cuDeviceGetAttribute)(&by_network,
         CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, client->device);
     const CUmemAllocationProp property = {
@@ -109,7 +109,7 @@ static CUresult share_block(struct block *block)
     return result;
 }
 
-/* All blocks of the requested allocation. */
+/* Makes all resident blocks of the requested allocation shared. */
 static CUresult share_all(void *argument)
 {
     struct memory_description description;
@@ -153,7 +153,7 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
     struct memory_description description;
     int file = -1;
     if (index == 0)
-        share(request, DRAIN_PATIENCE_US);         /* if that failed when the handle was created */
+        share(request, DRAIN_PATIENCE_US);         /* if not all was shared with the handle */
     LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
     *part = (struct ipc_part){ .left = 0 };
@@ -264,15 +264,14 @@ static int listen_at(enum ipc_socket_kind kind, const uint64_t name[2])
 }
 
 /*
- * Sends descriptors of shared memory to other processes: a thread of this process for each of two
- * sockets (above) whose name is in the handle. The memory ends with this process, only the
- * two processes know about it, and the daemon may be restarted meanwhile.
+ * Sends descriptors of shared memory to other processes. A thread of this process serves each of
+ * the two sockets (above), whose common name is in the handle. The memory ends with this process,
+ * only the two processes know about it, and the daemon may be restarted meanwhile.
  *
  * Any process may connect, so a thread waits for no single peer: it serves all of them at once. A
- * message to a peer waits in the socket only as long as the peer has time to read it; a silent peer
- * is dropped when its time is over or another peer needs its entry. memory_lock is held for one
- * driver call per block. A peer must be a process of the same user and know the secret of the
- * handle; the socket's name is not secret.
+ * peer that neither sends its request nor reads parts is dropped after PATIENCE_MS, or when another
+ * peer needs its entry. memory_lock is held for one driver call per block. A peer must be a process
+ * of the same user and know the secret of the handle; the socket's name is not secret.
  */
 
 struct peer {
@@ -316,7 +315,7 @@ static bool send_part(int to, const struct ipc_part *part, int file)
 /* Reads the peer's request. False: drop the peer. */
 static bool read_request(struct peer *peer)
 {
-    char packet[sizeof peer->request + 1]; /* so that a longer packet is seen to be longer */
+    char packet[sizeof peer->request + 1]; /* one more byte, to notice a longer packet */
     ssize_t size = recv(own_file_descriptor(peer->socket), packet, sizeof packet, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR))
         return true;
@@ -345,7 +344,7 @@ static bool send_next_part(struct peer *peer)
 
 static void drop_peer(struct peer *peer)
 {
-    /* A child forked by a raw system call holds the socket, too. */
+    /* close() may not end the connection: a child forked by a raw system call has the socket. */
     shutdown(own_file_descriptor(peer->socket), SHUT_RDWR);
     own_file_close(peer->socket);
     peer->socket = -1;
@@ -376,7 +375,7 @@ static bool accept_one(int listener, struct peer *peers, bool *short_of_files)
 {
     struct ucred credentials;
     socklen_t length = sizeof credentials;
-    const int little = 1;            /* the kernel's minimum: one or two parts in the socket */
+    const int little = 1;            /* becomes the kernel's minimum: one or two parts */
     int to = accept_peer(listener);
     if (to < 0) {
         *short_of_files = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
@@ -502,7 +501,7 @@ bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     struct memory_description description;
     if (!memory_is_ours(address)) {
-        /* Memory beyond the card cannot be pinned there. */
+        /* Managed memory for allocations that do not fit the card cannot be pinned there. */
         pthread_mutex_lock(&memory_lock);
         bool beyond = managed_describe(address, &description);
         pthread_mutex_unlock(&memory_lock);

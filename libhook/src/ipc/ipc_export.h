@@ -42,10 +42,10 @@ enum ipc_socket_kind { IPC_ABSTRACT, IPC_FILE, IPC_SOCKETS };
 /* Writes the address of the socket with this name; returns the address's length. */
 unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct sockaddr_un *address);
 
-/* Pins the memory around an address of the library for good, as if it were exported. */
+/* Pins for good the library's allocation that contains the address, as if it were exported. */
 CUresult ipc_export_pin(CUdeviceptr address);
 
 /* cuIpcGetMemHandle. False: not the library's memory; call the driver. */
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result);
-/* Whether the ticket is of this very process. */
+/* Whether this process has issued the ticket. */
 bool ipc_export_own(const struct ipc_ticket *ticket);

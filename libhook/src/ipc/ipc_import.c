@@ -67,7 +67,8 @@ int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
     return from >= 0 || *again ? from : begin(IPC_FILE, ticket, again);
 }
 
-/* Not by SO_RCVTIMEO: the signals of an interval timer would restart it for ever. */
+/* Waits for the owner's answer, at most PATIENCE_MS. Not by SO_RCVTIMEO: each signal of an interval
+ * timer would restart that timeout. */
 static bool wait_for(int from)
 {
     struct pollfd ready = { .fd = own_file_descriptor(from), .events = POLLIN };
@@ -206,8 +207,8 @@ static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, 
                                 import->device == here ? 1 : 2);
 }
 
-/* Fetches all parts; the first has arrived, with *file. The caller closes the last *file. Called
- * without memory_lock. */
+/* Fetches and maps all parts; the first has arrived, with the descriptor *file. The caller closes
+ * the *file that is left at the return. Called without memory_lock. */
 static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
                           int *file, struct ipc_import **made)
 {
@@ -346,6 +347,6 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
     if (import == NULL)
         *result = CUDA_ERROR_INVALID_VALUE;
     else if (--import->opened == 0 && !late)
-        forget(import);              /* otherwise the mapping stays, for the next open */
+        forget(import);              /* `late`: stays mapped, for the next open */
     return true;
 }
