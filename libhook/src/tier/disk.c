@@ -48,7 +48,7 @@
 
 #ifdef __SANITIZE_THREAD__
 /* TSan would take the descriptors of these threads' own table for the program's of the same number.
- * It would also report writes that block/store.c drops, as their memory was overwritten meanwhile. */
+ * It would also report writes that block/store.c drops because their memory was overwritten. */
 #define pread(...) syscall(SYS_pread64, __VA_ARGS__)
 #define pwrite(...) syscall(SYS_pwrite64, __VA_ARGS__)
 #define UNCHECKED __attribute__((no_sanitize("thread")))
@@ -84,7 +84,7 @@ struct disk_extent {
 
 static struct disk {
     struct client *client;
-    int descriptor;                  /* in the descriptor table of its threads */
+    int descriptor;                  /* in the descriptor table of the threads below */
     int handle;                      /* of own_file.h, while the file is being opened */
     int opened;                      /* an errno; -1: not known yet */
     bool quits;
@@ -93,7 +93,7 @@ static struct disk {
     uint64_t grown;                  /* bytes of the file requested from the file system */
     bool resizes;                    /* a thread changes the file's size: no other may write */
     struct disk_write *writes;       /* queue of writes with chunks not begun */
-    struct disk_extent *reads;
+    struct disk_extent *reads;       /* queue of loads with chunks not begun */
     struct place staging;            /* `tier` is NULL: no staging memory */
     struct slot {
         struct disk_extent *extent;  /* NULL: free */
@@ -169,7 +169,7 @@ static void write_next(struct disk *disk)
     write->done = extent->left == 0;
 }
 
-/* Requests space for `size` bytes from the file system, or gives the space beyond them back. */
+/* Changes the file to `size` bytes: requests space from the file system, or releases it. */
 static void resize(struct disk *disk, uint64_t size)
 {
     uint64_t grown = disk->grown;
@@ -214,7 +214,7 @@ static struct slot *find_slot(struct disk *disk, bool filled)
     return NULL;
 }
 
-/* Ends a thread. The end of the last thread closes the file, with the descriptor table. */
+/* Called as a thread ends. The end of the last one closes the file with their descriptor table. */
 static void end(struct disk *disk)
 {
     if (--disk->threads > 0)
@@ -259,7 +259,7 @@ static void *write_chunks(void *argument)
     struct disk *disk = argument;
     own_thread_begins("nvshare-write");
     if (nice(NICER) == -1)
-        errno = 0;                   /* it writes with normal priority */
+        errno = 0;                   /* the thread writes with normal priority */
     LOCKED(memory_lock);
     while (!disk->quits) {
         uint64_t size = due_size(disk);
@@ -282,7 +282,7 @@ static int own_table(const struct disk *disk)
     if (syscall(SYS_close_range, number + 1, ~0u, UNSHARE) != 0
         || (number > 0 && syscall(SYS_close_range, 0u, number - 1, 0u) != 0))
         return errno;
-    /* The program may have replaced the descriptor before. */
+    /* The program may have replaced the descriptor before the table was copied. */
     return own_file_descriptor(disk->handle) == disk->descriptor ? 0 : EBADF;
 }
 
@@ -352,7 +352,7 @@ int disk_open(struct client *client, int descriptor)
     return error;
 }
 
-/* First fit, below page `most`. Returns `most`, if there is no such run. */
+/* The first run of `count` free pages below page `most`; `most`: there is none. */
 static uint64_t find_pages(struct disk *disk, uint64_t count, uint64_t most)
 {
     for (uint64_t page = 0, run = 0; page < most; page++) {

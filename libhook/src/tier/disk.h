@@ -18,8 +18,8 @@ struct disk_write {
 };
 
 /* Duplicates the file's descriptor, unless an earlier file of the client still has bytes. The
- * caller keeps `descriptor`; -1: the earlier file must exist. Returns an errno; ENOSYS: the kernel
- * has no close_range() (Linux 5.9). May release and retake the lock. */
+ * caller keeps `descriptor`; -1: there must be an earlier file. Returns 0 or an errno; ENOSYS: the
+ * kernel has no close_range() (Linux 5.9). May release and retake the lock. */
 int disk_open(struct client *client, int descriptor);
 /* Starts to write a block of `size` bytes from `memory`, to a place within the first `most` bytes
  * of the file. False: there is no such place now. */
@@ -27,9 +27,9 @@ bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_w
                 const char *memory);
 /* Makes the written extent the place of a block, and counts it in client->stored. */
 void disk_take(struct client *client, struct disk_extent *extent, struct place *place);
-/* Lets the writers give an unused file's space beyond client->file back. */
+/* Wakes the writers, which release the space of an unused file beyond client->file bytes. */
 void disk_wake_writers(void);
-/* Frees an extent that is not the place of a block. */
+/* Frees an extent that is not, or no longer, the place of a block. */
 void disk_give(struct disk_extent *extent);
 /* Frees the staging memory at the end of a LOAD. */
 void disk_end_reads(struct client *client);

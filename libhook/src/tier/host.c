@@ -9,9 +9,10 @@
  * A thread that maps, advises or unmaps takes the process's mmap lock exclusively; threads that
  * populate or register pages share it. When each of eight threads mapped and advised its slab
  * before it populated it, they were no faster than one: a program's first eviction on an H200 ran
- * at 4 to 6 GB/s. Everything is therefore mapped at once beforehand, and the populating threads
- * only share the lock: 13 to 16 GB/s, with a slab for each thread (out_making_host_memory_gbps of
- * bench/handover). Memory that a virtual machine has never used before is slow all the same.
+ * at 4 to 6 GB/s. The memory of an eviction is therefore mapped at once beforehand, and the
+ * populating threads only share the lock: 13 to 16 GB/s, with a slab for each thread
+ * (out_making_host_memory_gbps of bench/handover). Memory that a virtual machine has never used
+ * before is slow all the same.
  *
  * On a host with several sockets a copy to a far node's memory crosses the link between them. That
  * link is slower than the bus, and all processors share it. If the near node is full, memory comes
@@ -36,9 +37,9 @@
  * fit together (nvshared/scheduler/ahead.py). The program must not be disturbed: these threads are
  * few and have a low priority. They call no driver function, in order not to interfere with its
  * locks, contexts and captures; a slab is registered at the next eviction, which takes a fraction
- * of the time. They take the process's mmap lock for one page at a time. No thread waits for these
- * low-priority threads: a slab that they have begun is counted, and is used or released once it is
- * complete, however late; find_place() waits for it last.
+ * of the time. They take the process's mmap lock for one page at a time. A slab that these
+ * low-priority threads have begun is counted, and is used or released once it is complete, however
+ * late. Only a `patient` take() waits for them.
  */
 #define _GNU_SOURCE
 #include "tier/host.h"
@@ -66,12 +67,12 @@
 #define BITS (8 * (int)sizeof(unsigned long))
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
 #define LARGEST_SLAB ((uint64_t)1 << 30)
-#define PIECE ((uint64_t)16 << 20)   /* populated by one thread at a time */
-#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* for the next order */
-#define REGISTRARS 4                 /* the driver may admit one at a time */
+#define PIECE ((uint64_t)16 << 20)   /* of a slab, populated by one thread at a time */
+#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* unneeded now: for the next EVICT */
+#define REGISTRARS 4                 /* threads; the driver may admit one at a time */
 #define ALLOCATORS_MOST 8
 #define PREALLOCATORS_MOST 4
-#define PREALLOCATORS_PART 4         /* of the processors that the process may use */
+#define PREALLOCATORS_PART 4         /* usable processors for each preallocating thread */
 #define NICER 10
 
 struct host_slab {
@@ -89,7 +90,7 @@ struct host_slab {
         REGISTERED,                  /* in client->copy_context */
         REFUSED,                     /* by the driver; not tried again, so copies are slower */
     } state;
-    bool taken[];                    /* one for each page of 2 MiB */
+    bool taken[];                    /* for each page of 2 MiB: a block uses it */
 };
 
 /* Huge pages need an address that is a multiple of their size. */
@@ -158,8 +159,8 @@ static CUresult register_memory(char *memory, size_t size)
     return result;
 }
 
-/* False: the driver may still have the piece registered. It must then stay mapped, because the
- * driver would mistake later memory at this address for it. */
+/* False: the driver may still have the memory registered. The memory must then stay mapped, because
+ * the driver would mistake later memory at the same address for it. */
 static bool unregister_memory(char *memory)
 {
     CUresult result = REAL(cuMemHostUnregister)(memory);
@@ -238,8 +239,8 @@ void host_unplace(struct client *client, size_t size, struct place *place)
     note_room(client, slab);
 }
 
-/* The size of the next slab for blocks of this size; 0: no more is allowed. The daemon may choose a
- * larger slab (limits.host_slab), never one smaller than a block. */
+/* The size of the next slab for blocks of `block_size`; 0: `allowance` permits none. The daemon may
+ * choose a larger slab (limits.host_slab), never one smaller than a block. */
 static uint64_t slab_size(const struct client *client, uint64_t block_size, uint64_t allowance)
 {
     uint64_t size = client->limits.host_slab != 0 ? client->limits.host_slab : DEFAULT_SLAB;
@@ -308,7 +309,7 @@ static void register_again(struct host_slab *slab)
     pthread_mutex_unlock(&memory_lock);
     CUresult result = register_memory(slab->memory, slab->size);
     pthread_mutex_lock(&memory_lock);
-    /* It may have been registered before, and has stayed mapped. */
+    /* Already registered: an earlier registration could not be ended. */
     slab->state = result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
         ? REGISTERED : REFUSED;
     pthread_cond_broadcast(&memory_changed);
@@ -332,8 +333,8 @@ static uint64_t free_bytes(const struct client *client)
     return free;
 }
 
-/* The next slab to register so that registered slabs have places for `wanted` bytes. NULL: no slab
- * is left, or they have already. */
+/* The next slab to register so that registered slabs have places for `wanted` bytes. NULL: none is
+ * needed, or none is left. */
 static struct host_slab *registrable(const struct client *client, uint64_t wanted)
 {
     struct host_slab *first = NULL;
@@ -359,9 +360,9 @@ void host_leave_context(struct client *client, bool drained)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext same;
-    /* The driver may wait for work in flight, which may wait for a thread at the gate, and the gate
-     * opens under service_lock. In that case, or if the driver refuses, the context's end
-     * unregisters them. */
+    /* Unregistering may wait for work in flight. That may wait for a thread at the gate, which
+     * opens only under service_lock, held here. Unless drained, or if the driver refuses, the slabs
+     * are therefore unregistered by the end of the context. */
     pthread_mutex_unlock(&memory_lock);
     bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
     if (entered)
@@ -408,9 +409,9 @@ void host_trim(struct client *client, uint64_t allowance)
 /* Protected by memory_lock; `threads` belongs to the service thread. */
 static struct work {
     struct client *client;
-    bool early;                      /* while the program runs */
+    bool early;                      /* preallocation, while the program runs */
     struct host_slab *slab;          /* with pieces still to be populated; NULL: none is begun */
-    uint64_t target;                 /* bytes of host memory in all; if early, host_most counts */
+    uint64_t target;                 /* of memory.host, bytes; if early: client->host_most */
     uint64_t wanted;                 /* bytes to be evicted that have no place yet */
     bool expects, begun;
     CUcontext context;
@@ -427,7 +428,7 @@ static unsigned *running(const struct work *work)
 
 /* Creates the slab on which the threads work next, in the common mapping while it has unused bytes.
  * NULL: there are enough slabs, or the machine has no more memory. memory_lock is held. If early,
- * it is released while the kernel maps the slab: the program may need it. */
+ * the lock is released while the kernel maps the slab: the program may need it. */
 static struct host_slab *begin_slab(struct work *work)
 {
     struct client *client = work->client;
@@ -564,7 +565,7 @@ void host_placed(struct client *client, uint64_t size)
 void host_preallocate(struct client *client, uint64_t most)
 {
     struct work *work = &preallocating[client->index];
-    if (client->preallocators == 0)          /* threads read it before they take the lock */
+    if (client->preallocators == 0)          /* else threads may be reading it without the lock */
         *work = (struct work){ .client = client, .early = true };
     client->preallocates = true;
     client->host_most = most;
@@ -623,7 +624,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return found;
 }
 
-/* Either returns at once, or blocks for the duration of the copy with the lock released. */
+/* If the slab is registered, returns at once; else lasts as long as the copy, without the lock. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client's host memory for swapped blocks. With memory_lock, unless stated otherwise. */
+/* A client's host memory for swapped blocks. Functions are called with memory_lock held, unless
+ * stated otherwise. */
 #pragma once
 
 #include "gate/client.h"
@@ -11,18 +12,18 @@ int host_nearest_node(CUdevice device);
 /* Finds a place in some slab. False: no slab has that many bytes in one piece. */
 bool host_place(struct client *client, size_t size, struct place *place);
 void host_unplace(struct client *client, size_t size, struct place *place);
-/* Makes one slab, counted in memory.host from the start. False: not allowed, or the machine has no
- * more memory. Releases and retakes the lock. */
+/* Makes one slab, counted in memory.host from the start. False: it would exceed `allowance`, or the
+ * machine has no more memory. Releases and retakes the lock. */
 bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance);
 /* Whether copies to and from this slab run directly over the bus; registers it again if necessary.
- * If not, the calls that start copies may take as long as the copies. May release and retake the
- * lock. */
+ * If not, the driver calls that start copies may take as long as the copies. May release and retake
+ * the lock. */
 bool host_slab_registered(struct host_slab *slab);
 /* Announces that `bytes` are about to be evicted while a client waits, so that threads can make
- * memory for them. 0: the eviction is over; waits for these threads. Service thread; may release
- * and retake the lock. */
+ * memory for these bytes. 0: the eviction is over; waits for these threads. Service thread; may
+ * release and retake the lock. */
 void host_expect(struct client *client, uint64_t bytes);
-/* Reports that a block announced with host_expect() has got a place, in any tier. */
+/* Called when a block announced with host_expect() has got a place, in any tier. */
 void host_placed(struct client *client, uint64_t size);
 
 /* Preallocates: makes memory while the program runs, until the client holds `most` bytes, but no

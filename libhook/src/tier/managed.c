@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tier of managed memory. The driver keeps its bytes, and a block is evicted and loaded by
- * prefetches; this tier only counts the host memory used meanwhile.
+ * prefetches; this tier only counts the host memory that evicted blocks use.
  *
  * Memory that is advised as read-mostly is not moved by a prefetch, only copied. That advice is
  * therefore withdrawn for the time of the eviction.
@@ -68,8 +68,8 @@ static CUresult advise(const struct place *place, CUdeviceptr address, CUmem_adv
     return result;
 }
 
-/* The driver may have finished with the bus when a prefetch returns. Memory whose preferred
- * location is the host is not loaded. */
+/* Releases the lock, because a prefetch may return only after its bytes have crossed the bus.
+ * Memory whose preferred location is the host is not loaded. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {

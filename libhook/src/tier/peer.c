@@ -39,7 +39,7 @@ uint64_t peer_allow(struct client *client, uint64_t loan, const uint8_t uuid[16]
 {
     bool same = memcmp(client->lender_uuid, uuid, 16) == 0;
     if (!same && client->borrowed > 0)
-        loan = 0;                    /* at most one lender at a time */
+        loan = 0;                    /* blocks are on another lender: at most one at a time */
     client->loan = loan;
     if (!same && loan > 0) {
         client->lender = find_lender(client, uuid);
@@ -102,7 +102,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     CUresult result = map(client, size, place);
     if (result != CUDA_SUCCESS) {
         debug("no memory on the GPU that lends it: error %d", (int)result);
-        client->loan = client->borrowed;     /* no further attempts for this order */
+        client->loan = client->borrowed;     /* take nothing more until the next EVICT */
         return false;
     }
     client->memory.host += size;
@@ -111,7 +111,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return true;
 }
 
-/* If the context has failed and the driver refuses, the memory is freed when the process ends. */
+/* If the driver refuses because the context has failed, the memory stays until the process ends. */
 static void give(struct client *client, size_t size, struct place *place)
 {
     CUresult result = REAL(cuMemRelease)(place->peer.handle);

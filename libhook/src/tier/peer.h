@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of another GPU; with memory_lock. */
+/* Memory of another GPU. Functions are called with memory_lock held. */
 #pragma once
 
 #include "gate/client.h"
@@ -7,5 +7,5 @@
 /* Allows `loan` bytes of swapped blocks on the GPU `uuid`. Returns the bytes allowed: 0 while
  * blocks are on a different lender. */
 uint64_t peer_allow(struct client *client, uint64_t loan, const uint8_t uuid[16]);
-/* Called after a copy to that GPU has failed: no more blocks are evicted to it. */
+/* Called after a copy to the lender has failed: no more blocks are evicted to it. */
 void peer_failed(struct client *client);

@@ -14,7 +14,7 @@
  * name it in MAPPED_TIERS (block/block.c). Its data about a place goes into struct place.
  *
  * All functions except settle() are called with memory_lock held, and only take() and copy() may
- * release it. These three run on the service thread, in client->copy_context.
+ * release it. take(), copy() and settle() run on the service thread, in client->copy_context.
  */
 #pragma once
 
@@ -24,7 +24,7 @@
 #define WHOLE_PAGES(bytes) (((bytes) + PAGE - 1) / PAGE * PAGE)
 
 /* Large enough that remapping (30 us) is hidden by the copy (600 us at bus speed), small enough
- * that room becomes free early and little is wasted. */
+ * that card memory becomes free early and little is wasted. */
 #define BLOCK_SIZE ((size_t)32 << 20)
 
 struct client;
@@ -45,7 +45,7 @@ struct place {
         } peer;
         struct disk_extent *disk;
         struct {                     /* valid without a place, too */
-            size_t bytes;            /* as requested; the block's size is rounded up */
+            size_t bytes;            /* as requested; the size of a block is rounded up */
             CUdevice device;
             bool mostly_read;        /* the advice to restore after an eviction */
             bool sent;               /* prefetched by the library at least once */
@@ -79,7 +79,7 @@ struct tier {
 
     bool pieces;                     /* copy() can copy a part of a block */
     bool keeps;                      /* the place keeps the bytes after a load */
-    bool over_bus;                   /* copies run at the speed of the bus */
+    bool over_bus;                   /* copies cross the bus between host and card */
 };
 
 extern const struct tier tier_disk, tier_host, tier_managed, tier_peer;
