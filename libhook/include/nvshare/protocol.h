@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The conversation between libnvshare.so (the hook) and nvshared (the daemon). The
- * daemon sends orders. The hook answers them and reports how much memory the program has.
+ * The messages between libnvshare.so (the hook) and nvshared (the daemon). The
+ * daemon sends orders. The hook answers orders and reports how much memory the program has.
  *
  * There is one SOCK_SEQPACKET connection per client, that is per process and GPU. One
  * packet is one record: a `struct nvshare_order` from the daemon, a `struct
@@ -67,7 +67,7 @@ enum nvshare_type {
     /* Close the gate, wait for the work in flight, answer STOPPED. */
     NVSHARE_STOP = 4,
     /* Shrink to `room`: evict blocks until resident + pinned <= room. Answered by MOVED.
-     * A running client evicts nothing: it gives up only the room that it does not fill.
+     * A running client evicts nothing: it gives up only the room that it does not occupy.
      * With NVSHARE_KEEP in flags, only for a client whose gate is closed, this is a writeback:
      * no block is evicted and the room does not change. The hook copies to the host the
      * blocks that would be evicted first, until `writeback` bytes could be evicted without a
@@ -83,7 +83,7 @@ enum nvshare_type {
     NVSHARE_LOAD = 6,
     /* Another client needs the bus: end the EVICT or LOAD with this number, which had
      * NVSHARE_AHEAD, after the copies that are in flight. The MOVED of that order says how
-     * much was moved, and has NVSHARE_YIELDED if anything was left to do. If that order was
+     * much was moved, and has NVSHARE_YIELDED if the order was not completed. If that order was
      * answered already, YIELD has no effect. YIELD has no answer of its own. */
     NVSHARE_YIELD = 7,
     /* A new daemon has taken this connection over. Answered by HELLO with the
@@ -112,8 +112,8 @@ enum nvshare_type {
      * threads of the program out of the driver, because the process is about to be checkpointed.
      * With NVSHARE_AHEAD: only if no thread wants the GPU. `host`: bytes of host memory that the
      * checkpoint takes, which the HELLO to a later daemon repeats. Answered by PARKED. Once PARKED
-     * has reported success, the daemon sends only INTRODUCE and UNPARK, and the hook sends only WAKE,
-     * HELLO and, for a thread that waits at the gate, MEMORY. */
+     * has reported success, the daemon sends only INTRODUCE and UNPARK, and the hook sends only
+     * WAKE, HELLO and, for a thread that waits at the gate, MEMORY. */
     NVSHARE_PARK = 14,
     /* The program's threads may call the driver again. The process now uses the GPU `gpu`. Has no
      * answer; the daemon sends INTRODUCE to get the memory figures, or a HELLO for another GPU. */
@@ -138,8 +138,8 @@ enum nvshare_type {
     NVSHARE_HELLO = 64,
     /* The memory figures changed. Sent at most every few milliseconds, but at once in two
      * cases: when a thread begins to wait at the closed gate (NVSHARE_WANTS in flags, once per
-     * closing of the gate), and when the need of a running client outgrows its room: the gate
-     * is then closed until a LOAD grants enough room. */
+     * closing of the gate), and when the need of a running client outgrows its room: the hook
+     * then closes the gate until a LOAD grants enough room. */
     NVSHARE_MEMORY = 65,
     /* The client runs with NVSHARE_REPORT_IDLE, and for RUN's `idle_window` its program had no
      * work in flight and submitted none. A hint: the gate is still open. */
@@ -170,23 +170,24 @@ enum nvshare_type {
      * (NVSHARE_OUTWARD), both, or neither. The report is void after the end of the turn and after
      * a RUN without NVSHARE_REPORT_COPIES. */
     NVSHARE_COPIES = 71,
-    /* A thread has waited at the gate for long; asks for the reason, to inform the program's
-     * user. Answered by QUEUED. NVSHARE_WANTS in flags, unless the client is a holder already. */
+    /* A thread has waited at the gate for long: the hook asks for the reason, to inform the
+     * program's user. Answered by QUEUED. NVSHARE_WANTS in flags, unless the client is a holder
+     * already. */
     NVSHARE_WAITING = 72,
     /* The program's own name, for display: `text`, UTF-8, ended by a 0 or by its size. Only
      * before HELLO. */
     NVSHARE_NAME = 73,
     /* The client runs with NVSHARE_REPORT_BUSY: its program has had work in flight throughout the
      * last second, or, with NVSHARE_GAPS in flags, it has not. Sent once in each turn and then
-     * whenever this changes; never after STOP. */
+     * whenever this changes; never between STOP and the next RUN. */
     NVSHARE_BUSY = 74,
     /* The gang of this client: programs of one user, on several GPUs, that have their turns at
      * the same time. `text`, encoded as that of NAME: the gang's name, a colon, and the number of
      * its processes if known. Only before HELLO. */
     NVSHARE_GANG = 75,
-    /* `moved` bytes of memory.host are on the GPU `uuid`. `dirty` of them have no copy in host
-     * memory, so returning the loan requires a copy. Sent before the next report whenever one of
-     * these has changed, and before HELLO if the client has ever borrowed memory. */
+    /* `moved` bytes of memory.host are on the GPU `uuid`. `dirty` of these bytes have no copy in
+     * host memory, so returning the loan requires a copy. Sent before the next report whenever one
+     * of these has changed, and before HELLO if the client has ever borrowed memory. */
     NVSHARE_BORROWED = 76,
     /* Answer to PARK, with its number. `park`: DONE, or the reason why the client is not parked.
      * NVSHARE_WANTS in flags: a thread wants to call the driver, or waits at the gate. */
@@ -214,7 +215,7 @@ enum nvshare_flag {
                                         thread wants the GPU */
     NVSHARE_KEEP = 1 << 4,           /* EVICT: writeback; copied blocks stay resident */
     /* MOVED */
-    NVSHARE_YIELDED = 1 << 5,        /* ended early by YIELD */
+    NVSHARE_YIELDED = 1 << 5,        /* the order was ended early by YIELD */
     NVSHARE_NO_MEMORY = 1 << 6,      /* EVICT: the allowance or host memory is exhausted. LOAD: the
                                         driver has less free memory than the room */
     NVSHARE_DRIVER_ERROR = 1 << 7,   /* the driver failed for another reason */
@@ -239,7 +240,7 @@ enum nvshare_flag {
 
 enum nvshare_park {
     NVSHARE_PARK_DONE = 0,           /* parked: no thread is in the driver, or can enter it */
-    NVSHARE_PARK_BUSY = 1,           /* the threads were not all asleep within the patience */
+    NVSHARE_PARK_BUSY = 1,           /* not all threads of the program were asleep in time */
     NVSHARE_PARK_CALLED = 2,         /* a thread wants to call the driver, or waits at the gate */
     NVSHARE_PARK_SEVERAL = 3,        /* the process uses several GPUs */
     NVSHARE_PARK_HOLDS = 4,          /* memory of the client is still on the card, or pinned */
@@ -274,7 +275,7 @@ enum nvshare_pin_reason {
 
 struct nvshare_limits {              /* bytes */
     uint64_t commit;                 /* allocated + pinned may grow to this without a request */
-    uint64_t most;                   /* and to this with a request: for cuMemGetInfo's free */
+    uint64_t most;                   /* and to this with a request; the rest is cuMemGetInfo's free */
     uint64_t total;                  /* size of the card for this client: cuMemGetInfo's total */
     uint64_t host_slab;              /* host memory is allocated in slabs of this size */
     uint64_t beyond;                 /* memory.beyond may grow to this with a request */
@@ -328,7 +329,7 @@ struct nvshare_memory {
     uint64_t pending;                /* pinned memory that a waiting thread is about to allocate */
     uint64_t room;                   /* as set by the orders carried out so far */
     uint64_t host;                   /* host memory held for swapped blocks */
-    uint64_t beyond;                 /* and for allocations that do not fit the card */
+    uint64_t beyond;                 /* host memory of allocations that do not fit the card */
 };
 
 /* Hook to daemon. A field that a type does not use is 0. */
@@ -344,7 +345,7 @@ struct nvshare_report {
             union {
                 uint8_t uuid[16];    /* HELLO, BORROWED: a GPU's UUID, as cuDeviceGetUuid
                                         returns it */
-                struct {             /* all others */
+                struct {             /* all other types */
                     uint64_t answered;    /* COMMITs up to this number are answered, or no thread
                                              waits for their answers any more */
                     uint64_t to_pin; /* bytes that these COMMITs were granted to pin, not yet in
