@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines of a screen: truncated, padded, framed, in columns, with bars and graphs.
 
-No line is longer than the width that its caller gives.
+No line is longer than the `width` that the caller passes.
 """
 
 import textwrap
@@ -14,11 +14,11 @@ from rich.text import Text
 from nvshared.tui.figures import shortened
 from nvshared.tui.tables import Bar, Column, chosen, fitted
 
-WIDE = 100                              # columns from which a terminal counts as wide
-NARROWEST_BAR = 8                       # characters
+WIDE = 100                              # characters of a terminal from which on it is wide
+NARROWEST_BAR = 8                       # characters of a bar, at least
 LEVELS = " ▁▂▃▄▅▆▇█"
 FULL = len(LEVELS) - 1                  # levels of one character
-PART_OF_LINE = 6                        # a bar takes at least 1/6 of a wide line
+PART_OF_LINE = 6                        # on a wide line a bar has at least 1/6 of the line
 
 
 def fit(text: Text | str, width: int, *, right: bool = False) -> Text:
@@ -44,7 +44,7 @@ def frame(
     lines: Sequence[Text], width: int, *, title: Text, note: Text | None = None,
     style: str = "bright_black",
 ) -> list[Text]:
-    """A box around lines, with `title` in the upper border and `note` right in the lower one."""
+    """A box around lines, with `title` in the upper and `note` at the right of the lower border."""
     inner = max(0, width - 4)
     below = Text() if note is None else Text.assemble(" ", note, " ")
     below = fit(below, min(below.cell_len, max(0, width - 3)))
@@ -64,9 +64,9 @@ def wrapped(text: str, width: int, style: str = "") -> list[Text]:
 
 
 def graph(values: Sequence[float | None], most: float, height: int = 1) -> list[str]:
-    """A column graph as lines from the top down. A value of `most` fills the height.
+    """A graph of one column per value, as lines from the top down. `most` fills the height.
 
-    Unknown values (None) are blank. Zero is drawn as the lowest level, to differ from them, and
+    Unknown values (None) are blank. Zero is drawn as the lowest level, unlike unknown values, and
     any value above zero is drawn higher than zero.
     """
     levels = [_level(value, most, height * FULL) for value in values]
@@ -98,8 +98,8 @@ def grid(
 ) -> Grid:
     """Draws rows as lines of `width` columns. On a narrow line columns are shortened or left out.
 
-    `titles`: headings in place of the columns' names. `seen`: numbers of the rows to draw; the
-    widths of columns are computed from all rows. `empty`: the text of an empty cell.
+    `titles`: headings in place of the columns' names. `seen`: numbers of the rows to draw, None:
+    all; the widths of columns are computed from all rows. `empty`: the text of an empty cell.
     """
     cells: list[Sequence[Text | Bar]] = [titles or [Text(column.name) for column in columns]]
     for row in rows:

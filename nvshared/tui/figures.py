@@ -15,7 +15,7 @@ from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 if TYPE_CHECKING:
     from nvshared.control.snapshot import ClientSnapshot
 
-LONG_ID, SHORT_ID = 32, 12              # an id of at least 32 digits is shortened to 12
+LONG_ID, SHORT_ID = 32, 12              # an id of at least LONG_ID digits is cut to SHORT_ID
 _STEP = 1024.0
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -42,7 +42,7 @@ def of_whole(count: int | None, whole: int, between: str = "/") -> str:
 
 
 def duration(microseconds: int) -> str:
-    """Time as 0s, 4.2s, 59s, 3m20s, 2h05m, 3d04h."""
+    """A duration as 0s, 4.2s, 59s, 3m20s, 2h05m, 3d04h."""
     seconds = microseconds / SECOND
     whole = int(seconds)
     if seconds < 9.95:
@@ -95,7 +95,7 @@ def process(client: "ClientSnapshot") -> str:
 
 
 def command(client: "ClientSnapshot") -> str:
-    """The command line without the folders of its program."""
+    """The client's command line, without the folders in the program's path."""
     program, blank, rest = client.command.partition(" ")
     return (program.rpartition("/")[2] or program) + blank + rest
 
@@ -197,7 +197,7 @@ def program_terms(client: "ClientSnapshot") -> dict[str, int]:
 
 
 def program_limits(client: "ClientSnapshot") -> str:
-    """The program's terms for the column LIMITS, without `suspended`: STATE shows that."""
+    """The program's terms for the column LIMITS, without `suspended`, which STATE shows."""
     return limits(program_terms(client) | {"suspended": 0})
 
 
@@ -207,7 +207,7 @@ def tenant_limits(tenant: Tenant) -> str:
 
 
 def sources(tenant: Tenant) -> str:
-    """The sources of the terms in force for a tenant, each once."""
+    """The sources of the terms in force for a tenant, each once, for the column FROM."""
     found = {"rule" if term.rule else term.place or "hand" for term in tenant.terms
              if term is tenant.holding(term.name)}
     return ",".join(sorted(found))
@@ -235,7 +235,7 @@ def program_sentence(name: str, term: str, value: int, gpu: str | int | None) ->
 
 
 def term_sentence(tenant: Tenant, term: str) -> str:
-    """A sentence about the value in force of a tenant's term, and about the rule that set it."""
+    """A sentence with the value in force of a tenant's term, and the rule, if any, that set it."""
     holds, meaning = tenant.holding(term), TERM_FORMATS[term]
     because = f", as {term_source(holds)} says" if holds is not None and holds.rule else ""
     text = meaning.words(tenant.value(term))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the dashboard on a terminal: draws its state, and applies keys and snapshots to it.
+"""Runs the dashboard on a terminal: draws the state, and applies keys and snapshots to the state.
 
 A separate thread calls the daemon, so that keys never wait for a reply. The thread fetches a
 snapshot in each interval, and at once after a command. If the daemon does not answer, the thread
@@ -31,7 +31,7 @@ from nvshared.tui.state import (
 )
 from nvshared.tui.terminal import Terminal
 
-REPLY_GRACE = 0.5                       # seconds that a reply may take, besides the interval
+REPLY_GRACE = 0.5                       # seconds after the interval until a reply is late
 
 Change = Callable[[State], State]
 
@@ -114,7 +114,7 @@ class Watch:
             tenants, turns = self._details(self._daemon, snapshot)
         except NvshareError as error:
             self._disconnect()
-            change = partial(replace, daemon_error=str(error))      # the last snapshot stays
+            change = partial(replace, daemon_error=str(error))      # the last snapshot stays shown
         else:
             change = partial(
                 with_snapshot, snapshot=snapshot, moment=time.monotonic(), tenants=tenants,
@@ -127,7 +127,7 @@ class Watch:
         opened = self._state.opened
         for client in snapshot.clients:
             if opened is not None and program_key(client) == opened.key:
-                # The program may have ended since the snapshot: then the next snapshot shows that.
+                # Fails if the program has ended since the snapshot; the next snapshot shows that.
                 with suppress(NvshareError):
                     own = daemon.tenant(client.tenant)
                     around = [daemon.tenant(name) for name in own.within]

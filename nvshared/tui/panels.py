@@ -28,7 +28,7 @@ NAMED = 2                               # holders named in a sentence, at most
 
 def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
     """The reason of the client's wait, to follow the word "waits"; "" if it does not wait."""
-    # None: the restarted daemon has no such GPU. The details still show the program.
+    # None: a restarted daemon may lack the GPU of a program whose details are still shown.
     gpu = next((one for one in snapshot.gpus if one.index == client.gpu), None)
     match client.state:
         case "waiting" if client.gang and not client.position:
@@ -66,7 +66,8 @@ def waited(client: ClientSnapshot) -> str:
 def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
     """Names the next client that waits for a GPU, and the number of others.
 
-    If that is longer than `width`, the reason is left out, and then the name is shortened.
+    If the sentence is longer than `width`, the reason of the wait is left out; if it is still too
+    long, the name is shortened.
     """
     waiting = [one for one in snapshot.of(gpu) if one.waiting_usec]
     if not waiting:
@@ -86,7 +87,7 @@ RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
 BETWEEN = " │ "                         # separates two graphs
 LABEL = len("resident ")                 # characters of the label before a graph
 FIGURE = 10                             # characters of the number beside a graph
-# By graph: its style, and how its figures are shown.
+# For each graph: its style, and the formatter of its values.
 GRAPHED: dict[str, tuple[str, Callable[[float], str]]] = {
     "use": ("green", "{:.0%}".format), "waiting": ("yellow", "{:.0f}".format),
     "bytes_in": ("cyan", lambda rate: f"{size(rate)}/s"),
@@ -97,12 +98,12 @@ PAIRS = (("use", "waiting"), ("bytes_in", "bytes_out"), ("resident", "swapped"))
 THREE_PAIRS_WIDTH = 110                 # characters from which on all three pairs are drawn
 PROCESS_WIDTH = 24                      # characters of a process's name, at most
 FRAME = 4                               # lines of a GPU's frame without graphs
-WITH_GRAPHS = 4                         # lines of a GPU's frame with graphs, without the graphs
+WITH_GRAPHS = 4                         # lines of a GPU's frame besides its graphs, if it has any
 GRAPHS = 2                              # graphs in a frame, one above the other
 HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # possible lines of a graph; the largest that fits is used
-HIGH = 40                               # lines of a screen on which GPUs may take all free lines
-PART = 3                                # on a lower screen, GPUs with larger graphs take 1/PART
-ROWS = 5                                # rows of the list that are always shown
+HIGH = 40                               # lines from which on GPUs take all free screen lines
+PART = 3                                # on a lower screen, GPUs with high graphs take 1/PART
+ROWS = 5                                # rows of the list for which graphs always leave lines
 QUIET = frozenset({"idle", "suspended", "parked"})
 
 
@@ -111,8 +112,8 @@ def gpus(
 ) -> list[Text]:
     """Draws the GPUs in 1 to `height` lines, with graphs, in frames, or as a line each, as fits.
 
-    `height`: None: no limit. `below`: lines of the whole list below the GPUs. If not all frames
-    fit, busy GPUs have a frame and other GPUs a line.
+    `height`: None: any. `below`: lines that the whole list of programs, below the GPUs, needs. If
+    not all frames fit, busy GPUs get a frame and other GPUs a line.
     """
     def rank(gpu: GPUSnapshot) -> tuple[bool, int, int]:
         clients = snapshot.of(gpu)
@@ -141,7 +142,7 @@ def gpus(
 def _graph_height(number: int, height: int, below: int) -> int:
     """Lines of each graph such that all GPUs fit; 0: no graphs fit."""
     for graphs in HEIGHTS:
-        # Graphs of several lines are drawn only if the whole list fits.
+        # Graphs of several lines are drawn only if the whole list of programs still fits.
         needed = below if graphs > 1 else min(below, max(ROWS, height * 2 // 3))
         lines = number * (WITH_GRAPHS + GRAPHS * graphs)
         is_too_high = graphs > 1 and height < HIGH and lines > -(-height // PART)
@@ -208,7 +209,7 @@ def _movement(
 def _graphs(
     gpu: GPUSnapshot, past: Past, rates: Rates | None, width: int, height: int
 ) -> list[Text]:
-    """Pairs of graphs: use and waiting; bytes in and out; if they fit, resident and swapped."""
+    """Pairs of graphs: use and waiting; bytes in and out; on a wide line, resident and swapped."""
     now: dict[str, float | None] = {"use": gpu.utilization, "waiting": gpu.queue_length}
     if past.samples and gpu.index in past.samples[-1].gpus:
         now = past.samples[-1].gpus[gpu.index]._asdict()
@@ -227,9 +228,10 @@ def _pair(
     gpu: GPUSnapshot, past: Past, pair: tuple[str, str], now: dict[str, float | None], room: int,
     height: int,
 ) -> list[Text]:
-    """Two graphs, one above the other. Two graphs of bytes have one scale.
+    """Two graphs, one above the other, with the same scale if both show bytes.
 
-    Columns are means, so the present value may exceed them all. The scale includes this value.
+    A column shows the mean over its time, so the present value may exceed all columns. The scale
+    is large enough for the present value, too.
     """
     cells = max(1, room - LABEL - FIGURE)
     values = {figure: past.series(gpu.index, figure, cells) for figure in pair}
@@ -254,7 +256,7 @@ def _pair(
 
 
 def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[Text]:
-    """Draws one line for each of the GPUs in `some`, for which no frame fits."""
+    """Draws one line for each GPU in `some`, the GPUs for which there is no space for a frame."""
     def used(gpu: GPUSnapshot) -> int:
         return _used(gpu, snapshot.of(gpu))
 

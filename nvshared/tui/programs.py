@@ -30,11 +30,11 @@ from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, P
 
 LEAD = 3                                # columns of the marks SELECTED and HOLDS
 LONGEST_BAR = 40
-COMMAND = 4                             # the command has at least 1/COMMAND of the line
+COMMAND = 4                             # the command gets at least 1/COMMAND of the line
 SELECTED, HOLDS = "›", "▶"
 
 def _columns(snapshot: Snapshot, width: int) -> list[Column]:
-    """The columns. The memory bar has no name; the list cannot be sorted by it."""
+    """The list's columns. The memory bar has no name, as the list cannot be sorted by it."""
     totals = {gpu.index: gpu.memory_total for gpu in snapshot.gpus}
 
     def memory(one: ClientSnapshot) -> Bar:
@@ -94,7 +94,7 @@ def listing(
 
 
 class Dashboard:
-    """GPUs and programs as one picture for rich, of any height."""
+    """GPUs and programs as one rich renderable, as high as its content."""
 
     def __init__(self, snapshot: Snapshot, past: Past | None = None) -> None:
         self._state = State(snapshot, past or Past())
@@ -108,7 +108,7 @@ class Dashboard:
             yield from lines
 
 
-BESIDE = 120                            # columns from which turns are drawn beside the rest
+BESIDE = 120                            # screen columns from which on turns are drawn at the right
 LABEL = 12
 PIN_REASONS = {
     "undrained": "its work does not end, or cannot be waited for",

@@ -26,7 +26,7 @@ from nvshared.tui.state import (
 from nvshared.tui.terminal import Key
 
 # For each screen the keys in its bottom line: the key, its label, and its effect. A narrow line has
-# only the first keys. A click on an entry is the key.
+# only the first keys. A click on an entry has the effect of the key.
 _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
 _CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in COMMANDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
@@ -74,7 +74,7 @@ _HELP: tuple[tuple[str, str], ...] = (
 
 
 def page(width: int) -> list[Text]:
-    """All lines of the help page; more than the screen may have."""
+    """All lines of the help page, even if the screen has fewer."""
     label = max(len(key) for key, words in _HELP if words) + 4
     found: list[Text] = []
     for key, words in _HELP:
@@ -90,7 +90,7 @@ def page(width: int) -> list[Text]:
 def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[Hit]]:
     """The bottom line with the keys of a screen, after `lead`, and the areas that can be clicked.
 
-    Where not all of it fits, keys that sort and keys that change settings have no description.
+    If the line is too narrow for that, keys that sort or change settings have no description.
     """
     found, hits = fit(lead, min(lead.cell_len, width)), []
     whole = sum(len(written) + len(label) + 3 for _, written, label in KEYS[screen]) - 2
@@ -107,7 +107,7 @@ def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[
 
 
 NARROWEST, LOWEST = 40, 8               # columns and lines of the smallest usable terminal
-MESSAGE_LINES = 4                          # lines of a message
+MESSAGE_LINES = 4                          # lines of a message, at most
 
 
 def draw(state: State, width: int, height: int) -> Frame:
@@ -172,7 +172,8 @@ def _scrolled(lines: list[Text], state: State, height: int) -> Frame:
 def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[Hit]]:
     """The lines at the bottom: a question, an input line, a message, or the keys.
 
-    Hits count lines from below. `note`: text at the end of the line of keys.
+    The lines of hits are negative: -1 is the screen's last line. `note`: text at
+    the end of the line of keys.
     """
     if state.unconfirmed is not None:
         pending = f"{confirmation(state.unconfirmed)} y/n"
@@ -200,7 +201,7 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
 
 
 def _tab_hint(state: State, pending: Prompt | Command) -> str:
-    """A hint at the target that Tab selects next; "": none."""
+    """A hint at the target that Tab selects next; "": Tab has no effect."""
     tenant = next_target(state, pending)
     if tenant:
         return f" (Tab: {tenant_named(tenant)})"

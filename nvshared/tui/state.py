@@ -29,8 +29,8 @@ from nvshared.tui.figures import (
 from nvshared.tui.tables import CLIENT, SORTS, UNSHARED, age, tenant
 from nvshared.tui.terminal import Click, Event, Key, Wheel
 
-SPAN = 300.0                            # seconds that are kept
-WINDOW = 15.0                           # seconds; rates are computed over so many, or two samples
+SPAN = 300.0                            # seconds for which samples are kept
+WINDOW = 15.0                           # seconds over which rates are computed, or two samples
 
 
 class Figures(NamedTuple):
@@ -60,7 +60,7 @@ class Rates(NamedTuple):
     bytes_out: float
 
 
-COUNTERS = frozenset({"bytes_in", "bytes_out"})     # Figures of which graphs show the rate
+COUNTERS = frozenset({"bytes_in", "bytes_out"})     # fields of Figures; graphs show their rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Past:
             for gpu in snapshot.gpus})))
 
     def rates(self, gpu: int) -> Rates | None:
-        """Rates over the last WINDOW; None: only one sample since the daemon was started."""
+        """Rates over the last WINDOW; None: fewer than two samples since the daemon started."""
         recent: list[tuple[float, Figures]] = []
         for sample in reversed(self.samples):
             figures = sample.gpus.get(gpu)
@@ -101,12 +101,12 @@ class Past:
     def series(self, gpu: int, figure: str, cells: int) -> list[float | None]:
         """The means of a field of Figures in each of `cells` equal parts of SPAN, the latest last.
 
-        Of COUNTERS, their rates per second. None: a part without samples.
+        For a field in COUNTERS, the means of its rate per second. None: a part without samples.
         """
         if not self.samples or cells < 1:
             return [None] * max(0, cells)
         step = SPAN / cells
-        last = int(self.samples[-1].moment / step)        # fixed parts, so graphs do not flicker
+        last = int(self.samples[-1].moment / step)  # parts start at multiples of `step`: no flicker
         values: list[list[float]] = [[] for _ in range(cells)]
         for before, now in pairwise(self.samples):
             at = int(now.moment / step) - last + cells - 1
@@ -127,10 +127,10 @@ def _has_restarted(before: Figures, now: Figures) -> bool:
     return any(b > n for b, n in zip(before[:3], now[:3], strict=True))
 
 
-ProgramKey = tuple[int, int]            # a program on a GPU; survives a restart of the daemon
+ProgramKey = tuple[int, int]            # see program_key()
 
 
-LONGEST_NAME = 32                       # characters of a tenant in a question
+LONGEST_NAME = 32                       # characters of a tenant's name in a question
 
 
 def tenant_named(name: str) -> str:
@@ -164,7 +164,7 @@ class Prompt(NamedTuple):
     """An input line."""
 
     verb: str                           # "filter", or the verb of the command
-    client: ClientSnapshot | None       # the command's program; None: the filter
+    client: ClientSnapshot | None       # the command's program; None: for "filter"
     text: str = ""
     tenant: str = ""                    # as in Command
 
@@ -190,7 +190,7 @@ class State:
     screen: Screen = Screen.MAIN
     previous_screen: Screen = Screen.MAIN        # the screen before the help
     selected: ProgramKey | None = None
-    at: int = 0                         # row of the selected program in the last list
+    at: int = 0                         # row of the selected program when it was last listed
     first: int = 0                      # the row at the top of the list
     scroll: int = 0                     # the line at the top of details or help
     sort: str = "GPU"
@@ -229,8 +229,8 @@ class Frame:
 
     lines: tuple[Text, ...]
     hits: tuple[Hit, ...] = ()
-    page: int = 1                       # visible rows of the list, or lines of the text
-    first: int = 0                      # number of the first visible one
+    page: int = 1                       # rows of the list or lines of text that are visible
+    first: int = 0                      # number of the first visible row or line
     last: int = 0                       # the largest possible `first`
 
 
@@ -253,13 +253,13 @@ def rows(state: State) -> list[ClientSnapshot]:
         return []
     found = [one for one in all_rows(state.snapshot) if matches(one, state.filter)]
     column = CLIENT[state.sort]
-    found.sort(key=age)                 # the order of programs with equal keys
+    found.sort(key=age)                 # then programs with equal keys are in this order
     found.sort(key=column.sort, reverse=column.descending is not state.reverse)
     return found
 
 
 def matches(client: ClientSnapshot, text: str) -> bool:
-    """Whether the program matches each word: gpu0, user:alice, waiting, a part of a command."""
+    """Whether the program matches the words of `text`: gpu0, user:alice, idle, part of a name."""
     known = " ".join((
         f"gpu{client.gpu}", f"gpu:{client.gpu}", process(client), client.tenant,
         tenant(client), f"user:{user(client.uid)}", client.state, client.command,
@@ -285,7 +285,7 @@ class CommandKind(NamedTuple):
 
     key: str
     label: str                          # in the help, beside the key
-    term: str                           # the term that the command sets; "": none
+    term: str                           # the term that the command sets; "": it sets none
     confirmation: str                   # for one program
     together: str = ""                  # for all programs of a tenant
     prompt: str = ""                    # label of the input line; "": the command has no value
@@ -336,7 +336,7 @@ def confirmation(command: Command) -> str:
 
 
 def carry_out(daemon: Daemon, command: Command) -> str:
-    """Has the daemon carry out the command. Returns the result as a sentence; raises as Daemon."""
+    """Has the daemon carry out the command. Returns the result in words. Raises NvshareError."""
     term, value = COMMANDS[command.verb].term, command.value
     if command.verb == "suspend":
         value = 1
@@ -369,7 +369,7 @@ class Request(Enum):
     """A request of the dashboard to its caller, other than a Command."""
 
     QUIT = "quit"
-    REDRAW = "redraw"                   # all lines: another program wrote on the terminal
+    REDRAW = "redraw"                   # draw all lines: another program wrote on the terminal
     SNAPSHOT = "snapshot"               # fetch a snapshot at once
 
 
@@ -398,7 +398,7 @@ def with_snapshot(
 
 
 def reselected(state: State) -> State:
-    """Keeps the selected program or, if it is no longer listed, selects the one in its row."""
+    """Keeps the selected program or, if it is no longer listed, selects the program in its row."""
     shown = [program_key(one) for one in rows(state)]
     if state.selected in shown:
         return replace(state, at=shown.index(state.selected))
@@ -612,7 +612,7 @@ def _edit_prompt(state: State, prompt: Prompt, key: str) -> State:
         case _:
             return state
     state = replace(state, prompt=prompt)
-    # Each key changes the list at once.
+    # While a filter is typed, each key changes the list at once.
     return reselected(replace(state, filter=prompt.text)) if prompt.verb == "filter" else state
 
 

@@ -40,7 +40,7 @@ def quantum_of(gpu: "GPUSnapshot") -> str:
 
 
 NARROWEST = 4                           # characters to which most columns can be shortened
-PROCESS = 11                            # the same for a column of processes: p…[4194304]
+PROCESS = 11                            # the same for a column with processes: p…[4194304]
 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",
@@ -79,18 +79,18 @@ class Bar(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A heading and how a cell is made from a row. In a table, an empty cell is shown as "-"."""
+    """A column: its heading, and how its cells are made. Tables show an empty cell as "-"."""
 
     name: str
     cell: Callable[[Any], str | Bar]
     right: bool = False
-    drop_rank: int = 0                  # the highest is left out first if space lacks; 0: never
+    drop_rank: int = 0                  # the highest is dropped first if space lacks; 0: never
     shrinks_to: int | None = None       # shortest width, in characters; None: never shortened
     style: Callable[[Any], str] = lambda _row: ""
     short: str = ""                     # the heading on a narrow terminal
     min_width: int = 0                  # smallest width, unless the column is shortened
     max_width: int = 1 << 30            # largest width
-    # A table has the column only if this is true of at least one row; None: always.
+    # A table has the column only if this function is true of at least one row; None: always.
     shown_if: Callable[[Any], object] | None = None
     sort: Callable[[Any], Any] | None = None        # the key by which the dashboard sorts
     descending: bool = False            # whether `sort` puts the largest key first
@@ -135,7 +135,7 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
 
 
 UNSHARED = "unshared"                   # the state of a program that uses a GPU without nvshare
-# Sort keys of states, for the order of the queue.
+# For each state its rank, the first sort key within a GPU; _QUEUED for all other states.
 _RANKS = {"running": 0, "draining": 0, "loading": 1, "idle": 3, "suspended": 4, "parked": 4,
           UNSHARED: 5}
 _QUEUED = 2
@@ -170,7 +170,7 @@ CLIENT = {one.name: one for one in (
            drop_rank=1, sort=lambda client: client.allocated + client.pinned, descending=True),
     Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True,
            drop_rank=4, sort=lambda client: client.resident + client.pinned, descending=True),
-    # Left out first: a reader can estimate it as MEM minus RESIDENT.
+    # Left out first: a reader can estimate SWAPPED as MEM minus RESIDENT.
     Column("SWAPPED", lambda client: size(client.swapped), right=True, drop_rank=8),
     Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, ""),
            sort=_queue),

@@ -2,9 +2,9 @@
 """A full-screen terminal: parses keys and the mouse into events, and draws changed lines.
 
 A terminal sends a key as one or several bytes. The parser keeps an incomplete sequence until more
-bytes arrive. The byte of the Escape key also begins each sequence: it counts as the key if no byte
-follows within ESCAPE_DELAY. The sequences are those of xterm, which terminals in use share, and not
-read from terminfo: its database often lacks the terminal of a user who is logged in over ssh.
+bytes arrive. The byte of the Escape key also begins each sequence: it is taken for the key if no
+byte follows within ESCAPE_DELAY. The sequences are those of xterm, which terminals in use share:
+the terminfo database often lacks the terminal of a user who is logged in over ssh.
 
 The terminal's modes are restored however the program ends (a key, Ctrl-C, SIGTERM, an exception),
 and while Ctrl-Z suspends it.
@@ -40,7 +40,8 @@ CONTROL_KEYS = {
 SEQUENCE = re.compile(r"\x1b(?:\[(<?)([\d;]*)([A-Za-z~])|O([A-Za-z]))")
 # The beginning of an escape sequence: more bytes may follow.
 INCOMPLETE = re.compile(r"\x1b(?:\[<?[\d;]*|O)?\Z")
-# Button, column and line; column and line count from 1. No screen has more than five digits.
+# Button, column and line of a mouse report, of five digits at most. Columns and lines are numbered
+# from 1.
 MOUSE = re.compile(r"(\d{1,5});([1-9]\d{0,4});([1-9]\d{0,4})")
 LEFT, WHEEL_UP, WHEEL_DOWN = 0, 64, 65
 
@@ -52,7 +53,7 @@ class Key(NamedTuple):
 
 
 class Click(NamedTuple):
-    """The left button, on a character of the screen; both count from 0."""
+    """A click of the left button. Columns and lines are numbered from 0."""
 
     column: int
     line: int
@@ -101,7 +102,7 @@ class Keys:
         return found
 
     def time_out(self) -> list[Event]:
-        """Ends an incomplete sequence, as no byte came for ESCAPE_DELAY; Escape alone is a key."""
+        """Ends an incomplete sequence after ESCAPE_DELAY without a byte. Escape alone is a key."""
         is_escape, self._incomplete = self._incomplete == ESCAPE, ""
         return [Key("escape")] if is_escape else []
 
@@ -167,7 +168,7 @@ class Terminal:
     def size(self) -> tuple[int, int]:
         """Columns and lines."""
         found = os.get_terminal_size(sys.stdout.fileno())
-        if 0 in found:                      # the terminal does not know its size
+        if 0 in found:                      # the terminal reports no size
             found = shutil.get_terminal_size()
         return found.columns, found.lines
 
@@ -177,7 +178,7 @@ class Terminal:
             os.write(self._waking, b"\0")
 
     def events(self, seconds: float | None) -> list[Event]:
-        """Waits for keys or the mouse; empty after `wake`, a signal, or `seconds`.
+        """Waits for keys or the mouse. Returns no event after wake(), a signal, or `seconds`.
 
         Raises EOFError if the terminal is closed.
         """
@@ -203,7 +204,7 @@ class Terminal:
         drawn = captured.get().split("\n")
         if not (sys.stdout.encoding or "").lower().startswith("utf"):
             drawn = [line.translate(ASCII) for line in drawn]
-        # Reset before drawing: a signal handler may set it meanwhile, for the next call.
+        # _must_redraw is reset before drawing, as a signal handler may set it during the drawing.
         must_redraw, self._must_redraw = self._must_redraw or len(self._shown) != len(drawn), False
         before = [""] * len(drawn) if must_redraw else self._shown
         self._write(CLEAR * must_redraw + "".join(
@@ -244,7 +245,7 @@ class Terminal:
         """SIGTSTP: restores the terminal's modes, then stops the process by the default action."""
         handlers = {one: signal.signal(one, signal.SIG_DFL) for one in (number, signal.SIGCONT)}
         self._restore_modes()
-        os.kill(os.getpid(), number)        # stops here; the kernel ignores it in an orphaned group
+        os.kill(os.getpid(), number)        # stops here; ignored if the process group is orphaned
         for one, handler in handlers.items():
             signal.signal(one, handler)
         self._set_modes()
@@ -258,5 +259,5 @@ class Terminal:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    """Raises SystemExit at a signal to end, so that the terminal's modes are restored first."""
+    """Handles a signal to end by SystemExit, so that the terminal's modes are restored first."""
     raise SystemExit(128 + number)
