@@ -8,7 +8,7 @@
 services.py has the service objects, declared as dbus-next requires; interface.py adds the
 permission that a method needs and how property changes are announced. connection.py is the
 transport. dispatch.py authorises and answers calls, and announces changes.
-publication.py creates them all.
+publication.py creates the objects and the connection.
 """
 
 from nvshared import dbus  # noqa: F401, isort: skip (first: it keeps dbus-next's package empty)

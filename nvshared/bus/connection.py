@@ -9,7 +9,8 @@ cyclic collector runs, and waits for ever if the bus disconnects during authenti
 * Of a message longer than LONGEST only the header is kept, to refuse the call. A signal, or a
   message with an oversized header, is skipped altogether.
 * Messages that are queued in one iteration of the event loop are written together after it: the
-  iteration may be part of a hand-over, which marshalling would delay. The rest waits in a buffer.
+  iteration may be part of a hand-over, which marshalling would delay. Bytes that the socket does
+  not take at once wait in a buffer.
 * File descriptor passing is never negotiated.
 """
 
@@ -29,8 +30,8 @@ from nvshared.errors import BusUnavailable
 logger = logging.getLogger(__name__)
 
 CONNECT_PATIENCE = 10.0                 # seconds for connecting and authenticating
-LONGEST = 8192                          # bytes of a body; error messages are the longest
-LONGEST_HEADER = 1 << 16                # bytes; all names but the path have at most 255 each
+LONGEST = 8192                          # bytes of a body that is kept; error replies are longest
+LONGEST_HEADER = 1 << 16                # bytes; names in it, but not the path, have at most 255
 AT_A_TIME = 1 << 16                     # bytes read at once of a skipped message
 _READ = {one.value for one in MessageType if one is not MessageType.SIGNAL}
 _LOST = (OSError, EOFError, WireError)  # raised when the connection has ended
@@ -44,7 +45,7 @@ class BusConnection:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Take
     ) -> None:
-        """`take` gets every method call, and must not raise."""
+        """`take` is called with every method call that arrives, and must not raise."""
         self.users: dict[str, int] = {}         # uids by unique bus name
         self._reader = reader
         self._writer = writer
@@ -63,7 +64,7 @@ class BusConnection:
         reader, writer = await asyncio.open_unix_connection(sock=dbus.connect(address))
         connection = None
         try:
-            # Not wait_for(): in Python 3.11 it may forget that it was cancelled.
+            # Not wait_for(), which may lose a cancellation in Python 3.11.
             async with asyncio.timeout(CONNECT_PATIENCE):
                 writer.write(dbus.introduction())
                 line = await reader.readuntil(b"\r\n")
@@ -129,7 +130,7 @@ class BusConnection:
         await self._flush()
 
     async def close(self) -> None:
-        """Sends what is queued, then disconnects."""
+        """Writes queued messages for up to CONNECT_PATIENCE, then disconnects."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CONNECT_PATIENCE):
                 await self._flush()

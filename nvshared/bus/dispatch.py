@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The objects on the bus: answers method calls and announces changes.
 
-This is dbus-next's message bus, with its faults corrected: it sends InterfacesAdded from the wrong
-path, matches children by a part of their path, and reads all properties of all objects at once.
+This is dbus-next's message bus with these faults corrected: dbus-next sends InterfacesAdded from
+the wrong path, matches children by a part of their path, and reads all properties of all objects at
+once.
 connection.py owns the socket, so the objects outlive a restart of the bus.
 
 A call's path to its reply: find the object and method, compare the types of the arguments,
@@ -15,7 +16,7 @@ which the calls arrived. Each caller may have CALLS_EACH pending calls; more are
 pending until its reply is written to the bus, and one large reply is sent at a time: so a slow bus,
 or many callers at once, cost the daemon no memory.
 
-Changes of properties are coalesced. Code that changed something calls `changed` with the interface.
+Changes of properties are coalesced. Code that may have changed one calls changed(interface).
 Up to COALESCE later the properties are compared with the values announced last, and one
 PropertiesChanged carries the difference. So an unchanged value is never announced, and a GPU with
 a hundred hand-overs in a second sends ten signals.
@@ -25,7 +26,8 @@ which the event loop serves the clients' sockets. Calls that arrived before a co
 began share its result; a later call waits for the next collection. After each collection there is a
 pause of SHARE - 1 times its duration, which is not noticeable on a machine with few clients.
 
-**Authorization.** polkit decides which callers may change something; without polkit, only root may.
+**Authorization.** polkit decides which callers may change settings or clients; without polkit, only
+root may.
 The subject of a polkit check is the caller's name on the bus, never a process id: no other process
 can take over a name between the check and its result.
 
@@ -74,9 +76,9 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 1.0                          # seconds for pending calls to end on close()
 CALLS_EACH = 64                         # pending calls of one caller at most
-LARGE = 1 << 16                         # bytes; of larger replies one is sent at a time
+LARGE = 1 << 16                         # bytes; replies above this are sent one at a time
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
-COALESCE = 0.1                          # seconds between two announcements at least
+COALESCE = 0.1                          # seconds: minimum interval between two announcements
 SLICE = 0.000_25                        # seconds of work until the event loop runs other tasks
 SHARE = 5                               # collections take at most 1/SHARE of the time
 
@@ -88,7 +90,7 @@ POLKIT = (
 USERS_REMEMBERED = 256                  # uids kept by bus name; a bus never reuses a name
 _ALLOW_USER_INTERACTION = 1
 POLKIT_PATIENCE = 25.0                  # seconds for polkit's reply if no password is asked for
-OWNER_PATIENCE = SECOND                 # for looking up the owner of a subordinate user id
+OWNER_PATIENCE = SECOND                 # us for looking up the owner of a subordinate user id
 PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller is on the bus
 CHECKS = 64                             # pending at polkit at most, of all callers
 CHECKS_EACH_CONNECTION = 4
@@ -112,7 +114,7 @@ class Checks:
         self._names = count(1)          # for cancellation ids, by which polkit cancels a check
 
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
-        """Whether polkit permits the action, and whether it would after a password.
+        """Returns whether polkit permits the action, and whether it would permit it by password.
 
         Raises BusError if polkit does not reply, or if too many checks are pending.
         """
@@ -154,9 +156,9 @@ class Checks:
         return granted, challenge
 
     async def _owner(self, uid: int) -> int | str:
-        """The user to whom /etc/subuid lends this user id.
+        """Returns the user to whom /etc/subuid gives this user id; `uid` itself without an entry.
 
-        It is the name that /etc/subuid has if looking up its number takes too long.
+        Returns the user's name instead of the number if the lookup exceeds OWNER_PATIENCE.
         """
         lender = subordinate.lenders()(uid)
         if lender == uid:
@@ -176,7 +178,7 @@ def _forget(answer: "asyncio.Task[list[object]]") -> None:
 
 
 class Caller:
-    """The peer that sent a message, as the bus vouches for it."""
+    """The sender of a message, identified by the bus."""
 
     def __init__(
         self, connection: BusConnection, message: Message, checks: Checks | None
@@ -216,9 +218,9 @@ class Caller:
         return found
 
     async def authorise(self, action: str, hint: str = "") -> None:
-        """Returns if the caller may do this.
+        """Raises NotPermitted unless the caller may perform a polkit action.
 
-        Raises NotPermitted, or BusError if too many checks are pending.
+        Raises BusError if too many checks are pending. `hint`: advice in the error.
         """
         if await self.administers():
             return
@@ -266,7 +268,7 @@ class Bus(BaseMessageBus):
 
     def __init__(self, refresh: Callable[[], Awaitable[None]], run: Run, *, polkit: bool) -> None:
         """`refresh` is called before all objects are collected."""
-        super().__init__(SYSTEM_BUS)    # never used
+        super().__init__(SYSTEM_BUS)    # the address is never used
         self._refresh = refresh
         self._run = run
         self._polkit = polkit
@@ -302,7 +304,7 @@ class Bus(BaseMessageBus):
         await asyncio.gather(*calls, return_exceptions=True)
 
     def take(self, connection: BusConnection, received: Received) -> None:
-        """Starts a task that answers a call from this connection, or refuses the call."""
+        """Starts a task that answers a call, unless its sender has too many pending calls."""
         sender = received.message.sender
         if self._of_caller[sender] >= CALLS_EACH:
             _refuse(connection, received.message, BusError(
@@ -324,7 +326,7 @@ class Bus(BaseMessageBus):
         caller.set(Caller(connection, message, self._checks))
         try:
             reply = await self._outcome(received)
-            if len(reply.body) > LARGE:     # marshalled bytes; an error's list of texts is short
+            if len(reply.body) > LARGE:     # bytes, or the short list of an error's texts
                 large = await self._large.acquire()
         except asyncio.CancelledError:
             _refuse(connection, message, NotRunning("nvshared is stopping"))
@@ -471,7 +473,7 @@ class Bus(BaseMessageBus):
     async def everything(self) -> bytes:
         """Every managed object, its interfaces and their properties: a{oa{sa{sv}}}."""
         if self._next is None:
-            # A task of its own: the first caller may be cancelled while others wait for the result.
+            # A task of its own: the first call may be cancelled while other calls wait for it.
             self._next = asyncio.get_running_loop().create_task(self._collect_next())
         return await asyncio.shield(self._next)
 
@@ -510,7 +512,8 @@ class Bus(BaseMessageBus):
 
     def _emit_interface_added(self, path: str, interface: Interface) -> None:
         if _managed(path) and self._connection is not None:
-            body = [path, {interface.name: interface.values()}]     # values at this time
+            # Read the values now, not when the message is made.
+            body = [path, {interface.name: interface.values()}]
             self._signal(MANAGER_PATH, OBJECT_MANAGER, "InterfacesAdded", "oa{sa{sv}}", body)
 
     def _emit_interface_removed(self, path: str, removed_interfaces: list[str]) -> None:
@@ -554,7 +557,8 @@ class Bus(BaseMessageBus):
     def _signal(
         self, path: str, interface: str, member: str, signature: str, body: list[Any]
     ) -> None:
-        """Queues a signal; the message is made later, as the caller may be in a hand-over."""
+        """Queues a signal; its message is encoded later, because this call may delay a hand-over.
+        """
         if self._connection is not None:
             self._connection.post(partial(
                 Message.new_signal, path, interface, member, signature, body))

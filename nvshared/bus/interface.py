@@ -37,7 +37,7 @@ def method(
 ) -> Callable[[Any], Any]:
     """Declares a method; `results` are the names of its results.
 
-    `itself`: the method authorises its caller itself, since some callers need no polkit check.
+    `itself`: the method calls Caller.authorise() itself, since some callers need no polkit check.
     """
 
     def declare(function: Any) -> Any:
@@ -58,7 +58,7 @@ def signal(name: str, carries: str) -> Callable[[Any], Any]:
         declared = service.signal(name)(function)
         arguments = declared.__dict__["__DBUS_SIGNAL"].introspection.args
         for argument, value in zip(arguments, carries.split(), strict=True):
-            argument.name, argument.direction = value, None     # a signal's have no direction
+            argument.name, argument.direction = value, None     # "in" and "out" are of methods
         return declared
 
     return declare
@@ -129,11 +129,11 @@ class Interface(service.ServiceInterface):
             members = service.ServiceInterface._get_properties(self)
             self.properties = {one.name: one for one in members}
             type(self)._found = dict(vars(self))
-        # dbus-next's __init__ would inspect the class for each object: 0.3 ms for each client.
+        # dbus-next's __init__ inspects the class for each object, which takes 0.3 ms per client.
         vars(self).update(type(self)._found, _ServiceInterface__buses=set())
 
     async def refresh(self) -> None:
-        """Called before a caller reads properties, to update their values."""
+        """Updates the values of properties; called before a caller reads them."""
 
     def announced(self) -> dict[str, Any]:
         """The current values of the properties whose changes are announced."""

@@ -72,7 +72,7 @@ class Publication:
         self._manager_interface = ManagerInterface(manager, history)
         self._bus.export(MANAGER_PATH, self._manager_interface)
         self._bus.export(LOG_CONTROL_PATH, LogControl())
-        # After close() there is no connection, over which these would announce anything.
+        # These listeners stay connected after close(): without a bus connection they are no-ops.
         manager.gpu_new.connect(self._gpu_new)
         manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id))
         manager.changed.connect(lambda: self._bus.changed(self._manager_interface))
@@ -124,14 +124,14 @@ class Publication:
             logger.info("back on the message bus %r", self._address)
 
     async def _reconnect(self) -> None:
-        level = logging.ERROR           # of the first failure for a fault of ours
+        level = logging.ERROR           # of the first failure by a bug; later failures get DEBUG
         while self._connection is None:
             await asyncio.sleep(RETRY)
             try:
                 await self._connect()
             except NvshareError as error:
                 logger.debug("still without a message bus: %s", error)
-            except Exception:           # a fault of ours must not end the attempts
+            except Exception:           # a bug must not end the attempts
                 logger.log(level, "cannot get back on the message bus %r; trying on",
                            self._address, exc_info=True)
                 level = logging.DEBUG

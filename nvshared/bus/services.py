@@ -40,11 +40,11 @@ from nvshared.units import SECOND
 logger = logging.getLogger(__name__)
 
 DRAINER_INTERVAL = 5.0                  # seconds between checks that Drain's caller is present
-DRAINER_LINGER = 10.0                   # seconds that draining goes on afterwards
+DRAINER_LINGER = 10.0                   # seconds that draining goes on after the caller has left
 
 
 def rows(clients: Iterable[Client]) -> bytes:
-    """Clients as a marshalled a(uuuoa{sv}): there may be thousands, and any user may call."""
+    """Marshals clients as a(uuuoa{sv}); fast, as there may be thousands and any user may call."""
     return array(_client(one.id, one.peer.pid, one.gpu.facts.index) for one in clients)
 
 
@@ -62,7 +62,7 @@ def _row(tenant: TenantView) -> list[Any]:
 
 
 def _used(found: QueryResult) -> bytes:
-    """The marshalled reply of GetHistory, made off the event loop: there may be many rows."""
+    """Marshals the reply of GetHistory; called outside the event loop, as rows may be many."""
     rows = [[row.start * SECOND, row.name, row.user, *row.usage, {}] for row in found.rows]
     times = [one * SECOND for one in (found.since, found.until, found.step)]
     return marshalled("ttta(tsstttttttttttta{sv})s", *times, rows, found.missing)
@@ -71,7 +71,7 @@ def _used(found: QueryResult) -> bytes:
 async def _kept(change: Future[None]) -> None:
     """Waits until the change is written to the disk. Raises NotKept.
 
-    If the call is cancelled, the change is written all the same.
+    If the D-Bus call is cancelled, the change is still written.
     """
     await asyncio.shield(asyncio.wrap_future(change))
 
@@ -79,7 +79,7 @@ async def _kept(change: Future[None]) -> None:
 async def set_term(manager: Manager, client: Client, term: str, value: int) -> None:
     """Sets a term of a client.
 
-    The program's owner may, within the administrator's terms; other callers need polkit.
+    The program's owner may set it within the administrator's terms; otherwise polkit decides.
     """
     sender = caller.get()
     owned = client.peer.is_of(await sender.uid())
@@ -107,7 +107,7 @@ _LEVELS = {
     "info": logging.INFO,
     "debug": logging.DEBUG,
 }
-_WORDS = {level: word for word, level in _LEVELS.items()}       # a level's last name
+_WORDS = {level: word for word, level in _LEVELS.items()}       # of several names, the last
 
 
 class LogControl(Interface):
@@ -422,7 +422,7 @@ class ManagerInterface(TurnSettings):
         self, since_usec: "t", until_usec: "t", step_usec: "t", by: "s", gpu: "s", names: "u",
         everyone: "b",
     ) -> "ttta(tsstttttttttttta{sv})s":
-        # Any user may see the use by the user's own programs.
+        # Users may see the usage of their own programs without a polkit check.
         if everyone:
             await caller.get().authorise(ACTION_VIEW_HISTORY)
         if self._history is None:
