@@ -84,7 +84,7 @@ class Daemon:
         return snapshot(properties, objects)
 
     def gpus(self, *, fresh: bool = False) -> list[dict[str, Any]]:
-        """Each GPU's properties by their names on the bus, but for its statistics.
+        """Each GPU's properties, except statistics, by their names on the bus.
 
         `fresh`: nvshared samples each GPU's driver first, so that State and Fault are current.
         """
@@ -103,7 +103,7 @@ class Daemon:
         return self._connection.peer
 
     def gpu(self, name: str) -> int:
-        """The index of the GPU that goes by this index, UUID or PCI address."""
+        """The index of the GPU with this index, UUID or PCI address."""
         (path,) = self._call("GetGPU", "s", name)
         return int(path.rpartition("/")[2])
 
@@ -119,7 +119,7 @@ class Daemon:
         self._set("AntiThrash", gpu, "s", mode)
 
     def clients_of(self, pid: int, gpu: str | None = None) -> dict[int, int]:
-        """Ids of the clients of a process, on one GPU or on all, with the index of the GPU.
+        """The clients of a process on one GPU or on all: the index of the GPU by client id.
 
         Raises NoSuchClient if there are none.
         """
@@ -134,9 +134,10 @@ class Daemon:
         return found
 
     def set_client_term(self, client: int, term: str, value: int) -> None:
-        """Sets a term of a client: memory-limit, compute-limit, weight or suspended.
+        """Sets a term of a client.
 
-        Bytes, 0 for no limit; 1 to 100 percent, 100 for no limit; 1 to 1000; 0 or 1.
+        memory-limit: bytes, 0 for no limit; compute-limit: 1 to 100 percent of the time, 100 for no
+        limit; weight: 1 to 1000; suspended: 0 or 1.
         """
         if term == "suspended":
             self._call("SuspendClient" if value else "ResumeClient", "u", client)
@@ -187,9 +188,10 @@ class Daemon:
     def history(
         self, since: int, until: int, step: int, by: str, gpu: str, names: int, *, everyone: bool
     ) -> "History":
-        """The usage of the caller or of everyone, in steps of `step` microseconds; 0: as one sum.
+        """The usage of the caller or of all users, per `step` microseconds; 0: over the whole time.
 
-        `by` is user, tenant or gpu; `names`: only this many, those with the most usage; 0: all.
+        `by`: rows are per user, tenant or gpu; `names`: number of these, those with the most usage
+        first; 0: all.
         """
         from nvshared.control.snapshot import history
 
@@ -214,7 +216,7 @@ class Daemon:
         self._call("PreemptGPU", "s", gpu)
 
     def drain(self) -> None:
-        """Drains the daemon while this connection lasts: clients that fit are let in."""
+        """Drains the daemon while this connection lasts: clients that fit are loaded and run."""
         self._call("Drain")
 
     def reset_settings(self) -> None:

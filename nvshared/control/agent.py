@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks for polkit's passwords on this terminal, with pkttyagent, as systemctl does."""
+"""Lets polkit ask for passwords on this terminal, with pkttyagent, as systemctl does."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ def at_a_terminal() -> bool:
 
 @contextmanager
 def password_agent() -> Iterator[None]:
-    """Registers pkttyagent, if installed, so that polkit can ask for passwords in this context."""
+    """Within this context pkttyagent, if installed, lets polkit ask for passwords."""
     program = shutil.which("pkttyagent")
     if program is None:
         yield

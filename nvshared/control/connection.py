@@ -149,7 +149,7 @@ class ControlConnection:
 
 
 def not_running(bus: str) -> NotRunning:
-    """The error if nvshared is not on that bus, with the reason if systemd reports one."""
+    """The error if nvshared does not own its name on that bus; with systemd's reason, if any."""
     from nvshared.control import unit
 
     words = "nvshared is not running"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The title of a program: its command line for its own user and for root, its name for others.
+"""The title of a program: its command line for its own user and root, its name for other users.
 
-The daemon reports no command lines, which may contain secrets, since it serves all users alike.
-This module reads them from /proc with the caller's rights. It also finds the detail that
-distinguishes programs with the same command line: the notebook of a Jupyter kernel, or the SLURM
-job's name. A name that the program has chosen for itself has priority.
+The daemon reports no command lines to any user, because they may contain secrets. This module reads
+them from /proc with the caller's rights. It adds a detail that distinguishes programs with the same
+command line: the notebook of a Jupyter kernel, or the SLURM job's name. If the program has chosen a
+name for itself, this name is the detail.
 """
 
 import os
@@ -16,13 +16,16 @@ ENVIRONMENT = 1 << 17                   # bytes of an environment that are searc
 COMM_LONGEST = 15                       # bytes of a process's name that the kernel keeps
 KERNEL = b"ipykernel"                   # in the command line of every notebook's process
 NOTEBOOK = b"JPY_SESSION_NAME="         # the notebook, set by Jupyter for its kernels
-CONNECTION = re.compile(rb"/(kernel-[\w-]{8})")  # without it: the connection file
+CONNECTION = re.compile(rb"/(kernel-[\w-]{8})")  # connection file, if there is no notebook name
 JOB = b"SLURM_JOB_NAME="
 
 
 @lru_cache(4096)
 def command(client: int, pid: int, uid: int, name: str, tenant: str) -> str:
-    """The text that stands for a client, such as "train.ipynb: python3 -m …"; else its name."""
+    """The displayed text of a client, such as "train.ipynb: python3 -m …".
+
+    It is the client's name if the caller may not read the command line.
+    """
     if os.geteuid() not in (0, uid):
         return name
     try:

@@ -54,7 +54,7 @@ class Unshared(NamedTuple):
     uid: int
     name: str
     memory: int                         # bytes of the card
-    unsuspendable: str = ""             # why the rule to suspend it fails; "": no such rule
+    unsuspendable: str = ""             # why `unshared = checkpoint` fails for it; "": not set
 
 
 class ClientSnapshot(NamedTuple):
@@ -65,9 +65,9 @@ class ClientSnapshot(NamedTuple):
     pid: int
     uid: int
     name: str
-    command: str                        # its name if the command line cannot be read
+    command: str                        # command line; the name if the caller may not read it
     tenant: str                         # KIND:NAME of pod, job, container, unit or user
-    gang: str                           # the same for clients of one gang; "": none
+    gang: str                           # name of its gang; "": it is in none
     state: str                          # idle, waiting, limited, loading, running, draining,
                                         # evicting, suspended, crowded, parking, parked or
                                         # restoring
@@ -77,21 +77,21 @@ class ClientSnapshot(NamedTuple):
     weight: int                         # 1 to 1000
     suspended: bool
     allocated: int                      # swappable bytes
-    resident: int                       # of these, on the card
-    swapped: int                        # of these, in host memory, on another card or the disk
-    borrowed: int                       # bytes on another card, for what is swapped and for copies
+    resident: int                       # bytes of `allocated` on the card
+    swapped: int                        # bytes of it in host memory, on another card or the disk
+    borrowed: int                       # bytes on another card: swapped ones, copies of resident
     pinned: int                         # bytes on the card that cannot be swapped
     held_usec: int
     waited_usec: int
     waiting_usec: int                   # since the current wait began; 0: not waiting
     idle_usec: int                      # since it became idle; 0: it waits or has a turn
-    expected_usec: int | None           # estimated rest of the wait
-    position: int                       # in the queue; 1: next; 0: in none
+    expected_usec: int | None           # estimated time until its turn; 0: not waiting
+    position: int                       # in the queue; 1: next; 0: not queued
     turns: int
     bytes_in: int
     bytes_out: int
     unparkable: str = ""                # why it cannot be parked; "": not known to be so
-    on_disk: int = 0                    # bytes on the disk: swapped ones, and copies of resident
+    on_disk: int = 0                    # bytes on the disk: swapped ones, copies of resident
     loading: int = 0                    # bytes to load for its turn; 0: it is not loading
     moved: str = ""                     # why nvshared moved it to this GPU; "": it did not
 
@@ -99,18 +99,18 @@ class ClientSnapshot(NamedTuple):
 class Turn(NamedTuple):
     """One turn of a client. Microseconds and bytes."""
 
-    ago_usec: int                       # since it began
-    held_usec: int
-    waited_usec: int                    # microseconds before the turn
-    bytes_in: int
+    ago_usec: int                       # since its beginning
+    held_usec: int                      # duration
+    waited_usec: int                    # that the client waited for it
+    bytes_in: int                       # loaded for it
     reason: str                         # why the turn ended; "": it goes on
 
 
 class Snapshot(NamedTuple):
-    """Everything, GPUs by index and clients by GPU and age."""
+    """The state of the daemon; GPUs are in the order of index, clients of GPU and age."""
 
     version: str
-    tq: int                             # seconds, for GPUs without their own; if auto, the maximum
+    tq: int                             # seconds, for GPUs without a value; if auto, the maximum
     tq_usec: int
     tq_auto: bool
     anti_thrash: str
@@ -140,10 +140,10 @@ class Snapshot(NamedTuple):
 class Term(NamedTuple):
     """One term that is set for a tenant, by a rule or over the bus."""
 
-    name: str                           # memory, compute-limit or weight
+    name: str                           # a key of names.USUAL_TERMS
     value: int
     rule: str                           # the pattern of the rule; "": set over the bus
-    place: str                          # FILE:LINE of the rule; else its source, "": by hand
+    place: str                          # of a rule FILE:LINE; else one of TERM_SOURCES, "": by hand
 
 
 class Tenant(NamedTuple):
@@ -163,7 +163,7 @@ class Tenant(NamedTuple):
         return next((term for term in self.terms if term.name == name), None)
 
     def value(self, name: str) -> int:
-        """The value in force. No limit is 0 for memory, and 100 for compute-limit."""
+        """The value of a term in force; its default, as in names.USUAL_TERMS, if it is not set."""
         term = self.holding(name)
         return names.USUAL_TERMS[name] if term is None else term.value
 
@@ -190,9 +190,9 @@ class Used(NamedTuple):
     bytes_in: int
     bytes_out: int
     card_mib_sec: int                   # memory on GPUs
-    host_mib_sec: int                   # host memory of swapped blocks,
-    borrowed_mib_sec: int              # memory of other GPUs,
-    disk_mib_sec: int                   # and bytes on the disk
+    host_mib_sec: int                   # host memory of swapped blocks
+    borrowed_mib_sec: int              # memory borrowed from other GPUs
+    disk_mib_sec: int                   # file space on the disk
 
 
 class History(NamedTuple):
@@ -238,7 +238,7 @@ def _values(properties: Properties) -> dict[str, Any]:
 
 
 def _fill(cls: Any, known: dict[str, Any]) -> Any:
-    """The record with each field from the property of that name."""
+    """Makes a `cls` whose fields are the properties of the same names, without underscores."""
     wanted = [name.replace("_", "") for name in cls._fields]
     if missing := [name for name in wanted if name not in known]:
         raise NvshareError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of our systemd units, by systemctl, and of the socket that the socket unit binds."""
+"""The state of nvshared's systemd units, by systemctl, and of the socket of the socket unit."""
 
 import errno
 import shutil
@@ -41,7 +41,7 @@ def state(unit: str) -> Mapping[str, str]:
 
 
 def failure(shown: Mapping[str, str]) -> str:
-    """Why a unit in that state has failed: the daemon's last status, or else systemd's result.
+    """Why a unit has failed: the daemon's last status, or else systemd's result. `shown`: state().
 
     Empty if the unit has not failed, or is being restarted.
     """
