@@ -136,7 +136,7 @@ class Rotation:
                 queue = self._waiting.pop(account)
                 work = queue.popleft()
                 if queue:
-                    self._waiting[account] = queue  # behind the others
+                    self._waiting[account] = queue  # behind other accounts
                 work()
         finally:
             self._serving = self._loop.call_soon(self._serve) if self._waiting else None

@@ -174,7 +174,7 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """Report: a client has waited for `stuck_after` and would not fit even alone. Once a wait."""
+    """Report: a client has waited for `stuck_after` and does not fit even alone. Once in a wait."""
 
     client: int
     needs: int                          # bytes, pinned ones included

@@ -65,7 +65,7 @@ REPLAN_LEAST = SECOND // 10             # but not earlier than this
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
 WORTH = 100 * MILLISECOND               # least BusPatience.left at which a wait begins
 REST = 10 * MILLISECOND                 # least time between two changes of BusPatience.waits
-BLOCKS = 2                              # preallocated in addition, because blocks may be split
+BLOCKS = 2                              # more blocks are preallocated, as blocks may be split
 
 
 def interrupt(card: Card) -> None:

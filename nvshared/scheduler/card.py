@@ -173,7 +173,7 @@ class Groups:
         self._accounts: dict[str, Account] | None = None        # cache; None: to be computed
 
     def settle(self) -> None:
-        """Counts the clients that have changed anew, also in the sums of their domains."""
+        """Counts anew the clients that have changed, also in the sums of their domains."""
         while self.touched:
             self._count(self.touched.pop())
 

@@ -285,7 +285,7 @@ class ScheduledClient(Counting):
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # reported in this wait as too large even alone
 
-    busy_exclusion: Pause = field(default_factory=Pause)    # from busy turns; see turns.py
+    busy_exclusion: Pause = field(default_factory=Pause)    # no busy turns in it; see turns.py
 
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
     writeback_exhausted: bool = False   # no more can be written back before its next turn
@@ -449,7 +449,7 @@ class ScheduledClient(Counting):
 
     @property
     def used(self) -> int:
-        """Bytes of the commit in use, or about to be by the thread that asked for them."""
+        """Bytes of the commit in use, or granted to a thread that is about to use them."""
         used = max(self.need, self.promise.granted)
         return min(used, self.promise.most) if self.account else used
 

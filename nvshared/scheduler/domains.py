@@ -127,7 +127,7 @@ class Domains:
                 kept.pop(gone, None)
 
     def news(self, reader: object) -> list[Domain]:
-        """The domains that have changed since the last call for this reader."""
+        """The domains that have changed since the last call with this `reader`."""
         changed = self._news.get(reader, self._all.values())
         self._news[reader] = {}
         return list(changed)
@@ -193,7 +193,7 @@ class BudgetPart:
     """One card's view of a budget; bytes, as of the last event of each card."""
 
     budget: SharedBudget
-    needs: int = 0                      # of the budget, for promises beyond the card or taken
+    needs: int = 0                      # promised beyond the card's own memory, or taken
     lost: bool = False                  # the card is lost
 
     @property
@@ -271,7 +271,7 @@ class Neighbour:
 
     @property
     def available(self) -> int:
-        """Bytes that can be lent in addition."""
+        """Bytes of the card that can be lent beyond those that are lent."""
         return max(0, (self.lendable or 0) - self.lent)
 
     @property

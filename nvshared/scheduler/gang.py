@@ -87,7 +87,7 @@ def plan(card: Card) -> None:
 
 
 def claim(card: Card) -> ScheduledClient | None:
-    """A member that is ready on this card, or was granted it. All such members are of one gang."""
+    """A member that is ready, or was GRANTED this card. All such members are of one gang."""
     return next((
         client for client in card.groups["ganged"]
         if client.ready or client.standing is Standing.GRANTED), None)

@@ -558,8 +558,8 @@ def store_blocks(card: Card, short: int) -> None:
 def _storing(
     card: Card, short: int, candidates: Iterable[ScheduledClient]
 ) -> Iterable[tuple[ScheduledClient, int]]:
-    """Yields the clients that are to store blocks, and how many more bytes. If no eviction waits,
-    up to a block stays in host memory, because a hook may keep as much as a load buffer."""
+    """Yields clients that are to store blocks, and how many more bytes each. If no eviction waits,
+    up to a block of each stays in host memory: a hook may keep as much as its load buffer."""
     park_after = card.settings.park_after
     little = card.host.takeable // STORE_FREE_PART - card.host_free
     for client in candidates:

@@ -79,8 +79,8 @@ OVERGRANT_PART = 16
 USED_WITHIN = SECOND
 PINNED_WITHIN = 60 * SECOND             # the same for a grant to pin
 CHANGE_PART = 64                        # a change of less than 1/64 of the card sends no LIMITS
-CHECKED_AT_ONCE = 4                     # clients whose LIMITS are checked in one plan,
-CHECKS_APART = MILLISECOND              # and the time until the next ones are
+CHECKED_AT_ONCE = 4                     # most clients whose LIMITS are checked in one plan,
+CHECKS_APART = MILLISECOND              # and us until further ones are checked
 DiskLimits = tuple[Domain, ...]         # of one client
 # By disk limits: sum and largest of the commits of the clients that have them.
 Commits = dict[DiskLimits, tuple[int, int]]
@@ -206,7 +206,7 @@ def _first_requests(card: Card) -> dict[str, ScheduledClient]:
 
 
 def _answer_account(card: Card, account: str) -> bool:
-    """Answers the COMMIT requests of an account, up to one that has to wait. False: no answer."""
+    """Answers the COMMIT requests of an account, up to one that has to wait. False: sent none."""
     answered = False
     while (client := _first_requests(card).get(account)) is not None:
         request, answered_number = client.promise.request, client.memory.answered
@@ -270,7 +270,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
 
 
 def _overdue(card: Card, client: ScheduledClient) -> bool:
-    """Whether the request has waited for so long that it is decided without others' replies."""
+    """Whether the request has waited for `stuck_after`: it is then decided without replies."""
     return card.due(client.promise.requested + card.settings.stuck_after)
 
 
@@ -318,7 +318,7 @@ def _send_limits(
 ) -> None:
     """Sends LIMITS. They may allow host memory beyond the card that is not promised to any client.
 
-    A client with a memory limit is treated as on a card of that size, and gets none beyond it.
+    A client with a memory limit is shown a card of that size, and may hold no such host memory.
     """
     promise = client.promise
     bounded = client.terms.memory_limit or client.tenancies
@@ -347,8 +347,8 @@ def _total_for(card: Card, client: ScheduledClient) -> int:
 
 
 def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
-    """The commit to grant to a client that asked for `wanted` bytes, if `left` are left after that.
-    """
+    """The commit to grant to a client that asked for `wanted` bytes, if `left` bytes more could be
+    promised after that."""
     if client.memory.pin_reason:
         return wanted
     more = min(OVERGRANT_MOST, left // OVERGRANT_PART, _ceiling(card, client) - wanted)
@@ -462,8 +462,8 @@ def _linked(entries: Iterable[DiskLimits]) -> dict[DiskLimits, set[DiskLimits]]:
 
 
 def _unstorable(commits: Commits, room: int | None = None) -> tuple[int, int]:
-    """The bytes of all commits that the disk may not hold, and how many more it does not hold while
-    one client runs on the card, at most.
+    """The bytes of all commits that the disk may not hold, and by how many bytes that number
+    grows at most while one client runs on the card.
 
     With `room` the result takes fewer steps, but only shows whether the sum of both exceeds `room`.
     """
@@ -659,7 +659,8 @@ def record_figures(client: ScheduledClient, reported: Memory, now: int) -> None:
 
 
 def judge_claims(card: Card, seen: events.Seen) -> None:
-    """Compares claims with the figures of NVML and the kernel."""
+    """Records a sample of NVML's and the kernel's figures. Claims of bytes on the card that two
+    samples in a row did not show become overclaims."""
     for id, evidence in seen.evidence.items():
         client = card.clients.get(id)
         if client is None or not client.account:

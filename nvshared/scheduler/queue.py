@@ -52,7 +52,7 @@ from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
 GONE_KNOWN = 1000                       # most tenants without clients that are kept for owed time
-LEVELS = range(3)                       # of a path that have child nodes
+LEVELS = range(3)                       # levels of a path whose nodes have children
 
 
 def join(card: Card, client: ScheduledClient) -> None:
@@ -63,7 +63,7 @@ def join(card: Card, client: ScheduledClient) -> None:
 
 def arrive(card: Card, client: ScheduledClient) -> None:
     """Queues a client that did not want the card until now."""
-    client.enter(Phase.IDLE, card.now)  # it may have been suspended, or limited
+    client.enter(Phase.IDLE, card.now)  # below, a resumed client must not count as active
     for level in LEVELS:
         raise_virtual_time(card, client.path, level)
     join(card, client)
@@ -169,7 +169,7 @@ def ordered(card: Card, waiting: Iterable[ScheduledClient]) -> list[ScheduledCli
     """Sorts some of the waiting clients in the order of `sequence`."""
     others = {client.id: client for client in waiting}
     found: list[ScheduledClient] = []
-    # Stops when one client is left, because it comes last.
+    # Stops when one of these clients is left, because that one comes last.
     for client in sequence(card) if len(others) > 1 else ():
         if others.pop(client.id, None) is not None:
             found.append(client)

@@ -42,9 +42,9 @@ clients wait for it (ahead.py). Where there is a disk, blocks move on to it from
 host memory is short or the blocks' client is idle for long.
 
 **Before the daemon ends** (`draining`) all clients are chosen that fit beside the holders, because
-turns do not change while no daemon runs. **After a restart** of the daemon the scheduler only
-listens until all clients have reported their memory. A client that drains or moves memory reports
-late, and the scheduler waits somewhat longer for it.
+turns do not change while no daemon runs. **After a restart** of the daemon the scheduler sends no
+order but LIMITS until all clients have reported their memory. A client that drains or moves memory
+reports late, and the scheduler waits somewhat longer for it.
 
 **A lost card** is no longer shared. Every gate opens, every COMMIT request is granted, and each
 program runs into the driver's error. A hook with swapped memory keeps its program waiting by
@@ -74,7 +74,7 @@ class Scheduler:
     """Decides which clients use one GPU, when, and how much of their memory is resident.
 
     `now` is in microseconds of a clock that never steps back. For `settings.gather` microseconds
-    from the start the scheduler only listens.
+    from the start the scheduler records events, and sends no order but LIMITS.
     """
 
     def __init__(

@@ -138,14 +138,14 @@ BUSY_TQ = 500 * MILLISECOND             # of busy turns, in which no memory move
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
-MOST_HALVINGS = 6                       # as many bring IDLE_MOST down to IDLE_LEAST
+MOST_HALVINGS = 6                       # as many make IDLE_MOST shorter than IDLE_LEAST
 IDLE_WATCHED = IDLE_MOST // 4           # if none waits: a stopped client would run again at once
 IDLE_USUAL = 50 * MILLISECOND           # with a compute limit, if none waits; the hook's default
 RESEND_FACTOR = 2                       # a window is sent again after a change by this factor
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; measurements are clamped to this range
-# The time to the next STOP doubles with each drain that does not end, up to patience << DOUBLINGS.
+# Each drain that does not end doubles the time to the next STOP, at most this many times.
 DOUBLINGS = 6
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
 # twice its share at most, and not all of the card.
@@ -779,7 +779,7 @@ def _begin_busy_turns(card: Card) -> bool:
 
 
 def _has_gap(card: Card, client: ScheduledClient) -> bool:
-    """Whether the client does not use its turns, or drains so slowly that it uses others'."""
+    """Whether the client does not use its turns, or drains so slowly that it takes others' time."""
     match client.phase:
         case Phase.IDLE:
             return card.due(client.since + RETURNS_WITHIN)
@@ -794,7 +794,7 @@ def _has_gap(card: Card, client: ScheduledClient) -> bool:
 
 
 def pace_background(card: Card) -> None:
-    """Orders the changes in which clients publish and watch."""
+    """Sends PUBLISH and WATCH to the clients that are to begin or end publishing or watching."""
     if not card.watching and not card.groups.size("background"):
         return
     background = [client.id for client in card.groups["background"]]
