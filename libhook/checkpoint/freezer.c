@@ -124,7 +124,7 @@ static size_t read_file(const char *path, char *text, size_t size)
 static void join(char joined[PATH_MAX], const char *folder, const char *rest)
 {
     if (snprintf(joined, PATH_MAX, "%s%s", folder, rest) >= PATH_MAX)
-        joined[0] = '\0';                        /* no such file */
+        joined[0] = '\0';                        /* a path that names no file */
 }
 
 /* Moves the threads to the parent group, where they run, and removes both groups. */
@@ -237,7 +237,7 @@ static bool holds_no_lock(int pid, int tid, const struct code *code, size_t coun
     unsigned long long sp, pc;
     snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", pid, tid);
     if (read_file(path, text, sizeof text) == 0)
-        return true;                             /* it has ended */
+        return true;                             /* the thread has ended */
     const char *last = strrchr(text, ' ');
     while (last != NULL && last > text && last[-1] != ' ')
         last--;
@@ -292,7 +292,7 @@ static bool is_stopped(int pid, int tid)
     snprintf(path, sizeof path, "/proc/%d/task/%d/cgroup", pid, tid);
     read_file(path, text, sizeof text);
     const char *unified = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
-    return unified == NULL || strstr(unified, STOPPED "\n") != NULL;     /* or it has ended */
+    return unified == NULL || strstr(unified, STOPPED "\n") != NULL; /* NULL: the thread has ended */
 }
 
 const char *freezer_stop(int pid, int spared)
@@ -316,7 +316,7 @@ const char *freezer_stop(int pid, int spared)
         size_t count = threads_of(pid, spared, threads, THREADS);
         if (!all_frozen(inner, until) || now_us() >= until)
             return "its threads do not stop";
-        /* All threads that may hold a lock run on together: one may wait for another's lock. */
+        /* All threads that may hold a lock run on together: one may need a lock of another. */
         for (size_t i = 0; i < count; i++)
             if (!is_stopped(pid, threads[i]))
                 whole = false;
@@ -357,7 +357,8 @@ static int visit_group(const char *folder, const struct stat *status, int type, 
     long pid = named ? strtol(name + strlen(PREFIX), &end, 10) : 0;
     if (pid <= 0 || pid > INT_MAX || *end != '-')
         return 0;
-    /* The group of a living process that is elsewhere stays: another helper may just fill it. */
+    /* If the process lives but is not in this group, the group stays: another nvshare-checkpoint
+     * may be about to move the process here. */
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
         join(group, folder, STOPPED);
         rmdir(group);

@@ -18,8 +18,8 @@
  * restores are stopped from before the checkpoint until after the unlock.
  *
  * A command is given as arguments, or several as lines of the standard input. Each command does the
- * steps that are missing in the current state of the process, so it can be repeated after a caller
- * or a helper was killed. The answer consists of lines:
+ * steps that are missing in the current state of the process, so it can be repeated after its
+ * caller or this program was killed. The answer consists of lines:
  *
  *     step NAME CODE MICROSECONDS WORDS      a call of the driver: its result as number and text
  *     held PID TAG                           a process that `hold` has stopped
@@ -98,7 +98,7 @@ static bool report(const char *step, int code, uint64_t began, const char *words
     return code == 0;
 }
 
-/* Loads the driver, once. Returns false, and reports the reason, if it cannot checkpoint. */
+/* Loads the driver, once. Returns false, and reports the reason, if the driver is unusable. */
 static bool open_driver(void)
 {
     static bool opened, ready;
@@ -106,7 +106,7 @@ static bool open_driver(void)
         return ready;
     opened = true;
     uint64_t began = now();
-    unsetenv("CUDA_VISIBLE_DEVICES");  /* for all_gpus() */
+    unsetenv("CUDA_VISIBLE_DEVICES");  /* all_gpus() needs every GPU */
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL)
         return report("open", -1, began, dlerror());
