@@ -13,7 +13,7 @@ void *chunks_array(uint64_t count, size_t size)
     return memory;
 }
 
-/* What was asked for, in bytes: a size, or a share of `whole`. */
+/* The bytes that an option requests: `bytes`, or if that is 0 a share of `whole`. */
 static uint64_t amount(uint64_t bytes, double share, uint64_t whole)
 {
     return bytes != 0 ? bytes : (uint64_t)(share * (double)whole) / 8 * 8;
@@ -44,7 +44,7 @@ struct chunks chunks_allocate(const struct device *device, const struct options 
         struct chunk *chunk = &chunks.chunk[i];
         uint64_t size = left < options->chunk ? left : options->chunk;
         allocate(device, &chunks, i, size, left);
-        /* `left` bytes lie from here to the end, of which the last ones are used. */
+        /* Of the `left` bytes from this chunk on, the last `used` ones are used. */
         uint64_t skipped = left > used ? left - used : 0;
         if (skipped > size)
             skipped = size;

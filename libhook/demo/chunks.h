@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The workload's memory: allocations of one size, the last one perhaps smaller,
- * and what of each is used and how.
+ * and which part of each is used, and how.
  */
 #pragma once
 
@@ -13,10 +13,10 @@
 
 struct chunk {
     CUdeviceptr address;                 /* of its used part */
-    uint64_t words;                      /* of 8 bytes that are used; 0: it is never touched */
-    bool changes;                        /* each step changes it; else each step sums it up */
-    uint64_t steps;                      /* so many have */
-    uint64_t sum;                        /* all its sums, the last step's result included */
+    uint64_t words;                      /* words of 8 bytes in that part; 0: never touched */
+    bool changes;                        /* a step changes the part; else a step sums it up */
+    uint64_t steps;                      /* number of steps done */
+    uint64_t sum;                        /* sum of the checksums of its steps and at the end */
 };
 
 struct chunks {
@@ -27,8 +27,8 @@ struct chunks {
 /* Ends the program with one line if there is not enough memory. */
 struct chunks chunks_allocate(const struct device *device, const struct options *options);
 
-/* How many chunks hold another result than the CPU computes; *first is the first of them. */
+/* How many chunks have another sum than the CPU computes; *first is the number of the first. */
 uint64_t chunks_wrong(const struct chunks *chunks, const struct options *options, uint64_t *first);
 
-/* Zeroed host memory; ends the program with one line if there is none. */
+/* Zeroed host memory; ends the program with one line on stderr if there is none. */
 void *chunks_array(uint64_t count, size_t size);

@@ -11,7 +11,7 @@ $(BUILD)/demo/%.o: demo/%.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
 
-# The assembler reads the kernels, so the dependencies the compiler writes do not name them.
+# The assembler reads kernels.ptx, so the dependencies that the compiler writes do not name it.
 $(BUILD)/demo/device.o: demo/kernels.ptx
 
 $(BUILD)/nvshare-workload: $(WORKLOAD_OBJECTS)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #define THREADS_IN_BLOCK 256
-#define MOST_BLOCKS 4096                 /* enough for every card; the kernels' loops do the rest */
+#define MOST_BLOCKS 4096                 /* enough to fill any card; kernels loop over the words */
 
 extern const char device_kernels[];      /* kernels.ptx, ended by a zero */
 __asm__(".pushsection .rodata\n"

@@ -13,7 +13,8 @@
 /* How the program ends. */
 enum { EXIT_RIGHT = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NO_MEMORY = 3, EXIT_NO_DRIVER = 5 };
 
-/* X(member, symbol, parameters): what is asked of the driver, each result a CUresult. */
+/* X(member, symbol, parameters): the driver's functions that the program calls; all return a
+ * CUresult. */
 #define DEVICE_FUNCTIONS(X)                                                                       \
     X(init, cuInit, (unsigned int))                                                               \
     X(error_string, cuGetErrorString, (CUresult, const char **))                                  \
@@ -43,7 +44,7 @@ struct device {
     CUcontext context;
     CUfunction fill, step, advance, checksum, spin;
     char name[128];
-    size_t free, total;                  /* bytes, as cuMemGetInfo said at the start */
+    size_t free, total;                  /* bytes, as cuMemGetInfo returned at the start */
 };
 
 /* One line on stderr, then exit(code). */
@@ -53,7 +54,7 @@ _Noreturn void device_die(int code, const char *format, ...) __attribute__((form
  * if there is no driver, no such device, or no memory for a context. */
 void device_open(struct device *device, int ordinal);
 
-/* Ends the program with one line, naming `doing`, unless the result is success. */
+/* Unless the result is success, ends the program with one line that names `doing`. */
 void device_expect(const struct device *device, CUresult result, const char *doing);
 
 /* Launches a kernel over `count` words with the parameters as cuLaunchKernel takes them. */

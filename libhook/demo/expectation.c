@@ -4,7 +4,7 @@
  * ========
  *
  * nvshare_fill makes word i of a chunk value + i * GOLDEN, which is of the form
- * A + B * i. Advancing it, x * FACTOR + OFFSET, gives another one of that form,
+ * A + B * i. Advancing a word x to x * FACTOR + OFFSET keeps that form,
  * with A * FACTOR + OFFSET and B * FACTOR. The checksum of n words is then
  *
  *     sum of (A + B * i) * (2 * i + 1)  =  A * n^2 + B * sum of (2 * i^2 + i)
@@ -24,7 +24,7 @@
 
 #define BATCH 2048                       /* words worked on at a time: they stay in the first cache */
 #define PIECE ((uint64_t)1 << 20)        /* words a thread takes at a time */
-#define GOLDEN 0x9E3779B97F4A7C15u       /* these four as in kernels.ptx */
+#define GOLDEN 0x9E3779B97F4A7C15u       /* this and the next three as in kernels.ptx */
 #define MIXER 0xBF58476D1CE4E5B9u
 #define FACTOR 0x5851F42D4C957F2Du
 #define OFFSET 0x14057B7EF767814Fu
@@ -33,7 +33,7 @@ struct job {
     uint64_t seed;
     const struct chunks *chunks;
     _Atomic uint64_t *sums;
-    _Atomic uint64_t next;               /* the next piece of all chunks' pieces, in order */
+    _Atomic uint64_t next;               /* number of the next piece, over all chunks */
 };
 
 uint64_t expectation_fill_value(uint64_t seed, uint64_t chunk)
@@ -44,7 +44,7 @@ uint64_t expectation_fill_value(uint64_t seed, uint64_t chunk)
     return x ^ (x >> 31);
 }
 
-/* Of a chunk that is filled and then advanced so many times. */
+/* The checksum of a chunk that is filled and then advanced `advances` times. */
 static uint64_t sum_by_formula(uint64_t seed, uint64_t chunk, uint64_t words, uint64_t advances)
 {
     uint64_t a = expectation_fill_value(seed, chunk), b = GOLDEN;
@@ -61,7 +61,7 @@ static uint64_t sum_by_formula(uint64_t seed, uint64_t chunk, uint64_t words, ui
     return a * words * words + b * (uint64_t)(pairs * 2 * (2 * n - 1) / 3 + pairs);
 }
 
-/* Of a part of a chunk that is filled and then stepped so many times. */
+/* The checksum of a part of a chunk that is filled and then stepped `steps` times. */
 static uint64_t sum_of_piece(uint64_t value, uint64_t first, uint64_t end, uint64_t steps)
 {
     uint64_t sum = 0, batch[BATCH];

@@ -8,15 +8,15 @@
 
 #include "chunks.h"
 
-/* What nvshare_fill gets for a chunk; no two chunks hold the same. */
+/* The parameter `value` of nvshare_fill for a chunk, another one for each chunk. */
 uint64_t expectation_fill_value(uint64_t seed, uint64_t chunk);
 
 /*
- * For each chunk what nvshare_checksum must have added up. It ran once in the end and,
- * where nothing changes, once in each step.
+ * Computes for each chunk the sum that nvshare_checksum must have added up. The kernel ran once
+ * at the end and, for a chunk that steps do not change, once in each step.
  *
- * With `rounds` 0 those that change have been through nvshare_step: each word is computed, on
- * all CPUs, and no chunk is ever held in memory as a whole. Else they have been through
- * nvshare_advance, and the sums follow from formulas, however large the memory.
+ * With `rounds` 0 nvshare_step has changed the other chunks: each word is computed, on all CPUs,
+ * and no chunk is ever held in memory as a whole. Else nvshare_advance has changed them, and the
+ * sums follow from formulas, however large the memory.
  */
 void expectation_sums(uint64_t seed, uint64_t rounds, const struct chunks *chunks, uint64_t *sums);

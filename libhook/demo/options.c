@@ -126,11 +126,11 @@ struct options options_parse(int count, char **arguments)
         case CHECK: options.check = false; break;
         case HOLD: options.hold = true; break;
         case JSON: options.json = true; break;
-        default: exit(EXIT_USAGE);       /* getopt_long has said what is wrong */
+        default: exit(EXIT_USAGE);       /* getopt_long has printed what is wrong */
         }
     }
     if (options.seconds != 0 || options.until_told)
-        options.steps = 0;               /* how many there will be is not known */
+        options.steps = 0;               /* the number of steps is not known */
     if (optind < count)
         device_die(EXIT_USAGE, "'%s' is not an option; see --help", arguments[optind]);
     return options;

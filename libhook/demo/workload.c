@@ -8,10 +8,10 @@
  *
  * Right or wrong is decided per chunk: the GPU sums up each chunk, each word
  * weighted by its place, and the CPU computes the same sum from the seed
- * alone. Chunks hold different numbers, so one that came back in another's
- * place is as wrong as one with a flipped bit. What the kernels that change
- * memory do to a word can be undone, so that no error is lost on the way; and
- * what does not change is summed up in each step, every sum counting.
+ * alone. Chunks hold different numbers, so a chunk that came back in another's
+ * place is as wrong as one with a flipped bit. The kernels that change memory
+ * map different words to different words, so no later step hides an error.
+ * Chunks that do not change are summed up in each step, and all sums count.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -31,14 +31,14 @@ struct work {
     struct options options;
     struct chunks chunks;
     CUdeviceptr sums;                    /* on the GPU, one per chunk */
-    void *source;                        /* of what is copied before each step, */
-    CUdeviceptr target;                  /* and where it goes */
+    void *source;                        /* page-locked, copied before each step */
+    CUdeviceptr target;                  /* destination of that copy, on the GPU */
     double start;
 };
 
 struct worker {
     struct work *work;
-    uint64_t number;                     /* has chunks number, number + threads, ... */
+    uint64_t number;                     /* works on chunks number, number + threads, ... */
     pthread_t thread;
 };
 
@@ -78,7 +78,7 @@ static void compute_on_cpu(uint64_t milliseconds)
     while (seconds_on(CLOCK_THREAD_CPUTIME_ID) < end) {
         for (int i = 0; i < 10000; i++)
             x = x * 6364136223846793005u + 1442695040888963407u;
-        __asm__ volatile("" : "+r"(x));  /* or the compiler would leave the loop out */
+        __asm__ volatile("" : "+r"(x));  /* else the compiler would remove the loop */
     }
 }
 
@@ -125,7 +125,7 @@ static void step_chunk(struct work *work, uint64_t number, uint64_t step, CUstre
         device_launch(device, device->spin, 1, stream, spin_parameters, "launching nvshare_spin");
 }
 
-/* Whether standard input has ended. It stays so: each thread may find out for itself. */
+/* Whether standard input has ended. It stays ended, so each thread may ask by itself. */
 static bool told(void)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
