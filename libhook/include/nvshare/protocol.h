@@ -275,7 +275,7 @@ enum nvshare_pin_reason {
 
 struct nvshare_limits {              /* bytes */
     uint64_t commit;                 /* allocated + pinned may grow to this without a request */
-    uint64_t most;                   /* and to this with a request; the rest is cuMemGetInfo's free */
+    uint64_t most;                   /* and to this with a request; cuMemGetInfo's free follows */
     uint64_t total;                  /* size of the card for this client: cuMemGetInfo's total */
     uint64_t host_slab;              /* host memory is allocated in slabs of this size */
     uint64_t beyond;                 /* memory.beyond may grow to this with a request */
