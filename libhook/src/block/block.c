@@ -103,8 +103,8 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
 static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
 static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
 
-/* Takes a place in the first tier that has space, down to the tier of the block's current place.
- * True: the block has a place. */
+/* Takes a place in the first tier that has space; the block keeps its current place if all tiers
+ * preferred to it are full. True: the block has a place. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
     const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
@@ -119,12 +119,12 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
     return *tier != NULL;
 }
 
-/* Finds the oldest resident block whose place this block could use. The oldest blocks are evicted
- * last, so they need their places least. The result is invalid after take_place(), which may
- * release the lock. */
+/* Finds the oldest resident block that could give up its place to this block. The oldest blocks are
+ * evicted last, so they need their places least. The result is invalid after take_place(), which
+ * may release the lock. */
 static struct block *find_kept_place(const struct block *block)
 {
-    /* A writeback must not take the place of a clean block: one copy would replace another. */
+    /* A writeback must not take the place of a clean block: it would gain one copy and lose one. */
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger)
         if (kept->state == BLOCK_RESIDENT && kept->place.tier != NULL
@@ -136,7 +136,7 @@ static struct block *find_kept_place(const struct block *block)
 bool block_take_place(struct block *block, uint64_t allowance)
 {
     if (block->place.tier == &tier_disk)
-        block_give_place(block);     /* outdated, and only swapped blocks move to the file */
+        block_give_place(block);     /* outdated; blocks are not evicted to the file */
     if (take_place(block, allowance, false))
         return true;
     struct block *copied;
@@ -204,7 +204,7 @@ void block_return_place(struct block *block)
 
 void blocks_give_places(struct client *client, uint64_t allowance)
 {
-    host_trim(client, allowance);    /* empty slabs first */
+    host_trim(client, allowance);    /* releases slabs that are already empty */
     if (client->memory.host <= allowance)
         return;
     struct block *block;
@@ -264,8 +264,8 @@ static CUresult unmap(struct block *block)
     struct page_owner *owner = region_owner(block->address);
     CUresult result = owner == NULL || owner->mappings == NULL
         ? CUDA_SUCCESS : owner->mappings->unmap(owner, block);
-    /* In this order, so that the memory is freed with its last mapping: on an H200 that takes 48 us
-     * for 64 MiB, in the other order 79. */
+    /* The handle is released first, so that the memory is freed with its last mapping: on an H200
+     * that takes 48 us for 64 MiB, in the other order 79. */
     if (result == CUDA_SUCCESS && block->handle != 0)
         result = REAL(cuMemRelease)(block->handle);
     if (result == CUDA_SUCCESS) {
@@ -346,8 +346,8 @@ void block_free(struct block *block)
 }
 
 /*
- * Gives up a program's memory when its context has failed for good. Other clients get the room, and
- * the program gets its error.
+ * Gives up a program's memory when its context has failed for good. Other clients get its share of
+ * the card, and the program gets the driver's error.
  *
  * After an illegal access, an assertion on the card, an ECC error or the loss of the card, every
  * call of the process fails, in all its contexts; the driver says that "to continue using CUDA, the
@@ -355,15 +355,15 @@ void block_free(struct block *block)
  * process may live for days, as a notebook does after its last cell failed.
  *
  * Its resident memory would block other clients. Its swapped memory would keep the program at the
- * gate for ever, where without the library its next call fails. When a move fails, the context is
- * therefore queried. If it has failed, all of the program's memory is unmapped, which the driver
- * still does, and no longer counted. The client then has no swapped memory and gets turns like any
- * other client, and the program gets the driver's error from its calls.
+ * gate for ever, where without the library its next call fails. When an eviction or load fails, the
+ * contexts are therefore queried. If all have failed, all of the program's memory is unmapped,
+ * which the driver still does, and no longer counted. The client then has no swapped memory and
+ * gets turns like any other client, and the program gets the driver's error from its calls.
  *
  * No byte can become wrong: lost memory is never mapped again, so the driver reports any use of it.
  */
 
-/* The error if all known contexts of the device have failed. */
+/* The driver's error if all known contexts of the device have failed, else CUDA_SUCCESS. */
 static CUresult error_of_all(const struct client *client)
 {
     CUresult error = CUDA_SUCCESS;

@@ -14,14 +14,14 @@
 #include "tier/tier.h"
 
 enum block_state {
-    BLOCK_EMPTY,                     /* never mapped: holds nothing */
+    BLOCK_EMPTY,                     /* never mapped: has no content */
     BLOCK_RESIDENT,
     BLOCK_EVICTING,                  /* being evicted; still mapped */
     BLOCK_SWAPPED,                   /* its bytes are in `place`, or all zero */
     BLOCK_LOADING,                   /* being loaded; mapped */
-    BLOCK_COPYING,                   /* swapped; its bytes are being copied to another tier */
+    BLOCK_COPYING,                   /* swapped; being copied from another GPU to the host */
     BLOCK_SHARED,                    /* accessible to other processes: pinned for good */
-    BLOCK_LOST,                      /* its context failed (block.c); in none of the figures */
+    BLOCK_LOST,                      /* its context failed (block.c); no figure counts it */
 };
 
 /* The digest of a block that examine.cu computes. */
@@ -37,8 +37,8 @@ static inline bool content_equal(const struct content *a, const struct content *
 
 /* The result of reading a block while its program did not run. */
 struct reading {
-    struct content part, all;        /* of one word in every PART (contents.c); of all words */
-    bool whole;                      /* `all` is valid; if false, the block has changed */
+    struct content part, all;        /* digests: of one word in every PART (contents.c); of all */
+    bool whole;                      /* `all` is valid; if not, the block has changed */
     uint64_t turn;                   /* the result is valid while client->turns equals this;
                                         0: never */
 };
@@ -46,10 +46,10 @@ struct reading {
 /* The write of a swapped block to the client's file; see store.c. */
 struct store {
     struct disk_write write;
-    struct block *block;             /* NULL: the block was freed or moved elsewhere */
+    struct block *block;             /* NULL: the block was freed or has given up its place */
     struct place place;              /* if `block` is NULL: the source of the write, to be freed */
     size_t size;
-    bool overwritten;                /* since the write began: the written bytes are dropped */
+    bool overwritten;                /* the source has changed: the written bytes are useless */
 };
 
 struct block {
@@ -58,10 +58,10 @@ struct block {
     struct client *client;
     enum block_state state;
     bool doomed;                     /* freed by the program during a move; the mover frees it */
-    bool immovable;                  /* must not be moved now: block_hold() */
+    bool immovable;                  /* must be neither evicted nor loaded now: block_hold() */
     bool managed;                    /* mapped by the driver, and not readable by examine.cu */
-    struct place place;              /* of the swapped bytes; may be kept while resident */
-    struct place copy;               /* host copy of bytes whose `place` is on another GPU */
+    struct place place;              /* where its swapped bytes are; may be kept while resident */
+    struct place copy;               /* in host memory, if `place` is on another GPU: a copy */
     CUmemGenericAllocationHandle handle;
     uint64_t clean_as_of_turn;       /* the place is current while the client's `turns` equals this;
                                         0: never */
@@ -71,34 +71,34 @@ struct block {
                                         `content_valid` */
     bool part_valid, content_valid, known;
     bool zero;                       /* swapped without a place: cleared when it is loaded */
-    bool was_read, was_zero;         /* was read at least once; was all zero when last read */
-    bool changed_before;             /* had changed at its last eviction */
+    bool was_read, was_zero;         /* read by examine.cu at least once; all zero when last read */
+    bool changed_before;             /* its bytes had changed at its last eviction */
     bool writing_back;               /* EVICTING for a writeback: it stays resident */
     struct store *store;             /* its write to the file in flight; NULL: none */
-    struct block *older, *younger;
-    size_t slot;                     /* index in the search structure of search.c */
+    struct block *older, *younger;   /* in the client's list, by time of allocation */
+    size_t slot;                     /* index in `slots` of search.c */
 };
 
 void block_set_state(struct block *block, enum block_state state);
-/* Whether the block is resident and its place has the same bytes: the program has not run since the
- * writeback or load. */
+/* Whether a resident block's place has the same bytes: the program has had no turn since the block
+ * was written back or loaded. */
 bool block_is_clean(const struct block *block);
-/* Whether `reading` is valid: the program has not run since the block was read. */
+/* Whether `reading` is valid: the program has had no turn since the block was read. */
 bool block_reading_is_valid(const struct block *block);
 /* Whether a resident block can be evicted without a copy: it is clean, or was read as zero, and the
- * program has not run since. */
+ * program has had no turn since. */
 bool block_ready(const struct block *block);
-/* Marks the block clean. Must not be called for a running client, whose program may write at
- * once. */
+/* Marks the block clean until the program's next turn; no effect if the client runs, as its program
+ * may write at once. */
 void block_note_clean(struct block *block);
 /* Forbids or allows moving the block. */
 void block_hold(struct block *block, bool held);
 /* A new EMPTY block at the end of its client's list, counted as allocated. NULL: out of memory. */
 struct block *block_new(struct client *client, bool managed, CUdeviceptr address, size_t size);
-/* Takes a place for the block in the first of its tiers that has space, as the tier's take() does.
- * If no tier has space, resident blocks give up the places that they keep. */
+/* Takes a place for the block in the first of its tiers that has space, with `allowance` as in the
+ * tier's take(). If no tier has space, resident blocks give up the places that they keep. */
 bool block_take_place(struct block *block, uint64_t allowance);
-/* Gives up the block's place, if it has one, and its copy. */
+/* Gives up the block's place, if it has one, and `copy`. */
 void block_give_place(struct block *block);
 /* Gives up only `copy`: `place` is about to be overwritten, or other blocks need host memory. */
 void block_give_copy(struct block *block);
@@ -110,8 +110,8 @@ void blocks_give_places(struct client *client, uint64_t allowance);
 /* The access rights to a client's memory: fills at most CLIENTS_MAX entries and returns their
  * number. */
 size_t block_readers(const struct client *client, CUmemAccessDesc *access);
-/* By device, with or without a client: the number of pairs of contexts, and of pools, for which the
- * program has enabled access of another device to its memory. */
+/* [owner][reader], by device, with or without a client: how many pairs of contexts, and how many
+ * pools, the program has enabled for access of the reader to the owner's memory. */
 extern unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];
 /* Maps physical memory behind an EMPTY or SWAPPED block and counts it as resident; the caller sets
  * the state. Changes nothing if the driver refuses. */
@@ -121,13 +121,14 @@ CUresult block_map(struct block *block);
 CUresult block_unmap(struct block *block);
 /* Pins the block for good, and counts it as pinned. */
 void block_share(struct block *block);
-/* Drops a block without a copy, resident or swapped; a block that is moving stays as it is. */
+/* Makes a block LOST, resident or swapped, without saving its bytes; a block that is moving stays
+ * as it is. */
 void block_lose(struct block *block);
 /* Unmaps the block, gives up its place and frees it with its addresses, now or, if it is moving, at
  * the end of the move. */
 void block_free(struct block *block);
 
-/* Called after a move has failed. If its context has failed for good, all of the client's memory is
- * dropped. Blocks that are moving have failed, too, and are dropped when the move ends. Service
+/* Called after an eviction or load has failed. If all of the client's contexts have failed for
+ * good, all of its blocks become LOST but those that are moving, whose copies fail, too. Service
  * thread, with memory_lock held. */
 void release_if_context_failed(struct client *client);

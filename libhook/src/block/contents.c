@@ -4,10 +4,10 @@
  * the card, fifty times faster than the bus could carry them:
  *
  *   all zero      nothing is copied; the block is cleared when it is loaded again
- *   unchanged     the copy that its place has kept since it was loaded is still valid
+ *   unchanged     the copy kept in the block's place when it was loaded is still valid
  *
- * Programs allocate far more than they write, and much of the memory that they have written they
- * only read from then on: the weights of an inference server never change.
+ * Programs allocate far more than they write, and much of what they have written they never change
+ * again, such as the weights of an inference server.
  *
  * The digest. The kernel reads a block as 64-bit words of two halves each. It computes four sums
  * modulo 2^64 of products of the halves, each half added to a key for its position modulo 2^32
@@ -21,19 +21,20 @@
  *
  * Zero is exact: all words are or-ed together.
  *
- * How much is read. No other work runs on the card beside this kernel, often to the cost of the
- * holder. Of a block that was evicted before, the kernel therefore first reads one word in 64. If
- * their sums differ from those of the last eviction, the block has changed: it is copied, and the
- * rest of it is not read. If they are equal, or zero, the kernel reads all words, and those decide.
- * So a block that changes all the time is read completely only once. A block that changes once and
- * then no more is copied once more than necessary, because there were no sums to compare.
+ * How much is read. No other work runs on the card while this kernel runs, often in the turn of
+ * another client. Of a block that was evicted before, the kernel therefore first reads one word in
+ * 64. If the sums of these words differ from those of the last eviction, the block has changed: it
+ * is copied, and the rest of it is not read. If the sums are equal, or the words zero, the kernel
+ * reads all words, and those decide. So a block that changes before each eviction is read
+ * completely only once. A block that changes once and then no more is copied once more than
+ * necessary, because the eviction after the change has computed no sums of all words.
  *
- * A result is valid until the program's next turn. The switch to another program's context and back
- * costs the holder more than reading such parts, so one launch reads as many blocks as it can,
- * including those of later orders (swap.c). It reads fewer blocks completely: a GiB takes a third
- * of a millisecond.
+ * A result is valid until the program's next turn. The switch from the running client's context and
+ * back costs that client more time than the reading of one word in 64, so one launch reads as many
+ * blocks as it can, including those of later orders (swap.c). One launch reads fewer blocks
+ * completely, as each GiB takes a third of a millisecond.
  *
- * On an H200 one launch reads 4 GiB of blocks in 1.2 ms; the holder loses 1.6 ms by it.
+ * On an H200 one launch reads 4 GiB of blocks in 1.2 ms; the running client loses 1.6 ms by it.
  *
  * NVSHARE_EXAMINE=0 in a program's environment turns all of this off.
  */
@@ -63,7 +64,7 @@ struct target {
 
 /* Objects in the copy_context of each client, by client index. Protected by service_lock. */
 static struct examiner {
-    bool settled, usable;            /* whether `usable` is known, and whether the kernel works */
+    bool settled, usable;            /* loading need not be tried again; it succeeded */
     CUmodule module;
     CUfunction kernel;
     CUstream stream;
@@ -87,7 +88,7 @@ __asm__(".section .rodata\n.global examine_ptx\n.hidden examine_ptx\n"
 
 _Static_assert(sizeof(struct content) == 40, "the kernel writes five words");
 
-/* One seed for the service threads of all devices. */
+/* The process's random seed, the same for all devices; 0: the system gave none. */
 static uint64_t seed(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -111,7 +112,7 @@ static void add(struct launch *launch, const struct block *block, struct content
     launch->found[launch->count++] = found;
 }
 
-/* Starts to read one word in `every`. */
+/* Launches the kernel to read the first 4 of each 4 * `every` words. */
 static CUresult start(struct client *client, CUdeviceptr table, const struct launch *launch,
                       uint64_t every)
 {
@@ -148,7 +149,8 @@ static CUresult finish(struct client *client, CUdeviceptr table, const struct la
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-/* The driver loads a kernel at its first launch at the latest. */
+/* Loads the kernel and launches it once, because the driver may load it only at its first
+ * launch. */
 static CUresult load(struct client *client)
 {
     struct examiner *own = &examiners[client->index];
@@ -170,7 +172,8 @@ static CUresult load(struct client *client)
     return result;
 }
 
-/* Loaded once for each copy context; a failure is not tried again there. */
+/* Whether the kernel can be used in the copy context. Loads it there at the first call; if that
+ * fails for another reason than a lack of memory, it is not tried again in that context. */
 static bool ready(struct client *client)
 {
     struct examiner *own = &examiners[client->index];
@@ -183,7 +186,7 @@ static bool ready(struct client *client)
     CUresult result = load(client);
     capture_allow();
     own->usable = result == CUDA_SUCCESS;
-    /* After OUT_OF_MEMORY the next order tries again: the card may have free memory then. */
+    /* After OUT_OF_MEMORY the next order loads again: the card may have free memory then. */
     own->settled = result != CUDA_ERROR_OUT_OF_MEMORY;
     if (!own->usable)
         debug("blocks are not read before their eviction: error %d", (int)result);
@@ -195,7 +198,7 @@ void content_leave_context(struct client *client)
     examiners[client->index] = (struct examiner){ .settled = false };
 }
 
-/* Reads all words of new blocks, and a part of all other blocks. */
+/* Reads one word in PART of every block, and all words of blocks without a digest to compare. */
 static CUresult read_first(struct client *client, struct block *const *blocks, size_t count)
 {
     struct launch parts = { .count = 0 }, wholes = { .count = 0 };
@@ -214,8 +217,8 @@ static CUresult read_first(struct client *client, struct block *const *blocks, s
     return result != CUDA_SUCCESS ? result : finish(client, table + HALF, &wholes);
 }
 
-/* Reads all words of blocks that may be unchanged, or zero. Blocks beyond WHOLE_READS_MAX are
- * removed from the list; a later order reads them. */
+/* Reads all words of blocks that may be unchanged or zero, as their parts are. If there are more
+ * than WHOLE_READS_MAX, removes the rest from the list; a later order reads those. */
 static CUresult read_wholly(struct client *client, struct block **blocks, size_t *count)
 {
     struct launch wholes = { .count = 0 };

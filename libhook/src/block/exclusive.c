@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Changes memory while the program may use it. The calling thread waits until the program runs with
- * room to spare, closes the gate and drains. It then keeps the service thread from carrying out
- * orders until the change is complete, so nothing can be evicted; the daemon sees a running client.
- * If a STOP arrives during the drain, the whole sequence is repeated.
+ * Changes memory that work of the program may use. The calling thread waits until the client runs
+ * with the requested room free, closes the gate and waits for the work in flight. By holding
+ * service_lock it then keeps the service thread from carrying out orders until the change is
+ * complete, so nothing can be evicted; for the daemon the client runs all the time. If a STOP
+ * arrives during the drain, the whole sequence is repeated.
  *
  * Work in flight may wait for the calling thread. All drains and waits for captures together are
- * therefore bounded by the caller's patience. Time at the gate, until the program has its turn,
- * does not count: nothing is in flight then.
+ * therefore bounded by the caller's patience. The time that the thread waits at the gate for the
+ * client's turn does not count: no work is in flight then.
  */
 #include "block/exclusive.h"
 
@@ -20,7 +21,7 @@
 #include "flight/drain.h"
 #include "gate/gate.h"
 
-#define TRIES 10                     /* STOP may arrive repeatedly */
+#define TRIES 10                     /* a STOP may interrupt each try */
 #define POLL_US 1000
 
 struct task {
@@ -51,7 +52,8 @@ static bool drain(struct task *task)
     return drained;
 }
 
-/* Called with both locks, which it releases while it waits. */
+/* Closes the gate, drains and calls the action. service_lock and memory_lock are held, and released
+ * during the drain. */
 static CUresult run(struct task *task)
 {
     struct client *client = task->client;
@@ -65,7 +67,7 @@ static CUresult run(struct task *task)
     if (ready && client->running && client_is_whole(client)) {
         result = task->action(task->argument);
         client->memory.pending -= task->room;
-        client_settle();             /* the figures contain the pinned bytes now */
+        client_settle();             /* memory.pinned includes the bytes now */
         task->ran = true;
     }
     client->remapping = false;
@@ -76,8 +78,8 @@ static CUresult run(struct task *task)
 
 static CUresult attempt(struct task *task)
 {
-    /* Waits at the gate, until the program runs with the room, before it takes a lock: during a
-     * drain, a thread at the gate would count as blocked. */
+    /* Waits at the gate until the client runs with the room, then leaves it before it takes a lock:
+     * the thread must not be inside when run() drains. */
     if (!gate_enter_until_stop(GATE_NO_STREAM, true))
         return CUDA_ERROR_NOT_READY;
     gate_leave();
@@ -95,8 +97,9 @@ static CUresult attempt(struct task *task)
     return result;
 }
 
-/* False: a capture or the drain of a STOP prevents the change, and may itself wait for this thread.
- * A capture begun by this thread would not end. */
+/* Waits until no capture and no drain of a STOP is in progress. False: the patience is used up, as
+ * either may wait for this thread; or this thread itself has begun the capture, which would never
+ * end. */
 static bool may_begin(struct task *task)
 {
     BLOCKED;
@@ -110,8 +113,8 @@ static bool may_begin(struct task *task)
     return true;
 }
 
-/* Requests the room and tries once. The grant is given up after a failed try, because other clients
- * may need it. With memory_lock. */
+/* Requests the room and tries once. After a failed try the grant is given up, because other clients
+ * may need the room. memory_lock is held, and released meanwhile. */
 static CUresult once(struct task *task, uint64_t pins)
 {
     struct client *client = task->client;
@@ -119,7 +122,7 @@ static CUresult once(struct task *task, uint64_t pins)
         return CUDA_ERROR_OUT_OF_MEMORY;
     client->memory.pending += task->room;
     if (task->room >= pins)
-        client_settle();             /* if not, run() settles once the memory is pinned */
+        client_settle();             /* else run() settles once the memory is pinned */
     client_update(client);
     pthread_mutex_unlock(&memory_lock);
     CUresult result = attempt(task);

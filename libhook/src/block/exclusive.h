@@ -5,10 +5,10 @@
 
 /*
  * Runs `action` while no work of the program runs on the card or can be submitted, all its memory
- * is resident and none of it moves, and the card has `room` more bytes for it, `pins` of which may
- * be pinned afterwards (or the same amount of its other memory). The client's copy stream may be
- * used, and its context is current. Called with memory_lock held, which is released meanwhile and
- * held again in `action`.
+ * is resident and none of it moves, and the client has room for `room` more bytes. Afterwards
+ * `pins` bytes may be pinned, of these or of the client's other memory. `action` may use the
+ * client's copy stream, whose context is current. Called with memory_lock held, which is released
+ * meanwhile and held again in `action`.
  *
  * Returns what `action` returns; CUDA_ERROR_OUT_OF_MEMORY if the room is refused,
  * CUDA_ERROR_NOT_READY if the program's work did not end within `patience` us,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocates pages of the reserved address space. Free runs of pages are in lists by the power of
- * two of their length, and are found from their neighbours through the page table (boundary tags).
- * Allocation and release therefore take constant time, with ten allocations or 20,000, and free
- * neighbours always form one run.
+ * Allocates pages of the reserved address space. Free runs of pages are in lists, one for each
+ * power of two of their length. A table of the pages at which free runs begin and end (boundary
+ * tags) finds the free neighbours of a run that is released. Allocation and release therefore take
+ * constant time, with ten allocations or 20,000, and free neighbours always form one run.
  */
 #include "block/region.h"
 
@@ -16,18 +16,18 @@
 #define REGION_SIZE ((size_t)1 << 40)
 #define BUCKETS 48
 
-/* A free run; the page table's entries point to it. */
+/* A free run of pages; the entries of its first and last page in `boundary` point to it. */
 struct run {
     size_t first, pages;
     struct region *region;
-    struct ring alike;               /* in the bucket; the latest is used first */
+    struct ring alike;               /* in its bucket; the run freed last is used first */
 };
 
-/* One reserved range, with its page table: boundary of a free run, or owner. */
+/* One reserved range of addresses, with two tables of its pages. */
 struct region {
     CUdeviceptr base;
     size_t pages;
-    struct page_owner **owner;       /* one for each page; populated on demand by the kernel */
+    struct page_owner **owner;       /* of each page; Linux populates the table on demand */
     struct run **boundary;           /* set for the first and the last page of a free run */
     struct region *next;
 };
@@ -110,8 +110,8 @@ CUresult region_take(size_t size, CUdeviceptr *address)
     if (run == NULL) {
         CUresult result;
         size_t most = size > REGION_SIZE ? size : REGION_SIZE;
-        /* Try smaller regions if the kernel or driver refuses: RLIMIT_AS, processors with 39-bit
-         * addresses. */
+        /* Linux or the driver may refuse a large region, for RLIMIT_AS or on a processor with
+         * 39-bit addresses: then a smaller one is tried. */
         while ((result = add_region(most)) != CUDA_SUCCESS && most > size)
             most = most / 2 > size ? most / 2 : size;
         if (result != CUDA_SUCCESS)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device addresses. Large regions of address space are reserved from the driver once and allocated
- * here in pages of 2 MiB, the driver's mapping granularity. An address belongs to its owner until
- * it is given back, mapped or not.
+ * here in pages of 2 MiB, the driver's mapping granularity. Taken pages stay taken until they are
+ * given back, mapped or not.
  *
  * All functions are called with memory_lock held.
  */
@@ -19,17 +19,17 @@ struct page_owner {
     const struct owner_mappings *mappings;         /* NULL: mapped only at its blocks' addresses */
     const CUmemAllocationProp *properties;         /* of physical memory; NULL: defaults */
     struct client *client;           /* NULL: memory of another process */
-    CUcontext context;               /* whose end frees it; NULL: no context's end does */
-    struct block *const *blocks;     /* all, in the order of addresses */
+    CUcontext context;               /* whose end frees the memory; NULL: no context's end does */
+    struct block *const *blocks;     /* all blocks, in the order of addresses */
     size_t block_count;
 };
-/* Maps and unmaps a block at the addresses that it has besides its own (memory/vmm.c). */
+/* Maps and unmaps a block at further addresses than block->address (memory/vmm.c). */
 struct owner_mappings {
     CUresult (*map)(struct page_owner *owner, struct block *block);
     CUresult (*unmap)(struct page_owner *owner, struct block *block);
 };
 
-/* Takes `size` bytes (whole pages). Returns the driver's error if no addresses are left. */
+/* Takes addresses for `size` bytes (whole pages). Returns the driver's error if none are left. */
 CUresult region_take(size_t size, CUdeviceptr *address);
 void region_give(CUdeviceptr address, size_t size);
 /* Creates physical memory and maps it at addresses taken for it. Changes nothing if the driver
@@ -37,7 +37,7 @@ void region_give(CUdeviceptr address, size_t size);
 CUresult region_map_new(size_t size, const CUmemAllocationProp *properties,
                         const CUmemAccessDesc *access, size_t count, CUdeviceptr *address,
                         CUmemGenericAllocationHandle *handle);
-/* Unmaps such memory and gives the addresses back; the handle stays. */
+/* Unmaps memory of region_map_new() and gives its addresses back; the handle stays valid. */
 void region_unmap(CUdeviceptr address, size_t size);
 
 /* Sets the owner of taken pages. */

@@ -6,9 +6,9 @@
  *
  * Each client has an array of slots, one block in each in the order of their ages, and a binary
  * tree over it. A leaf has a bit for each search that its block satisfies; an inner node is the
- * union of its children. Finding a block and changing one therefore take as many steps as the tree
- * is high. New blocks are put at the end. When no slot is left, the free slots are removed, or the
- * array is doubled.
+ * union of its children. To find a block, or to update one, therefore takes as many steps as the
+ * tree is high. New blocks are put at the end. When no slot is left, the free slots are removed, or
+ * the array is doubled.
  *
  * Conditions that depend on the turn (block_is_clean(), block_reading_is_valid()) change for all
  * blocks at once when a turn begins. All leaves are then recomputed before the first search.
@@ -26,7 +26,7 @@ static struct searches {
     uint16_t *tree;                  /* the root is 1, the children of n are 2n and 2n + 1 */
     size_t room;                     /* slots; a power of two, or 0 */
     size_t used, blocks;             /* slots up to the youngest block; blocks in them */
-    uint64_t bytes[SEARCHES];
+    uint64_t bytes[SEARCHES];        /* of all blocks that satisfy each search */
     uint64_t turn;                   /* client->turns for which the leaves are valid */
 } all[CLIENTS_MAX];
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the next block to load, to evict, or to give up its place. All functions are called with
- * memory_lock held.
+ * Finds a client's next block to load, to evict, to store, or to give up its place. All functions
+ * are called with memory_lock held.
  */
 #pragma once
 
@@ -11,8 +11,8 @@
 enum rank { RANK_ZERO, RANK_UNCHANGED, RANK_OTHER, RANKS };
 
 enum search {
-    SEARCH_ABSENT,                   /* to be loaded */
-    SEARCH_STORABLE,                 /* swapped, in host memory and not being stored */
+    SEARCH_ABSENT,                   /* EMPTY or SWAPPED: can be loaded */
+    SEARCH_STORABLE,                 /* swapped, in host memory, no write to the file in flight */
     SEARCH_DIRTY,                    /* swapped to another GPU, without a copy on the host */
     SEARCH_COPIED,                   /* bytes on another GPU, with a copy on the host */
     /* The searches below find resident blocks that */
@@ -20,8 +20,8 @@ enum search {
     SEARCH_UNREAD,                   /* were never read, */
     SEARCH_WAS_ZERO,                 /* were zero when last read, */
     SEARCH_READY,                    /* can be evicted without a copy, */
-    SEARCH_VICTIM,                   /* can be evicted; add the rank */
-    SEARCH_UNREADY = SEARCH_VICTIM + RANKS, /* as VICTIM, but eviction needs a copy; add the rank */
+    SEARCH_VICTIM,                   /* + rank: can be evicted, and have this or a cheaper rank, */
+    SEARCH_UNREADY = SEARCH_VICTIM + RANKS, /* + rank: and whose eviction needs a copy, too */
     SEARCHES = SEARCH_UNREADY + RANKS,
 };
 

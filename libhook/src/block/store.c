@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves swapped blocks on from host memory to the client's file, so that the host memory can be
- * given back. The block stays swapped and keeps its place in host memory until its bytes are in the
- * file, so a LOAD never waits for a write: the LOAD copies from host memory, and the write's bytes
- * are dropped.
+ * Moves swapped blocks from host memory to the client's file, so that the host memory can be
+ * released. A block keeps its place in host memory until its bytes are in the file, so a LOAD never
+ * waits for a write: the LOAD copies from host memory, and what was written is discarded.
  *
  * If a block is freed or moved elsewhere during its write, it passes its place in host memory to
  * the write, which reads from the place until the disk has finished.
@@ -42,7 +41,8 @@ static void allow(struct client *client, uint64_t bytes)
     disk_wake_writers();
 }
 
-/* Completes a write that has ended. */
+/* Completes a write that has ended: if it succeeded and the block is unchanged, the block's place
+ * is now in the file. */
 static void finish(struct client *client, struct store *store)
 {
     struct disk_extent *extent = store->write.extent;
@@ -64,7 +64,7 @@ static void finish(struct client *client, struct store *store)
     if (extent != NULL)
         disk_give(extent);
     client->store_progress = now_microseconds();
-    client_changed(client);          /* slabs may be empty now */
+    client_changed(client);          /* has slabs that are now empty released */
     if (error == ECANCELED)
         return;
     note_error(client, error);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves swapped blocks on from host memory to the client's file: STORE. Service thread, with
- * memory_lock held. */
+/* Carries out STORE: moves swapped blocks from host memory to the client's file. All functions are
+ * called by the service thread with memory_lock held. */
 #pragma once
 
 #include "gate/client.h"
@@ -11,7 +11,7 @@ void store_order(struct client *client, const struct nvshare_order *order, int d
 /* Completes writes that have ended and begins others. Returns the us until the next call is due;
  * NEVER: no write is in flight. */
 int64_t store_step(struct client *client);
-/* Cancels all writes at the end of their current disk request; store_step() begins them again. */
+/* Has each write end after its current disk request; store_step() later begins them again. */
 void store_cancel(struct client *client);
-/* Voids the last STORE: a new daemon is connected, which has sent none yet. */
+/* Voids the last STORE, when a new daemon is connected that has not sent one yet. */
 void store_forget_order(struct client *client);

@@ -4,31 +4,32 @@
  *
  * Copies run on a stream of the library, a few blocks in flight, so that the bus never waits for a
  * map or an unmap: while one block is copied, the previous one is unmapped and released. A block
- * counts as resident from the creation of its memory to its release. At every moment, all
- * its bytes are on the card or in its place (`struct place`):
+ * counts as resident from the creation of its memory to its release. At every moment of a move, all
+ * bytes of a block are on the card or in its place (`struct place`):
  *
  *   evicting   the block stays mapped until its copy to the place has completed;
  *   loading    the block keeps its place until the copy to the card has completed.
  *
- * Some blocks need no copy when they are evicted: a block that was never loaded holds
- * nothing. The others are read first (contents.c). A block of zeros is only released, and cleared
- * when it is loaded again. A block that is unchanged since it was loaded is only released, too,
- * because its place still has the bytes. A block that was written back or loaded since the program
- * ran needs no reading.
+ * Some blocks need no copy when they are evicted, so blocks are read first (contents.c). The memory
+ * of a block of zeros is only released, and cleared when the block is loaded again. The memory of a
+ * block that is unchanged since it was loaded is only released, too, because the block's place
+ * still has the bytes. A block that was written back or loaded since the program's last turn need
+ * not be read.
  *
- * A speculative move must free the bus when a program begins to copy (bus_sharing.c). The daemon
- * then sends YIELD. A speculative order checks for YIELD before each block and each piece of a
- * block, and ends there: the other blocks stay resident. It copies in pieces and has at most two in
- * flight, which end in less than a millisecond.
+ * A speculative order (NVSHARE_AHEAD) must free the bus when a program begins to copy
+ * (bus_sharing.c). The daemon then sends YIELD. The order checks for YIELD before each block and
+ * each piece of a block, and ends there: the other blocks stay where they are. It copies in pieces
+ * of 16 MiB and has at most two in flight, which end in less than a millisecond.
  *
  * Writeback: copies blocks of an idle program to their places and leaves them on the card, when the
  * daemon finds program and bus idle (nvshared/scheduler/ahead.py). If another client needs the
- * room, these blocks are evicted as fast as memory can be unmapped. A block records the turn for
- * which its place is current (block_is_clean()), after a writeback and after a load; the next turn
- * makes the copy outdated, even if the program writes nothing. The blocks need not be read: while
- * the gate is closed and all work has drained, nothing writes. A program that wants to run again
- * during a writeback waits for a YIELD, or, the first time, until one slab of host memory is made.
- * For that reason host memory is made slab by slab here and not by several threads.
+ * memory of the card, these blocks are evicted as fast as memory can be unmapped. After a writeback
+ * and after a load, a block records the turn until whose end its place is current
+ * (block_is_clean()); the next turn makes the copy outdated, even if the program writes nothing.
+ * Such blocks need not be read: while the gate is closed and all work has drained, nothing writes.
+ * A program that wants to run again during a writeback waits until the writeback ends by YIELD, or,
+ * if host memory is being allocated, until one slab is. For that reason a writeback allocates host
+ * memory slab by slab and not in several threads.
  */
 #include "block/swap.h"
 
@@ -46,13 +47,13 @@
 #include "tier/peer.h"
 
 #define COPIES_IN_FLIGHT 4
-#define COPIES_AHEAD 2               /* in flight, for a speculative order */
+#define COPIES_AHEAD 2               /* copies in flight of a speculative order */
 #define PIECE_AHEAD ((size_t)16 << 20)
-#define HELD_MOST_US 2000
+#define HELD_MOST_US 2000            /* for which a loop holds memory_lock */
 
 /* The progress of one order. */
 struct progress {
-    uint64_t bytes;
+    uint64_t bytes;                  /* moved so far, in whole blocks */
     unsigned copies;                 /* in flight */
     bool failed;
 };
@@ -77,11 +78,11 @@ static unsigned pipeline_depth(const struct nvshare_order *order)
 
 enum start {
     STARTED,
-    NOT_STARTED,                     /* the driver refuses */
-    YIELDED,                         /* interrupted: the block has not moved */
+    NOT_STARTED,                     /* the driver has refused a copy */
+    YIELDED,                         /* a YIELD has arrived: the block has not moved */
 };
 
-/* Indexed by client, in copy_context: one for each copy in flight. Protected by service_lock. */
+/* By client, in its copy_context: one event for each copy in flight. Protected by service_lock. */
 static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
 /* Whether the daemon has sent a YIELD for the order being carried out. The daemon may send a
@@ -99,9 +100,9 @@ static bool order_yields(struct client *client, const struct nvshare_order *orde
 /* For long loops with memory_lock held: regularly releases and retakes the lock. `held_since`: the
  * caller sets it to 0 before the loop and keeps it between calls.
  *
- * A mutex is not handed to a waiting thread: the first to lock it gets it, usually the thread that
- * has just released it. It therefore stays unlocked for the time that a thread takes to wake up,
- * some 50 us. */
+ * A mutex is not handed to a waiting thread: the first thread to lock it gets it, usually the one
+ * that has just released it. memory_lock is therefore left unlocked for the time that a thread
+ * takes to wake up, some 50 us. */
 static void memory_lock_yields(uint64_t *held_since)
 {
     uint64_t now = now_microseconds();
@@ -115,8 +116,8 @@ static void memory_lock_yields(uint64_t *held_since)
     *held_since = now_microseconds();
 }
 
-/* A context of the library. Physical memory outlives the program's contexts, and may have to be
- * copied while there is none; the primary context belongs to the program, which may query and reset
+/* Returns a context of the library, for copies while the program has none: physical memory outlives
+ * the program's contexts. The primary context would not do, as the program may query and reset
  * it. */
 static CUcontext own_context(struct client *client)
 {
@@ -131,7 +132,7 @@ static CUcontext own_context(struct client *client)
     return client->own_context;
 }
 
-/* The program has a context again. */
+/* Destroys the library's context: the program has one again. */
 static void end_own_context(struct client *client)
 {
     pthread_mutex_lock(&memory_lock);
@@ -168,7 +169,7 @@ bool swap_enter_context(struct client *client)
     return true;
 }
 
-/* The driver destroys a context's objects with it. */
+/* Destroys no stream or event: the driver destroys a context's objects with the context. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained)
 {
     if (client->copy_context != context)
@@ -178,22 +179,22 @@ void swap_leave_context(struct client *client, CUcontext context, bool drained)
     content_leave_context(client);
 }
 
-/* All copies of the block have ended. Without memory_lock. */
+/* Calls the tier's settle(), as all copies of the block have ended. Without memory_lock. */
 static enum settled settle(struct block *block)
 {
     return block->zero || block->place.tier->settle == NULL
         ? SETTLED : block->place.tier->settle(&block->place, block->address);
 }
 
-/* A copy between the block and another GPU has failed: gives up its place there, if the bytes are
- * elsewhere, too. Releases and retakes memory_lock. */
+/* Called after a copy of the block has failed. If the block's place is on another GPU, gives up
+ * that place, unless it has the only copy of the bytes. Releases and retakes memory_lock. */
 static void avoid_lender(struct client *client, struct block *block)
 {
     if (block->zero || block->place.tier != &tier_peer)
         return;
     if (block->state == BLOCK_EVICTING)
         peer_failed(client);
-    /* If only the wait has failed, the copy may still use the place. */
+    /* If only the wait for the copy has failed, the copy may still use the place. */
     pthread_mutex_unlock(&memory_lock);
     bool ended = REAL(cuStreamSynchronize)(client->copy_stream) == CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
@@ -203,8 +204,8 @@ static void avoid_lender(struct client *client, struct block *block)
         block_return_place(block);
 }
 
-/* Ends a move of the block, or returns a block that was chosen for one, to `state`. Frees it if the
- * program has freed it meanwhile. */
+/* Gives `state` to a block whose move has ended, or that was chosen for a move which will not
+ * begin. Frees the block if the program has freed it meanwhile. */
 static void end_move(struct block *block, enum block_state state)
 {
     block_set_state(block, state);
@@ -213,8 +214,8 @@ static void end_move(struct block *block, enum block_state state)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* Waits for the oldest copy, with the lock released, and completes its block's move if it was the
- * last copy of that block. */
+/* Waits for the oldest copy, with memory_lock released, and completes its block's move if it was
+ * the last copy of that block. */
 static void pipeline_complete(struct client *client, struct pipeline *line)
 {
     CUevent event = copy_events[client->index][line->first];
@@ -237,7 +238,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
                          now_microseconds() - line->since);
     }
     if (!move.last)
-        return;                      /* after a failure all later copies fail, too */
+        return;                      /* if it has failed, the block's last copy fails, too */
     block->writing_back = false;
     if (settled == LOST)
         result = block_unmap(block);
@@ -301,7 +302,8 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
     return true;
 }
 
-/* Pieces of the block may be in flight. In either direction, its bytes are still at the source. */
+/* Waits for all copies in flight, because pieces of a block that cannot be moved completely may be
+ * among them. In either direction, the block's bytes are still at the source. */
 static void end_early(struct client *client, struct pipeline *line, struct block *block)
 {
     while (line->count > 0)
@@ -311,8 +313,8 @@ static void end_early(struct client *client, struct pipeline *line, struct block
     pthread_mutex_lock(&memory_lock);
 }
 
-/* Starts to copy a block that is EVICTING or LOADING. May release the lock meanwhile, and wait for
- * earlier copies. */
+/* Starts to copy a block that is EVICTING or LOADING. May release memory_lock meanwhile, and wait
+ * for earlier copies. */
 static enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
                                  struct progress *progress, const struct nvshare_order *order)
 {
@@ -336,27 +338,27 @@ static enum start pipeline_start(struct client *client, struct pipeline *line, s
 }
 
 /*
- * Chooses the blocks to evict when not all must be evicted. The cheapest go first:
+ * Chooses the blocks to evict when not all must be evicted. The cheapest are evicted first:
  *
- *   1. blocks that held only zeros when they were last read: no copy either way;
+ *   1. blocks that were all zero when they were last read: no copy either way;
  *   2. blocks that were unchanged at their last eviction, and blocks written back or loaded since
- *      the program ran: no copy out;
+ *      the program's last turn: no copy to the place;
  *   3. all other blocks.
  *
- * Within a class the blocks allocated last go first, so the order is always the same. If nearly all
- * blocks must be evicted at each turn, the same old blocks stay resident each time, and other
- * blocks can use their places.
+ * Within a class the blocks allocated last are evicted first, so the order is always the same. If
+ * nearly all blocks must be evicted at each turn, the same old blocks stay resident each time, and
+ * other blocks can use the places of these.
  *
  * A program that has allocated most of the card in advance has many blocks of zeros, but only
  * reading shows which. If the known blocks of zeros do not suffice, blocks that were never read are
  * read now, fifty times faster than the bus could copy them.
  *
- * All of this only determines the order. Every block is read again when it is evicted, which
- * decides whether it is copied.
+ * All of this only determines the order. Unless a block is clean, it is read again when it is
+ * evicted, which decides whether it is copied.
  */
 
-/* The next block to evict, or with `unready` to write back first. `rank` is 0 at first, and kept
- * between calls. NULL: there is none. */
+/* The next block to evict, or, with `unready`, to write back. The caller sets *rank to 0 before the
+ * first call and keeps it between calls. NULL: there is none. */
 static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
 {
     struct block *block = NULL;
@@ -375,7 +377,8 @@ static void note_reading(struct block *block)
     block->was_zero = block->reading.whole && block->reading.all.any == 0;
 }
 
-/* Chooses blocks that were never read. They become EVICTING, which defers a free of the program. */
+/* Chooses blocks that were never read. They become EVICTING, so that a free by the program is
+ * deferred. */
 static size_t choose_unread(struct client *client, struct block **blocks)
 {
     struct block *block;
@@ -387,8 +390,9 @@ static size_t choose_unread(struct client *client, struct block **blocks)
     return count;
 }
 
-/* Finds blocks of zeros, if that may save copies among the `wanted` bytes to be evicted. Service
- * thread, as content_read(); may release and retake memory_lock. */
+/* Reads blocks that were never read until `wanted` bytes, those to be evicted, are known as zero;
+ * only if not all blocks must be evicted. Service thread, as content_read(); may release and retake
+ * memory_lock. */
 static void find_zero_blocks(struct client *client, uint64_t wanted)
 {
     struct block *blocks[WHOLE_READS_MAX];
@@ -418,11 +422,12 @@ struct eviction {
     struct pipeline line;
     struct progress progress;
 
-    /* Blocks that were read together, and how many of them are done. */
+    /* The batch of blocks chosen last: `count` blocks, of which next_victim() has returned `taken`;
+     * `limit`: most blocks in the next batch. */
     struct block *blocks[WHOLE_READS_MAX];
-    bool read;
+    bool read;                       /* reading the batch has succeeded */
     size_t limit, count, taken;
-    unsigned rank;                   /* of the last victim */
+    unsigned rank;                   /* of the last block chosen */
 };
 
 /* The result of reading a block. */
@@ -437,8 +442,8 @@ static struct eviction new_eviction(struct client *client, const struct nvshare_
     };
 }
 
-/* Chooses blocks to evict until they hold `wanted` bytes, at most `most` blocks: all of
- * them managed, or none. The blocks become EVICTING, so a free of the program is deferred. */
+/* Chooses blocks to evict until their sizes add up to `wanted` bytes, at most `most` blocks: all of
+ * them managed, or none. They become EVICTING, so that a free by the program is deferred. */
 static size_t take(const struct eviction *eviction, unsigned *rank, struct block **blocks,
                    size_t most, uint64_t wanted)
 {
@@ -465,9 +470,9 @@ static size_t filter_unread(struct block *const *blocks, size_t count, struct bl
     return kept;
 }
 
-/* Reads the chosen blocks. Each launch, however small, costs the holder a part of a millisecond of
- * the card. With `further`, when no client waits for this order, the blocks that would be evicted
- * next are read in the same launch, and later orders use the results. */
+/* Reads the chosen blocks. Each launch, however small, takes a part of a millisecond from the
+ * client that runs. With `further`, the blocks that would be evicted next are read in the same
+ * launch, and later batches and orders use the results. */
 static void read_victims(struct eviction *eviction, bool further)
 {
     struct client *client = eviction->client;
@@ -494,8 +499,9 @@ static void read_victims(struct eviction *eviction, bool further)
     }
 }
 
-/* Chooses and reads the next blocks. If a client waits for the room, the first batch is small so
- * that copies begin soon; each later batch is four times larger. */
+/* Chooses and reads the next batch, which is small at first so that copies begin soon; each later
+ * batch is four times larger. If another client waits for the order, no further blocks are read
+ * with the first batch. */
 static void choose_victims(struct eviction *eviction, uint64_t wanted)
 {
     bool hurry = !eviction->keeps_resident && (eviction->order->flags & NVSHARE_AHEAD) == 0
@@ -532,8 +538,8 @@ static enum verdict classify(struct eviction *eviction, struct block *block)
         ? UNCHANGED : CHANGED;
 }
 
-/* Starts to copy the last block chosen. False: no more can be evicted now. memory_lock is held, and
- * may be released meanwhile. */
+/* Takes a place for a block chosen and read, and starts to copy it there. False: no more can be
+ * evicted now. memory_lock is held, and may be released meanwhile. */
 static bool start_copy(struct eviction *eviction, struct block *block)
 {
     struct client *client = eviction->client;
@@ -561,7 +567,8 @@ static bool start_copy(struct eviction *eviction, struct block *block)
     enum start started = pipeline_start(client, &eviction->line, block, &eviction->progress,
                                         order);
     if (started != STARTED) {
-        /* A block that the other GPU has refused is chosen again, and is evicted to the host. */
+        /* If a copy to another GPU was refused, the block has lost its place there: it is chosen
+         * again, and evicted to the host. */
         bool refused = started == NOT_STARTED && block->place.tier == NULL;
         block->writing_back = false;
         eviction->progress.failed |= started == NOT_STARTED && !refused;
@@ -574,7 +581,7 @@ static bool start_copy(struct eviction *eviction, struct block *block)
     return true;
 }
 
-/* Ends the order: releases the chosen blocks and waits for all copies in flight. */
+/* Ends the order: makes chosen blocks RESIDENT again and waits for all copies in flight. */
 static void end_eviction(struct eviction *eviction)
 {
     while (eviction->taken < eviction->count)
@@ -586,7 +593,7 @@ static void end_eviction(struct eviction *eviction)
         eviction->flags |= NVSHARE_DRIVER_ERROR;
 }
 
-/* Bytes of blocks whose last copy is in flight. */
+/* Size in bytes of all blocks whose last copy is in flight. */
 static uint64_t bytes_leaving(const struct pipeline *line)
 {
     uint64_t bytes = 0;
@@ -596,7 +603,7 @@ static uint64_t bytes_leaving(const struct pipeline *line)
     return bytes;
 }
 
-/* Bytes still to be evicted to meet the order's room. */
+/* Bytes still to be evicted, besides the blocks in flight, to fit the order's room. */
 static uint64_t surplus(const struct eviction *eviction)
 {
     const struct nvshare_memory *memory = &eviction->client->memory;
@@ -604,7 +611,8 @@ static uint64_t surplus(const struct eviction *eviction)
     return filled > eviction->order->room ? filled - eviction->order->room : 0;
 }
 
-/* Evicts a block without a copy. `read`: it was read, and found zero or unchanged. */
+/* Evicts a block without a copy. `read`: it was read just now; `zero`: and found all zero. False:
+ * the driver refuses to unmap it. */
 static bool evict_without_copy(struct block *block, bool read, bool zero)
 {
     if (block_unmap(block) != CUDA_SUCCESS) {
@@ -675,17 +683,17 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     /* Blocks that could not be evicted still fill the client's room. */
     uint64_t filled = memory->resident + memory->pinned + (client->running ? memory->pending : 0);
     if (filled > before)
-        filled = before;             /* `pending` is requested, not granted */
+        filled = before;             /* `pending` may not have been granted yet */
     if (memory->room < filled)
         memory->room = filled;
     *flags = eviction.flags;
     return eviction.progress.bytes;
 }
 
-/* Copies to the host the oldest swapped blocks whose only copy is on another GPU, at most `bytes`
- * bytes rounded up to a block and COPIES_IN_FLIGHT blocks. They are COPYING meanwhile, so a free of
- * the program is deferred. Returns the bytes copied; 0: no block could be copied. Service thread,
- * with memory_lock, which is released meanwhile. */
+/* Copies to the host the oldest swapped blocks whose only copy is on another GPU: at most
+ * COPIES_IN_FLIGHT blocks, and no further block once `bytes` bytes are chosen. They are COPYING
+ * meanwhile, so that a free by the program is deferred. Returns the bytes copied; 0: no block could
+ * be copied. Service thread, with memory_lock, which is released meanwhile. */
 static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance)
 {
     struct block *block, *blocks[COPIES_IN_FLIGHT];
@@ -749,9 +757,10 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
     surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* may have shrunk */
-    /* These bytes count as host memory until they have moved, and so do their new places. Within
-     * the order's allowance the host has room for them once. The lock is released meanwhile:
-     * reports of other threads must count them, and the program may free them (peer.c). */
+    /* Borrowed bytes count in memory.host, and so do their new places on the host: the surplus
+     * would count twice, and the order's `host` allows it only once. It is therefore taken out of
+     * memory.host and added again only in reports, which other threads may send while the lock is
+     * released. If the program frees such blocks meanwhile, peer.c reduces `returning`. */
     client->memory.host -= surplus;
     client->returning = surplus;
     host_expect(client, surplus);
@@ -821,9 +830,10 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
 }
 
 /*
- * A large program is loaded by a sequence of LOADs, as room for it becomes free, and the bus should
- * not pause between them. If the next LOAD has arrived when all copies of one have been started,
- * its copies are started after them. The first LOAD is answered when its own copies are done.
+ * A large program is loaded by a sequence of LOADs, as other clients are evicted, and the bus
+ * should not pause between them. If the next LOAD has arrived when all copies of a LOAD have been
+ * started, the copies of the next are started at once. Each LOAD is answered when its own copies
+ * are done.
  */
 
 /* One LOAD in progress. */
