@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _path(text: str) -> str:
-    """In a file paths must be absolute; here they are relative to the working directory."""
+    """Makes a path absolute: on the command line it may be relative to the working directory."""
     return text if text == "none" else str(Path(text).absolute())
 
 

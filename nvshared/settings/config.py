@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings: one table of them, and the reader of the places that set them.
+"""The settings: one table of them, and the reader of the sources that set them.
 
-Places, of which the later ones override: the defaults in the table, /etc/nvshare/nvshared.conf, its
-drop-ins nvshared.conf.d/*.conf in the order of their names, environment variables, the command
-line. `Config` is the table: the reader of files, the parser of the command line (arguments.py),
---help and the manual page are all made from its fields. `load` reads all places; after a wrong line
-it goes on, so that it can report all errors at once.
+Each of these sources overrides the ones before it: the defaults in the table,
+/etc/nvshare/nvshared.conf, its drop-ins nvshared.conf.d/*.conf in the order of their names,
+environment variables, the command line. `Config` is the table: the reader of files, the parser of
+the command line (arguments.py), --help and the manual page are all made from its fields. `load`
+reads all sources; it goes on after an invalid line, so that it can report all errors at once.
 
     # /etc/nvshare/nvshared.conf
     [gpu]
@@ -28,7 +28,7 @@ from nvshared.settings.rules import TERMS, Rule, Term
 from nvshared.units import GIB, MIB
 
 DEFAULT_FILE = Path("/etc/nvshare/nvshared.conf")
-METRICS_PORT = 9402                     # promised by the predecessors
+METRICS_PORT = 9402                     # port for NVSHARE_METRICS_ENABLE=1, as in nvshare
 
 MODES = ("auto", "on", "off")
 TIERS = ("neighbour", "host", "disk")
@@ -42,12 +42,12 @@ class Option:
     name: str                           # as in files, and with two dashes on the command line
     section: str
     parse: Callable[[str], Any]         # raises ValueError that names valid values
-    default: str                        # as in a file
+    default: str                        # as it would be written in a file
     help: str
     metavar: str = ""                   # "" for a switch
     variable: str = ""                  # environment variable that sets it too
     variable_parse: Callable[[str], Any] | None = None
-    variable_words: str = ""            # its values, if they differ from those in files
+    variable_words: str = ""            # values of the variable, if they differ from a file's
 
     @property
     def attribute(self) -> str:
@@ -236,7 +236,7 @@ class Config:
     stuck_after: int = _gpu(
         "TIME", quantity.positive_duration, "10s", "how long a program may leave an order "
         "unanswered; then the program is reported as stuck, and others no longer wait for it")
-    # By setting: FILE:LINE or variable that set it, for error messages. Not a setting itself.
+    # By setting: the FILE:LINE or the variable that set it, for error messages.
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     rules: tuple[Rule, ...] = ()        # for tenants, in the order of the files
 
@@ -249,7 +249,7 @@ def options() -> Iterator[Option]:
 
 
 def waiting(running: Config, read: Config) -> list[str]:
-    """Names of settings that have changed in the files but need a restart of the daemon."""
+    """Names of settings that differ between both, and that only a restart of the daemon applies."""
     return [
         option.name for option in options()
         if option.section == "nvshared" and option.name != "debug"
@@ -260,8 +260,8 @@ def waiting(running: Config, read: Config) -> list[str]:
 def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, str]) -> Config:
     """Reads all settings. `given`: options of the command line, by name.
 
-    `file` None stands for the default one, which need not exist. Raises
-    ConfigError naming file and line or variable, InvalidArgs for the command line.
+    `file` None: DEFAULT_FILE, which need not exist. Raises ConfigError, which names file and line
+    or the variable; InvalidArgs for the command line.
     """
     path = file or DEFAULT_FILE
     files = _Files()
@@ -278,7 +278,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
             parse = option.variable_parse or option.parse
             values[option.name] = _parse(parse, text, place, ConfigError)
         if option.name in given:
-            places.pop(option.name, None)       # no place: errors name the option
+            places.pop(option.name, None)       # then error messages name the option
             values[option.name] = _parse(
                 option.parse, given[option.name], f"--{option.name}", InvalidArgs
             )
@@ -324,7 +324,7 @@ class _Files:
         except UnicodeDecodeError as error:
             self.wrong.append(ConfigError(f"{path} is not text: {error}"))
             return
-        section: str | None = ""        # None: an invalid one, whose lines are skipped
+        section: str | None = ""        # None: an invalid section, whose lines are skipped
         for number, line in enumerate(map(str.strip, lines), 1):
             place = f"{path}:{number}"
             try:

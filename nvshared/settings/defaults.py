@@ -14,15 +14,16 @@ from nvshared.scheduler.events import Accounting, AntiThrash, Settings
 from nvshared.settings.config import Config
 from nvshared.units import MIB
 
-STEP = 512 * MIB                        # about 10 ms over PCIe; an order costs about 1% of that
-STEP_SHARE = 32                         # on a small card: this fraction of its memory
-STEP_LEAST = 32 * MIB                   # bytes of the hook's blocks on small cards
+# Bytes that one order moves at most: they take about 10 ms over PCIe, the order itself 0.1 ms.
+STEP = 512 * MIB
+STEP_SHARE = 32                         # on small cards: 1/32 of the card's memory
+STEP_LEAST = 32 * MIB                   # but at least a block of the hook on small cards
 PAGE = 2 * MIB                          # granularity of device memory
 
 
 @dataclass(frozen=True, slots=True)
 class GPUDefaults:
-    """Settings that depend on a GPU's memory size; bytes."""
+    """Settings that depend on a GPU's memory size, in bytes."""
 
     allowances: Allowances
     step: int
@@ -32,8 +33,8 @@ class GPUDefaults:
 class Defaults:
     """Settings derived from the configuration.
 
-    `settings` holds for all GPUs, but for `capacity`, `total` and `step`, which `card` computes.
-    `safe`: swap-budget is auto, so the host budget is the safe budget, measured at start.
+    `settings` applies to all GPUs, except `capacity`, `total` and `step`, which `card` computes.
+    `safe`: swap-budget is auto, so the host budget is measured at start (safebudget.py).
     """
 
     settings: Settings
@@ -46,10 +47,10 @@ class Defaults:
 
 
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
-    """Raises ConfigError if a setting does not fit a card or the host.
+    """Derives the settings. Raises ConfigError if a setting does not fit a card or the host.
 
     `safe_budget`: bytes of host memory for swap-budget = auto. It is measured at start
-    (safebudget.py): later, bytes that our clients have swapped would count as used.
+    (safebudget.py), because memory that clients have swapped is not free later.
     """
     for facts in cards:
         _card(config, facts)
@@ -119,6 +120,6 @@ def _within(config: Config, name: str, amount: Amount | None, facts: Facts) -> i
 
 
 def _place(config: Config, *names: str) -> str:
-    """A prefix for an error message: the place of the first of these settings that is set."""
+    """A prefix for an error message: FILE:LINE or variable of the first of these settings set."""
     places = [config.places[name] for name in names if name in config.places]
     return f"{places[0]}: " if places else ""

@@ -10,13 +10,13 @@
     [tenant group:staff]
     memory-limit = none
 
-In a pattern, * stands for any characters but a slash, and ? for one character but a slash. The
-text before a slash is the owner (unit:alice/train.service). The owner chooses the text after it, so
-such a name must not match a rule for the system's units.
+In a pattern, * stands for any characters except a slash, and ? for one such character. The text
+before a slash is the owner of the unit (unit:alice/train.service). Owners choose the text after it,
+so such a name must not match a rule for the system's units.
 
 For each term the most specific rule is in force: a rule that names the tenant, then a rule for a
-group of its user, then a rule with wildcards. Among rules with wildcards, that with more other
-characters has priority; among equally specific rules, the last one in the files.
+group of its user, then a rule with wildcards. Among rules with wildcards, the rule with more
+characters that are not wildcards has priority; among equally specific rules, the last in the files.
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, and the field of TenantTerms
 in nvshared/scheduler/events.py that it sets: rules, --check, D-Bus and the state file follow.
@@ -59,7 +59,7 @@ LONGEST = 256                           # characters of a tenant's name
 class Term:
     """One term (limit, weight, ...) that can be set for a tenant: an integer from 1 to `most`.
 
-    Its name is that of a field of the scheduler's TenantTerms, with dashes.
+    The term's name is that of a field of the scheduler's TenantTerms, with dashes.
     """
 
     most: int
@@ -106,11 +106,11 @@ class Rule:
     pattern: str
     term: str                           # a key of TERMS
     value: int                          # for memory limits, 0 is no limit
-    place: str                          # FILE:LINE; without a pattern, a TERM_SOURCES or ""
+    place: str                          # FILE:LINE; without pattern, one of TERM_SOURCES, "": hand
 
     @property
     def source(self) -> str:
-        """The place of the rule, in words for people."""
+        """Where the term was set, in words for error messages."""
         return f"from {self.place}" if self.pattern else f"set by {self.place or 'hand'}"
 
 

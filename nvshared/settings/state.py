@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "settings.json"
 TENANTS_FILE = "tenants.json"
 VERSION = 1
-AUTO = "auto"                           # stands for the tq None
+AUTO = "auto"                           # in the file: the quantum is automatic, tq None
 Read = TypeVar("Read")
 # Settings changed at run time, by UUID of the GPU ("": of all GPUs): `tq` and `anti_thrash` of the
 # scheduler's Settings, as far as they were changed.
@@ -47,7 +47,7 @@ NOISE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionErro
 
 
 class StateFile:
-    """Overrides in a folder that systemd (StateDirectory=) or the administrator gave us."""
+    """The file of overrides, in a folder set by systemd (StateDirectory=) or the administrator."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
@@ -58,15 +58,15 @@ class StateFile:
         return load(self.path, _overrides, "the configuration alone holds") or {}
 
     def save(self, overrides: Overrides) -> Future[None]:
-        """Writes the overrides in the thread.
+        """Writes the overrides in the file's thread.
 
-        The future raises NotKept if they cannot be written, which the journal reports, too.
+        The future raises NotKept if the write fails, which the journal reports, too.
         """
         return self._writer.submit(keep, self.path, _plain(overrides))
 
 
 class TenantsFile:
-    """Terms of tenants that were set at run time, in the same folder."""
+    """The file of tenants' terms that were set at run time, in the folder of StateFile."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / TENANTS_FILE
@@ -78,7 +78,7 @@ class TenantsFile:
             self.path, _kept, "the rules of the configuration alone hold for tenants") or {}
 
     def save(self, kept: KeptTerms) -> Future[None]:
-        """Writes the terms in the thread. The future raises NotKept if they cannot be written."""
+        """Writes the terms in the file's thread. The future raises NotKept if the write fails."""
         return self._writer.submit(keep, self.path, {"version": VERSION, "tenants": {
             name: {term: given if given[1] else given[0] for term, given in terms.items()}
             for name, terms in kept.items()
@@ -88,7 +88,7 @@ class TenantsFile:
 def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Read | None:
     """Parses a file with `read`; None if it does not exist or cannot be used.
 
-    `instead`: words for the journal that name the values in force then.
+    `instead`: words for the journal: which values are in force without the file.
     """
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))

@@ -3,8 +3,8 @@
 
 Folders are watched, not files: an editor replaces a file by a new one, and Kubernetes changes the
 folder that a link leads to. If a folder does not exist yet, its nearest existing parent is watched.
-An event only triggers a comparison of the files' metadata. So it is safe to wait for PATIENCE
-first, in which a writer may finish.
+An event only causes a comparison of the files' metadata, PATIENCE later, so that the program which
+writes the files can finish.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Metadata = dict[Path, tuple[int, ...]]
 
 
 class Watch:
-    """Reports, from `start` on, files with metadata changed since the last `note`."""
+    """Reports after start() that metadata of the files has changed since the last note()."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -41,7 +41,7 @@ class Watch:
         self._warned = False            # the journal has a warning that watching failed
 
     def note(self) -> None:
-        """Records the files' metadata; called before the files are read."""
+        """Records the files' metadata; to be called before the files are read."""
         self._metadata = self._read_metadata()
 
     def start(self, changed: Callable[[], None]) -> None:
@@ -75,7 +75,7 @@ class Watch:
         self._waiting = None
         for folder in set(self._folders()):
             self._see(folder)
-        # After the watches are added: later changes are events.
+        # Compare after the watches are added, because only later changes cause events.
         if self._read_metadata() != self._metadata:
             self._changed()
 
