@@ -5,13 +5,13 @@
                                        usage since    a thread   sqlite3
                                       the last one
 
-Usage is the difference between two samples of the scheduler's counts for a client. A client is
-sampled once a minute while it is connected, and when it leaves. A scheduler counts from the time at
-which a client connected to it, so a restarted daemon counts nothing twice. Usage while no daemon
-runs is not recorded. The event loop never waits for the disk.
+Usage is the difference between two samples of the scheduler's counters of a client. A client is
+sampled once a minute while it is connected, and when it leaves. A scheduler's counters begin at 0
+when a client connects, so a restarted daemon counts nothing twice. Usage while no daemon runs is
+not recorded. The event loop never waits for the disk.
 
-A batch that cannot be written stays in memory and is retried each minute. The journal reports the
-failure once, and the recovery once. The interpreter waits for the thread when it ends.
+A batch that cannot be written stays in memory, and its write is repeated each minute. The journal
+reports the failure once, and the recovery once. At its end the daemon waits for the thread.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ logger = logging.getLogger(__name__)
 Shaped = TypeVar("Shaped")
 WallClock = Callable[[], float]         # seconds since 1970; may jump forwards and backwards
 
-FRESH = SECOND                          # a query within this time of the last samples no clients
+FRESH = SECOND                          # a query so soon after another one uses its samples
 MINUTE = 60
 SLICE = 50                              # clients sampled until the event loop runs other tasks
-PARTIES = 1024                          # parties in one minute on one GPU; others are summed up
-KEPT = 60                               # unwritten minutes; of more, the oldest are summed up
-MOST_PENDING = 4                        # queries of one user that wait for their results
+PARTIES = 1024                          # per minute and GPU; usage of further ones is summed up
+KEPT = 60                               # unwritten batches; of more, the oldest are added up
+MOST_PENDING = 4                        # pending queries of one user; more are refused
 
 
 class HistoryFile:
@@ -71,7 +71,7 @@ class HistoryFile:
         self._pending: Counter[int | None] = Counter()      # queries by uid; None: of all users
         self._last: Future[None] | None = None          # the last write that was submitted
         # Only the thread uses the fields below.
-        self._unwritten: list[tuple[int, Batch]] = []       # start and batch
+        self._unwritten: list[tuple[int, Batch]] = []       # start of the minute, and its usage
         self._write_error = ""          # why the last write failed
 
     @property
@@ -80,14 +80,17 @@ class HistoryFile:
         return bool(self._unwritten) or (self._last is not None and not self._last.done())
 
     def keep(self, start: int, batch: Batch) -> None:
-        """Has the thread write a minute's usage, and earlier unwritten batches. `start`: second."""
+        """Has the thread write a minute's usage, after earlier unwritten batches.
+
+        `start`: the beginning of the minute in seconds since 1970.
+        """
         self._last = self._do(partial(self._take, start, batch))
         self._last.add_done_callback(_report)
 
     async def ask(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
         """Looks up usage. Returns the result of `shape`, which is called in the thread.
 
-        Raises InvalidArgs for a query that makes no sense, NoHistory if the file cannot be read.
+        Raises InvalidArgs for an invalid query, NoHistory if the file cannot be read.
         """
         store.validate(query)
         if self._pending[query.uid] >= MOST_PENDING:
@@ -149,7 +152,7 @@ class HistoryFile:
 
 
 def _report(written: "Future[None]") -> None:
-    """Logs an unexpected exception of a write: its batches are lost, the thread goes on."""
+    """Logs an unexpected exception of a write, whose batches are lost; the thread goes on."""
     if error := written.exception():
         logger.error("the history has a fault", exc_info=error)
 
@@ -177,7 +180,7 @@ class History:
         self._clients: dict[int, Client] = {}
         self._last_usage: dict[int, Usage] = {}     # by client, at the last sample
         self._collected: Batch = {}
-        self._start = wall()                    # time since which _collected has the usage
+        self._start = wall()                    # time at which the usage in _collected begins
         self._cancel_timer: Callable[[], None] | None = None
 
     def follow(self, gpu: GPU) -> None:
@@ -186,7 +189,7 @@ class History:
         gpu.happens.connect(self._event_happens)
 
     async def ask(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
-        """Looks up the usage until now. Returns the result of `shape`, which another thread calls.
+        """Looks up the usage until now. Returns the result of `shape`, called in another thread.
 
         Raises InvalidArgs, NoHistory.
         """
@@ -225,7 +228,7 @@ class History:
         if self._collected or self._file.is_behind:
             used, self._collected = self._collected, {}
             if not 0 <= self._start - began <= 2 * MINUTE:
-                began = self._start     # the clock was set, or there were no clients for a while
+                began = self._start     # the wall clock was set, or no client was sampled for long
             middle = int((began + self._start) / 2)
             bounded = {card: joined(of_it, PARTIES) for card, of_it in used.items()}
             self._file.keep(middle - middle % MINUTE, bounded)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The usage of tenants in a file of sqlite3: sums, the file, its tables, and queries.
+"""The usage of tenants in an sqlite3 file: adding, storing, limiting and querying it.
 
 The file is opened when it is needed. It survives a power cut: each write is one transaction, with
 a rollback journal that is on the disk before the file changes. A file that is not ours, has another
@@ -11,13 +11,14 @@ reason (permissions, a full disk), sqlite3.Error or OSError is raised.
              and days need no later aggregation, and outlive the minutes
     dropped: the start of the latest deleted step of each length
 
-Of each length the steps that were begun last are kept, independent of their times: so a wrong clock
-deletes no data. In each step the number of parties per GPU is limited, the smallest are merged.
-If the file reaches its maximum size all the same, the oldest minutes are deleted first, then hours.
+Of each length the latest inserted steps are kept, whatever times they have, so a wrong clock
+deletes no data. In each step the number of parties per GPU is limited; those with the least GPU
+time are merged. If the file reaches its maximum size nevertheless, the oldest minutes are deleted
+first, then hours.
 
-A query's time is covered by days, then at both ends by hours and by minutes:
-coarse steps are fewer, and have more parties. Where the minutes are deleted, the time is
-rounded to hours or days.
+The time span of a query is covered by days, then at both ends by hours and by minutes: coarse steps
+are fewer, and have more parties. Where the minutes are deleted, the ends of the span are rounded to
+hours or days.
 """
 
 import logging
@@ -37,13 +38,13 @@ logger = logging.getLogger(__name__)
 
 OTHERS = ""                             # the name in a sum over several users or tenants
 NOBODY = -1                             # the uid in a sum over several users
-# Maximum of a figure: far above real usage, and sums of a few still fit sqlite's 64-bit integers.
-# Figures need a bound since they include counts that programs report.
+# Maximum of a figure: far above real usage, and low enough that the sum of some fits sqlite's
+# 64-bit integers. A bound is needed, because programs report some of the figures themselves.
 MOST = 1 << 60
 
 
 class Party(NamedTuple):
-    """The user and the tenant that usage is counted for."""
+    """The user and the tenant to which usage is attributed."""
 
     uid: int
     user: str
@@ -64,15 +65,15 @@ class Query(NamedTuple):
     by: str                             # user, tenant or gpu
     card: str = ""                      # UUID; "": all
     uid: int | None = None              # only this user's usage; None: everyone's
-    most: int = 0                       # names at most, those with the most usage; 0: MOST_NAMES
+    most: int = 0                       # maximum number of names, by usage; 0: MOST_NAMES
 
 
 class Row(NamedTuple):
     """One row of a query's result."""
 
-    start: int                          # second
-    name: str                           # of user, tenant or card; OTHERS
-    user: str                           # the tenant's user; OTHERS: of several, or no tenant
+    start: int                          # seconds since 1970
+    name: str                           # of user, tenant or card; OTHERS: the sum of all others
+    user: str                           # the tenant's user; OTHERS: several users, or no tenant
     usage: Usage
 
 
@@ -93,7 +94,7 @@ def add(to: Used, party: Party, usage: Usage) -> None:
 
 
 def joined(used: Mapping[Party, Usage], most: int) -> Used:
-    """Reduces parties to `most`: those with the least GPU time are summed up.
+    """Reduces the number of parties to `most`: those with the least GPU time are summed up.
 
     First all tenants of a user are summed up, then, if that is not enough, all users.
     """
@@ -102,7 +103,7 @@ def joined(used: Mapping[Party, Usage], most: int) -> Used:
         if len(kept) <= most:
             return kept
         largest = sorted(kept, key=lambda one: (kept[one].gpu, kept[one].held, one), reverse=True)
-        # One of the `most` parties is the sum.
+        # `most - 1` parties stay as they are; the sum of the remaining ones is the last.
         before, kept = kept, {}
         for number, party in enumerate(largest):
             add(kept, party if number < most - 1 else wider(party), before[party])
@@ -111,10 +112,10 @@ def joined(used: Mapping[Party, Usage], most: int) -> Used:
 APPLICATION = 0x6E767368                # "nvsh", in the header of our files
 VERSION = 2
 PAGE = 4096
-ASIDES = 9                              # files put aside at most
+ASIDES = 9                              # maximum number of renamed unusable files
 PATIENCE = 1.0                          # seconds to wait for another process's lock
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # ERROR: a table or column is missing
+UNLIKE_OURS = {*BROKEN, sqlite3.SQLITE_ERROR}      # SQLITE_ERROR: a table or column is missing
 
 
 class ForeignFile(Exception):
@@ -134,7 +135,7 @@ def transaction(file: sqlite3.Connection) -> Iterator[None]:
         yield
         file.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):   # sqlite has rolled back some errors itself
+        with suppress(sqlite3.Error):   # after some errors sqlite has rolled back already
             file.execute("ROLLBACK")
         raise
 
@@ -147,10 +148,10 @@ def number(file: sqlite3.Connection, query: str, *values: object) -> int:
 FILE_NAME = "history.db"
 # By length of a step in seconds: number of steps kept, and of parties in each per GPU.
 STEPS = {60: (2880, 64), 3600: (1488, 256), 86400: (1827, 1024)}
-# By length: steps that remain after old steps are deleted because the file is too large. The second
-# row counts if the first frees too little.
+# By length: minimum number of steps that remain when old steps are deleted because the file is too
+# large. The second dictionary is used if the first one frees too little.
 FEWEST = {60: 60, 3600: 48, 86400: 1}, dict.fromkeys(STEPS, 1)
-LEAST_SIZE = 4 << 20                    # bytes of the file, so that a batch fits into an eighth
+LEAST_SIZE = 4 << 20                    # bytes: minimum size of the file; a batch takes up to 1/8
 FIELDS = Usage._fields
 _SCHEMA = f"""
 CREATE TABLE card (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE);
@@ -197,7 +198,7 @@ class Store:
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
-        """The open connection. A file that turns out to be broken is put aside."""
+        """The open connection. A file that turns out to be broken is renamed (_put_aside)."""
         try:
             yield self._opened()
         except sqlite3.DatabaseError as error:
@@ -208,7 +209,7 @@ class Store:
 
     def _opened(self) -> sqlite3.Connection:
         if self._open is not None and self._which != self._there():
-            self.close()                # the path has another file now: writes would be lost
+            self.close()                # the file at the path was replaced: writes would be lost
         if self._open is None:
             try:
                 self._open = self._begin()
@@ -229,7 +230,8 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise ForeignFile("it is no file")
-        # Usage is private: only our user may read the file. sqlite gives its journal the same mode.
+        # Usage is private: only the daemon's user may read the file. sqlite gives its journal the
+        # same mode.
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except PermissionError as error:
@@ -259,7 +261,8 @@ class Store:
     def _check(self, file: sqlite3.Connection) -> None:
         """Raises ForeignFile unless nvshared made the file. Makes tables in an empty file.
 
-        A file of one page without tables counts as empty, too: a write to a full disk left it.
+        A file of one page without tables counts as empty, too: a failed write to a full disk can
+        leave such a file.
         """
         identity = number(file, "PRAGMA application_id")
         if not identity and not number(file, "SELECT count(*) FROM sqlite_schema"):
@@ -288,14 +291,14 @@ class Store:
         if number > ASIDES:             # a failing disk would fill up with renamed files
             raise OSError(f"{reason}; {ASIDES} have been put aside already, take some away")
         self.path.rename(aside)
-        with suppress(FileNotFoundError):   # an interrupted write's journal belongs to it
+        with suppress(FileNotFoundError):   # sqlite's journal of an interrupted write, if any
             journal = self.path.with_name(f"{self.path.name}-journal")
             journal.rename(aside.with_name(f"{aside.name}-journal"))
         logger.warning("%s is put aside as %s and a new history begun: %s",
                        self.path, aside.name, reason)
 
     def add(self, batches: list[tuple[int, Batch]]) -> None:
-        """Adds the usage of some minutes: all batches or, if this raises, none."""
+        """Adds the usage of some minutes. If this raises, no batch has been added."""
         with self.opened() as file:
             self._make_room(file)
             with transaction(file):
@@ -329,7 +332,7 @@ class Store:
                     break
                 with transaction(file):
                     self._drop(file, length, max(least, there * 7 // 8))
-        if number(file, "PRAGMA page_count") > self.pages:    # written with a larger maximum
+        if number(file, "PRAGMA page_count") > self.pages:    # the maximum was larger before
             file.executescript("PRAGMA incremental_vacuum")     # execute() would free one page
             file.execute(f"PRAGMA max_page_count = {self.pages}").fetchall()
 
@@ -342,7 +345,7 @@ class Store:
             file.execute("DELETE FROM usage WHERE step = ?", (step,))
             file.execute("DELETE FROM step WHERE id = ?", (step,))
             file.execute(_DROPPED, (length, start))
-        if old and length > min(STEPS):         # only with hours and days: the query is slow
+        if old and length > min(STEPS):         # not for minutes, because the query is slow
             file.execute("DELETE FROM party WHERE id NOT IN (SELECT party FROM usage)")
 
 
@@ -380,7 +383,7 @@ LIMIT {most_rows}
 
 
 def validate(query: Query) -> None:
-    """Raises InvalidArgs for a query that makes no sense."""
+    """Raises InvalidArgs for an invalid query."""
     if query.by not in NAMES:
         raise InvalidArgs(f"the history cannot be shown by {query.by!r}",
                           f"give {', '.join(NAMES)}")
@@ -395,7 +398,7 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
     since, until = _rounded(kept, query.since, query.until)
     reach = next((one for one in STEPS if kept[one] <= since), min(STEPS))
     step = -(-query.step // reach) * reach
-    # Each step of the result must consist of whole steps of these lengths.
+    # Lengths whose steps fill each row of the result exactly.
     lengths = [one for one in STEPS if not step or step % one == since % one == 0]
     pieces = [*_pieces(kept, sorted(lengths, reverse=True), since, until)]
     statement = _QUERY.format(
@@ -416,7 +419,7 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
 
 
 def _kept(file: sqlite3.Connection) -> dict[int, int]:
-    """By length of a step: the time since which no step was deleted."""
+    """By length of a step: the time from which on all steps of this length are kept."""
     dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
     return {length: dropped.get(length, -length) + length for length in STEPS}
 
@@ -436,7 +439,7 @@ def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int]:
 def _pieces(
     kept: dict[int, int], lengths: list[int], since: int, until: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Covers a time with pieces (length, beginning, end) of the coarsest steps possible."""
+    """Covers a time span with pieces (length, beginning, end) of the coarsest possible steps."""
     if not lengths or since >= until:
         return
     length, *finer = lengths
