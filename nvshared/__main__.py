@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon as a command."""
+"""Runs the daemon: python3 -m nvshared."""
 
 import sys
 

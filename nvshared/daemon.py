@@ -4,8 +4,8 @@
     settings ─► NVML: which cards ─► socket ─► manager, one GPU object each
              ─► bus ─► server: programs can connect ─► ready ─► … ─► SIGTERM
 
-All decisions are made in one event loop. Calls that may block are made in threads: NVML has one per
-card, other calls those of nvshared/lanes.py.
+All decisions are made in one event loop. Calls that may block are made in threads: one per card for
+NVML, and those of nvshared/lanes.py for all other calls.
 """
 
 import asyncio
@@ -53,8 +53,8 @@ logger = logging.getLogger("nvshared")
 
 # Seconds that a thread, such as one of NVML's, may keep the interpreter while the event loop waits.
 GIVE_WAY = 0.000_5
-THREADS = 32                            # at most, for calls that always return
-THREADS_FOR_NAMES = 8                   # at most, for calls that programs can block for ever
+THREADS = 32                            # maximum for calls that always return
+THREADS_FOR_NAMES = 8                   # maximum for calls that programs can block for ever
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,7 +92,7 @@ class WatchedSelector(selectors.DefaultSelector):
     def restart(self) -> None:
         """Resets the measurement."""
         self._woke = (time.monotonic(), time.thread_time())
-        self.longest = (0.0, 0.0)       # seconds, and the CPU seconds among them
+        self.longest = (0.0, 0.0)       # the longest such time, and its CPU time, in seconds
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Waits for events; called by the event loop after all due callbacks."""
@@ -282,7 +282,7 @@ def _timer(loop: asyncio.AbstractEventLoop) -> Timer:
 
 def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
     def post(function: Callable[[], None]) -> None:
-        # The result of a slow driver may arrive after the event loop has been closed.
+        # A blocked call may return after the event loop has been closed.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(function)
 

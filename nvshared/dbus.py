@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """D-Bus for the daemon and nvsharectl: finds message buses, encodes and decodes messages.
 
-dbus-next does the encoding. Its package imports asyncio and TLS for clients that are not used here,
-which would take nvsharectl longer than a call of the daemon. So its __init__.py is not run, and its
-modules are imported one by one. Only this module and bus/dispatch.py use its private names.
+dbus-next does the encoding. Its package imports asyncio and TLS for its own bus connections, which
+are not used here; the import takes longer than a call of the daemon. So the package's __init__.py
+is not run, and its modules are imported one by one. Only this module and bus/dispatch.py use
+private names of dbus-next.
 
 https://dbus.freedesktop.org/doc/dbus-specification.html
 """
@@ -56,14 +57,14 @@ class BusError(NvshareError):
 
 
 def introduction() -> bytes:
-    """Returns the authentication line with this process's user id; the bus replies with a line."""
+    """Returns the authentication line with this process's user id. The bus replies with LET_IN."""
     return f"\0AUTH EXTERNAL {str(os.geteuid()).encode().hex()}\r\n".encode()
 
 
 def locate(bus: str) -> str:
     """Returns the address of "system" or "session"; an address is returned as it is.
 
-    Raises BusUnavailable if there is no session bus, InvalidArgs if `bus` is none of these.
+    Raises BusUnavailable if there is no session bus, InvalidArgs for any other text.
     """
     if bus == "system":
         return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS", SYSTEM_BUS)
@@ -118,7 +119,7 @@ def marshalled(signature: str, *values: Any) -> bytes:
     """Encodes values as the body of a message. Raises ValueError if a type does not match."""
     block = Marshaller(signature, list(values))
     block.marshall()
-    block.writers.clear()               # they refer to `block`: ends the reference cycle
+    block.writers.clear()               # ends the reference cycle of `block` and its writers
     return bytes(block.buffer)
 
 

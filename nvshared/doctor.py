@@ -4,8 +4,8 @@
     for finding in examine("system"):
         print(finding.grade, finding.topic, finding.words, finding.advice)
 
-Each function examines one part. If the daemon, the bus or the driver is missing,
-that is a finding, and the other checks go on.
+Each function examines one part of the installation. If the daemon, the bus or the driver is
+missing, that is a finding, and the other checks go on.
 """
 
 import ctypes
@@ -92,7 +92,7 @@ class Inspection(NamedTuple):
 
 
 def inspect_gpus() -> Inspection:
-    """Queries NVML about all cards; during a trial the simulated NVML, as the service does."""
+    """Queries NVML about all cards; during a trial (nvsharectl trial) the simulated NVML."""
     environment = ""
     try:
         if Path(TRIAL_FOLDER).is_dir():
@@ -128,7 +128,7 @@ def driver_findings(inspection: Inspection) -> Iterator[Finding]:
 def neighbour_findings(
     inspection: Inspection, snapshot: Snapshot | None, mode: str
 ) -> Iterator[Finding]:
-    """Which cards can swap to another card's memory, and why the others cannot.
+    """Findings: which cards can swap to another card's memory, and why other cards cannot.
 
     `mode`: the setting `neighbour`.
     """
@@ -233,7 +233,8 @@ def program_findings(inspection: Inspection, snapshot: Snapshot | None) -> Itera
 
 
 def _limited(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
-    """Programs with a cgroup's memory limit below the size of the largest card."""
+    """Findings about programs in cgroups whose memory limit is below the size of the largest card.
+    """
     card = max((card.facts.memory_total for card in inspection.cards), default=0)
     inside: dict[Limit, list[int]] = {}
     limit_of = cache(Group.limit)       # read once, so that programs are grouped by equal limits
@@ -252,7 +253,10 @@ def _limited(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
 
 
 def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Finding:
-    """`answered`: nvshared answered, and the process is not one of its clients."""
+    """The finding about a process on a GPU that is not known to be a client.
+
+    `answered`: nvshared answered, so the process is certainly not one of its clients.
+    """
     size = "" if memory is None else f" with {rounded(memory)}"
     uses = f"{shown(pid)} uses GPU {gpu}{size}"
     mapped = _mapped(pid)

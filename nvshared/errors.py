@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of nvshared.
 
-Each class has a D-Bus error name and the exit status of a command that ends with it, so the bus and
-the command line need no tables of their own. The message is one sentence that names the value. The
-hint, if there is one, gives the user advice.
+Each class has a D-Bus error name, and the exit status of a command that ends with the error. The
+message is one sentence that names the wrong value. The hint, if there is one, gives the user
+advice.
 """
 
 from enum import IntEnum

@@ -3,8 +3,8 @@
 
 Each call has a key, usually the account of the user who caused it. Calls of one key are made one
 after the other, and keys take turns. So a call that blocks delays only later calls of its own key,
-and occupies one thread. A caller that does not depend on the result gives a maximum wait. A call
-that blocks for ever then costs one thread, and delays each caller by at most this time.
+and occupies one thread. A caller that can do without the result gives `patience`, a maximum wait. A
+call that blocks for ever then costs one thread, and delays each caller by at most this time.
 
 docs/security.md lists which calls are made here, and why the others do not block.
 """
@@ -25,7 +25,7 @@ from nvshared.units import SECOND
 logger = logging.getLogger(__name__)
 
 IDLE = 10.0                             # seconds after which a thread without work ends
-AGAIN = SECOND                          # pause after a failed start of a thread, until the next
+AGAIN = SECOND                          # us from a failed start of a thread to the next attempt
 
 Result = TypeVar("Result")
 Post = Callable[[Callable[[], None]], None]
@@ -36,7 +36,7 @@ def here(
     _key: Hashable, call: Callable[[], Result], answer: Callable[[Result | None], None],
     _patience: int | None = None,
 ) -> None:
-    """Makes the call in the caller's thread: replaces Lanes.run where blocking is allowed."""
+    """Makes the call in the caller's thread; used in place of Lanes.run where it may block."""
     answer(call())
 
 
@@ -62,8 +62,8 @@ class _Job:
 class Lanes:
     """A lane for each key, and a few threads for all of them.
 
-    Only the event loop keeps account of lanes and threads: a lock that threads share with the loop
-    would make the loop wait for whichever thread holds it and waits for the interpreter.
+    Only the event loop changes `_lanes` and `_threads`. A lock shared with the threads would make
+    the event loop wait for a thread that holds the lock and itself waits for the interpreter.
     """
 
     def __init__(self, name: str, threads: int, post: Post, clock: Clock, timer: Timer) -> None:
@@ -125,7 +125,7 @@ class Lanes:
     def _made(self, key: Hashable, job: _Job, result: Any) -> None:
         lane = self._lanes[key]
         lane.popleft()
-        while lane and lane[0].done:    # it has timed out: no caller waits for its result
+        while lane and lane[0].done:    # the job has timed out: no caller waits for its result
             lane.popleft()
         if lane:
             self._ready.put((key, lane[0]))

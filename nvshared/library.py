@@ -31,8 +31,8 @@ def preloads(environment: Mapping[str, str]) -> list[str]:
 def preloaded(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the environment with libnvshare.so added to LD_PRELOAD.
 
-    libnvshare.so is the last entry, because sanitizers must be the first. Raises NvshareError if it
-    is missing, InvalidArgs for a path that LD_PRELOAD cannot contain.
+    libnvshare.so is the last entry, because sanitizers must be the first. Raises NvshareError if
+    libnvshare.so is missing, InvalidArgs for a path that LD_PRELOAD cannot contain.
     """
     path = str(hook())
     if " " in path or ":" in path:

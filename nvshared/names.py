@@ -14,7 +14,7 @@ STATISTICS_INTERFACE = "com.nvshare.GPU.Statistics"
 CLIENT_INTERFACE = "com.nvshare.Client"
 LOG_CONTROL_INTERFACE = "org.freedesktop.LogControl1"
 
-# The kinds of tenants, for hints in messages.
+# The forms of a tenant's name, for hints of error messages.
 TENANT_KINDS = "user:NAME, unit:NAME, container:ID, job:ID or pod:NAMESPACE/NAME"
 # The terms of a tenant and their default values. Memory limits are in bytes; 0: no limit.
 # compute-limit and compute-request are in percent of the time; a limit of 100 limits nothing.

@@ -34,7 +34,10 @@ NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 def or_word(
     word: str, value: Any, parse: Callable[[str], Any], hint: str = ""
 ) -> Callable[[str], Any]:
-    """A parser to which `word` means `value`. Errors of `parse` end with `hint`."""
+    """Returns a parser of `word`, as `value`, and of what `parse` accepts.
+
+    `hint` is appended to the errors of `parse`.
+    """
     def parsed(text: str) -> Any:
         try:
             return value if text == word else parse(text)
@@ -120,7 +123,7 @@ def whole(text: str, least: int, most: int, words: str = "") -> int:
 
 
 def percentage(text: str) -> int:
-    """0 to 100, with or without its sign."""
+    """0 to 100, with or without a percent sign."""
     return whole(text.removesuffix("%").rstrip(), 0, 100, "give a whole percentage from 0 to 100")
 
 
@@ -135,7 +138,7 @@ limit_or_off = or_word("off", OFF, limit)           # bytes
 
 
 def share(text: str) -> int:
-    """1 to 100 percent of the time, with or without its sign."""
+    """1 to 100 percent of the time, with or without a percent sign."""
     return whole(text.removesuffix("%"), 1, 100, "give a percentage of the time from 1 to 100")
 
 
@@ -145,7 +148,7 @@ def weight(text: str) -> int:
 
 
 def priority(text: str) -> int:
-    """1 to 3, by its name."""
+    """A priority by its name: background (1), normal (2) or high (3)."""
     if text in PRIORITIES:
         return PRIORITIES[text]
     raise ValueError(f"give {', '.join(PRIORITIES)}")
@@ -231,7 +234,7 @@ def rounded(size: int) -> str:
 
 
 def sized(size: int) -> str:
-    """700MiB; 1500MB; 4097 bytes: in the unit of which it is the smallest whole number."""
+    """700MiB; 1500MB; 4097 bytes: in the unit that makes it the smallest whole number."""
     units = ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB")
     fitting = [unit for unit in units if size and size % UNITS[unit.lower()] == 0]
     if not fitting:

@@ -40,7 +40,7 @@ class Signal(Generic[*Values]):
         return disconnect
 
     def emit(self, *values: *Values) -> None:
-        """Calls all functions that are connected when emit() begins."""
+        """Calls all listeners that are connected when emit() begins."""
         for listener in tuple(self._listeners):
             try:
                 listener(*values)
