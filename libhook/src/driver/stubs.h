@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each driver function that the program has the address of has a stub, which jumps to the function.
+ * Each driver function whose address the program may have has a stub, which jumps to the function.
  * While the process is parked (daemon/park.c) all stubs are closed: a thread that calls the driver
  * waits in the stub.
  *
@@ -27,8 +27,9 @@ void *stub_of(void *entry);
 /* Records that the program may have an address within the driver, so that stubs cannot stop it. */
 void stubs_miss(void);
 
-/* Closes all stubs: each thread that calls the driver calls `called` first, then waits. False: some
- * calls would bypass the stubs. Threads that passed a stub before may still be in the driver. */
+/* Closes all stubs: a thread that then calls the driver waits in the stub, and the first such
+ * thread calls `called` before. False: some calls would bypass the stubs. Threads that passed a
+ * stub before may still be in the driver. */
 bool stubs_close(void (*called)(void));
 void stubs_open(void);
 bool stubs_called(void);             /* a thread has called the driver since then */
