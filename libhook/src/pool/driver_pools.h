@@ -10,7 +10,7 @@
 /* driver_pool_begins() and driver_pool_ends() enclose an allocation from `handle` (NULL: the
  * device's current pool) outside captures, as pinned_begin() and pinned_end() do;
  * driver_pool_begins() sets *counted, which is passed to driver_pool_ends(). */
-void driver_pool_add(CUmemoryPool handle, CUdevice device); /* created by the program */
+void driver_pool_add(CUmemoryPool handle, CUdevice device); /* the program made it */
 CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
 void driver_pool_ends(CUmemoryPool handle, bool counted);
 CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */

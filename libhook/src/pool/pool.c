@@ -60,12 +60,12 @@ struct pool {
     size_t most;                     /* maximum bytes; 0: no maximum */
     uint32_t readers;                /* a bit for each other device with access */
     bool destroyed;                  /* freed when its last user leaves */
-    unsigned users;                  /* allocations, and calls in progress */
+    unsigned users;                  /* number of its allocations, and of calls in progress */
     uint64_t threshold;              /* bytes up to which it keeps idle memory */
     bool opportunistic;              /* CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC */
     bool dependencies;               /* CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES */
     uint64_t used, used_high;        /* bytes as requested; highest since a reset */
-    uint64_t lost;                   /* freed by cuMemFree; still reported as used, as by the driver */
+    uint64_t lost;                   /* freed by cuMemFree; counts as used, as in the driver */
     uint64_t reserved, reserved_high;
     uint64_t peak;                   /* highest `used`; the program cannot reset it */
     struct ring idle;                /* free allocations that no work touches, oldest first */
@@ -81,7 +81,7 @@ struct async_allocation {
     unsigned class;
     struct pool *pool;               /* NULL: made by cuMemAlloc, and being freed */
     bool freed;
-    uint64_t stream;                 /* stream of the free, named by streams.c; 0: unknown */
+    uint64_t stream;                 /* stream_name() of the stream of the free; 0: unknown */
     CUcontext context;               /* in which `stream` is unique */
     struct pending_frees *pending;   /* its pending list; NULL: no work touches it */
     struct marker *marker;           /* recorded after the work that touches it */
@@ -118,7 +118,7 @@ struct mark {
     struct marker *marker;
 };
 
-/* These are protected by memory_lock, with which all functions but those in pool.h are called,
+/* Protected by memory_lock, which is held when functions other than those in pool.h are called,
  * unless stated otherwise. */
 static struct pool *pools;
 static struct async_allocation *buckets[BUCKETS];
@@ -596,7 +596,8 @@ void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
     add(handle, device, most);       /* if that fails, the pool stays with the driver */
 }
 
-/* The device's default pool, whose memory no other process can hold. */
+/* Lists the pool `handle` if it is the device's default pool and no other device has access; else
+ * NULL. */
 static struct pool *of_device(CUmemoryPool handle, CUdevice device)
 {
     CUmemoryPool usual;
@@ -671,7 +672,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
     pthread_mutex_lock(&memory_lock);
     struct pool *pool = pool_named(handle);
     bool ours = pool != NULL;
-    if (ours && !first)              /* under the lock, before the driver reuses the handle */
+    if (ours && !first)              /* under the lock, as the driver may reuse the handle */
         *result = REAL(cuMemPoolDestroy)(handle);
     if (ours && *result == CUDA_SUCCESS) {
         device = pool->device;
