@@ -79,7 +79,7 @@ struct disk_extent {
     CUresult result;
     int error;
     struct disk_extent *next;
-    uint64_t sums[];                 /* one for each chunk */
+    uint64_t sums[];                 /* a checksum for each chunk */
 };
 
 static struct disk {

@@ -67,8 +67,8 @@
 #define BITS (8 * (int)sizeof(unsigned long))
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
 #define LARGEST_SLAB ((uint64_t)1 << 30)
-#define PIECE ((uint64_t)16 << 20)   /* of a slab, populated by one thread at a time */
-#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* unneeded now: for the next EVICT */
+#define PIECE ((uint64_t)16 << 20)   /* bytes of a slab that one thread populates at a time */
+#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* bytes not wanted now: for the next EVICT */
 #define REGISTRARS 4                 /* threads; the driver may admit one at a time */
 #define ALLOCATORS_MOST 8
 #define PREALLOCATORS_MOST 4
@@ -324,7 +324,7 @@ bool host_slab_registered(struct host_slab *slab)
     return slab->state == REGISTERED;
 }
 
-/* Bytes of slabs in which no block has a place. */
+/* Bytes of slabs that no block occupies. */
 static uint64_t free_bytes(const struct client *client)
 {
     uint64_t free = 0;
@@ -411,7 +411,7 @@ static struct work {
     struct client *client;
     bool early;                      /* preallocation, while the program runs */
     struct host_slab *slab;          /* with pieces still to be populated; NULL: none is begun */
-    uint64_t target;                 /* of memory.host, bytes; if early: client->host_most */
+    uint64_t target;                 /* bytes that memory.host may reach; unused if early */
     uint64_t wanted;                 /* bytes to be evicted that have no place yet */
     bool expects, begun;
     CUcontext context;

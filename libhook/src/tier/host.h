@@ -38,5 +38,5 @@ uint64_t host_useful(const struct client *client);
  * client->copy_context if there is one; releases and retakes memory_lock. */
 void host_trim(struct client *client, uint64_t allowance);
 /* Drops all registrations, as client->copy_context is about to end. `drained`: no work is in flight
- * in that context. With service_lock, too; releases and retakes memory_lock. */
+ * in that context. service_lock is held, too; releases and retakes memory_lock. */
 void host_leave_context(struct client *client, bool drained);

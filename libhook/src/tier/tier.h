@@ -44,10 +44,10 @@ struct place {
             CUmemGenericAllocationHandle handle;
         } peer;
         struct disk_extent *disk;
-        struct {                     /* valid without a place, too */
+        struct {                     /* valid even while `tier` is NULL */
             size_t bytes;            /* as requested; the size of a block is rounded up */
             CUdevice device;
-            bool mostly_read;        /* the advice to restore after an eviction */
+            bool mostly_read;        /* advised read-mostly before an eviction, to restore */
             bool sent;               /* prefetched by the library at least once */
         } managed;
     };
@@ -79,7 +79,7 @@ struct tier {
 
     bool pieces;                     /* copy() can copy a part of a block */
     bool keeps;                      /* the place keeps the bytes after a load */
-    bool over_bus;                   /* copies cross the bus between host and card */
+    bool over_bus;                   /* copies run at the full speed of the bus */
 };
 
 extern const struct tier tier_disk, tier_host, tier_managed, tier_peer;
