@@ -68,7 +68,7 @@ typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st CUDA_EXTERNAL_SEMAPHORE_WA
 #define CUDA_ARRAY3D_SPARSE 0x40
 #define CUDA_ARRAY3D_DEFERRED_MAPPING 0x80
 
-/* Enumerations: of each only the values that are used; the largest gives it its size. */
+/* Enumerations: of each only the values that are used, and the largest, which gives it its size. */
 
 typedef enum cudaError_enum {
     CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_OUT_OF_MEMORY = 2,
@@ -467,7 +467,7 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_st {
     unsigned int Flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
 
-/* As the 32-bit entry points of CUDA 2 took them. */
+/* Structures of the 32-bit entry points of CUDA 2. */
 typedef struct CUDA_ARRAY_DESCRIPTOR_v1_st {
     unsigned int Width, Height;
     CUarray_format Format;

@@ -90,7 +90,7 @@ enum nvshare_type {
      * same number; after that HELLO the hook repeats each COMMIT that has no answer yet. */
     NVSHARE_INTRODUCE = 8,
     /* Answer to WAITING: `waits_for` is the reason why the client waits. `number`: the client's
-     * position in the queue, 1 for the next holder; 0 if it does not wait in the queue. */
+     * position in the queue, 1 for the next to run; 0 if it does not wait in the queue. */
     NVSHARE_QUEUED = 9,
     /* Sent before a LIMITS that refuses a COMMIT: the limit that is the reason, as a message
      * for the program's user. `text`: UTF-8, ended by a 0 or by its size. A longer text
@@ -206,7 +206,7 @@ enum nvshare_type {
 enum nvshare_flag {
     /* RUN */
     NVSHARE_PACE = 1 << 0,           /* other clients wait: bound the work in flight, keep no
-                                        spare memory */
+                                        memory that the program has freed */
     NVSHARE_REPORT_IDLE = 1 << 1,    /* send IDLE after `idle_window` without work */
     NVSHARE_REPORT_COPIES = 1 << 2,  /* send COPIES, as memory may be moved during the turn */
     /* EVICT, LOAD */
@@ -227,7 +227,7 @@ enum nvshare_flag {
     NVSHARE_OUTWARD = 1 << 11,       /* from card to host */
     /* RUN */
     NVSHARE_REPORT_BUSY = 1 << 12,   /* send BUSY. With PACE: other clients wait for the turn but
-                                        not for memory, so spare memory may be kept */
+                                        not for memory, so freed memory may be kept */
     /* BUSY */
     NVSHARE_GAPS = 1 << 13,          /* part of the last second was without work in flight */
     /* RUN */
