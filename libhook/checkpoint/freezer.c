@@ -292,7 +292,7 @@ static bool is_stopped(int pid, int tid)
     snprintf(path, sizeof path, "/proc/%d/task/%d/cgroup", pid, tid);
     read_file(path, text, sizeof text);
     const char *unified = strncmp(text, "0::", 3) == 0 ? text : strstr(text, "\n0::");
-    return unified == NULL || strstr(unified, STOPPED "\n") != NULL; /* NULL: the thread has ended */
+    return unified == NULL || strstr(unified, STOPPED "\n") != NULL;  /* NULL: it has ended */
 }
 
 const char *freezer_stop(int pid, int spared)

@@ -10,7 +10,7 @@ struct options {
     uint64_t chunk;                      /* bytes of each allocation */
     uint64_t used;                       /* bytes at the end, or 0: `used_share` of the memory */
     double used_share;
-    uint64_t changed;                    /* bytes at the end of `used`, or 0: `changed_share` of it */
+    uint64_t changed;                    /* bytes at the end of those, or 0: this share of them */
     double changed_share;
     uint64_t steps;
     uint64_t seconds;                    /* to run from the start on, or 0: `steps` steps */

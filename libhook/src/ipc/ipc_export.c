@@ -185,7 +185,7 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
 #define FORMAT "%s" PREFIX "%016llx%016llx"
 #define OLD_S 60
 
-static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* of this process */
+static char file[sizeof ((struct sockaddr_un *)NULL)->sun_path]; /* this process's socket file */
 static pid_t maker;
 
 unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct sockaddr_un *address)
@@ -224,7 +224,7 @@ static void remove_dead(void)
     DIR *folder = opendir(FOLDER);
     struct dirent *entry;
     while (folder != NULL && (entry = readdir(folder)) != NULL)
-        /* A file that is not a socket refuses connections, too. */
+        /* Only sockets: other files refuse connections, too, and must stay. */
         if (entry->d_type == DT_SOCK && strncmp(entry->d_name, PREFIX, sizeof PREFIX - 1) == 0)
             remove_if_dead(entry->d_name);
     if (folder != NULL)

@@ -13,7 +13,7 @@ struct sockaddr_un;
 struct ipc_request {
     uint64_t secret;                 /* proves that the importer was given the handle */
     uint64_t address;                /* the allocation's address in the owner */
-    uint64_t id;                     /* of the allocation, because addresses are reused */
+    uint64_t id;                     /* identifies the allocation, as addresses are reused */
 };
 
 /* The content of the library's handle. Any process of the same user that knows it may open the
@@ -33,7 +33,7 @@ struct ipc_part {
     uint64_t secret;                 /* the ticket's secret */
     uint64_t left;                   /* bytes of this and all later parts */
     uint64_t size;                   /* bytes of this part */
-    uint64_t offset;                 /* of the allocation inside the first part */
+    uint64_t offset;                 /* at which the allocation begins in the first part */
     uint64_t bytes;                  /* size of the allocation */
 };
 
