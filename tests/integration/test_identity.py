@@ -203,7 +203,7 @@ def test_user_cannot_change_its_tenant_by_making_cgroups(site: Site, groups: Pat
                        for one in found), found
     journal = site.log.read_text()
     assert "Traceback" not in journal
-    assert "which tells no" not in journal      # nor may a user have the journal filled
+    assert "which identifies no" not in journal      # nor may a user have the journal filled
 
 
 def test_user_cannot_change_its_tenant_by_cgroups_of_version_1(
