@@ -68,7 +68,7 @@ def new_program(built: Path, tmp_path: Path) -> Callable[[], Program]:
 @pytest.mark.parametrize(("work", "gap"), [
     (10 * MS, 0), (3500, 30), (3 * MS, 60), (40 * MS, MS), (2 * SECOND, MS),
 ])
-def test_activity_without_gaps_is_reported_as_busy_once(
+def test_gpu_activity_without_gaps_is_reported_as_busy_once(
         program: Callable[[], Program], work: int, gap: int) -> None:
     client = program()
     client.run(work, gap, 20 * SECOND)
@@ -78,7 +78,7 @@ def test_activity_without_gaps_is_reported_as_busy_once(
 @pytest.mark.parametrize(("work", "gap"), [
     (3 * MS, 17 * MS), (7 * MS, MS), (200 * MS, 20 * MS), (10, 10), (0, 0), (19 * MS, 4 * MS),
 ])
-def test_activity_with_gaps_is_reported_as_gaps_once(
+def test_gpu_activity_with_gaps_is_reported_as_gaps_once(
     program: Callable[[], Program], work: int, gap: int
 ) -> None:
     client = program()
@@ -87,7 +87,7 @@ def test_activity_with_gaps_is_reported_as_gaps_once(
 
 
 @pytest.mark.parametrize("late", [0, 200 * MS])
-def test_activity_with_a_pause_after_busy_work_is_reported_as_gaps(
+def test_gpu_activity_with_a_pause_after_busy_work_is_reported_as_gaps(
     program: Callable[[], Program], late: int
 ) -> None:
     client = program()
@@ -100,7 +100,7 @@ def test_activity_with_a_pause_after_busy_work_is_reported_as_gaps(
     assert client.said == "busy"
 
 
-def test_activity_is_summed_over_short_turns_without_the_waits_between_them(
+def test_gpu_activity_is_summed_over_short_turns_without_the_waits_between_them(
     program: Callable[[], Program]
 ) -> None:
     client = program()
@@ -112,7 +112,7 @@ def test_activity_is_summed_over_short_turns_without_the_waits_between_them(
     assert client.records == 1                  # one for each full second
 
 
-def test_activity_of_a_turn_without_work_is_reported_as_gaps_within_30_ms(
+def test_gpu_activity_of_a_turn_without_work_is_reported_as_gaps_within_30_ms(
     program: Callable[[], Program]
 ) -> None:
     client = program()
@@ -125,7 +125,7 @@ def test_activity_of_a_turn_without_work_is_reported_as_gaps_within_30_ms(
 
 
 @pytest.mark.parametrize("name", ["capturing", "several"])
-def test_activity_that_cannot_be_observed_is_reported_as_gaps(
+def test_gpu_activity_that_cannot_be_observed_is_reported_as_gaps(
     program: Callable[[], Program], name: str
 ) -> None:
     client = program()
@@ -138,14 +138,16 @@ def test_activity_that_cannot_be_observed_is_reported_as_gaps(
     assert client.said == "busy"
 
 
-def test_activity_counts_no_wait_at_the_gate_as_a_gap(program: Callable[[], Program]) -> None:
+def test_gpu_activity_counts_no_wait_at_the_gate_as_a_gap(program: Callable[[], Program]) -> None:
     client = program()
     client.set("waits", 1)
     client.run(0, 0, 2 * SECOND)
     assert client.said == "busy"
 
 
-def test_activity_of_a_client_with_gaps_is_sampled_rarely(program: Callable[[], Program]) -> None:
+def test_gpu_activity_of_a_client_with_gaps_is_sampled_rarely(
+    program: Callable[[], Program]
+) -> None:
     client = program()
     client.run(3 * MS, 17 * MS, 100 * SECOND)
     assert client.questions < 100 * 60          # at most 60 a second

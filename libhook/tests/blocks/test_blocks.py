@@ -196,7 +196,7 @@ def test_block_search_finds_the_same_as_a_scan_of_all_blocks(
     assert program.figure("copied") > 100
 
 
-def test_block_freed_during_its_move_is_not_found_again(
+def test_block_freed_during_its_move_is_not_found_by_the_block_search(
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 60)
     meanwhile = c_int.in_dll(program.c, "freed_meanwhile")

@@ -133,7 +133,7 @@ def test_burst_of_launches_wakes_the_service_thread_once(
     assert woken.value == 1             # the service thread is woken once
 
 
-def test_background_client_waits_while_any_page_is_busy(
+def test_background_client_waits_while_any_inflight_page_is_busy(
         program: Program, page: Callable[[], Page]) -> None:
     first, second = page(), page()
     program.watches(1, first)
@@ -170,7 +170,7 @@ def test_background_client_stops_waiting_for_inflight_pages_once_the_daemon_has_
     assert program.c.look(False) == 0
 
 
-def test_background_client_launches_slowly_when_a_page_stays_busy_for_long(
+def test_background_client_launches_slowly_when_an_inflight_page_stays_busy_for_long(
         program: Program, page: Callable[[], Page]) -> None:
     urgent = page()
     program.watches(1, urgent)

@@ -120,7 +120,7 @@ def test_checkpoint_of_idle_program_frees_the_card_and_restore_brings_the_bytes_
         assert ask("read()") == "{7}"
 
 
-def test_restore_with_pairs_moves_the_program_to_the_other_card(
+def test_restore_with_gpu_pairs_moves_the_program_to_the_other_card(
     environment: dict[str, str], python: Python,
 ) -> None:
     first, second = python(UUIDS).split()
@@ -142,7 +142,7 @@ def test_restore_with_pairs_moves_the_program_to_the_other_card(
         assert used(python) == [before[0] + 32, 0]
 
 
-def test_restore_with_pairs_of_two_of_four_gpus_keeps_the_other_gpus(
+def test_restore_with_gpu_pairs_for_two_of_four_gpus_keeps_the_other_gpus(
     environment: dict[str, str], python: Python,
 ) -> None:
     four = environment | {"NVSHARE_SIM_GPUS": "4"}
