@@ -10,7 +10,7 @@ from nvshared.units import GIB, MIB
 CONTEXT = 600 * MIB
 
 
-def test_capacity_without_samples_is_all_but_the_reserve() -> None:
+def test_capacity_without_samples_is_all_card_memory_but_the_reserve() -> None:
     assert Capacity(64 * GIB).bytes == 64 * GIB - 256 * MIB - CONTEXT
 
 

@@ -35,7 +35,7 @@ def test_help_fits_80_columns_and_shows_all_verbs_or_examples(
         assert all(word in shown for example in verb.examples for word in example)
 
 
-def test_examples_are_commands_that_parse() -> None:
+def test_examples_in_help_texts_are_commands_that_parse() -> None:
     parser = build(VERBS)
     for verb in VERBS:
         for command, _ in verb.examples:

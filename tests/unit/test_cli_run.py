@@ -57,14 +57,14 @@ def test_library_is_refused_at_a_path_that_ld_preload_cannot_carry(
         library.preloaded({})
 
 
-def test_run_replaces_nvsharectl_by_the_program() -> None:
+def test_run_command_replaces_nvsharectl_by_the_program() -> None:
     script = 'echo "$LD_PRELOAD $NVSHARE_SOCKET $1"; exit 3'
     ended = run("--socket", "/run/x.sock", "--", "sh", "-c", script, "sh", "--json")
     assert ended.stdout == "/lib/none.so /run/x.sock --json\n"
     assert ended.returncode == 3
 
 
-def test_run_with_name_sets_the_name_and_refuses_invalid_ones() -> None:
+def test_run_command_with_name_sets_the_name_and_refuses_invalid_ones() -> None:
     assert run("--name", "my model", "--", "sh", "-c", 'echo "$NVSHARE_NAME"').stdout == (
         "my model\n")
     for wrong in ("", " ", "a\x1bb", "\u00e4" * 45):
@@ -73,7 +73,7 @@ def test_run_with_name_sets_the_name_and_refuses_invalid_ones() -> None:
         assert f"the program cannot be called {wrong!r}; give letters, digits" in ended.stderr
 
 
-def test_run_with_trim_caches_adds_the_trim_modules_to_pythonpath() -> None:
+def test_run_command_with_trim_caches_adds_the_trim_modules_to_pythonpath() -> None:
     def modules(**environment: str) -> str:
         return run("sh", "-c", 'echo "$PYTHONPATH"', **environment).stdout.strip()
 
@@ -82,7 +82,7 @@ def test_run_with_trim_caches_adds_the_trim_modules_to_pythonpath() -> None:
     assert modules(PYTHONPATH="", NVSHARE_TRIM_CACHES="1") == str(library.program())
 
 
-def test_run_sets_variables_that_the_environment_does_not_have() -> None:
+def test_run_command_sets_variables_that_the_environment_does_not_have() -> None:
     def environment(*options: str, **given: str) -> str:
         script = 'echo "$NVSHARE_REQUIRED$NVSHARE_VERBOSE"'
         return run(*options, "sh", "-c", script, **given).stdout.strip()
@@ -96,7 +96,7 @@ def test_run_sets_variables_that_the_environment_does_not_have() -> None:
 @pytest.mark.parametrize(("required", "does"), [
     ("0", "runs unshared"), ("1", "waits for it when it uses a GPU"),
 ])
-def test_run_without_nvshared_warns_without_connecting_to_the_socket(
+def test_run_command_without_nvshared_warns_without_connecting_to_the_socket(
     tmp_path: Path, required: str, does: str
 ) -> None:
     path = tmp_path / "sock"
@@ -124,7 +124,7 @@ def test_run_without_nvshared_warns_without_connecting_to_the_socket(
 @pytest.mark.parametrize(("mode", "words"), [
     (0o755, "its interpreter or its loader is not on this machine"), (0o644, "Permission denied"),
 ])
-def test_run_of_a_script_that_cannot_be_executed_is_refused_with_the_reason(
+def test_run_command_of_a_script_that_cannot_be_executed_is_refused_with_the_reason(
     tmp_path: Path, mode: int, words: str
 ) -> None:
     script = tmp_path / "train"
@@ -135,7 +135,7 @@ def test_run_of_a_script_that_cannot_be_executed_is_refused_with_the_reason(
     assert words in ended.stderr
 
 
-def test_run_prints_json_errors_only_for_the_option_before_the_program() -> None:
+def test_run_command_prints_json_errors_only_for_the_option_before_the_program() -> None:
     said = "there is no program 'no-such-program'"
     for given in (["--", "no-such-program", "--json"], ["no-such-program", "--json"]):
         ended = run(*given)
@@ -148,7 +148,7 @@ def test_run_prints_json_errors_only_for_the_option_before_the_program() -> None
     assert ended.stderr.startswith("nvsharectl: ")
 
 
-def test_run_with_gang_sets_a_random_name_and_the_size() -> None:
+def test_run_command_with_gang_sets_a_random_name_and_the_size() -> None:
     one = run("--gang", "-n", "4", "--", "sh", "-c", 'echo "$NVSHARE_GANG"').stdout
     other = run("--gang", "--", "sh", "-c", 'echo "$NVSHARE_GANG"', NVSHARE_GANG="x:2").stdout
     assert re.fullmatch(r"[0-9a-f]{16}:4\n", one)

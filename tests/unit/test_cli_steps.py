@@ -70,7 +70,7 @@ def test_command_of_several_steps_names_the_steps_done_and_not_done_when_a_step_
         assert caught.value.exit_code is ExitCode.INTERRUPTED
 
 
-def test_reset_is_reported_as_done_when_the_new_values_cannot_be_read(
+def test_reset_command_is_reported_as_done_when_the_new_values_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []

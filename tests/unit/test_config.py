@@ -191,7 +191,7 @@ def test_option_of_any_text_is_parsed_or_refused_with_advice(text: str) -> None:
         assert sentence.startswith("give ")
 
 
-def test_every_setting_is_an_option_and_explained() -> None:
+def test_every_setting_is_a_command_line_option_with_an_explanation() -> None:
     words = arguments.parser().format_help()
     for option in config.options():
         assert f"--{option.name}" in words

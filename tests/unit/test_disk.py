@@ -30,7 +30,7 @@ def test_disk_check_accepts_a_directory_on_a_disk_and_leaves_no_file(tmp_path: P
     ("fuse.sshfs", "is on fuse.sshfs: it must be on a disk of this machine"),
     ("overlay", "is in a container's own layers: mount a disk's directory there"),
 ])
-def test_directory_on_another_file_system_is_refused(
+def test_disk_check_refuses_a_directory_on_an_unsuitable_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, words: str
 ) -> None:
     monkeypatch.setattr(disk, "_file_system", lambda _: kind)
@@ -41,14 +41,16 @@ def test_disk_check_refuses_a_directory_on_tmpfs() -> None:
     assert disk.fault(Path("/dev/shm"), GIB) == "/dev/shm is on tmpfs, which is memory itself"
 
 
-def test_missing_directory_plain_file_and_too_large_size_are_refused(tmp_path: Path) -> None:
+def test_disk_check_refuses_a_missing_directory_a_plain_file_and_a_too_large_size(
+    tmp_path: Path
+) -> None:
     assert disk.fault(tmp_path / "none", GIB) == f"{tmp_path}/none: No such file or directory"
     (tmp_path / "file").write_text("")
     assert disk.fault(tmp_path / "file", GIB) == f"{tmp_path}/file: Not a directory"
     assert "1048576.0 GiB are more than the file system of" in disk.fault(tmp_path, 1 << 50)
 
 
-def test_directory_that_cannot_be_written_to_is_refused(
+def test_disk_check_refuses_a_directory_that_cannot_be_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> int:

@@ -119,7 +119,7 @@ def test_program_and_gang_on_a_card_get_equal_time(machine: Machine) -> None:
     assert all(26 * SECOND < each < 34 * SECOND for each in held), held
 
 
-def test_gangs_that_share_one_card_each_do_not_deadlock() -> None:
+def test_gangs_that_pairwise_share_a_card_do_not_deadlock() -> None:
     machine = Machine(cards=3)
     teams = [
         machine.team(cards, [pid, pid + 1], 3 * GIB, name=f"{pid:x}")

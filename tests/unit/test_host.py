@@ -69,14 +69,14 @@ def test_host_memory_is_bounded_by_the_daemons_cgroups(machine: Host) -> None:
     assert (host.total(), host.free()) == (300 * KIB, 0)
 
 
-def test_safe_budget_includes_memory_that_clients_hold(machine: Host) -> None:
+def test_safe_host_budget_includes_memory_that_clients_hold(machine: Host) -> None:
     machine.process(1, 200)
     machine.process(2, 200)
     assert host.safe_budget({1: 150 * KIB, 2: 100 * KIB}) == safe(550)
     assert host.safe_budget({}) == host.safe_budget() == safe(300)
 
 
-def test_safe_budget_bounds_host_memory_claimed_by_a_process_by_the_figure_of_the_kernel(
+def test_safe_host_budget_bounds_host_memory_claimed_by_a_process_by_the_figure_of_the_kernel(
     machine: Host
 ) -> None:
     machine.process(1, 20)
@@ -85,7 +85,7 @@ def test_safe_budget_bounds_host_memory_claimed_by_a_process_by_the_figure_of_th
     assert host.safe_budget({2: 1 << 56, 0: 1 << 56}) == safe(300)
 
 
-def test_safe_budget_bounds_the_sum_of_claimed_host_memory_by_used_host_memory(
+def test_safe_host_budget_bounds_the_sum_of_claimed_host_memory_by_used_host_memory(
     machine: Host
 ) -> None:
     for pid in range(1, 101):           # a process and its children, which share its memory
@@ -96,7 +96,7 @@ def test_safe_budget_bounds_the_sum_of_claimed_host_memory_by_used_host_memory(
 
 
 @pytest.mark.parametrize("name", ["9 kB", "\vRssAnon:9 kB", "kB kB", "\u00b2 kB", "RssAnon: 9 kB"])
-def test_safe_budget_is_right_for_any_process_name(machine: Host, name: str) -> None:
+def test_safe_host_budget_is_right_for_any_process_name(machine: Host, name: str) -> None:
     machine.process(1, 20, name=name)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
 
@@ -105,7 +105,7 @@ def test_safe_budget_is_right_for_any_process_name(machine: Host, name: str) -> 
     ("0::/a", True), ("0::/a/x", True), ("0::/", False), ("0::/ab", False), ("0::/a/../b", False),
     ("3:memory:/a", False),
 ])
-def test_safe_budget_in_a_container_counts_processes_of_the_container(
+def test_safe_host_budget_in_a_container_counts_processes_of_the_container(
     machine: Host, group: str, counts: bool
 ) -> None:
     machine.limit("a", "memory.max", "memory.current", 500, 450)
@@ -113,14 +113,14 @@ def test_safe_budget_in_a_container_counts_processes_of_the_container(
     assert host.safe_budget({1: 300 * KIB}) == safe(350 if counts else 50)
 
 
-def test_safe_budget_in_a_container_is_bounded_by_the_limit(machine: Host) -> None:
+def test_safe_host_budget_in_a_container_is_bounded_by_the_limit(machine: Host) -> None:
     machine.limit("a", "memory.max", "memory.current", 500, 450)
     for pid in (1, 2):
         machine.process(pid, 400, "0::/a/b")
     assert host.safe_budget({1: 400 * KIB, 2: 400 * KIB}) == safe(500)
 
 
-def test_safe_budget_counts_memory_taken_during_the_reading_once(
+def test_safe_host_budget_counts_memory_taken_during_the_reading_once(
     machine: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.process(1, 200)

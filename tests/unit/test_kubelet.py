@@ -282,7 +282,7 @@ def test_priority_class_option_with_a_wrong_value_is_refused(wrong: str) -> None
         priority_classes([wrong])
 
 
-def test_wrong_options_are_refused_with_a_hint_to_use_help() -> None:
+def test_nvshare_kubelet_refuses_wrong_options_with_a_hint_to_use_help() -> None:
     with pytest.raises(InvalidArgs, match="nvshare-kubelet --help"):
         parse(["--replica", "3"])
 

@@ -183,7 +183,7 @@ def test_malformed_prepared_claim_is_logged_and_the_others_are_kept(
     assert [one.uid for one in Prepared(tmp_path).claims()] == ["c1", "c2", "c3"]
 
 
-def test_device_describes_uuid_memory_and_pci_address_of_a_card() -> None:
+def test_dra_device_describes_uuid_memory_and_pci_address_of_a_card() -> None:
     device = device_entry(CARD, 10, is_tainted=False)
     assert device["name"] == "gpu-0a"
     assert device["attributes"]["uuid"] == {"string": "GPU-0A"}
@@ -336,7 +336,7 @@ def process(proc: Path, number: int, *command: str, status: str = "NSpid:\t7\n")
     ([], "kind: KubeletConfiguration", None), ([], "[]", None), ([], "{", None), ([], "\0", None),
     ([], None, None),
 ])
-def test_runtime_endpoint_is_that_of_the_running_kubelet(
+def test_container_runtime_endpoint_is_that_of_the_running_kubelet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], config: str | None,
     found: str | None,
 ) -> None:

@@ -128,7 +128,7 @@ def test_modules_import_only_lower_packages(path: Path) -> None:
         assert target in ONLY_FROM.get(purpose, {target}), f"{purpose} must not know {name}"
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_python_modules_have_no_import_cycle() -> None:
     edges = {name_of(path): own(path) for path in MODULES}
     while edges:                        # remove modules that import no remaining module
         ends = {name for name, targets in edges.items() if not targets & edges.keys()}
@@ -145,5 +145,5 @@ def test_third_party_libraries_are_imported_only_in_their_packages(path: Path) -
         assert library != "asyncio" or not here & WITHOUT_ASYNCIO, f"{path} imports asyncio"
 
 
-def test_every_package_is_listed_with_a_purpose() -> None:
+def test_every_python_package_is_listed_with_a_purpose() -> None:
     assert {name.split(".")[0] for name in NAMES} - {""} == set(PURPOSES)

@@ -192,7 +192,7 @@ def test_reload_applies_all_settings_or_none(monkeypatch: pytest.MonkeyPatch) ->
     assert quanta(manager) == [9, 9]
 
 
-def test_saved_overrides_apply_from_the_start(
+def test_saved_settings_apply_from_the_start_of_the_daemon(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script(monkeypatch)

@@ -87,7 +87,7 @@ def test_nvshare_kubelets_role_has_no_more_permissions_than_needed() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((MANIFESTS / "examples").glob("*.yaml")), ids=str)
-def test_examples_request_only_offered_resources(path: Path) -> None:
+def test_example_manifests_request_only_offered_resources(path: Path) -> None:
     every = [one for one in documents(path) if not one["apiVersion"].startswith("kueue.")]
     templates = [one for one in every if one["kind"] == "ResourceClaimTemplate"]
     for one in (template["spec"]["spec"]["devices"] for template in templates):

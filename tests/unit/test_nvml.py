@@ -204,7 +204,7 @@ CODES: tuple[int | Exception, ...] = (*range(1, 30), 999, *NO_NVML_ERRORS)
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("code", CODES, ids=str)
-def test_failure_of_any_query_affects_no_other_card(
+def test_failure_of_any_nvml_query_affects_no_other_card(
     library: FakeLibrary, caplog: pytest.LogCaptureFixture, question: str, code: int | Exception,
 ) -> None:
     """The query fails at the start or later."""

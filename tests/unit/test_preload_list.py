@@ -146,7 +146,9 @@ def test_new_preload_list_gets_the_selinux_label_of_the_old_list_or_the_loader_c
         ("/", "/"), ("/rel/file", "/b/file"), ("/b/../../b/file", "/b/file"),
     ],
 )
-def test_resolve_follows_links_within_the_tree(tmp_path: Path, path: str, resolved: str) -> None:
+def test_path_resolution_follows_links_within_the_given_root_directory(
+    tmp_path: Path, path: str, resolved: str
+) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "file").touch()
     (tmp_path / "a").symlink_to("/b")

@@ -69,7 +69,7 @@ def site(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Sit
     return Site(monkeypatch, request.param, Config())
 
 
-def test_safe_budget_adds_memory_of_an_earlier_daemons_programs(site: Site) -> None:
+def test_safe_host_budget_adds_memory_of_an_earlier_daemons_programs(site: Site) -> None:
     assert site.whole == AT_START
     site.comes(1, SWAPPED)
     assert site.whole == AT_START
@@ -87,7 +87,7 @@ def test_commit_request_is_decided_with_the_recomputed_safe_budget(site: Site) -
     assert answer.commit >= HELD + GIB  # type: ignore[union-attr]
 
 
-def test_safe_budget_ignores_memory_taken_later(site: Site) -> None:
+def test_safe_host_budget_ignores_memory_taken_later(site: Site) -> None:
     site.comes(1, SWAPPED)
     site.gathers()
     whole = site.whole
@@ -100,7 +100,9 @@ def test_safe_budget_ignores_memory_taken_later(site: Site) -> None:
     assert len(site.looks) == 2
 
 
-def test_safe_budget_counts_a_process_on_two_cards_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safe_host_budget_counts_a_process_on_two_cards_once(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(monkeypatch, 2, Config())
     for card in (0, 1):
         client = site.comes(1 + card, Memory(host=GIB, beyond=2 * GIB), card)
@@ -110,7 +112,7 @@ def test_safe_budget_counts_a_process_on_two_cards_once(monkeypatch: pytest.Monk
     assert site.looks[-1] == {4001: 3 * GIB, 4002: 3 * GIB}
 
 
-def test_safe_budget_is_recomputed_for_late_clients_once_per_interval(site: Site) -> None:
+def test_safe_host_budget_is_recomputed_for_late_clients_once_per_interval(site: Site) -> None:
     site.gathers()
     assert site.whole == AT_START
     site.time.pass_by(10 * SECOND)
@@ -124,7 +126,7 @@ def test_safe_budget_is_recomputed_for_late_clients_once_per_interval(site: Site
     assert site.whole >= int(0.8 * (FREE + HELD + 8 * GIB)) - 1
 
 
-def test_safe_budget_does_not_shrink_when_others_take_host_memory(site: Site) -> None:
+def test_safe_host_budget_does_not_shrink_when_others_take_host_memory(site: Site) -> None:
     site.free = 0                       # other processes have allocated it
     site.comes(1, Memory(allocated=GIB, host=GIB))
     site.gathers()
@@ -132,21 +134,23 @@ def test_safe_budget_does_not_shrink_when_others_take_host_memory(site: Site) ->
     assert site.whole == AT_START
 
 
-def test_safe_budget_is_not_recomputed_when_clients_hold_no_host_memory(site: Site) -> None:
+def test_safe_host_budget_is_not_recomputed_when_clients_hold_no_host_memory(site: Site) -> None:
     site.free = 50 * GIB
     site.comes(1, Memory())
     site.gathers()
     assert site.whole == AT_START
 
 
-def test_safe_budget_survives_a_reload(site: Site) -> None:
+def test_safe_host_budget_survives_a_reload(site: Site) -> None:
     site.comes(1, SWAPPED)
     site.gathers()
     site.manager.reload()
     assert WITH_HELD - 1 <= site.whole <= WITH_HELD
 
 
-def test_safe_budget_does_not_replace_a_configured_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safe_host_budget_does_not_replace_a_configured_size(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = Site(monkeypatch, 1, Config(swap_budget=Amount(30 * GIB)))
     sizes: list[int] = []
 

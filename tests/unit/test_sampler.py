@@ -193,7 +193,7 @@ def test_lost_card_is_not_queried_again(
     assert bench.open == []
 
 
-def test_failing_card_is_sampled_on_and_logged_at_long_intervals(
+def test_card_whose_queries_fail_is_still_queried_and_logged_at_long_intervals(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     joined(bench.gpu, 1, Noted())

@@ -277,7 +277,7 @@ def made(actions: list[Action]) -> list[tuple[int, int]]:
     return [(order.client, order.host // GIB) for order in preallocations(actions)]
 
 
-def test_preallocation_covers_the_expected_eviction_of_a_running_client() -> None:
+def test_host_memory_preallocation_covers_the_expected_eviction_of_a_running_client() -> None:
     talk = talking()
     talk.run(A, 60)
     # B is not loaded and would lack 20 GiB. That B does not ask for a turn makes no difference.
@@ -290,7 +290,7 @@ def test_preallocation_covers_the_expected_eviction_of_a_running_client() -> Non
     assert made(talk.obey(talk.stopped(A))) == [(B, 20)]
 
 
-def test_preallocation_is_not_ordered_when_all_clients_fit_or_when_off() -> None:
+def test_host_memory_preallocation_is_not_ordered_when_all_clients_fit_or_when_off() -> None:
     talk = talking()
     talk.run(A, 60)
     talk.run(B, 40)
@@ -302,7 +302,7 @@ def test_preallocation_is_not_ordered_when_all_clients_fit_or_when_off() -> None
     assert not preallocations(talk.said)
 
 
-def test_preallocation_omits_memory_that_clients_without_a_turn_free() -> None:
+def test_host_memory_preallocation_omits_memory_that_clients_without_a_turn_free() -> None:
     talk = talking()
     talk.run(A, 50)
     talk.run(B, 50)
@@ -320,7 +320,7 @@ def test_preallocation_omits_memory_that_clients_without_a_turn_free() -> None:
     assert not preallocations(talk.run(C, 90))
 
 
-def test_preallocation_proceeds_in_steps_up_to_half_of_free_host_memory() -> None:
+def test_host_memory_preallocation_proceeds_in_steps_up_to_half_of_the_free_bytes() -> None:
     talk = talking(step=8)
     talk.run(A, 60)
     assert made(talk.join(B, 60)) == [(A, 8)]
@@ -335,7 +335,7 @@ def test_preallocation_proceeds_in_steps_up_to_half_of_free_host_memory() -> Non
     assert not preallocations(talk.changed(A, host=12))
 
 
-def test_preallocation_takes_at_most_half_of_the_free_memory_of_a_control_group() -> None:
+def test_host_memory_preallocation_takes_at_most_half_of_free_memory_of_a_control_group() -> None:
     domains = Domains()
     domains.set_limit("box", 62 * GIB)
     talk = talking(domains=domains)

@@ -307,7 +307,7 @@ def test_control_group_limit_does_not_bound_pinned_memory() -> None:
     assert answer(talk, 1, 56, 3).reason
 
 
-def test_control_group_limit_is_shared_and_unused_commit_is_reclaimed() -> None:
+def test_control_group_limit_is_shared_by_its_clients_and_unused_commit_is_reclaimed() -> None:
     talk = Talk(100, domains=domains(box=32))
     for client in (1, 2):
         talk.join(client, domains=BOX)

@@ -183,7 +183,7 @@ def test_quantum_does_not_count_the_drain_as_cost_of_a_hand_over() -> None:
     assert hand_over(talk, 0.2) == pytest.approx(19 * 0.2, rel=0.05)
 
 
-def test_small_change_of_the_automatic_quantum_is_not_shown_and_sends_no_run() -> None:
+def test_small_change_of_the_automatic_quantum_is_not_shown_and_sends_no_run_order() -> None:
     talk = Talk()
     two(talk)
     for _ in range(20):
@@ -300,7 +300,7 @@ def test_pacing_and_idle_window_are_sent_in_a_single_run() -> None:
         1, pace=True, report_idle=True, report_copies=True)
 
 
-def test_snapshot_has_the_idle_time_of_idle_clients_only() -> None:
+def test_scheduler_snapshot_has_the_idle_time_of_idle_clients_only() -> None:
     talk = Talk()
     talk.run(1, 70)
     talk.join(2, 70)

@@ -83,7 +83,7 @@ def test_memory_of_an_idle_client_is_not_stored_without_a_disk() -> None:
     assert not stores(talk.wait(3600))
 
 
-def test_store_is_cancelled_when_its_client_wants_a_turn() -> None:
+def test_disk_store_is_cancelled_when_its_client_wants_a_turn() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -234,7 +234,7 @@ def test_commit_without_a_disk_limit_leaves_host_memory_that_limited_clients_nee
         talk.changed(client, allocated=32, answered=1)
 
 
-def test_failed_store_is_retried_after_doubling_pauses() -> None:
+def test_failed_disk_store_is_retried_after_doubling_pauses() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -248,7 +248,7 @@ def test_failed_store_is_retried_after_doubling_pauses() -> None:
     assert times == [1, 2, 4, 8]
 
 
-def test_store_without_progress_is_retried_after_a_pause() -> None:
+def test_disk_store_without_progress_is_retried_after_a_pause() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -272,7 +272,7 @@ def test_failed_disk_ends_stores_and_no_longer_counts_for_commits() -> None:
     assert stores(talk.tell(BudgetChanged())) == [(1, 20.1)]
 
 
-def test_stored_bytes_beyond_the_order_are_not_counted() -> None:
+def test_bytes_that_a_client_reports_stored_beyond_its_store_order_are_not_counted() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.memory[1] = replace(talk.memory[1], disk=50 * GIB)

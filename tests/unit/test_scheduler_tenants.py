@@ -184,7 +184,7 @@ WEIGHTS: dict[str, tuple[list[tuple[str, int]], dict[str, int], list[float]]] = 
 
 
 @pytest.mark.parametrize("case", WEIGHTS)
-def test_time_is_shared_by_the_weights_of_all_levels(case: str) -> None:
+def test_card_time_is_shared_by_the_weights_of_all_tenant_levels(case: str) -> None:
     programs, weights, expected = WEIGHTS[case]
     world = Tenancy(TURNS)
     hooks = [world.program(*tenants.split()) for tenants, _ in programs]
@@ -770,7 +770,7 @@ def test_suspended_holder_is_stopped_and_evicted() -> None:
 
 
 @pytest.mark.parametrize("moment", range(0, 400_000, 50_000))
-def test_suspend_at_any_moment_of_a_hand_over_keeps_invariants(moment: int) -> None:
+def test_suspend_at_any_moment_of_a_hand_over_keeps_scheduler_invariants(moment: int) -> None:
     world = Tenancy(seed=moment)
     hooks = [world.program("user:alice", size=LARGE) for _ in range(3)]
     world.advance(3 * SECOND + moment)

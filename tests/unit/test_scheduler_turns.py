@@ -191,7 +191,7 @@ def test_anti_thrash_on_runs_a_single_client_and_evicts_no_memory() -> None:
     assert evicts(talk.said) == []
 
 
-def test_anti_thrash_off_ends_no_quantum() -> None:
+def test_anti_thrash_off_stops_no_busy_holder_at_the_end_of_its_quantum() -> None:
     talk = Talk(mode=AntiThrash.OFF)
     talk.run(1, 70)
     talk.run(2, 70)
@@ -258,7 +258,7 @@ def test_request_for_a_turn_sent_before_run_arrived_is_ignored() -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_snapshot_has_the_time_each_client_held_the_card_and_waited() -> None:
+def test_scheduler_snapshot_has_the_time_each_client_held_the_card_and_waited() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
     talk.wait(2)                        # the drain takes two seconds

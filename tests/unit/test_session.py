@@ -85,7 +85,7 @@ def hook(manager: Manager) -> Hook:
     return made
 
 
-def test_name_before_hello_becomes_the_displayed_name_of_the_client(manager: Manager) -> None:
+def test_name_message_before_hello_sets_the_displayed_name_of_the_client(manager: Manager) -> None:
     made = Hook(manager)
     made.says(ReportRecord(Type.NAME, text=" tr\x1bain\u202e "))
     made.says(HELLO)
@@ -101,7 +101,7 @@ def test_name_before_hello_becomes_the_displayed_name_of_the_client(manager: Man
     ("text", "name", "size"),
     [("a1:4", "a1", 4), ("a1:", "a1", 0), ("ours", "ours", 0), ("x:y:2", "x:y", 2), ("", "", 0)],
 )
-def test_gang_before_hello_names_the_clients_gang(
+def test_gang_message_before_hello_names_the_gang_of_the_client(
     manager: Manager, text: str, name: str, size: int
 ) -> None:
     made = Hook(manager)
@@ -269,7 +269,9 @@ def test_malformed_record_is_not_passed_to_the_scheduler(
     assert Scripted.latest.events == []
 
 
-def test_reply_that_moved_impossible_bytes_ends_the_connection(hook: Hook) -> None:
+def test_reply_that_reports_an_impossible_number_of_moved_bytes_ends_the_connection(
+    hook: Hook
+) -> None:
     hook.is_told(Evict(1, 3, 0, 0))
     with pytest.raises(ProtocolError, match="18446744073709551615 bytes is more than any machine"):
         hook.says(ReportRecord(Type.MOVED, number=3, moved=(1 << 64) - 1))
@@ -429,7 +431,7 @@ def test_session_adds_reported_borrowed_bytes_to_the_memory_of_later_events(hook
 
 @pytest.mark.parametrize(("state", "lender"), [
     (CardState.GATHERING, OTHER.uuid), (CardState.IDLE, "")])
-def test_borrowed_memory_reported_before_hello_counts_on_the_lender_after_a_restart(
+def test_borrowed_memory_reported_before_hello_counts_on_the_lending_card_after_a_restart(
     manager: Manager, state: CardState, lender: str
 ) -> None:
     manager.add(OTHER, Sample(memory_used=0), gather=False)

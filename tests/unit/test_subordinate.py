@@ -62,7 +62,7 @@ def test_subuids_of_root_and_system_accounts_count_as_separate_users(
     "bob:" + "9" * 5000 + ":65536", "bob:90000:" + "9" * 5000, "9" * 5000 + ":100000:65536",
     "b\0b:100000:65536", "4294967295:100000:65536", "bob:\u0661\u0660\u0660\u0660\u0660\u0660:9",
 ])
-def test_line_without_a_possible_user_or_range_is_ignored(lent: Path, line: str) -> None:
+def test_subuid_line_without_a_possible_user_or_range_is_ignored(lent: Path, line: str) -> None:
     lent.write_text(f"{line}\n{ALICE}:100000:65536\n")
     assert subordinate.owner(100001) == ALICE
     lender = subordinate.lenders()
