@@ -13,7 +13,7 @@ FIRST, SECOND = 800 * MIB, 900 * MIB
 assert FIRST + SECOND > CARD + WHOLE // 4
 
 
-def test_allocation_beside_idle_cards_uses_their_host_budget(large_site: Site) -> None:
+def test_allocation_on_a_card_may_use_the_host_budget_of_idle_cards(large_site: Site) -> None:
     large_site.start("--swap-budget", str(WHOLE))
     first, second = Allocator(large_site), Allocator(large_site)
     assert first.allocate(FIRST)[0] == 0

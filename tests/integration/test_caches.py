@@ -69,7 +69,7 @@ def evict_and_load(daemon: FakeDaemon) -> ReportRecord:
 FOUR_REPORTS = "for _ in range(4): report()"
 
 
-def test_caches_are_trimmed_when_another_client_begins_to_wait(
+def test_framework_caches_are_trimmed_when_another_client_begins_to_wait(
     start: Start, daemon: FakeDaemon
 ) -> None:
     program = start(FOUR_REPORTS + "\nassert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)")
@@ -95,7 +95,7 @@ def test_trim_module_works_when_the_program_imports_it_late(
 
 
 @pytest.mark.parametrize("missing", ["NVSHARE_TRIM_CACHES", "PYTHONPATH"])
-def test_caches_are_not_trimmed_without_variable_or_module(
+def test_framework_caches_are_not_trimmed_without_variable_or_module(
     site: Site, start: Start, daemon: FakeDaemon, missing: str
 ) -> None:
     del site.environment[missing]
@@ -107,7 +107,7 @@ def test_caches_are_not_trimmed_without_variable_or_module(
     program.ends_well()
 
 
-def test_trimming_becomes_rarer_when_the_cache_refills_at_once(
+def test_framework_caches_that_refill_at_once_are_trimmed_more_rarely(
     start: Start, daemon: FakeDaemon
 ) -> None:
     program = start('''
@@ -127,7 +127,7 @@ for _ in range(15):
     program.ends_well()
 
 
-def test_caches_are_not_trimmed_where_no_memory_would_be_evicted(
+def test_framework_caches_are_not_trimmed_where_no_memory_would_be_evicted(
     start: Start, daemon: FakeDaemon
 ) -> None:
     program = start('''
@@ -149,7 +149,7 @@ report()
     program.ends_well()
 
 
-def test_trimmed_cache_counts_as_evicted(start: Start, daemon: FakeDaemon) -> None:
+def test_trimmed_framework_cache_counts_as_evicted(start: Start, daemon: FakeDaemon) -> None:
     program = start(FOUR_REPORTS)
     daemon.run(contended=True)
     counted(program, [2, 1])
@@ -163,7 +163,7 @@ def test_trimmed_cache_counts_as_evicted(start: Start, daemon: FakeDaemon) -> No
     program.ends_well()
 
 
-def test_caches_are_trimmed_in_a_pause_between_two_kernels(
+def test_framework_caches_are_trimmed_in_a_pause_between_two_kernels(
     start: Start, daemon: FakeDaemon
 ) -> None:
     program = start('''
@@ -180,7 +180,9 @@ report()
     program.ends_well()
 
 
-def test_caches_are_trimmed_while_the_main_thread_waits(start: Start, daemon: FakeDaemon) -> None:
+def test_framework_caches_are_trimmed_while_the_main_thread_waits(
+    start: Start, daemon: FakeDaemon
+) -> None:
     program = start("os.read(0, 1)")
     daemon.run(contended=True)
     while daemon.until(Type.MEMORY).memory.allocated != 100 * MIB:
@@ -188,7 +190,9 @@ def test_caches_are_trimmed_while_the_main_thread_waits(start: Start, daemon: Fa
     program.finish()
 
 
-def test_cache_trimmed_after_eviction_is_not_loaded_again(start: Start, daemon: FakeDaemon) -> None:
+def test_framework_cache_trimmed_after_eviction_is_not_loaded_again(
+    start: Start, daemon: FakeDaemon
+) -> None:
     program = start('''
 wait()
 report()
@@ -206,7 +210,9 @@ assert get(kept, 100 * MIB) == bytes([3]) * (100 * MIB)
     program.ends_well()
 
 
-def test_caches_are_not_trimmed_during_a_capture(start: Start, daemon: FakeDaemon) -> None:
+def test_framework_caches_are_not_trimmed_during_a_capture(
+    start: Start, daemon: FakeDaemon
+) -> None:
     program = start("begin()\nreport()\nreport()\nend()\nreport()", STEPS)
     counted(program, [0, 0])
     daemon.run(contended=True)
@@ -344,7 +350,7 @@ module("cupy", get_default_memory_pool=Pool, cuda=types.SimpleNamespace(Device=D
     pytest.param("torch_cuda.is_initialized = lambda: False", [0, 0], id="not-on-the-card"),
     pytest.param("caching.empty(); caching.give(caching.take(255 * MIB))", [1, 1], id="too-little"),
 ])
-def test_caches_are_trimmed_only_of_initialised_frameworks_with_enough_cached_memory(
+def test_framework_caches_are_trimmed_only_of_initialised_frameworks_with_enough_cached_memory(
     start: Start, daemon: FakeDaemon, body: str, expected: list[int]
 ) -> None:
     program = start("report()", body)

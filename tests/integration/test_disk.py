@@ -200,7 +200,7 @@ WRITE_ERRORS = {
 
 
 @pytest.mark.parametrize("case", WRITE_ERRORS)
-def test_write_error_is_reported_and_bytes_stay_in_host_memory(site: Site, case: str) -> None:
+def test_disk_write_error_is_reported_and_bytes_stay_in_host_memory(site: Site, case: str) -> None:
     error, path, flags = WRITE_ERRORS[case]
     daemon, program = start(site, UNCHANGED)
     swap(daemon)
@@ -214,7 +214,7 @@ def test_write_error_is_reported_and_bytes_stay_in_host_memory(site: Site, case:
     daemon.let_return(program)
 
 
-def test_file_size_limit_of_the_program_stops_storing_and_not_the_program(site: Site) -> None:
+def test_file_size_limit_of_a_program_ends_its_disk_stores_and_not_the_program(site: Site) -> None:
     daemon, program = start(site, UNCHANGED)
     swap(daemon)
     resource.prlimit(program.popen.pid, resource.RLIMIT_FSIZE, (70 * MIB, 70 * MIB))
@@ -306,7 +306,7 @@ away()
 
 
 @pytest.mark.long
-def test_write_that_hangs_for_long_is_reported(site: Site) -> None:
+def test_disk_write_that_hangs_for_long_is_reported(site: Site) -> None:
     daemon, program = start_faulty(site, UNCHANGED)
     daemon.store(file=open_file(site.folder))
     with disk(site, "pwrite"):
@@ -316,7 +316,7 @@ def test_write_that_hangs_for_long_is_reported(site: Site) -> None:
     daemon.let_return(program)
 
 
-def test_read_that_hangs_ends_when_the_disk_goes_on(site: Site) -> None:
+def test_disk_read_that_hangs_ends_when_the_disk_responds_again(site: Site) -> None:
     daemon, program = start_faulty(site, UNCHANGED)
     swap_and_store(site, daemon)
     with disk(site, "pread"):

@@ -173,7 +173,9 @@ def test_hook_that_claims_stored_bytes_without_an_order_is_dropped(
     finish([program(site, 1)])
 
 
-def test_read_that_hangs_delays_no_other_program_and_is_reported(site: Site, folder: Path) -> None:
+def test_disk_read_that_hangs_delays_no_other_program_and_is_reported(
+    site: Site, folder: Path
+) -> None:
     _, trace = start(site, folder, "--park-after", "100ms", "--stuck-after", "500ms")
     preloaded = {
         "LD_PRELOAD": f"{compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}",

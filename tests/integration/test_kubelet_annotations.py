@@ -229,7 +229,7 @@ def test_pod_condition_is_updated_after_a_plugin_restart(lab: Lab) -> None:
     lab.expect_condition("old", "False", "")
 
 
-def test_annotations_need_exactly_the_rights_of_the_account(lab: Lab) -> None:
+def test_annotations_use_exactly_the_rights_of_the_kubernetes_service_account(lab: Lab) -> None:
     lab.api.annotate("old", weight="x")
     lab.expect_condition("old", "True")
     wait_until(lambda: lab.api.used == lab.api.rights)

@@ -219,7 +219,7 @@ def test_claims_without_a_daemon_are_refused_and_devices_tainted(lab: ClaimLab) 
     assert lab.prepare().devices
 
 
-def test_claims_need_exactly_the_rights_of_the_account(lab: ClaimLab) -> None:
+def test_claims_use_exactly_the_rights_of_the_kubernetes_service_account(lab: ClaimLab) -> None:
     lab.claim()
     assert lab.prepare().devices
     lab.api.annotate("old", weight="x")

@@ -156,7 +156,7 @@ def test_shares_return_after_a_restart_of_the_bus(sharing: Node) -> None:
     sharing.allocatable(20)
 
 
-def test_plugin_registers_again_after_a_restart_of_kubelet(sharing: Node) -> None:
+def test_device_plugin_registers_again_after_a_restart_of_kubelet(sharing: Node) -> None:
     sharing.kubelet.stop()
     assert sharing.kubelet.devices() == {}
     sharing.kubelet.start()
@@ -164,7 +164,7 @@ def test_plugin_registers_again_after_a_restart_of_kubelet(sharing: Node) -> Non
     sharing.kubelet.allocate([f"{uuids(sharing)[1]}::3"])
 
 
-def test_killed_plugin_offers_the_same_shares_when_restarted(sharing: Node) -> None:
+def test_killed_device_plugin_offers_the_same_shares_when_restarted(sharing: Node) -> None:
     (before,) = sharing.kubelet.allocate([f"{uuids(sharing)[0]}::0"])
     line = next(
         Path(mount.host_path) for mount in before.mounts
@@ -205,7 +205,7 @@ def test_device_plugin_refuses_shares_where_the_daemon_listens_on_another_socket
     assert node.kubelet.allocatable() == 0
 
 
-def test_second_plugin_on_a_node_is_refused(node: Node) -> None:
+def test_second_device_plugin_on_a_node_is_refused(node: Node) -> None:
     node.start()
     code, said = node.fails()
     assert code == 152

@@ -156,7 +156,7 @@ def test_libcuda_may_be_closed_and_opened_again(site: Site, tmp_path: Path) -> N
     comes_back(Life(site, compiled(tmp_path, "-ldl", source=CLOSING), "driver"))
 
 
-def test_hook_opened_by_dlopen_may_be_closed(site: Site, tmp_path: Path) -> None:
+def test_library_opened_by_dlopen_may_be_closed(site: Site, tmp_path: Path) -> None:
     """A program that was not preloaded finds the library as if it were the driver."""
     library = BUILD / "libnvshare.so"
     closing = compiled(tmp_path, "-ldl", source=CLOSING)
@@ -330,7 +330,7 @@ def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: P
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_sanitized_program_is_evicted_and_loaded_without_a_report(
+def test_program_built_with_a_sanitizer_is_evicted_and_loaded_without_a_sanitizer_report(
     site: Site, tmp_path: Path, sanitizer: str
 ) -> None:
     program = Life(

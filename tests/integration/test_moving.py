@@ -418,7 +418,7 @@ STEPS = ["park:0", "park:1", "park:2", "wake:0", "wake:1", "wake:2"]
 
 
 @pytest.mark.parametrize("cut", [step for step in STEPS if step != "wake:0"])
-def test_moved_program_continues_when_the_helper_is_killed_at_any_step(
+def test_moved_program_continues_when_the_checkpoint_helper_is_killed_at_any_step(
     site: Site, start: Start, cut: str
 ) -> None:
     site.module = "tests.integration.changed"
@@ -458,7 +458,7 @@ def test_moved_program_continues_when_the_daemon_is_ended_at_any_step(
     program.end()
 
 
-def test_moved_program_is_on_the_new_card_after_helper_and_daemon_were_killed(
+def test_moved_program_is_on_the_new_card_after_checkpoint_helper_and_daemon_were_killed(
     site: Site, start: Start, helper: Path
 ) -> None:
     """The process is restored on the other card, and still locked by the driver."""
@@ -521,7 +521,7 @@ def kill_helpers(daemon: subprocess.Popen[str]) -> int:
     (None, "Permission denied|Exec format error"),
 ], ids=["nonsense", "endless line", "endless lines", "unknown state", "fails", "hangs", "removed",
         "no program"])
-def test_park_with_a_broken_helper_fails_and_the_program_continues(
+def test_park_with_a_broken_checkpoint_helper_fails_and_the_program_continues(
     site: Site, start: Start, helper: Path, script: str | None, reason: str
 ) -> None:
     if script is None:
@@ -535,7 +535,7 @@ def test_park_with_a_broken_helper_fails_and_the_program_continues(
     program.end()
 
 
-def test_park_without_the_helper_fails_and_the_program_continues(
+def test_park_without_the_checkpoint_helper_fails_and_the_program_continues(
     site: Site, start: Start, helper: Path
 ) -> None:
     shutil.copy(BUILD / "nvshare-checkpoint", helper)
@@ -687,7 +687,7 @@ def test_program_chosen_for_a_turn_while_its_move_fails_on_both_cards_is_restore
 
 
 @pytest.mark.parametrize("command", ["state", "park", "wake"])
-def test_program_killed_during_a_command_of_the_helper_leaves_no_memory_on_the_cards(
+def test_program_killed_during_a_checkpoint_helper_command_leaves_no_memory_on_the_cards(
     site: Site, start: Start, bus: str, helper: Path, command: str
 ) -> None:
     asked, go, failed = (site.folder / name for name in ("asked", "go", "failed"))

@@ -184,7 +184,7 @@ def test_suspended_unshared_program_resumes_when_a_restart_finds_no_rule_for_it(
 
 
 @pytest.mark.parametrize("killed", ["hold", "park", "restore", "wake"])
-def test_unshared_program_continues_when_daemon_and_helper_are_killed_at_any_step(
+def test_unshared_program_continues_when_daemon_and_checkpoint_helper_are_killed_at_any_step(
     site: Site, start: Start, killed: str
 ) -> None:
     site.module = "tests.integration.changed"
