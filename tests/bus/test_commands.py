@@ -205,7 +205,7 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
         (None, "auto", {"tq": "auto", "tq_usec": None}),
     ],
 )
-async def test_reset_prints_the_restored_quantum_exactly(
+async def test_reset_command_prints_the_restored_quantum_exactly(
     manager: Manager, ctl: Run, tq: int | None, words: str, data: dict[str, object]
 ) -> None:
     manager._defaults = replace(DEFAULTS, settings=replace(DEFAULTS.settings, tq=tq))

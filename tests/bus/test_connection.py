@@ -18,7 +18,7 @@ from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, peeper, private_bus, published
 
 
-async def test_publish_at_a_missing_socket_is_refused_with_a_hint(
+async def test_bus_publication_at_a_missing_socket_is_refused_with_a_hint(
     manager: Manager, tmp_path: Path
 ) -> None:
     with pytest.raises(BusUnavailable, match="No such file") as error:
@@ -27,12 +27,14 @@ async def test_publish_at_a_missing_socket_is_refused_with_a_hint(
 
 
 @pytest.mark.parametrize("address", ["nonsense:", "unix:", "unix:path", ""])
-async def test_publish_at_an_invalid_address_is_refused(manager: Manager, address: str) -> None:
+async def test_bus_publication_at_an_invalid_address_is_refused(
+    manager: Manager, address: str
+) -> None:
     with pytest.raises((BusUnavailable, InvalidArgs)):
         await publish(manager, address)
 
 
-async def test_publish_without_a_session_bus_is_refused(
+async def test_bus_publication_without_a_session_bus_is_refused(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
@@ -41,7 +43,7 @@ async def test_publish_without_a_session_bus_is_refused(
         await publish(manager, "session")
 
 
-async def test_publish_at_a_bus_that_closes_during_authentication_is_refused(
+async def test_bus_publication_at_a_bus_that_closes_during_authentication_is_refused(
     manager: Manager, tmp_path: Path
 ) -> None:
     path = tmp_path / "bus"
@@ -89,7 +91,7 @@ class HastyBus:
         self._socket.close()
 
 
-async def test_publish_at_a_bus_that_closes_at_the_name_request_is_refused(
+async def test_bus_publication_at_a_bus_that_closes_at_the_name_request_is_refused(
     manager: Manager, tmp_path: Path
 ) -> None:
     path = tmp_path / "bus"
@@ -99,7 +101,7 @@ async def test_publish_at_a_bus_that_closes_at_the_name_request_is_refused(
     hasty.gone()
 
 
-async def test_publish_under_a_bus_name_of_another_daemon_is_refused(
+async def test_bus_publication_under_a_bus_name_of_another_daemon_is_refused(
     manager: Manager, publication: Publication, private: PrivateBus
 ) -> None:
     with pytest.raises(AlreadyRunning, match="another nvshared"):
@@ -108,7 +110,9 @@ async def test_publish_under_a_bus_name_of_another_daemon_is_refused(
         assert len(await other.result("ListGPUs")) == 2
 
 
-async def test_publish_under_a_forbidden_name_is_refused_with_a_hint(manager: Manager) -> None:
+async def test_bus_publication_under_a_forbidden_name_is_refused_with_a_hint(
+    manager: Manager
+) -> None:
     with private_bus(own="") as bus:
         with pytest.raises(NotPermitted, match=r"com\.nvshare") as error:
             await publish(manager, bus.address)

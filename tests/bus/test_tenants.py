@@ -62,7 +62,7 @@ async def test_tenant_terms_are_set_listed_and_removed(ruled: Manager, other: Pe
         "user:nobody", 0, 0, 0, 0, 0, [], rules, {}]
 
 
-async def test_gettenant_replies_with_rules_for_groups_that_are_read_meanwhile(
+async def test_gettenant_replies_after_the_groups_of_the_user_were_read_for_group_rules(
     manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = Rule("group:staff", "weight", 50, "/etc/a.conf:2")
@@ -152,7 +152,7 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
     assert [one.name for one in ruled.tenancy.tenants()] == ["user:alice", "user:root"]
 
 
-async def test_limit_warns_of_a_user_without_an_account(ruled: Manager, ctl: Run) -> None:
+async def test_limit_command_warns_of_a_user_without_an_account(ruled: Manager, ctl: Run) -> None:
     ended = await ctl("limit", "user:nosuchuser", "--memory", "4GB")
     assert ended.code == ExitCode.OK
     assert "may allocate 4GB on each GPU" in ended.out

@@ -65,7 +65,7 @@ def test_pod_with_restricted_security_shares_the_gpu(cluster: Cluster) -> None:
     cluster.finish("free", "restricted")
 
 
-def test_eleventh_pod_waits_for_a_share(cluster: Cluster) -> None:
+def test_eleventh_pod_waits_while_all_ten_shares_of_the_gpu_are_in_use(cluster: Cluster) -> None:
     names = [f"p{number}" for number in range(11)]
     cluster.apply(*map(pod, names))
     cluster.until(lambda: [cluster.phase(name) for name in names].count("Running") == 10, "ten run")

@@ -142,7 +142,9 @@ def test_pod_that_wants_two_shares_of_a_gpu_is_refused_with_the_reason(there: Cl
     there.until(lambda: not there.get("pods")["items"], "it is gone")
 
 
-def test_commands_switch_from_units_to_daemon_set_to_another_strategy(there: Cluster) -> None:
+def test_page_commands_switch_from_units_to_daemon_set_to_another_sharing_strategy(
+    there: Cluster
+) -> None:
     follow(there, "kubernetes.md", "As a DaemonSet")
     there.until(lambda: strategies(there) == {"nvshared"}, "the DaemonSet's pod is there")
     there.until(lambda: there.allocatable() == 10, "it offers shares")

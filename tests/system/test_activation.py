@@ -78,7 +78,7 @@ def test_program_waits_for_a_daemon_that_cannot_start_only_if_required(
     launch(machine, "alice", memory=card.MEMORY // 2, steps=2).finish()
 
 
-def test_restart_with_a_wrong_configuration_loses_no_client(
+def test_daemon_restart_with_a_wrong_configuration_loses_no_client(
     machine: Container, launch: Launch
 ) -> None:
     machine.run("systemctl", "start", "nvshared")

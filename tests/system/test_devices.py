@@ -66,7 +66,7 @@ def opened(container: Container) -> dict[str, str]:
     return dict(line.split() for line in lines)
 
 
-def test_unit_without_a_driver_may_open_no_device(machine: Container) -> None:
+def test_systemd_unit_without_a_driver_may_open_no_device(machine: Container) -> None:
     assert set(opened(machine).values()) == {"EPERM"}
 
 
@@ -84,12 +84,12 @@ def driver(machine: Container) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("driver")
-def test_unit_with_a_driver_may_open_only_nvidia_devices(machine: Container) -> None:
+def test_systemd_unit_with_a_driver_may_open_only_nvidia_devices(machine: Container) -> None:
     assert opened(machine) == dict.fromkeys(NODES, "ENXIO") | dict.fromkeys(OTHERS, "EPERM")
 
 
 @pytest.mark.usefixtures("driver")
-def test_unit_makes_missing_nvidia_device_nodes(machine: Container) -> None:
+def test_systemd_unit_makes_missing_nvidia_device_nodes(machine: Container) -> None:
     machine.run("rm", "/dev/nvidia0", "/dev/nvidia1")
     machine.write("/usr/bin/nvidia-modprobe", TOOL, mode=0o755)
     found = opened(machine)

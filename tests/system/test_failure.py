@@ -86,7 +86,7 @@ def test_daemon_killed_during_hand_overs_keeps_all_clients(
     card.finish(programs)
 
 
-def test_restart_keeps_all_clients_and_shares_with_a_new_program(
+def test_restarted_daemon_keeps_all_clients_and_shares_the_gpu_with_a_new_program(
     machine: Container, launch: Launch
 ) -> None:
     programs = ten(machine, launch)

@@ -444,7 +444,7 @@ def test_prolog_reports_refused_terms_and_the_job_gets_the_terms_of_the_rule(
     ({"_SLURM_SPANK_OPTION_nvshare_nvshare": "memory=nonsense"}, "memory cannot be"),
     ({"LD_PRELOAD": "x" * 70_000}, "LD_PRELOAD of the job is too long"),
 ])
-def test_step_with_options_that_bypassed_the_submit_check_fails_without_a_drain(
+def test_slurm_step_with_options_that_bypassed_the_submit_check_fails_without_node_drain(
     cluster: Container, given: dict[str, str], sentence: str
 ) -> None:
     job = Job(cluster, "alice", memory=16, environment=given)
@@ -545,7 +545,7 @@ def test_prolog_with_drain_on_failure_drains_the_node(cluster: Container) -> Non
     cluster.until(lambda: node(cluster) == "idle", "the node is back")
 
 
-def test_plugin_ignores_and_logs_wrong_terms_in_plugstack(cluster: Container) -> None:
+def test_slurm_plugin_ignores_and_logs_wrong_terms_in_plugstack_conf(cluster: Container) -> None:
     before = cluster.output("cat", "/etc/slurm/plugstack.conf.d/nvshare.conf")
     cluster.write(
         "/etc/slurm/plugstack.conf.d/nvshare.conf", "required spank_nvshare.so nonsense weight=7\n")

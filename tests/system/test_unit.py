@@ -15,7 +15,9 @@ def test_units_pass_systemd_analyze_verify(installed: Container) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_unit_stays_below_the_exposure_of_systemd_analyze_security(installed: Container) -> None:
+def test_systemd_unit_stays_below_the_exposure_limit_of_systemd_analyze_security(
+    installed: Container
+) -> None:
     done = installed.run(
         "systemd-analyze", "security", f"--threshold={MOST_EXPOSED}", "--no-pager",
         "nvshared.service", check=False,
@@ -26,14 +28,14 @@ def test_unit_stays_below_the_exposure_of_systemd_analyze_security(installed: Co
 @pytest.mark.parametrize(
     "denied", ["/root", "/home/alice"],
 )
-def test_unit_cannot_read_home_folders(running: Container, denied: str) -> None:
+def test_systemd_unit_cannot_read_home_folders(running: Container, denied: str) -> None:
     pid = running.output("systemctl", "show", "nvshared", "-P", "MainPID")
     assert running.output("ls", "-A", "/home/alice")
     there = running.run("ls", "-A", f"/proc/{pid}/root{denied}", check=False)
     assert there.stdout == ""
 
 
-def test_unit_can_write_only_the_state_folder(running: Container) -> None:
+def test_systemd_unit_can_write_only_the_state_folder(running: Container) -> None:
     pid = running.output("systemctl", "show", "nvshared", "-P", "MainPID")
     inside = ("nsenter", "--target", pid, "--mount", "--setuid", "0")
     assert running.run(*inside, "touch", "/etc/x", check=False).returncode != 0
@@ -41,7 +43,7 @@ def test_unit_can_write_only_the_state_folder(running: Container) -> None:
     running.run(*inside, "touch", "/var/lib/nvshare/x")
 
 
-def test_unit_log_level_is_set_by_systemctl(running: Container) -> None:
+def test_systemd_unit_log_level_is_set_by_systemctl(running: Container) -> None:
     running.run("systemctl", "service-log-level", "nvshared", "debug")
     assert running.output("systemctl", "service-log-level", "nvshared") == "debug"
     running.run("systemctl", "service-log-level", "nvshared", "info")
