@@ -2,12 +2,12 @@
 """The demonstration: runs two programs in three acts, and reports their times and results.
 
 The acts: together under nvshared, one after the other, together without nvshared. A program needs
-70 % of the GPU's memory, and computes the same from its seed in each act. So its results must be
-the same in all acts. Each program checks every word of them against the CPU's results.
+70 % of the GPU's memory, and computes from the same seed in each act. So a program's results must
+be the same in all acts. Each program checks every word of its results against the CPU's.
 
-Ctrl-C, a closed terminal and `kill` end the demonstration in the same way. The signal cancels the
-main task, which is interrupted only where it waits. So each resource is already known to the block
-that removes it. Further signals are ignored.
+Ctrl-C, a closed terminal and `kill` all end the demonstration by a signal. The first signal cancels
+the main task, which is interrupted only where it waits. So each process and file already belongs to
+a block that removes it. Further signals are ignored.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ from nvshared.units import GIB, MIB
 
 SHARE = 0.7                             # part of the GPU's memory that each program needs
 STEPS = 4
-STEP_GPU_US = 700_000                   # GPU time of a step, besides the computation
-STEP_CPU_MS = 700                       # CPU time of a step
-CHUNKS = 12
-BLOCK = 2 * MIB                         # granularity of device memory: multiples are not rounded
+STEP_GPU_US = 700_000                   # microseconds of GPU time of a step, besides computing
+STEP_CPU_MS = 700                       # milliseconds of CPU time of a step
+CHUNKS = 12                             # allocations of a program, at most
+BLOCK = 2 * MIB                         # granularity of device memory; the driver rounds sizes up
 POLL = 0.2                              # seconds between two polls of the daemon
-HOLD_CHUNK = GIB
+HOLD_CHUNK = GIB                        # bytes of one allocation of the ballast
 
 
 class Act(NamedTuple):
@@ -54,7 +54,7 @@ class Act(NamedTuple):
 
     name: str
     outcomes: tuple[Outcome, Outcome]
-    seconds: float                      # until the last program had its results
+    seconds: float                      # from the start until the last program had its results
     handovers: int = 0
     bytes_moved: int = 0                # in both directions
 
@@ -122,7 +122,7 @@ async def unshared(gpu: DemoGPU, show: Show) -> Act:
 async def _perform(
     task: Task, environment: Mapping[str, str], show: Show, allocated: asyncio.Event | None = None
 ) -> Outcome:
-    """Runs the program to its end. Sets `allocated` once it has allocated its memory, or ended."""
+    """Runs the program to its end. Sets `allocated` once the program has its memory, or ends."""
     allocated = allocated or asyncio.Event()
     loop = asyncio.get_running_loop()
     start = loop.time()
@@ -157,13 +157,13 @@ async def _update(handovers: Handovers, daemon: Daemon | None, show: Show) -> No
     for holder in handovers.new():
         show.turn_started(holder, handovers.memory)
     if daemon is not None:
-        # In a thread: a slow reply of the daemon must not delay the handling of a signal.
+        # In another thread, as a slow reply of the daemon must not delay the handling of a signal.
         show.snapshot_taken(await asyncio.to_thread(daemon.snapshot))
 
 
 @contextlib.asynccontextmanager
 async def _ballast(gpu: DemoGPU) -> AsyncIterator[None]:
-    """Occupies the part of a large card's memory that the programs shall not use."""
+    """Occupies the part of a large card's memory that the two programs shall not use."""
     command = [
         str(library.workload()), "--json", "--hold",
         "--memory", str(gpu.ballast), "--chunk", str(HOLD_CHUNK),
@@ -244,11 +244,12 @@ class Report(NamedTuple):
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LONGEST_TMPDIR = 60                     # characters: a socket's path there must fit into 107
+LONGEST_TMPDIR = 60                     # characters; socket paths below it must fit into 107
 
 
 def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
-    """Runs the demonstration. Raises NvshareError; SystemExit after a signal and the clean-up."""
+    """Runs the demonstration. Raises NvshareError, or SystemExit after a signal and
+    the removal of all processes and files."""
     received: list[signal.Signals] = []
 
     async def main() -> Report:
@@ -273,7 +274,7 @@ def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
 
 
 async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
-    """Runs the three acts and shows them in `file`. Raises NvshareError if one cannot run.
+    """Runs the three acts and prints them to `file`. Raises NvshareError if an act cannot run.
 
     `simulate`: use a simulated GPU even if the machine has a real one.
     """

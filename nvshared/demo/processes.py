@@ -2,9 +2,9 @@
 """The programs, the GPU and the daemon of the demonstration.
 
 The GPU is a real one if one works, else a simulated one. The daemon is a private nvshared, on a
-private D-Bus if dbus-daemon exists. Programs and daemon are child processes, each in its own
-session. So Ctrl-C in the terminal reaches only this process, which ends its children in order. If
-this process is killed, the kernel kills the children (PR_SET_PDEATHSIG).
+private D-Bus if dbus-daemon is installed. Programs and daemon are child processes, each in its own
+session. So Ctrl-C in the terminal reaches only this process, which then ends the programs before
+the daemon. If this process is killed, the kernel kills the children (PR_SET_PDEATHSIG).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from nvshared.quantity import rounded
 from nvshared.units import GIB, KIB, MIB
 
 PR_SET_PDEATHSIG = 1
-PATIENCE = 3.0                          # seconds between the signal `stop` and SIGKILL
+PATIENCE = 3.0                          # seconds between running()'s `stop` and SIGKILL
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -43,7 +43,7 @@ async def running(
     stderr: int | IO[bytes] | None = asyncio.subprocess.PIPE,
     stop: signal.Signals = signal.SIGKILL,
 ) -> AsyncIterator[Process]:
-    """Runs a process while the block runs. Then sends `stop`, and SIGKILL after PATIENCE."""
+    """Runs a process while the block runs. Then sends `stop`, and after PATIENCE SIGKILL."""
     parent = os.getpid()
 
     def prepare() -> None:
@@ -116,9 +116,9 @@ class Outcome(NamedTuple):
 
     task: Task
     status: int                         # exit status, negative for a signal
-    checksum: str                       # of the program's memory; "": it ended before the result
+    checksum: str                       # of the result; "": the program ended before it
     right: bool                         # every chunk equals the CPU's result
-    seconds: float                      # from the start to the result, without its check
+    seconds: float                      # from the start to the result; its check is not included
     message: str                        # the last line on stderr
 
     @property
@@ -139,10 +139,10 @@ class Outcome(NamedTuple):
 
 
 SIMULATED_MEMORY = 256 * MIB
-SIMULATED_COPY_RATE = 4 * GIB           # bytes a second each way
-MOST = 8 * GIB                          # bytes used of a real card; more would only take longer
-LEAST = 256 * MIB                       # bytes; below, a context alone would fill the card
-HOST_SHARE = 0.5                        # part of the free host memory that swapped memory may use
+SIMULATED_COPY_RATE = 4 * GIB           # bytes per second in each direction
+MOST = 8 * GIB                          # bytes used of a real card; more would take longer
+LEAST = 256 * MIB                       # bytes; a context alone would fill a smaller card
+HOST_SHARE = 0.5                        # part of free host memory that is used at most, swapped
 NO_DRIVER = 5                           # exit status of nvshare-workload without a driver
 
 
@@ -168,7 +168,7 @@ async def find(folder: Path, simulate: bool) -> DemoGPU:
     `simulate`: return a simulated GPU in any case. Raises NvshareError if the real GPU works but
     has too little free memory.
     """
-    # A socket without a daemon: programs must not find the machine's own nvshared.
+    # No daemon serves this socket yet: programs must not find the machine's own nvshared.
     environment = {**os.environ, "NVSHARE_SOCKET": str(folder / "nvshare.sock")}
     environment[library.PRELOAD] = ":".join(library.preloads(environment))
     if simulate:
@@ -224,9 +224,9 @@ async def _try(environment: dict[str, str]) -> tuple[int, Event, str]:
 
 
 START = 20.0                            # seconds until the daemon must be ready
-POLL = 0.05                             # seconds between two checks whether it is ready
+POLL = 0.05                             # seconds between two checks whether the daemon is ready
 TRACE = "trace.jsonl"
-TQ = 2                                  # seconds; short, so that busy programs hand over, too
+TQ = 2                                  # quantum in seconds; short, so that busy programs hand over
 # Variables that would override the daemon's configuration file: removed from its environment.
 SETTINGS = ("NVSHARE_BUS", "NVSHARE_METRICS_ENABLE", "STATE_DIRECTORY", "LISTEN_PID", "LISTEN_FDS")
 
@@ -259,7 +259,8 @@ capacity = {capacity}
 async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
     """Runs nvshared for the programs of `gpu`; it writes its trace to TRACE in `folder`.
 
-    Yields the address of its D-Bus; "": it has none. Raises NvshareError if it does not start.
+    Yields the address of the daemon's D-Bus; "": none. Raises NvshareError if the daemon does not
+    start.
     """
     (folder / TRACE).touch()
     async with contextlib.AsyncExitStack() as stack:
@@ -270,7 +271,7 @@ async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
         configuration.write_text(CONFIGURATION.format(
             socket=folder / "nvshare.sock", bus=bus or "none", trace=folder / TRACE,
             state=folder / "state",
-            # In percent: the setting applies to all cards, and another card may be smaller.
+            # In percent, as the setting applies to all cards, and another card may be smaller.
             tq=TQ, capacity=f"{100 * gpu.capacity / gpu.total:.2f}%",
         ))
         await _start_daemon(stack, gpu, folder, configuration)
@@ -295,12 +296,12 @@ async def _start_bus(stack: contextlib.AsyncExitStack, program: str, folder: Pat
 async def _start_daemon(
     stack: contextlib.AsyncExitStack, gpu: DemoGPU, folder: Path, configuration: Path
 ) -> None:
-    # The daemon reports by systemd's protocol, sd_notify, that it is ready.
+    # The daemon reports over this socket, by systemd's sd_notify, that it is ready.
     notifications = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     notifications.setblocking(False)
     notifications.bind(str(folder / "notify"))
     environment = {name: text for name, text in gpu.environment.items() if name not in SETTINGS}
-    # nvshared may be imported from outside Python's default path: pass this process's path.
+    # This process may import nvshared from outside Python's default path, so pass its path on.
     environment |= {"NOTIFY_SOCKET": str(folder / "notify"),
                     "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     log = folder / "nvshared.log"

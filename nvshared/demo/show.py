@@ -20,7 +20,7 @@ from nvshared.demo.processes import Event, Task
 from nvshared.tui.figures import size
 from nvshared.tui.programs import Dashboard
 
-Memory = dict[int, tuple[int, int]]     # by process: resident and swapped bytes
+Memory = dict[int, tuple[int, int]]     # by pid: resident and swapped bytes
 
 
 @dataclass(slots=True)
@@ -33,10 +33,10 @@ class Handovers:
     bytes_out: int = 0
     memory: Memory = field(default_factory=dict)
     _holder: int = 0
-    _cut: str = ""                      # the incomplete last line
+    _cut: str = ""                      # the last line, while it is incomplete
 
     def new(self) -> Iterator[int]:
-        """Counts the lines written since the last call; yields the pid of each turn that began."""
+        """Reads the lines written since the last call; yields the pid of each turn that began."""
         *lines, self._cut = (self._cut + self.trace.read()).split("\n")
         for line in map(json.loads, lines):
             pid = line.get("pid", 0)
@@ -62,7 +62,7 @@ ENDED = {"finished", "checked", "failed"}
 
 @dataclass(slots=True)
 class Progress:
-    """A program's progress."""
+    """A program's progress in the current act."""
 
     task: Task
     step: int = 0
@@ -85,7 +85,7 @@ class Show:
         self._snapshot: Snapshot | None = None
 
     def act(self, title: str) -> None:
-        """A new act begins."""
+        """Begins a new act: forgets the programs of the last act, and shows the title."""
         self._programs.clear()
         self._title, self._snapshot, self._start = title, None, time.monotonic()
         if self._live is None:
@@ -93,12 +93,12 @@ class Show:
         self._draw()
 
     def program_started(self, task: Task, pid: int) -> None:
-        """A program was started."""
+        """Adds a program that was started to the picture."""
         self._programs[pid] = Progress(task)
         self._draw()
 
     def program_event(self, pid: int, event: Event) -> None:
-        """A program printed an event. The caller adds "failed", with a "message"."""
+        """Shows an event that a program printed, or the caller's "failed" with a "message"."""
         progress = self._programs[pid]
         match event["event"]:
             case "allocated":
@@ -117,7 +117,7 @@ class Show:
         self._draw()
 
     def turn_started(self, holder: int, memory: Memory) -> None:
-        """A turn of the process `holder` began."""
+        """Shows that a turn of the process `holder` began, and where the programs' memory is."""
         parts = []
         for pid, progress in self._programs.items():
             if pid in memory:
@@ -128,7 +128,7 @@ class Show:
             self._print(f"{program.task.name} holds the GPU; {', '.join(parts)}")
 
     def snapshot_taken(self, snapshot: Snapshot) -> None:
-        """A new snapshot of the daemon was fetched."""
+        """Draws a new snapshot of the daemon."""
         self._snapshot = snapshot
         self._draw()
 
