@@ -2,12 +2,12 @@
 """Reads /etc/ld.so.preload, and replaces it atomically.
 
 Names in the list are separated by blanks, line ends and colons. A # begins a
-comment until the end of the line. (glibc up to 2.36 at least may take words of a
+comment until the end of the line. (glibc, at least up to 2.36, may take words of a
 second comment for names.) Lines without libnvshare.so are kept byte for byte.
 
 The new list is written to a temporary file in the same folder, synced, and
-renamed over the old one. So the list is complete at all times, even after a
-crash. A lock on the folder excludes other processes that run this code.
+renamed over the old list. So programs find either the old or the new list, also
+after a crash. A lock on the folder excludes other processes that run this code.
 """
 
 import errno
@@ -24,7 +24,7 @@ from nvshared.preload.tree import Tree
 
 LIST = Path("/etc/ld.so.preload")
 OURS = "libnvshare.so"
-MODE = 0o644                            # all users' programs read the list
+MODE = 0o644                            # of a new list: programs of all users read it
 LABEL = "security.selinux"
 LABELLED_ALIKE = Path("/etc/ld.so.cache")
 
@@ -48,7 +48,7 @@ def ours(entry: str) -> bool:
 def with_library(data: bytes, library: Path) -> bytes:
     """The list with `library` as its last entry, and without any other libnvshare.so.
 
-    Two copies would conflict. Other libraries may need to be first, so this one is last.
+    Two copies of libnvshare.so would conflict. Other libraries may need to be first.
     """
     if [entry for entry in entries(data) if ours(entry)] == [str(library)]:
         return data
@@ -93,7 +93,7 @@ def writable(tree: Tree) -> None:
 
 
 def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
-    """Replaces the list by the result of `edit`, and returns the old list.
+    """Replaces the list by `edit` of the list, and returns the old list.
 
     Removes the file if the result is blank. Raises NotPermitted, NvshareError.
     """
@@ -140,7 +140,7 @@ def _replace(tree: Tree, path: Path, data: bytes) -> None:
 
 
 def _label(tree: Tree, path: Path, descriptor: int) -> None:
-    """Copies the SELinux label of the old list, or of /etc/ld.so.cache, so programs can read it."""
+    """Copies the SELinux label of the old list, or of /etc/ld.so.cache, to the new list."""
     example = path if path.exists() else tree.outside(LABELLED_ALIKE)
     try:
         os.setxattr(descriptor, LABEL, os.getxattr(example, LABEL))

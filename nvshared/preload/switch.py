@@ -2,7 +2,7 @@
 """Enables and disables the library, and checks that only root can replace its file.
 
 Libraries in /etc/ld.so.preload run in every program of root. So only root may
-have write permission to the file and to all folders of its path.
+have write permission to the library's file and to all folders of its path.
 """
 
 import os
@@ -16,7 +16,7 @@ from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.preload import listing, trial
 from nvshared.preload.tree import Tree, unreadable
 
-FORBIDDEN = set(" \t\n:#$")             # characters with a meaning in the list
+FORBIDDEN = set(" \t\n:#$")             # characters that have a special meaning in the list
 
 
 class Unguarded(NvshareError):
@@ -40,7 +40,7 @@ def check_guarded(tree: Tree, library: Path) -> None:
             "install libnvshare, or name another with --library")
     for step in tree.steps(library):
         path = tree.outside(step)
-        # Permissions of a link do not count; those of its folder do.
+        # The kernel ignores a link's own permissions: its folder's decide who may replace it.
         try:
             if not path.is_symlink():
                 _check_one(path)
@@ -50,7 +50,7 @@ def check_guarded(tree: Tree, library: Path) -> None:
 
 def _check_one(path: Path) -> None:
     status = path.stat()
-    # The user of this process is also allowed: an image may be built without root.
+    # Files of this process's user are allowed, too: an image may be built without root.
     if status.st_uid not in (0, os.geteuid()):
         reason = f"it belongs to uid {status.st_uid}"
     elif status.st_mode & stat.S_IWOTH:
@@ -65,7 +65,7 @@ def _check_one(path: Path) -> None:
     )
 
 
-# Folders whose links to the library are preferred: the link's path survives new versions.
+# Folders whose links to the library are preferred, as a link's path is the same for new versions.
 STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))
 
 
@@ -73,10 +73,10 @@ STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))
 class State:
     """The state of the list. --json prints `as_dict`."""
 
-    place: str                          # path of the list, as seen by this process
+    place: str                          # path of the list outside the Tree, for this process
     entries: tuple[str, ...]            # entries that are libnvshare.so
     others: tuple[str, ...]             # entries of other libraries
-    fault: str                          # the fault of `entries`, or ""
+    fault: str                          # the fault of `entries`; "": none
 
     def as_dict(self) -> dict[str, Any]:
         """The state as values for JSON."""
@@ -119,11 +119,11 @@ def read_state(tree: Tree) -> State:
 
 
 def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:
-    """Adds the library to the list after checks and trials. Returns the programs tried.
+    """Adds the library to the list after checks and trials. Returns the trials' results.
 
-    If a program then does not start, restores the list. On NvshareError, the list is unchanged.
+    If /bin/true then fails, restores the list. After an NvshareError the list is as before.
     """
-    listing.writable(tree)              # first, since trials take long
+    listing.writable(tree)              # checked first, since trials take long
     check_guarded(tree, library)
     baseline = trial.baseline_stderr(tree)
     tried = tuple(trial.run(tree, library, baseline))
@@ -151,7 +151,7 @@ def _fault(tree: Tree, entries: tuple[str, ...]) -> str:
         return f"it is in the list {len(entries)} times"
     for entry in entries:
         if "/" not in entry or "$" in entry:
-            continue                    # the loader searches for it, so its path is unknown
+            continue                    # the loader finds its path by a search
         path = Path("/", entry)
         try:
             check_guarded(tree, path)

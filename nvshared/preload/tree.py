@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
 
-LINKS_MOST = 40                         # the kernel's limit
+LINKS_MOST = 40                         # links followed in a path, as in the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Tree:
     def below(cls, folder: str) -> "Tree":
         """The system below `folder`. Raises InvalidArgs if that is not a folder."""
         try:
-            # Path("") is the current folder, which an unset shell variable does not mean.
+            # Path("") would be the current folder; "" is more likely an unset shell variable.
             if not folder or not Path(folder).is_dir():
                 raise InvalidArgs(f"{folder!r} is no folder", "give the top folder of a system")
             return cls(Path(folder).resolve())
@@ -49,7 +49,7 @@ class Tree:
     def steps(self, path: Path) -> Iterator[Path]:
         """Yields every folder, link and file through which a path in the system leads.
 
-        The last one is the file itself, by a path without links. Missing files count as no links.
+        The last path is the file's own, without links. A missing file is not taken for a link.
         Raises InvalidArgs for a loop of links.
         """
         links = 0

@@ -3,13 +3,13 @@
 
 There are three child processes: /bin/true, Python with threads and children, and
 a setuid root program. The loader ignores LD_PRELOAD in a setuid program, so that
-one gets a private /etc with the list, in a mount namespace. This needs root and
-is forbidden in many containers. A program that cannot be tried is reported, and
-is no failure.
+program runs in a mount namespace with a private /etc that has the list. Making
+the namespace needs root and is forbidden in many containers. A program that
+cannot be tried is reported, and is no failure.
 
 A program passes if it exits with 0, prints nothing on stderr that it does not
 print without the library, and has the library mapped. The loader only warns of a
-library that it cannot load, which is why stderr counts. So the loader itself
+library that it cannot load, which is why stderr is compared. So the loader itself
 checks that the library is for this machine and that its dependencies exist.
 """
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from nvshared.errors import NvshareError
 from nvshared.preload.tree import Tree
 
-PATIENCE = 30.0                         # seconds for one program
+PATIENCE = 30.0                         # seconds that one program may run
 NOBODY = 65534
 READY = "ready"
 UNCHANGED = "the list is as it was"
@@ -67,9 +67,9 @@ class Unloadable(NvshareError):
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """One program of a trial."""
+    """The result for one program of a trial: it passed, or could not be tried."""
 
-    program: str                        # in words
+    program: str                        # description of the program
     obstacle: str                       # why the program could not be tried; "": it was
 
 
@@ -86,7 +86,7 @@ def check(tree: Tree, library: Path) -> None:
 
 
 def baseline_stderr(tree: Tree) -> frozenset[str]:
-    """Lines that /bin/true prints on stderr before a trial. Raises Unloadable if it fails."""
+    """Lines that /bin/true prints on stderr with the old list. Raises Unloadable if it fails."""
     if not tree.has(TRUE):
         raise Unloadable(
             f"there is no program {tree.outside(TRUE)}", "is --root the top folder of a system?")
@@ -112,7 +112,7 @@ def _can_run(tree: Tree) -> bool:
 
 
 def run(tree: Tree, library: Path, baseline: frozenset[str]) -> Iterator[TrialResult]:
-    """Tries all programs. `baseline`: of baseline_stderr(). Raises Unloadable if one fails."""
+    """Tries all programs. `baseline`: from baseline_stderr(). Raises Unloadable if one fails."""
     if not _can_run(tree):
         yield TrialResult("every program", "only root can run programs of another system")
         return
@@ -130,7 +130,7 @@ def run(tree: Tree, library: Path, baseline: frozenset[str]) -> Iterator[TrialRe
 
 def _preloaded(tree: Tree, library: Path | None, command: Sequence[str]) -> list[str]:
     """The command line that runs `command` in the system with the library preloaded, if any."""
-    # Set by env, inside, since chroot itself must not load the library.
+    # env sets LD_PRELOAD inside the system, since chroot itself must not load the library.
     variables = [] if library is None else [f"LD_PRELOAD={library}"]
     into = [] if tree.running else ["chroot", str(tree.top)]
     return [*into, "/usr/bin/env", "-i", *variables, *command]
