@@ -27,9 +27,9 @@ _open_turns = 0
 def release() -> bool:
     """Ends the turn of this process on all its GPUs once the work that it has submitted is done.
 
-    Returns at once. Memory is evicted only if other programs need the room. If the
-    process submits more work before its turn has ended, the release is void. The next work waits
-    for a turn, as usual, and finds its memory in place.
+    Returns at once. Memory is evicted only if other programs need space on the GPU. If the process
+    submits more work before its turn has ended, the release is void. Work submitted later waits
+    for a turn, as usual, and finds its memory at the same addresses.
 
     Returns False, and does nothing, if this process shares no GPU: it runs without libnvshare.so or
     nvshared, has not used CUDA yet, or is a forked child of a process that has. Raises nothing.
@@ -42,8 +42,8 @@ def release() -> bool:
 def turn() -> Iterator[None]:
     """Calls release() when the block ends, also by an exception.
 
-    If blocks are nested, or overlap in several threads, only the end of the last one releases. The
-    beginning of a block does nothing: the first work in it waits for a turn.
+    If blocks are nested, or overlap in several threads, only the end of the last block calls
+    release(). The beginning of a block does nothing: the first work in the block waits for a turn.
     """
     global _open_turns
     with _lock:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line magic %nvshare: prints this notebook's memory and time on the GPUs, and the holders.
+"""The line magic %nvshare: prints this notebook's memory and time on the GPUs, and their holders.
 
 `%load_ext nvshare`, with this folder in sys.path, registers the magic in IPython. Each call of the
 magic runs nvsharectl. The module works in Python 3.8 or later and has no dependencies.
@@ -13,7 +13,7 @@ import subprocess
 from typing import Any
 
 STATUS = ("nvsharectl", "status", "--json")
-SECOND = 1e6                            # microseconds
+SECOND = 1e6                            # microseconds, the unit of times in STATUS
 
 
 def nvshare(_line: str = "") -> None:

@@ -3,23 +3,24 @@
 
 The program imports this module, or the `sitecustomize` beside it does, by `nvsharectl run`. The
 module works in Python 3.8 or later and has no dependencies. It does nothing without
-NVSHARE_TRIM_CACHES=1 in the environment, without libnvshare.so, and before the program imports one
-of the frameworks.
+NVSHARE_TRIM_CACHES=1 in the environment, without libnvshare.so, and until the program imports
+PyTorch or CuPy.
 
 Both frameworks cache the memory that the program frees. Cached memory that is freed before an
 eviction need not be copied to the host. libhook/src/daemon/caches.c decides when to trim the
 caches. This module trims them, and judges whether a trim was useful.
 
 A separate thread waits in the library for requests. It may call the frameworks' functions, since
-these take the locks that they need. No signal handler of the program runs in that thread, so no
-exception of the program is raised there. At its end, the interpreter would tear the thread down
-within the framework; hence the end waits for the thread.
+the functions take the locks that they need. Python runs the program's signal handlers in the main
+thread only, so they raise no exception in this thread. The interpreter's end waits for a trim under
+way, since it would otherwise stop the thread inside the framework.
 
 A trim has failed if, by the next request, the program has allocated more than half of the memory
-again: it needs that memory all the time. A trim has also failed if it freed less than half of the
-cache, or raised an error. After a failure the next request of that kind (OCCASIONS) is skipped,
-after the next failure two requests, then four, up to LONGEST_PAUSE. So a training that uses its
-whole cache in each step is trimmed rarely when its turn begins, and always when it pauses for data.
+again: the program needs that memory all the time. A trim has also failed if it freed less than half
+of the cache, or raised an error. After a failure the next request of the same kind (OCCASIONS) is
+skipped, after the next failure two requests, then four, up to LONGEST_PAUSE. So a training that
+uses its whole cache in each step is trimmed rarely when its turn begins, and always when the
+training pauses for data.
 
 There is no function for JAX, which cannot return allocated memory to the driver.
 """
@@ -34,8 +35,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-WORTH = 256 << 20                       # smallest trim in bytes; PCIe carries it both ways in 10 ms
-LONGEST_PAUSE = 64
+WORTH = 256 << 20                       # bytes of the smallest trim: out and in, 10 ms over PCIe
+LONGEST_PAUSE = 64                      # requests skipped after a failure, at most
 OCCASIONS = 2                           # kinds of requests: a turn begins; the program pauses
 PATIENCE = 10                           # seconds that the interpreter's end waits for a trim
 
@@ -72,13 +73,13 @@ class Cache:
 
     def __init__(self, name: str, device: int) -> None:
         self._name, self._device = name, device
-        self._pauses = [0] * OCCASIONS  # requests to skip after the last failure, by kind
+        self._pauses = [0] * OCCASIONS  # requests to skip after the latest failure, by kind
         self._left = [0] * OCCASIONS    # requests still to skip, by kind
-        # Kind of the last trim, bytes freed, bytes kept; None once the trim has been judged.
+        # The last trim: its kind, bytes freed, bytes kept; None once it has been judged.
         self._last: tuple[int, int, int] | None = None
 
     def trim(self, occasion: int) -> None:
-        """Frees the cache if it has WORTH bytes, unless this request is to be skipped."""
+        """Frees the cache if it has at least WORTH bytes, unless this request is to be skipped."""
         held, cached, release = self._look()
         self._judge(held)
         if self._left[occasion] > 0:
@@ -120,7 +121,7 @@ class Trimmer:
         self._caches: dict[tuple[str, int], Cache] = {}
 
     def start(self) -> None:
-        """Does nothing if the program runs without the library."""
+        """Starts the thread, unless the program runs without libnvshare.so."""
         import ctypes
 
         wait = getattr(ctypes.CDLL(None), "nvshare_trim_wait", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads nvshare_caches, then the sitecustomize that this module shadows.
+"""Loads nvshare_caches, then the program's own sitecustomize, which this module shadows.
 
 Python imports the first `sitecustomize` that it finds when it starts. `nvsharectl run` puts this
 folder at the front of PYTHONPATH.
@@ -12,7 +12,7 @@ importlib.import_module("nvshare_caches")
 
 folder = __file__.rpartition("/")[0]
 if folder in sys.path:
-    sys.path.remove(folder)             # the program must not see this folder
+    sys.path.remove(folder)             # for the import below, and for the program
     ours = sys.modules.pop(__name__)
     try:
         importlib.import_module(__name__)

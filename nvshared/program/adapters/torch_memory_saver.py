@@ -2,11 +2,12 @@
 """A substitute for torch_memory_saver, for inference engines that use it to pause their memory.
 
 Engines import this module instead of torch_memory_saver if this folder and /usr/lib/nvshared are in
-PYTHONPATH. `pause` releases the process's turn; memory is evicted if other programs need the room.
-`resume` does nothing: the next work waits for a turn and finds its memory in place. Tags and
-regions are ignored: both functions apply to all memory of the process. There are two differences to
-torch_memory_saver. Contents are always kept, so memory with useless contents is copied, too. The
-freed room is for other processes, not for further allocations of this process.
+PYTHONPATH. `pause` releases the process's turn; memory is evicted if other programs need space on
+the GPU. `resume` does nothing: the next work waits for a turn, and then finds its memory as
+before. Tags and regions are ignored: both functions apply to all memory of the process. There are
+two differences to torch_memory_saver: contents are always kept, so memory with useless contents is
+copied, too; and the freed space is for other processes, not for further allocations of this
+process.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class TorchMemorySaver:
         """Does nothing: nvshared's settings decide where swapped memory is kept."""
 
     def get_cpu_backup(self, tensor: Any, zero_copy: bool = False) -> Any:
-        """A copy of the tensor in host memory. Waits for a turn to make it."""
+        """Returns a copy of the tensor in host memory. The copy waits for a turn."""
         return tensor.cpu()
 
 
