@@ -45,7 +45,7 @@ async def call(
 ) -> Result | None:
     """Calls `run` (Lanes.run or here()), and returns the result that it passes to `answer`."""
     answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
-    # The caller may have been cancelled by the time of the answer.
+    # `answer` is done already if this coroutine was cancelled before the call returned.
     run(key, function, lambda result: None if answer.done() else answer.set_result(result),
         patience)
     return await answer

@@ -62,7 +62,7 @@ def simulator() -> Path:
 
 
 def program() -> Path:
-    """Returns the directory of the modules that run in users' Python programs, for PYTHONPATH."""
+    """Folder of the modules that run in users' Python programs, for PYTHONPATH."""
     return _PACKAGE / "program"
 
 

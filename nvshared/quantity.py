@@ -224,17 +224,18 @@ def _usec(number: float, unit: str) -> int:
 
 
 def counted(number: int, unit: str) -> str:
-    """1 byte; 2 bytes."""
+    """A number with its unit in singular or plural: 1 byte; 2 bytes."""
     return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
 
 def rounded(size: int) -> str:
-    """256 MiB; 97.3 GiB."""
+    """A size in MiB or GiB, rounded: 256 MiB; 97.3 GiB."""
     return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
 def sized(size: int) -> str:
-    """700MiB; 1500MB; 4097 bytes: in the unit that makes it the smallest whole number."""
+    """An exact size in the unit that gives the smallest whole number: 700MiB; 1500MB; 4097 bytes.
+    """
     units = ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB")
     fitting = [unit for unit in units if size and size % UNITS[unit.lower()] == 0]
     if not fitting:

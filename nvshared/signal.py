@@ -30,7 +30,7 @@ class Signal(Generic[*Values]):
         self._listeners: list[Callable[[*Values], None]] = []
 
     def connect(self, listener: Callable[[*Values], None]) -> Callable[[], None]:
-        """Calls `listener` at each emit from now on. Returns a function that ends this."""
+        """Calls `listener` at each emit from now on. Returns a function that disconnects it."""
         self._listeners.append(listener)
 
         def disconnect() -> None:

@@ -74,8 +74,8 @@ from nvshared.units import SECOND
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 1.0                          # seconds for pending calls to end on close()
-CALLS_EACH = 64                         # pending calls of one caller at most
+PATIENCE = 1.0                          # seconds that close() waits for pending calls
+CALLS_EACH = 64                         # maximum number of pending calls of one caller
 LARGE = 1 << 16                         # bytes; replies above this are sent one at a time
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
 COALESCE = 0.1                          # seconds: minimum interval between two announcements

@@ -28,7 +28,7 @@ class GPUSnapshot(NamedTuple):
     memory_total: int
     tq: int                             # seconds, rounded up
     tq_usec: int
-    tq_auto: bool                       # then tq and tq_usec are the last automatic value
+    tq_auto: bool                       # True: tq and tq_usec are the last automatic value
     anti_thrash: str                    # auto, on or off
     state: str                          # gathering, idle, shared, turns, busy or lost
     holders: tuple[int, ...]            # ids of clients
@@ -41,9 +41,9 @@ class GPUSnapshot(NamedTuple):
     utilization: float | None           # 0 to 1
     temperature: float | None           # degrees Celsius
     power: float | None                 # watts
-    turns: int                          # begun since the daemon started
-    bytes_in: int                       # bytes loaded onto the card since then
-    bytes_out: int                      # bytes evicted since then
+    turns: int                          # turns begun since the daemon started
+    bytes_in: int                       # bytes loaded onto the card since the daemon started
+    bytes_out: int                      # bytes evicted since the daemon started
     unshared: tuple["Unshared", ...]    # processes that use the GPU unshared
 
 
@@ -78,8 +78,8 @@ class ClientSnapshot(NamedTuple):
     suspended: bool
     allocated: int                      # swappable bytes
     resident: int                       # bytes of `allocated` on the card
-    swapped: int                        # bytes of it in host memory, on another card or the disk
-    borrowed: int                       # bytes on another card: swapped ones, copies of resident
+    swapped: int                        # bytes of `allocated` that are not on the card
+    borrowed: int                       # bytes on another card: swapped, and copies of resident
     pinned: int                         # bytes on the card that cannot be swapped
     held_usec: int
     waited_usec: int
@@ -90,8 +90,8 @@ class ClientSnapshot(NamedTuple):
     turns: int
     bytes_in: int
     bytes_out: int
-    unparkable: str = ""                # why it cannot be parked; "": not known to be so
-    on_disk: int = 0                    # bytes on the disk: swapped ones, copies of resident
+    unparkable: str = ""                # why it cannot be parked; "": no reason known
+    on_disk: int = 0                    # bytes on the disk: swapped, and copies of resident
     loading: int = 0                    # bytes to load for its turn; 0: it is not loading
     moved: str = ""                     # why nvshared moved it to this GPU; "": it did not
 
@@ -179,7 +179,7 @@ class Used(NamedTuple):
     """One row of usage, in microseconds, bytes, and MiB times seconds."""
 
     start_usec: int                     # since 1970
-    name: str                           # user, tenant, or UUID of a GPU; "": the sum of the others
+    name: str                           # user, tenant or GPU's UUID; "": sum of those not listed
     user: str                           # the tenant's user; "": several users, or not by tenant
     gpu_usec: int                       # GPU time, divided among clients that had turns at once
     held_usec: int                      # time with a turn, summed over programs

@@ -72,7 +72,7 @@ class Row(NamedTuple):
     """One row of a query's result."""
 
     start: int                          # seconds since 1970
-    name: str                           # of user, tenant or card; OTHERS: the sum of all others
+    name: str                           # user, tenant or card's UUID; OTHERS: a sum of several
     user: str                           # the tenant's user; OTHERS: several users, or no tenant
     usage: Usage
 

@@ -45,7 +45,7 @@ class Option:
     default: str                        # as it would be written in a file
     help: str
     metavar: str = ""                   # "" for a switch
-    variable: str = ""                  # environment variable that sets it too
+    variable: str = ""                  # environment variable that sets it; "": there is none
     variable_parse: Callable[[str], Any] | None = None
     variable_words: str = ""            # values of the variable, if they differ from a file's
 

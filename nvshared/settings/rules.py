@@ -64,7 +64,7 @@ class Term:
 
     most: int
     right: str                          # the allowed values, in words
-    parse: Callable[[str], int]         # from a file; raises ValueError
+    parse: Callable[[str], int]         # parses the value in a file; raises ValueError
 
 
 def _host_memory(text: str) -> int:

@@ -38,7 +38,7 @@ from nvshared.signal import Signal
 from nvshared.units import MILLISECOND, SECOND
 
 OVERDUE = 5 * SECOND                    # a deadline missed by so much means that the timer failed
-TURNS_KEPT = 16                         # of each client, for user interfaces
+TURNS_KEPT = 16                         # last turns kept of each client, for user interfaces
 DECISION_BOUNDS = (
     # us: upper bounds of the histogram of the time that the scheduler takes for an event
     MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
@@ -329,7 +329,7 @@ class Client:
 
     @property
     def idle(self) -> int:
-        """Microseconds since it became idle; 0: it waits, or may use the card."""
+        """Microseconds since it became idle; 0: it is not idle."""
         return 0 if self.view.idle is None else self.view.idle + self.gpu.since()
 
     @property
@@ -390,7 +390,8 @@ class GPU:
         self.clients: dict[int, Client] = {}
         self.processes: Counter[int] = Counter()    # number of clients by pid
         self.lost = ""                  # why the card is lost; "": it is not
-        self.unsuspendable: dict[int, str] = {}     # by pid: why a non-client is not suspended
+        # By pid: why a process cannot be a client in spite of `unshared = checkpoint`.
+        self.unsuspendable: dict[int, str] = {}
         self._faults: dict[str, str] = {}       # faults of the card, by source
         self._processes: dict[int, Process] = {}        # NVML's last known list, by pid
         # `_processes` has contained a client's pid, so NVML reports pids of our pid namespace, and
@@ -431,7 +432,7 @@ class GPU:
         self._handling = False
         # Number of events by the time that the scheduler took: one entry per bound, one above all.
         self.decisions = [0] * (len(DECISION_BOUNDS) + 1)
-        self.decision_time = 0          # us, of all events
+        self.decision_time = 0          # us that the scheduler has taken for all events so far
         self._broken = False
         self._disarm: Callable[[], None] | None = None
         self._news = False              # `changed` is to be emitted
@@ -562,7 +563,7 @@ class GPU:
         return self._clock()
 
     def since(self) -> int:
-        """Microseconds since the snapshot."""
+        """Microseconds since the last event, at which the snapshot was taken."""
         return max(0, self.now - self.snapshot().now)
 
     def join(

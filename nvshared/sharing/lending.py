@@ -18,7 +18,7 @@ class Lending:
         self._mode = ""                 # the setting `neighbour`
         self._timer = timer
         self._concerned: dict[GPU, None] = {}   # cards that _notify() will notify
-        self._seen: dict[GPU, tuple[int, int]] = {}     # by card: bytes lent, and the excess
+        self._seen: dict[GPU, tuple[int, int]] = {}     # by card: bytes lent, and excess of it
 
     def add(self, gpu: GPU) -> None:
         """Adds a card."""

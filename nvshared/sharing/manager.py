@@ -41,7 +41,9 @@ class Manager:
         self, read: Callable[[], Defaults], clock: Clock, timer: Timer,
         store: StateFile | None = None, tenancy: Tenancy | None = None, run: Run = here,
     ) -> None:
-        """`store`: has the changes made at run time; `run`: for system calls on the disk tier."""
+        """`store`: the file of the changes made at run time; `run`: Lanes.run, for system calls of
+        the disk tier and of parks.
+        """
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
         self.changed: Signal[()] = Signal("changed")    # list of GPUs or default settings changed
@@ -75,7 +77,7 @@ class Manager:
 
     @property
     def tq(self) -> int:
-        """The default quantum of GPUs in microseconds; if it is auto, the longest one."""
+        """The default quantum of GPUs in microseconds; if it is auto, the longest automatic one."""
         return self.settings.longest_tq if self.settings.tq is None else self.settings.tq
 
     @property

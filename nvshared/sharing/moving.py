@@ -174,8 +174,7 @@ class Moving:
         return len(self._arriving)
 
     def price(self, client: Client) -> float:
-        """Returns the microseconds that a move of the client would take, estimated by past moves.
-        """
+        """Returns the estimated microseconds that a move of the client takes, by past moves."""
         return self._rest_time.value + self._pace.value * client.memory.resident
 
     async def drain(self, gpu: GPU) -> list[tuple[Client, str]]:
@@ -502,7 +501,7 @@ class Moving:
 class _Pacing:
     """Bounds the helpers of an account: HELPERS_AT_ONCE, with growing pauses while they fail.
 
-    Otherwise clients that falsely claim to be parked could keep many helpers running.
+    Without bounds, clients that falsely claim to be parked could keep many helpers running.
     """
 
     def __init__(self) -> None:

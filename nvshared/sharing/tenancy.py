@@ -51,7 +51,8 @@ class TenantView:
     pinned: int
     held_time: int
     within: tuple[str, ...]             # other tenants to which its programs belong
-    terms: tuple[Rule, ...]             # the first of each term applies; by hand: pattern ""
+    terms: tuple[Rule, ...]             # of several for one term the first applies; "" pattern:
+                                        # set by hand
 
 
 class Tenancy:
