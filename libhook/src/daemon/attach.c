@@ -37,8 +37,9 @@
 
 /* us for which a program waits for a daemon that is being started */
 #define CONNECT_PATIENCE_US 1000000
-/* systemd's watchdog replaces a daemon that hangs within half of this time. A program that runs
- * without being admitted would use memory promised to others. */
+/* How long a program waits for the answer to HELLO before it runs unshared: long, because it would
+ * then use memory promised to other clients. systemd's watchdog replaces a daemon that hangs within
+ * half of this time. */
 #define WELCOME_PATIENCE_MS 60000
 #define WELCOME_SILENT_MS 5000
 #define BUSY_PATIENCE_US (WELCOME_PATIENCE_MS * 1000)
@@ -59,7 +60,7 @@ static int open_patiently(void)
     for (;;) {
         int fd = connection_open();
         /* ECONNREFUSED: no process listens on the socket, as the daemon is being restarted. EAGAIN:
-         * for seconds the queue of connections was full, as the daemon is busy. */
+         * the daemon is so busy that the queue of connections was full for SEND_PATIENCE. */
         uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
         if (fd >= 0 || errno == ENAMETOOLONG)
             return fd;
@@ -85,8 +86,8 @@ static const char *refusal_text(unsigned reason)
     }
 }
 
-/* Sends HELLO and reads the answer, before there is a service thread. Returns NULL, or the printed
- * reason why the client is not admitted. */
+/* Sends HELLO and reads the answer, before there is a service thread. Returns NULL, or the reason
+ * why the client is not admitted, as text to be printed. */
 static const char *introduce(struct client *client)
 {
     client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
@@ -128,7 +129,8 @@ static bool introduce_patiently(struct client *client)
     return problem == NULL;
 }
 
-/* The client is in clients[] only if its thread exists; the thread waits for that. */
+/* Starts the service thread and enters the client in clients[]. memory_lock makes the thread wait
+ * for the entry. */
 static bool start_service(struct client *client)
 {
     LOCKED(memory_lock);
@@ -149,14 +151,14 @@ static void discard(struct client *client)
 }
 
 /*
- * Programs that a profiler or checker watches stay unshared. Such a tool stands between the
- * library and the driver, and takes the library's calls for the program's:
+ * Detects profilers and checkers: programs that such a tool watches stay unshared. The tool stands
+ * between the library and the driver, and takes the library's calls for the program's:
  *
  *   - small allocations share a page, all of which is valid to the tool, so it misses the errors
  *     that it is run for;
- *   - it saves and restores the card's memory around each kernel that it measures, with calls that
- *     pass no gate and memory that is not counted;
- *   - its measurements include the work of other programs.
+ *   - the tool saves and restores the card's memory around each kernel that it measures, with calls
+ *     that pass no gate and memory that is not counted;
+ *   - the tool's measurements include the work of other programs.
  *
  * The driver loads the library that CUDA_INJECTION64_PATH names (compute-sanitizer, nsys, and other
  * users of CUPTI); ncu preloads its library instead.
@@ -208,7 +210,7 @@ void unknown_entry(const char *name)
                  "may pass it by. Update nvshare.", name);
 }
 
-/* Whether the program can submit work past the gate. */
+/* Whether the program may submit work past the gate, through a function of a newer driver. */
 static bool has_unknown_entry(void)
 {
     static bool reported;
@@ -221,7 +223,7 @@ static bool has_unknown_entry(void)
     return has;
 }
 
-/* In a separate library before glibc 2.34; see glibc.h. */
+/* Before glibc 2.34 a program may run without libpthread; see glibc.h. */
 static bool can_start_threads(void)
 {
     if (pthread_create != NULL)
@@ -243,8 +245,8 @@ static bool can_map(CUdevice device)
     return false;
 }
 
-/* Sets the gang from NVSHARE_GANG. To a name with a colon at its end, appends the number of
- * processes: torchrun sets LOCAL_WORLD_SIZE to the number that it has started. */
+/* Sets the gang from NVSHARE_GANG. If the name ends with a colon, appends LOCAL_WORLD_SIZE, in
+ * which torchrun says how many processes it has started. */
 static void name_gang(struct client *client)
 {
     const char *name = setting("NVSHARE_GANG"), *ranks = setting("LOCAL_WORLD_SIZE");
@@ -280,7 +282,8 @@ static struct client *new_client(CUdevice device)
         free(client);
         return NULL;
     }
-    /* These checks print a reason, so they are made only once a daemon is connected. */
+    /* These checks print why the GPU is used unshared, so they are made only if a daemon is
+     * there. */
     if (has_unknown_entry() || is_traced() || !can_start_threads() || !can_map(device)) {
         discard(client);
         return NULL;
@@ -307,7 +310,7 @@ static void attach(CUdevice device)
     }
     gate_close(GATE_STOPPED(client));
     if (!start_service(client)) {
-        /* No client uses this bit of gate_closed any more, and nothing was allocated. */
+        /* This bit of gate_closed belongs to no client, and the client has no memory yet. */
         gate_open(GATE_STOPPED(client));
         discard(client);
     } else if (clients_pin_reason() != NVSHARE_PIN_NONE) {
@@ -317,14 +320,14 @@ static void attach(CUdevice device)
 
 void client_attach(CUdevice device, CUcontext context)
 {
-    static uint32_t tried;           /* one attempt for each device, whatever its result */
+    static uint32_t tried;           /* a bit for each device; each is tried once */
     if (context != NULL)
         contexts_add(context, device, context);
     if (device < 0 || device >= CLIENTS_MAX || locked_here(&attach_lock))
-        return;                      /* locked_here(): a tool's callback within attach() */
+        return;                      /* locked_here(): called from a tool's callback in attach() */
     LOCKED(attach_lock);
     if (clients[device] == NULL && (tried >> device & 1) == 0) {
-        BLOCKED;                     /* another device may be drained meanwhile */
+        BLOCKED;                     /* meanwhile the client of another device may drain */
         tried |= (uint32_t)1 << device;
         attach(device);
     }
@@ -335,7 +338,7 @@ bool client_awaits_context(CUdevice device, unsigned *tries)
     if (*tries == 0)
         client_attach(device, NULL);
     if (device < 0 || device >= CLIENTS_MAX || clients[device] == NULL
-        || ++*tries == CONTEXT_TRIES) /* a minute: longer than a default turn */
+        || ++*tries == CONTEXT_TRIES) /* a minute in all, longer than a default turn */
         return false;
     pthread_mutex_lock(&memory_lock);
     bool room = reclaim(clients[device], RECLAIM_ALL, 0);

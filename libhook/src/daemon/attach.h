@@ -3,18 +3,18 @@
 
 #include "driver/driver.h"
 
-/* A context was created (or retained) on `device`, and is `context` (NULL: known already). Connects
- * to the daemon the first time for each device. Without a daemon's socket the process stays
- * unshared. Takes no lock across driver calls. */
+/* To be called after a context was created or retained on `device`. Lists the context (NULL: it is
+ * listed already), and connects to the daemon at the first call for each device. Without a daemon
+ * the process stays unshared on that device. */
 void client_attach(CUdevice device, CUcontext context);
 
-/* The driver had no memory left for a context, because other clients fill the card. Makes the
- * client known to the daemon, which then keeps room for its context, and waits a moment. True:
- * worth another try. `*tries` starts at 0. */
+/* To be called when the driver had no memory for a context, perhaps because other clients fill the
+ * card. Makes the client known to the daemon, which then keeps memory free for its context, and
+ * waits for at most 50 ms. True: try again. The caller sets *tries to 0 before the first call. */
 bool client_awaits_context(CUdevice device, unsigned *tries);
 
-/* The driver is about to destroy a context (or reset a primary one): drops everything allocated in
- * it. Before the driver's call, with no lock held. */
+/* To be called before the driver destroys a context or resets a primary one, with no lock held:
+ * frees all memory allocated in the context. */
 void context_ends(CUcontext context);
 
 /* Records that the driver returned an entry point for `name` that this library does not know,

@@ -16,15 +16,16 @@ enum caches_occasion {
 };
 
 /* For programs. Waits until frameworks should release their caches, and returns CACHES_OCCASIONS *
- * device + occasion. Any thread; from then on that thread never disturbs a capture. */
+ * device + occasion. Sets the calling thread's capture mode to relaxed: the thread never disturbs a
+ * capture afterwards. */
 __attribute__((visibility("protected"))) int nvshare_trim_wait(void);
 
 /* The following functions are for service threads. */
 
-/* Asks the program to release caches for this reason, as it competes with other clients for the
- * card; may be called repeatedly. */
+/* Asks the program to release caches for this reason, if it was not asked since caches_rest(). To
+ * be called repeatedly while other clients wait for the card. */
 void caches_ask(struct client *client, enum caches_occasion occasion);
-/* Called while the client does not compete for the card: caches_ask() may ask again. */
+/* To be called while no other client waits for the card: caches_ask() may then ask again. */
 void caches_rest(struct client *client);
 
 /* With memory_lock held: the turn has ended, and no work is in flight. */

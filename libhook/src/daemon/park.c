@@ -7,12 +7,13 @@
  * further thread enters the driver. A thread that has just read an entry point may still enter it,
  * and other threads may be within a call. All of them have left the driver once each thread of the
  * process sleeps in the kernel, and not in an ioctl(), through which the driver works. No thread
- * waits in the driver for work, as none is in flight. A thread may wait in the driver for another
- * thread's lock. Therefore all threads must be seen asleep twice, at the same places.
+ * waits in the driver for work on the card, as no work is in flight. A thread may sleep in the
+ * driver because another thread has a lock. Therefore all threads must be seen asleep twice in a
+ * row, in the same system calls.
  *
- * While it is parked, a thread that waits before the driver may hold any lock of the library. So
- * the service thread takes none and does not call the driver: it sends WAKE when a thread calls the
- * driver, and waits for UNPARK. If the daemon ends meanwhile, the HELLO to the next daemon says
+ * While the process is parked, a thread that waits at a stub may hold any lock of the library. So
+ * the service thread takes no lock and does not call the driver: it sends WAKE when a thread calls
+ * the driver, and waits for UNPARK. If the daemon ends meanwhile, the HELLO to the next daemon says
  * that the client is parked.
  */
 #define _GNU_SOURCE
@@ -50,8 +51,8 @@ static void called(void)
 
 enum thread_state { RESTS, RUNS, GONE, UNSEEN };
 
-/* Reads the state of a thread, and adds /proc/PID/task/TID/syscall to a hash: the system call, its
- * arguments and the stack pointer. */
+/* Reads the state of a thread. If it sleeps, adds /proc/self/task/TID/syscall to the hash: the
+ * system call, its arguments and the stack pointer. */
 static enum thread_state read_thread_state(long thread, uint64_t *hash)
 {
     char path[64], text[256];
@@ -81,7 +82,8 @@ struct entry {                       /* of getdents64(2); readdir() allocates me
     char name[];
 };
 
-/* The state of all threads but the calling one, and the hash over them. */
+/* RESTS if all threads but the calling one sleep, with the hash over them; else the state of the
+ * first that does not. */
 static enum thread_state read_thread_states(uint64_t *hash)
 {
     _Alignas(struct entry) char entries[4096];
@@ -110,7 +112,7 @@ static bool wanted(void)
     return stubs_called() || gate_has_waiters();
 }
 
-/* After the stubs are closed: waits until no thread is within the driver. */
+/* Called after the stubs were closed: waits until no thread is within the driver. */
 static enum nvshare_park await_threads_asleep(bool ahead)
 {
     uint64_t until = now_microseconds() + REST_PATIENCE_US, before = 0;
@@ -129,7 +131,7 @@ static enum nvshare_park await_threads_asleep(bool ahead)
     return NVSHARE_PARK_BUSY;
 }
 
-/* Whether the client's state allows to park it. memory_lock is held. */
+/* PARK_DONE if the client may be parked, else the reason why not. memory_lock is held. */
 static enum nvshare_park may_park(const struct client *client, bool ahead)
 {
     if (clients_count() != 1)
@@ -142,8 +144,8 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
     return holds ? NVSHARE_PARK_HOLDS : NVSHARE_PARK_DONE;
 }
 
-/* Closes a connection that has ended, but keeps its handle: the
- * program's threads may use the handle meanwhile. */
+/* Closes a connection that has ended, but keeps its handle, which the program's threads may be
+ * using. */
 static void drop(const struct client *client)
 {
     UNFORKED;
@@ -152,8 +154,8 @@ static void drop(const struct client *client)
         close(descriptor);
 }
 
-/* Sends HELLO. `hello`: an array of HELLO and STORED. Returns whether the HELLO has informed the
- * daemon that a thread wants to call the driver. */
+/* Sends HELLO with this number. `hello`: an array of HELLO and STORED. Returns whether HELLO was
+ * sent and says that a thread wants to call the driver (WANTS). */
 static bool introduce(const struct client *client, const struct nvshare_report *hello,
                       uint64_t number)
 {
@@ -164,7 +166,7 @@ static bool introduce(const struct client *client, const struct nvshare_report *
            && (report.flags & NVSHARE_WANTS) != 0;
 }
 
-/* Puts a new connection in the place of the one that has ended. Returns as introduce(). */
+/* Gives the handle of the ended connection a new connection. Returns what introduce() returns. */
 static bool reconnect(const struct client *client, const struct nvshare_report *hello)
 {
     int next = connection_open();
@@ -193,15 +195,15 @@ static void wait_for(const struct client *client)
         { .fd = own_file_descriptor(client->wake), .events = POLLIN },
         { .fd = own_file_descriptor(client->socket), .events = POLLIN },
     };
-    /* If one of them is closed, or no daemon is connected, the thread polls. */
+    /* If a descriptor is closed, as when no daemon is connected, waits for RECONNECT_MS only. */
     poll(fds, 2, fds[0].fd < 0 || fds[1].fd < 0 ? RECONNECT_MS : -1);
     while (fds[0].revents != 0 && recv(own_file_descriptor(client->wake), bytes, sizeof bytes,
                                        MSG_DONTWAIT) == (ssize_t)sizeof bytes)
         continue;
 }
 
-/* Waits until UNPARK, which is returned in `order`. `hello`, `figures`: reports with the figures at
- * the time of parking. */
+/* Returns when UNPARK has arrived; `order` receives it. `hello`, `figures`: reports with the memory
+ * figures at the time of parking. */
 static void stay_parked(struct client *client, const struct nvshare_report *hello,
                         const struct nvshare_report *figures, struct nvshare_order *order)
 {

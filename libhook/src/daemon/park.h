@@ -5,5 +5,5 @@ struct client;
 struct nvshare_order;
 
 /* Carries out PARK, on the service thread with service_lock held, which is released meanwhile.
- * Returns when the client is not parked, or not any more. */
+ * Returns when the client could not be parked, or after UNPARK. */
 void park(struct client *client, const struct nvshare_order *order);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The service thread, one for each client: reads the daemon's orders, carries them out one after
- * the other and answers them. It decides nothing.
+ * the other and answers them. All decisions are the daemon's.
  *
- * Without a daemon it tries to connect at least twice a second; a holder goes on meanwhile, a
- * client that waits goes on waiting.
+ * While no daemon is connected, the thread tries to connect at least twice a second; a client that
+ * has a turn keeps it meanwhile, a client that waits goes on waiting.
  */
 #define _GNU_SOURCE
 #include "daemon/service.h"
@@ -40,11 +40,11 @@
 
 #define REPORT_INTERVAL_US 5000
 #define SAMPLE_US 5000
-#define RELEASE_SAMPLE_US 200            /* after a release, while work is still in flight */
+#define RELEASE_SAMPLE_US 200            /* after nvshare_release(), until no work is in flight */
 #define IDLE_SAMPLES 100                 /* samples in the shortest pause that is reported */
 #define PACE_US 2000
 #define BACKGROUND_US 50
-#define TIMER_SLACK_NS 1000              /* the default, 50 us, is too coarse */
+#define TIMER_SLACK_NS 1000              /* Linux's default of 50 us is too coarse */
 #define RECONNECT_FIRST_US 20000
 #define RECONNECT_LAST_US 500000
 #define COMPLAIN_AFTER_US 5000000        /* longer than a restart of the daemon takes */
@@ -52,7 +52,7 @@
 #define DRAIN_TRIES 4
 #define PARTS_PATIENCE_US 100000
 
-/* Closes a connection that has ended or is useless. */
+/* Closes a connection that has ended, or on which the daemon has sent what cannot be obeyed. */
 static void disconnect(struct client *client)
 {
     LOCKED(memory_lock);
@@ -77,7 +77,7 @@ static void introduce(struct client *client, uint64_t number)
     if (client->borrowed_reported > 0)
         client->borrowed_reported = UINT64_MAX;      /* an earlier report may not have arrived */
     store_forget_order(client);
-    client->reports_idle = client->reports_busy = false;    /* until its RUN requests them */
+    client->reports_idle = client->reports_busy = false;    /* until a RUN requests them */
     bus_sharing_watch(client, false);
     client_send(client, (struct nvshare_report){
         .type = NVSHARE_HELLO, .number = number, .commit = client->limits.commit,
@@ -116,7 +116,8 @@ bool service_make_wake(struct client *client)
     return client->wakes >= 0 && client->wake >= 0;
 }
 
-/* Waits for an order, a wake-up or the next timed step. */
+/* Waits for an order, a wake-up or the end of the timeout. Returns the connection if it can be
+ * read, or has ended; else -1. */
 static int wait_for(struct client *client, int64_t timeout_us)
 {
     pthread_mutex_lock(&memory_lock);
@@ -126,8 +127,8 @@ static int wait_for(struct client *client, int64_t timeout_us)
         { .fd = own_file_descriptor(connection), .events = POLLIN },
     };
     pthread_mutex_unlock(&memory_lock);
-    /* The program may have closed these descriptors. The caller runs all steps before it waits on a
-     * new pair, because a wake-up may have been lost with the old one. */
+    /* The program may have closed these descriptors. After the pair was replaced, the caller runs
+     * all steps before it waits again, because a wake-up may have been lost with the old pair. */
     if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && service_make_wake(client))
         return -1;
     if (connection >= 0 && fds[1].fd < 0)
@@ -135,8 +136,9 @@ static int wait_for(struct client *client, int64_t timeout_us)
     struct timespec timeout = {
         .tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000,
     };
+    /* A sandbox may refuse ppoll(), but not poll(). */
     if (ppoll(fds, 2, timeout_us == NEVER ? NULL : &timeout, NULL) < 0 && errno != EINTR)
-        poll(fds, 2, timeout_us == NEVER ? -1 : (int)(timeout_us / 1000 + 1));  /* in a sandbox */
+        poll(fds, 2, timeout_us == NEVER ? -1 : (int)(timeout_us / 1000 + 1));
     char bytes[64];
     while (fds[0].revents != 0
            && recv(own_file_descriptor(client->wake), bytes, sizeof bytes, MSG_DONTWAIT)
@@ -145,8 +147,8 @@ static int wait_for(struct client *client, int64_t timeout_us)
     return fds[1].revents != 0 ? connection : -1;
 }
 
-/* Orders that must not wait for a drain: threads of this or another program wait for their effect,
- * and the work being drained may wait for those threads. They move no memory. */
+/* Whether an order must not wait for a drain: threads of this or another program wait for its
+ * effect, and the work being drained may wait for those threads. Such an order moves no memory. */
 static bool overtakes_drain(const struct nvshare_order *order)
 {
     switch (order->type) {
@@ -155,15 +157,15 @@ static bool overtakes_drain(const struct nvshare_order *order)
     case NVSHARE_QUEUED:
     case NVSHARE_PUBLISH:
     case NVSHARE_WATCH:
-    case NVSHARE_STORE:              /* a postponed order would lose its descriptor */
+    case NVSHARE_STORE:              /* if postponed, STORE would lose its descriptor */
         return true;
     default:
         return false;
     }
 }
 
-/* Returns lent memory of another GPU, as far as an EVICT demands, during a drain: clients of that
- * GPU may wait for it, and copies of resident blocks can be dropped at any time. */
+/* During a drain, returns borrowed memory of another GPU beyond the loan of an EVICT that has
+ * arrived, as far as no copy is needed: clients of that GPU may wait for their memory. */
 static void return_copies(struct client *client, const struct nvshare_order *order)
 {
     if (order->type != NVSHARE_EVICT || (order->flags & NVSHARE_KEEP) != 0)
@@ -177,8 +179,9 @@ static void return_copies(struct client *client, const struct nvshare_order *ord
 
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor);
 
-/* Called during a drain of this client: waits about `us` microseconds, or for an order. Orders that
- * move no memory are carried out, others postponed. Releases service_lock meanwhile. */
+/* Called during a drain of this client: waits for about `us` microseconds or until an order
+ * arrives. Carries the order out if overtakes_drain(), else postpones it. Releases service_lock
+ * meanwhile. */
 static void rest(void *argument, uint64_t us)
 {
     struct client *client = argument;
@@ -213,7 +216,8 @@ static void begin_turn(struct client *client)
 
 static void run(struct client *client, const struct nvshare_order *order)
 {
-    /* Set before the gate opens: the program may submit much work before this thread goes on. */
+    /* The pace is set before the gate opens: the program may submit much work before this thread
+     * continues. */
     client->step_pause = order->step_pause;
     client->steps = (order->flags & NVSHARE_STEP) != 0;
     if ((order->flags & NVSHARE_PACE) != 0 && (client->undrained == 0 || client->steps))
@@ -237,9 +241,9 @@ static void run(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
-/* Work in flight may wait for work that a thread is about to submit to another GPU: a part of a
- * collective operation. If this process uses several GPUs, this repeatedly lets through as many
- * passes as there are clients, one for each part. */
+/* Drains. Work in flight may be part of a collective operation, and wait for the part that a thread
+ * at the gate is about to submit to another GPU. If this process uses several GPUs, as many passes
+ * as it has clients are therefore let through after each drain that fails, one for each part. */
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {
@@ -256,8 +260,8 @@ static enum drained drain_parts(struct client *client, uint64_t patience)
     return drain_all(&terms);
 }
 
-/* Drains with a patience that doubles at each failure, because the work may just take long. After
- * DRAIN_TRIES failures in a row the client becomes pinned. */
+/* Drains with a patience that doubles at each STOP whose drain fails, because the work may just
+ * take long. After DRAIN_TRIES failures in a row the client becomes pinned. */
 static bool drain(struct client *client)
 {
     uint64_t patience = (uint64_t)DRAIN_PATIENCE_US << client->undrained;
@@ -282,8 +286,8 @@ static void stop(struct client *client)
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
-    gate_recheck();                  /* threads of exclusive.c leave the gate now */
-    /* If no memory is evicted, a drain is useless. */
+    gate_recheck();                  /* ends the waits of exclusive.c at the gate */
+    /* No memory of a pinned client is evicted, so a drain would be useless. */
     bool drained = !pinned && drain(client);
     uint64_t took = now_microseconds() - began;
     /* After a drain the driver's pools can release freed memory. */
@@ -294,7 +298,7 @@ static void stop(struct client *client)
 
     LOCKED(memory_lock);
     client->stopping = false;
-    reclaim(client, RECLAIM_ALL, 0); /* before the daemon computes how much to evict */
+    reclaim(client, RECLAIM_ALL, 0); /* so that the daemon does not evict such memory */
     if (drained || client->pin_reason != NVSHARE_PIN_NONE) {
         client->drained = drained;
         caches_turn_ended(client);
@@ -347,7 +351,7 @@ static void evict(struct client *client, const struct nvshare_order *order)
 }
 
 /* Carries out one order, on the service thread with service_lock held, which a drain releases
- * meanwhile. `descriptor`: sent with the order, or -1; the caller keeps it. */
+ * meanwhile. `descriptor`: sent with the order, or -1; the caller closes it. */
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     pthread_mutex_lock(&memory_lock);
@@ -405,7 +409,7 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
         park(client, order);
         break;
     case NVSHARE_REFUSED:
-        /* Too late to run unshared: memory may be swapped out. */
+        /* Memory may be swapped, so the program cannot run unshared any more. */
         debug("nvshared refuses this client (reason %u); trying again", order->refusal);
         disconnect(client);
         break;
@@ -419,24 +423,25 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
 struct service {
     struct client *client;
     struct activity activity;
-    bool connected;                  /* at the last step */
+    bool connected;                  /* at the last keep_connection() */
     bool received;                   /* an order has arrived on this connection */
-    bool complained;                 /* the user was informed that none has arrived */
+    bool complained;                 /* a message on stderr says that no order has arrived */
     bool idle_reported;
-    int64_t retry_us;
+    int64_t retry_us;                /* from one attempt to connect to the next */
+    /* us: the next attempt; last time at which `received` was true; the next report (0: none). */
     uint64_t retry_at, received_at, report_at;
 };
 
-/* Reconnects. A program that waits without a daemon looks as if it hung: its user is informed once.
- * A service manager may hold the socket of a daemon that cannot start, so only an order proves that
- * a daemon is alive. */
+/* Reconnects. A program that waits for a missing daemon looks as if it hung, so a message is
+ * printed once. A service manager may accept connections for a daemon that cannot start, so only an
+ * order proves that a daemon is alive. */
 static int64_t keep_connection(struct service *service)
 {
     struct client *client = service->client;
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0;
-    /* A thread may wait for its answer while the gate is open. */
+    /* A thread may wait for the answer to a COMMIT while the gate is open. */
     bool commit_is_open = client->answered_commit < client->last_commit;
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {
@@ -489,7 +494,7 @@ static int64_t report(struct service *service)
     service->report_at = 0;
     bool entered = surplus && swap_enter_context(client);
     LOCKED(memory_lock);
-    /* Without a context the memory is not registered with the driver. */
+    /* Without a copy context host memory is not registered with the driver, so none is needed. */
     if (surplus && (entered || client->copy_context == NULL))
         host_trim(client, host_useful(client));
     client_send(client, (struct nvshare_report){
@@ -540,7 +545,7 @@ static int64_t sample_activity(struct service *service)
         next = RELEASE_SAMPLE_US < next ? RELEASE_SAMPLE_US : next;
     if (client->paced && pause >= client->idle_window / 2)
         caches_ask(client, CACHES_IDLE);
-    /* If only a long pause is to be reported, rare samples suffice. */
+    /* While no other client waits, only a long pause ends the turn, so rare samples suffice. */
     int64_t rarely = client->paced ? 0 : (int64_t)client->idle_window / IDLE_SAMPLES;
     rarely = rarely > SAMPLE_US ? rarely : SAMPLE_US;
     return rarely < next ? rarely : next;
@@ -552,9 +557,9 @@ static int64_t store(struct service *service)
     return store_step(service->client);
 }
 
-/* Bounds the work in flight while the client runs and other clients wait or are watched. A client
- * that could not be drained is not paced: its work in flight may wait for work that it is about to
- * submit. */
+/* Bounds the work in flight while the client runs and other clients wait or are watched
+ * (inflight.c). A client that could not be drained is not paced, except by RUN with STEP: its work
+ * in flight may wait for work that it is about to submit. */
 static int64_t pace(struct service *service)
 {
     struct client *client = service->client;
@@ -593,8 +598,8 @@ static int64_t share_bus(struct service *service)
     return bus_sharing_step(service->client) ? SAMPLE_US : NEVER;
 }
 
-/* The timed steps of the thread. Each returns the us until it is due again. All steps run after
- * each order, after each wake-up, and when the first step is due. */
+/* The timed steps of the thread. Each returns the us until it must run again. All steps run after
+ * each order, after each wake-up, and when one of them is due. */
 static const struct step {
     int64_t (*run)(struct service *service);
     bool locked;                     /* it is called with service_lock held */
@@ -642,10 +647,10 @@ void *service_run(void *argument)
         .client = argument, .connected = true, .received = true, .received_at = now_microseconds(),
     };
     own_thread_begins("nvshare");
-    pthread_mutex_lock(&memory_lock);   /* until clients[] contains the client */
+    pthread_mutex_lock(&memory_lock);   /* waits until clients[] contains the client */
     pthread_mutex_unlock(&memory_lock);
     client_thread_is_ours();
-    /* This thread never disturbs a capture of the program's threads. */
+    /* This thread's driver calls must not invalidate a capture of the program's threads. */
     capture_relax();
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
     for (;;)

@@ -5,13 +5,13 @@
 
 struct client;
 
-/* For programs: ends the turns of this process on all its GPUs when the work that it has submitted
- * is done, unless it submits more before that. Does not wait. Returns the number of GPUs on which
- * the process has a client: 0 also in a forked child. */
+/* For programs: ends the turns of this process on all its GPUs as soon as the work submitted so far
+ * is done, unless the program submits more before that. Does not wait. Returns the number of GPUs
+ * on which the process has a client; 0 in a forked child. */
 __attribute__((visibility("protected"))) int nvshare_release(void);
 
 /* The service thread of a client. */
 void *service_run(void *client);
 
-/* Creates client->wake, or replaces it. */
+/* Creates the socket pair client->wakes and client->wake, or replaces it. False: not possible. */
 bool service_make_wake(struct client *client);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 a message on stderr says when it
- * has waited for two seconds, and when it goes on. With NVSHARE_REQUIRED=1 it also waits for the
- * daemon, instead of running unshared, and says so.
+ * A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 a message on stderr says when a
+ * program has waited for two seconds, and when it goes on. With NVSHARE_REQUIRED=1 a program
+ * without a daemon waits for one instead of running unshared, and a message says so.
  *
- * Only the daemon knows the reason for a wait at the gate; the hook requests it once in
+ * Only the daemon knows the reason for a wait at the gate; the library requests the reason once in
  * each wait (NVSHARE_WAITING). A wait for memory lasts while the daemon does not answer a COMMIT.
  */
 #include "daemon/waiting.h"
@@ -24,7 +24,7 @@
 /* Indexed by client; used by its service thread only. */
 static struct {
     uint64_t since;                  /* us: begin of the wait; 0: no thread waits */
-    bool requested, printed;
+    bool requested, printed;         /* the reason of this wait */
     uint64_t answered;               /* number of the last answered COMMIT */
 } waits[CLIENTS_MAX];
 
@@ -114,7 +114,8 @@ void waiting_for(const struct client *client, const struct nvshare_order *order)
         complain("waits for GPU %u: %s", i, reason);
 }
 
-static bool daemon_printed;                 /* only one thread attaches at a time */
+/* A wait for the daemon was printed. Protected by attach_lock. */
+static bool daemon_printed;
 
 static void print_once(const char *problem, const char *consequence)
 {

@@ -14,8 +14,8 @@ int64_t waiting_step(struct client *client);
 void waiting_for(const struct client *client, const struct nvshare_order *order);
 bool waiting_is_printed(void);                    /* NVSHARE_VERBOSE=1 */
 
-/* Called when the program has no daemon; `problem` is the printed reason, as "does not answer".
- * True: try again, after the pause made here; false: run without a daemon. */
+/* Called when the program has no daemon; `problem`: why, for the message, as "does not answer".
+ * True: NVSHARE_REQUIRED is set, and 250 ms have passed: try again. False: run unshared. */
 bool waiting_for_daemon(const char *problem);
 /* Called when a daemon is connected, but does not answer yet. */
 void waiting_for_answer(void);
