@@ -55,8 +55,8 @@ static void in_parent(void)
         pthread_mutex_unlock(&forked_lock);
 }
 
-/* Sets these variables to zero, word by word. Without the sanitizers' checks, because sanitizers
- * reserve space between variables. */
+/* Sets the variables between these two symbols to zero, word by word. Without the sanitizers'
+ * checks, because sanitizers reserve space between variables. */
 __attribute__((no_sanitize("address", "thread"))) static void begin_anew(void)
 {
     uintptr_t end = (uintptr_t)_end & ~(sizeof(uintptr_t) - 1);

@@ -29,4 +29,4 @@ int own_file_socket(int flags);
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file);
 /* Closes the descriptor if it is still the library's. The handle becomes invalid; -1 is ignored. */
 void own_file_close(int handle);
-void own_files_close_all(void);      /* in a forked child */
+void own_files_close_all(void);      /* called in a forked child */

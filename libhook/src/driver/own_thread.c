@@ -15,7 +15,7 @@
  * library and the driver need. */
 #define STACK_LEAST ((size_t)1 << 20)
 
-/* The processors on which the process was started; later it may bind its threads to fewer. */
+/* The processors on which the process was started. The program may bind its threads to fewer. */
 static KEPT_IN_CHILD struct {
     bool known;
     cpu_set_t set;

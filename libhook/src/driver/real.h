@@ -26,7 +26,7 @@ enum real_index {
 #define USE HOOK
 #include "driver/hooks.def"
     HOOKS_LISTED,
-    HOOK_COUNT = HOOKS_LISTED + NEWER_MAX,         /* with entries for functions of newer drivers */
+    HOOK_COUNT = HOOKS_LISTED + NEWER_MAX,         /* plus entries for functions of newer drivers */
     REAL_BEFORE_USES = HOOK_COUNT - 1,
 #include "driver/uses.def"
     REAL_COUNT

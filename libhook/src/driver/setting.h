@@ -6,7 +6,7 @@
  */
 #pragma once
 
-void settings_read(void);            /* once; later calls do nothing */
+void settings_read(void);            /* copies them; later calls do nothing */
 
 /* A variable listed in setting.c. NULL if it was unset or the program is setuid. */
 const char *setting(const char *name);

@@ -32,7 +32,7 @@ void stubs_miss(void);
  * stub before may still be in the driver. */
 bool stubs_close(void (*called)(void));
 void stubs_open(void);
-bool stubs_called(void);             /* a thread has called the driver since then */
+bool stubs_called(void);             /* a thread has called the driver since stubs_close() */
 void stubs_await(void);              /* returns when the stubs are open */
 
 /* For stub_code.S. stub_targets: the address to which each stub jumps. stub_wait() waits and
