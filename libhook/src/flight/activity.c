@@ -183,7 +183,7 @@ void activity_forget_gaps(struct activity *activity)
 static bool burst_is_over(struct client *client, struct activity *activity, uint64_t now)
 {
     if (!activity->empty) {
-        activity->burst.since = now; /* MOMENT_US begin at the end of the work */
+        activity->burst.since = now; /* MOMENT_US count from the end of the work */
         return false;
     }
     if (!activity->burst.armed) {

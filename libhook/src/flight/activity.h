@@ -13,7 +13,7 @@ enum activity_purpose {
 };
 
 struct activity {
-    struct drain marker;             /* recorded after all work submitted until then */
+    struct drain marker;             /* events after all work submitted before the recording */
     enum { NO_MARKER, MARKER_PENDING, MARKER_DONE } state;
     uint64_t marker_passes;          /* gate_passes() when the marker was recorded */
     uint64_t passes;                 /* gate_passes() at the last sample */
@@ -24,13 +24,13 @@ struct activity {
 
     struct {
         bool active, counts;
-        uint64_t since, counted;     /* client->idled contains the pause up to `counted` */
+        uint64_t since, counted;     /* us: begin of the pause; client->idled has it until here */
     } idle;
     struct {
         uint64_t turn;               /* the figures below are of this turn: client->turns */
         enum { BUSY_UNKNOWN, BUSY_ALWAYS, BUSY_GAPS } reported;
         bool active;
-        uint64_t sampled, rests_until;       /* us: last sample; no next before */
+        uint64_t sampled, rests_until;       /* us: last sample; earliest next */
         uint64_t open_us, gaps_us;   /* us of the current window; of these, in gaps */
     } gaps;
     struct {

@@ -46,12 +46,12 @@
 #define MEASURED_LEAST ((uint64_t)64 << 20)
 
 struct flow {
-    unsigned inside;                 /* calls in progress */
-    uint64_t until;                  /* us: when the bytes of finished calls have been copied */
-    uint64_t window, bytes;          /* us: begin of the window; bytes since */
+    unsigned inside;                 /* calls of the program that are copying now */
+    uint64_t until;                  /* us: when the copies so far end, or are expected to */
+    uint64_t window, bytes;          /* us: begin of the window; bytes submitted since */
     bool heavy;                      /* load has begun: HEAVY bytes in one window; not ended */
     bool reported;
-    uint64_t reported_at;            /* us: time of the last report of a begin */
+    uint64_t reported_at;            /* us: last report that load has begun */
 };
 
 /* Protects the following variables; while it is held, no other lock is taken and nothing is

@@ -30,8 +30,8 @@ static inline bool bus_sharing_is_watched(void)
     return atomic_load_explicit(&bus_sharing_watched, memory_order_relaxed) != 0;
 }
 
-/* Enclose the driver's call, inside the gate. `waits`: the call returns when the bytes have been
- * copied. Any thread, no lock held. */
+/* bus_copy_begins() and bus_copy_ends() enclose the driver's call, inside the gate. `waits`: the
+ * call returns when the bytes have been copied. Any thread, no lock held. */
 void bus_copy_begins(struct bus_copy *copy, enum bus_direction direction, uint64_t bytes,
                      bool waits);
 void bus_copy_ends(const struct bus_copy *copy);
@@ -58,7 +58,7 @@ static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
     return bytes;
 }
 
-/* Turns reports on or off for the client. Resets what was reported before. */
+/* Turns reports on or off for the client, and forgets its earlier copies and reports. */
 void bus_sharing_watch(const struct client *client, bool watched);
 /* Called regularly by the service thread: reports changes of the load. False: the daemon does not
  * request COPIES. Only service_lock may be held. */

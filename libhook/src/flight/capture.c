@@ -46,7 +46,7 @@ struct recorded {
 
 static struct recorded *recorded;    /* events that are not known to be done */
 static bool all_recorded;
-static uint64_t submissions;         /* the gate's count at the recording */
+static uint64_t submissions;         /* gate_submissions() when the events were recorded */
 
 static bool record(CUcontext context)
 {
@@ -79,7 +79,7 @@ static bool gate_gets_empty(void)
     return empty;
 }
 
-/* Removes the first entry at `link`. */
+/* Destroys the first event in the list at `link`, and removes its entry. */
 static void destroy(struct recorded **link)
 {
     struct recorded *one = *link;
@@ -98,7 +98,7 @@ static void destroy(struct recorded **link)
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned going_on;    /* number of captures in progress */
 
-/* A capture begins: called before the driver's begin; capture_ends() undoes it if that fails. Waits
+/* Called before the driver begins a capture; if the driver then fails, call capture_ends(). Waits
  * a few microseconds for threads that forbid captures, and may record for a millisecond. */
 static void capture_begins(void)
 {
@@ -199,9 +199,9 @@ bool capture_refuses(CUresult *result)
 struct capture {
     CUstream stream;
     CUcontext context;
-    pthread_t thread;                /* began it; owner of CU_STREAM_PER_THREAD */
-    bool thread_ended;               /* that thread has ended */
-    bool endable;                    /* by the library, once the thread has ended */
+    pthread_t thread;                /* began it; may own the stream: CU_STREAM_PER_THREAD */
+    bool thread_ended;               /* `thread` has ended */
+    bool endable;                    /* the library can end it once `thread` has ended */
     uint64_t began;
     struct capture *next;
 };

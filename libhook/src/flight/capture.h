@@ -22,7 +22,8 @@ void capture_leave_context(CUcontext context);
 bool capture_without_work(void);
 
 /* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it no
- * call because of one. capture_relax(): permanently; returns the previous mode. */
+ * call because of one. capture_relax() does so until the mode is changed; returns the previous
+ * mode. */
 #define RELAXED AT_END(capture_exchange) CUstreamCaptureMode relaxed_before = capture_relax()
 static inline void capture_exchange(CUstreamCaptureMode *mode)
 {

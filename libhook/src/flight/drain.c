@@ -34,8 +34,8 @@
 #include "gate/gate.h"
 
 #define CAPTURE_PATIENCE_US 50000
-#define CAPTURE_LONGEST_US 30000000    /* of a capture that is expected to end */
-#define STREAMS_PATIENCE_US 30000000   /* other threads may keep a stream busy all the time */
+#define CAPTURE_LONGEST_US 30000000    /* a capture that lasts longer counts as endless */
+#define STREAMS_PATIENCE_US 30000000   /* for streams that other threads keep busy */
 #define PARTS 16
 
 /* Records the context's work in *event, or finds it done and leaves *event NULL. NOT_READY: a
@@ -207,7 +207,7 @@ static bool add(struct drain *drain, CUcontext context)
     return true;
 }
 
-/* Events of ended contexts were destroyed with them. */
+/* Destroys the events of the drain; those of ended contexts were destroyed with their contexts. */
 static void forget_all(struct drain *drain)
 {
     for (unsigned i = 0; i < drain->count; i++)

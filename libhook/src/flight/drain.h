@@ -18,7 +18,7 @@ enum drained {
 
 /* How long a drain may last, and what its caller does between two polls. */
 struct drain_terms {
-    uint64_t patience;               /* us for which threads may be blocked, or calls fail */
+    uint64_t patience;               /* us for which threads may be blocked, or calls may fail */
     bool outlasts;                   /* the drain also waits for the end of a capture */
     /* Waits about `us` microseconds, without service_lock: no thread of the program may be
      * blocked because it needs that lock or an answer of the daemon while work in flight waits for

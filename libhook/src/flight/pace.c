@@ -64,8 +64,8 @@
 #define DEFAULT_TARGET_MS 50
 #define TARGET_MOST_MS 60000
 #define BACKGROUND_TARGET_US 300
-#define SPIN_US BACKGROUND_TARGET_US /* for which a background thread polls before it sleeps */
-#define SPIN_COLLECT_US 4            /* between two polls */
+#define SPIN_US BACKGROUND_TARGET_US /* us that a background thread polls before it sleeps */
+#define SPIN_COLLECT_US 4            /* us between two such polls */
 #define COST_WINDOW_US 100000        /* us; the highest cost is over two such windows */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
@@ -93,8 +93,8 @@ static struct client *owner;   /* the client whose service thread paces, if any 
 static struct marker markers[MARKERS];
 static unsigned first, count;
 static uint64_t done, limit = FIRST; /* passes done; most in flight, kept for the next turn */
-static uint64_t extra;               /* passes let through since the last completion */
-static uint64_t latency;             /* us that the last marker took */
+static uint64_t extra;               /* passes allowed beyond `limit` since a marker completed */
+static uint64_t latency;             /* us from recording to completion of the last marker */
 static uint64_t marked_at, progress; /* us: time of the last recording; of the last completion */
 /* In the background. ns: the highest cost of a pass in this window, and in the previous one. us:
  * the begin of this window, and the last time at which the urgent client had work. */
@@ -290,7 +290,7 @@ static void begin(struct client *client, uint64_t now)
     done = atomic_load(&gate_taken);
     extra = 0;
     progress = now;
-    record_marker(done, now);                 /* for the work submitted before */
+    record_marker(done, now);                 /* covers the work submitted before pacing */
     set_goal(now);
     gate_close(GATE_PACED);
 }
