@@ -47,7 +47,7 @@
 #define PEERS_MAX 32
 #define PATIENCE_MS 2000
 #define PAUSE_MS 100                 /* before the next accept if no descriptor is free */
-#define HANDLE_PATIENCE_US 250000    /* for work in flight; sharing later may be too late */
+#define HANDLE_PATIENCE_US 250000    /* to wait for work in flight; most ends soon */
 
 /* The requested allocation, or NULL. memory_lock is held. */
 static struct page_owner *find(const struct ipc_request *request,
@@ -74,7 +74,7 @@ static int export(const struct block *block)
 static CUresult share_block(struct block *block)
 {
     struct client *client = block->client;
-    int by_network = 0;              /* whether network cards can access it, as cuMemAlloc's */
+    int by_network = 0;              /* whether network cards may access the new memory */
     REAL(cuDeviceGetAttribute)(&by_network,
         CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, client->device);
     const CUmemAllocationProp property = {
@@ -375,7 +375,7 @@ static bool accept_one(int listener, struct peer *peers, bool *short_of_files)
 {
     struct ucred credentials;
     socklen_t length = sizeof credentials;
-    const int little = 1;            /* becomes the kernel's minimum: one or two parts */
+    const int little = 1;            /* raised to the kernel's minimum: one or two parts */
     int to = accept_peer(listener);
     if (to < 0) {
         *short_of_files = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
