@@ -73,7 +73,7 @@ struct disk_extent {
     uint64_t page;
     size_t size;
     size_t begun, left;              /* bytes: transfer begun; transfer not completed */
-    /* While it is read: */
+    /* While the block is being loaded: */
     CUdeviceptr address;
     CUstream stream;
     CUresult result;
@@ -86,7 +86,7 @@ static struct disk {
     struct client *client;
     int descriptor;                  /* in the descriptor table of the threads below */
     int handle;                      /* of own_file.h, while the file is being opened */
-    int opened;                      /* an errno; -1: not known yet */
+    int opened;                      /* 0 or an errno; -1: not known yet */
     bool quits;
     bool *taken;                     /* one for each page of 2 MiB */
     uint64_t pages, used;            /* entries of `taken`, and how many of them are true */
