@@ -171,8 +171,8 @@ enum nvshare_type {
      * a RUN without NVSHARE_REPORT_COPIES. */
     NVSHARE_COPIES = 71,
     /* A thread has waited at the gate for long: the hook asks for the reason, to inform the
-     * program's user. Answered by QUEUED. NVSHARE_WANTS in flags, unless the client is a holder
-     * already. */
+     * program's user. Answered by QUEUED. NVSHARE_WANTS in flags, unless the client has the
+     * turn already. */
     NVSHARE_WAITING = 72,
     /* The program's own name, for display: `text`, UTF-8, ended by a 0 or by its size. Only
      * before HELLO. */
@@ -216,7 +216,7 @@ enum nvshare_flag {
     NVSHARE_KEEP = 1 << 4,           /* EVICT: writeback; copied blocks stay resident */
     /* MOVED */
     NVSHARE_YIELDED = 1 << 5,        /* the order was ended early by YIELD */
-    NVSHARE_NO_MEMORY = 1 << 6,      /* EVICT: the allowance or host memory is exhausted. LOAD: the
+    NVSHARE_NO_MEMORY = 1 << 6,      /* EVICT: `host` or the host's memory is used up. LOAD: the
                                         driver has less free memory than the room */
     NVSHARE_DRIVER_ERROR = 1 << 7,   /* the driver failed for another reason */
     /* HELLO, MEMORY, STOPPED */
@@ -275,7 +275,7 @@ enum nvshare_pin_reason {
 
 struct nvshare_limits {              /* bytes */
     uint64_t commit;                 /* allocated + pinned may grow to this without a request */
-    uint64_t most;                   /* and to this with a request; cuMemGetInfo's free follows */
+    uint64_t most;                   /* and to this with a request (basis of cuMemGetInfo's free) */
     uint64_t total;                  /* size of the card for this client: cuMemGetInfo's total */
     uint64_t host_slab;              /* host memory is allocated in slabs of this size */
     uint64_t beyond;                 /* memory.beyond may grow to this with a request */
@@ -316,7 +316,7 @@ struct nvshare_order {
             uint64_t loan;           /* EVICT: bytes */
         };
         char text[88];               /* REASON */
-        uint8_t gpu[16];             /* UNPARK: its UUID */
+        uint8_t gpu[16];             /* UNPARK: UUID of the GPU that the process uses now */
     };
 };
 
@@ -363,9 +363,9 @@ struct nvshare_report {
                         uint64_t context; /* HELLO with IS_PARKED: `host` of the PARK */
                     };
                 };
-                struct {             /* MOVED, STOPPED */
+                struct {             /* MOVED, STOPPED, BORROWED, PARKED, STORED */
                     union {
-                        uint64_t moved; /* BORROWED, STORED: bytes. MOVED: bytes that it moved;
+                        uint64_t moved; /* BORROWED, STORED: bytes. MOVED: bytes moved;
                                         with KEEP: bytes that can be evicted without a copy
                                         until the gate opens again */
                         uint64_t used; /* STOPPED: microseconds */
