@@ -12,7 +12,7 @@
 #include "options.h"
 
 struct chunk {
-    CUdeviceptr address;                 /* of its used part */
+    CUdeviceptr address;                 /* of the part of the allocation that is used */
     uint64_t words;                      /* words of 8 bytes in that part; 0: never touched */
     bool changes;                        /* a step changes the part; else a step sums it up */
     uint64_t steps;                      /* number of steps done */

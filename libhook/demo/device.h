@@ -47,7 +47,7 @@ struct device {
     size_t free, total;                  /* bytes, as cuMemGetInfo returned at the start */
 };
 
-/* One line on stderr, then exit(code). */
+/* Prints one line on stderr, then exits with `code`. */
 _Noreturn void device_die(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Makes the device's primary context current and loads the kernels. Exits with one line

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernels must have computed, found out on the CPU.
+ * Computes on the CPU what the kernels must have computed.
  */
 #pragma once
 
