@@ -109,7 +109,7 @@ def test_api_server_accepts_each_example_manifest(
     cluster.kubectl("create", "--dry-run=server", f"--filename={manifests}/examples/{example}")
 
 
-def test_switch_of_strategy_leaves_no_field_of_the_previous_strategy(
+def test_switch_of_sharing_strategy_leaves_no_manifest_field_of_the_previous_strategy(
     cluster: Cluster, manifests: str
 ) -> None:
     """No pod runs, because no node has the label."""

@@ -103,7 +103,7 @@ async def test_systemd_report_sends_the_status_at_changes_and_a_ping_each_interv
     assert systemd.pings == 3
 
 
-async def test_systemd_report_wakes_up_at_events_only(
+async def test_systemd_status_is_sent_only_after_events_of_clients_and_turns(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)

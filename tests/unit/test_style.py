@@ -85,7 +85,7 @@ def test_source_files_name_the_licence() -> None:
     assert not without, f"no '{LICENCE}' in the first line of {', '.join(without)}"
 
 
-def test_source_files_have_no_unfinished_marks() -> None:
+def test_source_files_have_no_todo_or_fixme_comments() -> None:
     marked = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in source_files()

@@ -61,18 +61,22 @@ def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread", "undefined", "leak"])
-def test_program_with_a_sanitizer_runs_beside_the_library(tmp_path: Path, sanitizer: str) -> None:
+def test_program_built_with_a_sanitizer_runs_with_the_library_preloaded(
+    tmp_path: Path, sanitizer: str
+) -> None:
     done = run(compiled(tmp_path, "gcc", f"-fsanitize={sanitizer}", "-pthread"))
     assert (done.returncode, done.stdout) == (0, "runs\n"), done.stderr
 
 
-def test_address_sanitizer_finds_faults_beside_the_library(tmp_path: Path) -> None:
+def test_address_sanitizer_finds_faults_of_a_program_with_the_library_preloaded(
+    tmp_path: Path
+) -> None:
     done = run(compiled(tmp_path, "gcc", "-fsanitize=address", "-pthread"), "10")
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stderr
 
 
-def test_program_of_musl_runs_beside_the_library(tmp_path: Path) -> None:
+def test_program_linked_with_musl_runs_with_the_library_preloaded(tmp_path: Path) -> None:
     if not shutil.which("musl-gcc"):
         pytest.skip("there is no musl-gcc on this machine; Debian has it in musl-tools")
     done = run(compiled(tmp_path, "musl-gcc"))
