@@ -37,7 +37,9 @@ def filler(site: Site, seed: int) -> subprocess.Popen[str]:
         "--no-check", "--seed", str(seed))
 
 
-def test_host_memory_of_clients_counts_after_a_daemon_restart(site: Site) -> None:
+def test_host_memory_of_clients_counts_in_the_host_budget_after_a_daemon_restart(
+    site: Site
+) -> None:
     trace = site.folder / "trace"
     small(site, 1000 * MIB)
     daemon = site.start("--tq", "100ms", "--trace", str(trace))

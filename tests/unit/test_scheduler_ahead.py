@@ -348,7 +348,7 @@ def test_host_memory_preallocation_takes_at_most_half_of_free_memory_of_a_contro
     assert len(preallocations(talk.said)) == 1
 
 
-def test_preallocated_host_memory_counts_until_the_next_move() -> None:
+def test_preallocated_host_memory_counts_as_used_until_the_next_move() -> None:
     talk = talking(host=100)
     talk.run(A, 60)
     (order,) = preallocations(talk.join(B, 60))

@@ -373,7 +373,7 @@ def test_chosen_client_is_loaded_into_free_memory_before_evictions_end() -> None
     assert loads(talk.want(2)) == [(2, 10), (2, 20)]
 
 
-def test_memory_under_eviction_counts_until_the_evict_is_acknowledged() -> None:
+def test_memory_under_eviction_counts_as_resident_until_the_evict_is_acknowledged() -> None:
     talk = Talk()
     talk.join(1, 100, 100)
     talk.join(2, 50)
