@@ -257,7 +257,7 @@ async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
 
 
-async def test_message_about_a_quantum_of_one_second_uses_the_singular(
+async def test_settq_message_for_one_second_uses_the_singular(
     manager: Manager, ctl: Run
 ) -> None:
     a_client(manager, manager.gpus[0], pid=11)

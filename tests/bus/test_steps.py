@@ -18,7 +18,7 @@ __all__ = ["ctl"]                       # a fixture
 
 
 @pytest.mark.usefixtures("other_user")
-async def test_limit_command_refused_in_part_names_the_limits_it_has_set(
+async def test_limit_command_after_a_refused_limit_prints_the_limits_set_before(
     manager: Manager, ctl: Run
 ) -> None:
     client = owned_by(a_client(manager, manager.gpus[0], pid=11), OTHER_UID)

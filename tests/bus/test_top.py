@@ -89,7 +89,7 @@ async def test_top_without_a_daemon_says_that_nvshared_is_not_running(
     assert "not running" not in shown
 
 
-async def test_top_suspended_by_ctrl_z_restores_the_terminal_until_it_continues(
+async def test_top_suspended_by_ctrl_z_restores_the_terminal(
     manager: Manager, ctl: Run, private: PrivateBus
 ) -> None:
     a_client(manager, manager.gpus[0])

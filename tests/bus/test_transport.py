@@ -190,7 +190,7 @@ async def test_transport_sends_all_to_a_slow_bus_in_order(bus: Bus) -> None:
     assert await bus.receive(1000) == pack(a_signal(0), MANY + 1)
 
 
-async def test_messages_of_one_event_loop_iteration_are_sent_together(bus: Bus) -> None:
+async def test_bus_messages_of_one_loop_iteration_are_sent_in_one_call(bus: Bus) -> None:
     for number in range(3):
         bus.connection.post(a_signal(number))
     assert await bus.receive(4000) == b"".join(pack(a_signal(at), at + 1) for at in range(3))

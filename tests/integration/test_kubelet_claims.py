@@ -260,7 +260,7 @@ def test_claims_are_kept_over_restarts_of_driver_and_daemon(lab: ClaimLab) -> No
     lab.expect(old)
 
 
-def test_dra_driver_killed_while_preparing_a_claim_prepares_it_after_the_restart(
+def test_dra_driver_restarted_after_a_kill_prepares_the_open_claim(
     lab: ClaimLab
 ) -> None:
     lab.claim(compute="50")

@@ -26,7 +26,7 @@ def sharing(node: Node) -> Node:
     return node
 
 
-def test_device_plugin_reports_ready_after_kubelet_registered_it(node: Node) -> None:
+def test_device_plugin_after_its_registration_reports_ready(node: Node) -> None:
     """Pods that are bound before, as after an update, are refused for good."""
     node.daemon()
     node.start()
@@ -250,7 +250,7 @@ def test_shares_of_a_card_are_withdrawn_after_a_hardware_xid_error(
     sharing.allocatable(20)
 
 
-def test_shares_of_an_idle_card_are_withdrawn_when_it_is_lost(node: Node, tmp_path: Path) -> None:
+def test_shares_of_a_lost_idle_card_are_withdrawn(node: Node, tmp_path: Path) -> None:
     node.site.module = "tests.integration.changed"
     node.site.environment["NVSHARE_TEST_LOST"] = str(tmp_path / "lost")
     node.daemon()

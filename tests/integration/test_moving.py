@@ -314,7 +314,7 @@ def test_programs_moved_at_the_same_time_stay_within_their_tenants_limit_on_the_
     (["move", "move"], ["", "has moved"]), (["park", "move"], ["", ""]),
     (["park", "park"], ["", ""]),
 ])
-def test_simultaneous_orders_for_a_program_are_carried_out_one_by_one(
+def test_simultaneous_park_and_move_orders_for_one_program_run_in_sequence(
     site: Site, start: Start, bus: str, orders: list[str], reasons: list[str]
 ) -> None:
     control = start()
