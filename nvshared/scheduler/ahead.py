@@ -69,8 +69,8 @@ BLOCKS = 2                              # more blocks are preallocated, as block
 
 
 def interrupt(card: Card) -> None:
-    """Cuts short speculative moves whose conditions no longer hold (YIELD). Called at the start of
-    a plan, and again after turns and other moves are decided."""
+    """Cuts short (YIELD) each speculative move if the move's conditions no longer hold. Called at
+    the start of a plan, and again after turns and other moves are decided."""
     if not card.groups.size("speculating"):
         return
     calm, quiet, copying = _calm(card), _quiet(card), _copying(card)

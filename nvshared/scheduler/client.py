@@ -202,8 +202,8 @@ class Promise(Counting):
 
     commit: int = 0                     # promised; bytes
     withdrawn: int = 0                  # earlier commit, counted until the hook has acknowledged
-                                        # the smaller one
-    confirmed_by: int = 0               # number of the order whose reply does that; 0: none
+                                        # the smaller commit
+    confirmed_by: int = 0               # number of the order with a reply that does so; 0: none
     request: CommitAsked | None = None  # unanswered COMMIT request,
     requested: int = 0                  # and when it arrived
     granted: int = 0                    # total bytes by the last grant, until the client has them

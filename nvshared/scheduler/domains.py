@@ -271,12 +271,12 @@ class Neighbour:
 
     @property
     def available(self) -> int:
-        """Bytes of the card that can be lent beyond those that are lent."""
+        """Bytes of the card that can be lent in addition to the lent bytes."""
         return max(0, (self.lendable or 0) - self.lent)
 
     @property
     def excess(self) -> int:
-        """Lent bytes beyond the lendable ones that no order under way returns."""
+        """Lent bytes beyond the lendable bytes, less the bytes that orders under way return."""
         return 0 if self.lendable is None else max(0, self.lent - self.returning - self.lendable)
 
     def lender(self) -> "Neighbour | None":

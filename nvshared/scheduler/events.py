@@ -25,7 +25,7 @@ class AntiThrash(StrEnum):
 
 
 class Priority(IntEnum):
-    """Priority of clients that take turns: higher ones come first."""
+    """Priority of clients that take turns: clients of higher priority come first."""
 
     BACKGROUND = 1                      # runs only while no other client wants the GPU
     NORMAL = 2

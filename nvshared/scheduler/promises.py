@@ -79,8 +79,8 @@ OVERGRANT_PART = 16
 USED_WITHIN = SECOND
 PINNED_WITHIN = 60 * SECOND             # the same for a grant to pin
 CHANGE_PART = 64                        # a change of less than 1/64 of the card sends no LIMITS
-CHECKED_AT_ONCE = 4                     # most clients whose LIMITS are checked in one plan,
-CHECKS_APART = MILLISECOND              # and us until further ones are checked
+CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS,
+CHECKS_APART = MILLISECOND              # and us until further clients' LIMITS are checked
 DiskLimits = tuple[Domain, ...]         # of one client
 # By disk limits: sum and largest of the commits of the clients that have them.
 Commits = dict[DiskLimits, tuple[int, int]]
@@ -206,7 +206,7 @@ def _first_requests(card: Card) -> dict[str, ScheduledClient]:
 
 
 def _answer_account(card: Card, account: str) -> bool:
-    """Answers the COMMIT requests of an account, up to one that has to wait. False: sent none."""
+    """Answers an account's COMMIT requests until a request has to wait. False: answered none."""
     answered = False
     while (client := _first_requests(card).get(account)) is not None:
         request, answered_number = client.promise.request, client.memory.answered

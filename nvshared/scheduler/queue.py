@@ -2,8 +2,8 @@
 """The queue, and the terms that order it: equal time for tenants, first come, first served in each.
 
 A client gets its place in the queue when it wants the GPU, and keeps the place until its gate
-opens. A client whose turn was cut short goes to the end. A client whose turn never began keeps its
-place.
+opens. A client goes to the end after a turn that was cut short, and keeps its place if the turn
+never began.
 
 **Lines.** Waiting clients are in lines, ordered by `queue_number`. A tenant with several clients
 has a line of its own. Tenants with one client share one line for each weight, so equal tenants are
@@ -52,7 +52,7 @@ from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
 GONE_KNOWN = 1000                       # most tenants without clients that are kept for owed time
-LEVELS = range(3)                       # levels of a path whose nodes have children
+LEVELS = range(3)                       # levels of a path at which nodes have children
 
 
 def join(card: Card, client: ScheduledClient) -> None:
@@ -330,7 +330,7 @@ def _set_compute_limit_of(card: Card, node: Node, percent: int) -> None:
 
 
 def roll_quotas(card: Card) -> None:
-    """Begins new windows of compute limits whose windows are over. Runs before each event."""
+    """Begins a compute limit's next window when a window has ended. Runs before each event."""
     for node in card.tenants.limited:
         assert node.quota is not None
         if node.quota.ends > card.now:

@@ -819,7 +819,7 @@ def pace_background(card: Card) -> None:
 
 
 def _measure_handover(card: Card, client: ScheduledClient) -> bool:
-    """Measures the hand-over to a client whose gate opens now.
+    """Measures the hand-over to a client when the client's gate opens.
 
     True: client.cost has changed, so the automatic quantum may have changed.
     """
