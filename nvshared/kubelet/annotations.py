@@ -207,7 +207,7 @@ class Terms:
         # pods. Nvshared may still have the stricter terms of the pods' annotations: until those are
         # read, the claims' terms must not overwrite them.
         self._unlisted = set(self._claimed)
-        self._changed: set[Pod] = set()                 # pods whose terms nvshared may not have
+        self._changed: set[Pod] = set()                 # pods with terms nvshared may not have
         self._renamed = False                           # nvshared's names of pods are out of date
         self._listed = False                            # nvshared may have terms of deleted pods
         self._waiting: list[Future[None]] = []          # of claim(), until nvshared has the terms

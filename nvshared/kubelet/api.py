@@ -179,8 +179,8 @@ def watch(
 
 
 class Writer:
-    """Writes an object to the API server whenever the object changes. A separate thread makes the
-    writes, and repeats failed ones."""
+    """Writes an object to the API server whenever the object changes. A separate thread writes,
+    and repeats each failed write."""
 
     def __init__(self, words: str, write: Callable[[Any], object], pause: float = PERIOD) -> None:
         """`words`: a name of the object, for the log. `write` may raise as Server.ask() does.

@@ -321,6 +321,6 @@ def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[
     while len(chosen) < size and free:
         here, left = Counter(map(card_of, chosen)), Counter(map(card_of, free))
         share = min(free, key=lambda one: (here[card_of(one)], -left[card_of(one)], card_of(one)))
-        free.remove(share)              # of the GPU's free shares, the one with the lowest number
+        free.remove(share)              # the GPU's free share with the lowest number
         chosen.append(share)
     return chosen

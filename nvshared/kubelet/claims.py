@@ -53,7 +53,7 @@ class Pod:
     uid: str                            # the API server's
     tenant: str                         # its name in nvshared: pod:UID, or pod:HASH if static
     created: str = field(default="", compare=False)
-    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # used ones
+    annotations: Mapping[str, str] = field(default_factory=dict, compare=False)     # only used keys
     containers: Mapping[str, str] = field(default_factory=dict, compare=False)      # names by id
     static: str = field(default="", compare=False)      # a static pod's hash; "": not static
     # Names of the containers that request shares.
@@ -306,7 +306,7 @@ class Prepared:
     def change(self, uid: str, claim: Claim | None) -> set[Pod]:
         """Replaces or, with None, removes the claim with this UID.
 
-        Returns the pods that the claim had before, and those that it has now.
+        Returns the pods that the claim had before the change, and the pods that it has now.
 
         Raises NvshareError if the file cannot be written; then nothing is changed.
         """
