@@ -10,7 +10,7 @@ byte was wrong.
 With --stages the plain loop also writes from memory as large as the program's (wide), from the same
 memory once the driver has page-locked it (locked), and over blocks of its file that it has written
 before (again); and a program on the simulated card parks and wakes (simulated). So the first
-figure that is lower than the one before it shows which stage costs time.
+figure that is lower than the figure before it shows which stage costs time.
 """
 
 import argparse

@@ -35,7 +35,7 @@ RULES = (
 
 @pytest.fixture
 def ruled(manager: Manager) -> Manager:
-    """A manager whose configuration has RULES."""
+    """A manager with RULES in its configuration."""
     manager.tenancy.use(RULES)
     return manager
 

@@ -2,7 +2,7 @@
 """Several cards with the daemon's real manager, and multi-rank programs, in virtual time.
 
 Messages are delayed. A kernel of a team ends only when all ranks have submitted it, and ranks
-submit several kernels ahead; ranks whose gates close at different kernels therefore never drain.
+submit several kernels ahead; so ranks never drain if their gates close at different kernels.
 """
 
 from collections.abc import Callable

@@ -164,7 +164,7 @@ def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
 
 
 def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> None:
-    """A real process whose preloaded library is deleted."""
+    """Runs a real process and deletes the library that the process has preloaded."""
     copy = tmp_path / "libnvshare.so"
     copy.write_bytes(library.hook().read_bytes())
     script = "print(flush=True); input()"

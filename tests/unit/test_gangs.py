@@ -492,7 +492,7 @@ def _compute(dice: Random, teams: list[Team], others: list[Hook], *, few: bool) 
 
 
 def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Ids of the clients whose gang state is queried from now on."""
+    """Returns a list to which each later query of a client's gang state adds the client's id."""
     asked: list[int] = []
     for gpu in machine.gpus:
         def noted(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loop neither receives nor closes descriptors whose last close may block."""
+"""The event loop neither receives nor closes a descriptor if its last close may block."""
 
 import asyncio
 import socket

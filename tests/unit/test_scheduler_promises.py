@@ -436,7 +436,7 @@ def test_control_group_limit_reclaims_commit_of_freed_pinned_memory() -> None:
 
 
 class Court:
-    """A scheduler, clients that report false figures, and one that reports true figures."""
+    """A scheduler, clients that report false figures, and a client that reports true figures."""
 
     def __init__(self, seed: int, settings: Settings = SETTINGS) -> None:
         self.now = 0

@@ -250,7 +250,7 @@ def test_random_event_sequences_together_order_more_than_a_thousand_evictions() 
 
 
 class Counting(Scheduler):
-    """A scheduler whose groups and sums are recomputed and compared after each event."""
+    """A scheduler that compares its groups and sums with recomputed values after each event."""
 
     def handle(self, event: Event, now: int) -> list[Action]:
         actions, card = super().handle(event, now), self._card

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server of hooks: connections whose process is being identified."""
+"""The server of hooks: connections while the connected process is being identified."""
 
 import asyncio
 import gc
@@ -38,7 +38,7 @@ another_user = pytest.mark.skipif(os.geteuid() != 0, reason="only root can becom
 
 @dataclass
 class Site:
-    """A server whose process lookups end once `known` is set."""
+    """A server. Its process lookups end once `known` is set."""
 
     path: Path
     server: Server
