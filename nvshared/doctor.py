@@ -233,8 +233,7 @@ def program_findings(inspection: Inspection, snapshot: Snapshot | None) -> Itera
 
 
 def _limited(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
-    """Findings about programs in cgroups whose memory limit is below the size of the largest card.
-    """
+    """Findings about programs in cgroups with a memory limit below the size of the largest card."""
     card = max((card.facts.memory_total for card in inspection.cards), default=0)
     inside: dict[Limit, list[int]] = {}
     limit_of = cache(Group.limit)       # read once, so that programs are grouped by equal limits

@@ -238,7 +238,7 @@ def _values(properties: Properties) -> dict[str, Any]:
 
 
 def _fill(cls: Any, known: dict[str, Any]) -> Any:
-    """Makes a `cls` whose fields are the properties of the same names, without underscores."""
+    """Makes a `cls`. A field's value is the property with the field's name without underscores."""
     wanted = [name.replace("_", "") for name in cls._fields]
     if missing := [name for name in wanted if name not in known]:
         raise NvshareError(

@@ -56,7 +56,7 @@ WallClock = Callable[[], float]         # seconds since 1970; may jump forwards 
 FRESH = SECOND                          # a query so soon after another one uses its samples
 MINUTE = 60
 SLICE = 50                              # clients sampled until the event loop runs other tasks
-PARTIES = 1024                          # per minute and GPU; usage of further ones is summed up
+PARTIES = 1024                          # per minute and GPU; usage of further parties is summed up
 KEPT = 60                               # unwritten batches; of more, the oldest are added up
 MOST_PENDING = 4                        # pending queries of one user; more are refused
 
@@ -152,7 +152,7 @@ class HistoryFile:
 
 
 def _report(written: "Future[None]") -> None:
-    """Logs an unexpected exception of a write, whose batches are lost; the thread goes on."""
+    """Logs an unexpected exception of a write. The write's batches are lost; the thread goes on."""
     if error := written.exception():
         logger.error("the history has a fault", exc_info=error)
 

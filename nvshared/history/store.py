@@ -103,7 +103,7 @@ def joined(used: Mapping[Party, Usage], most: int) -> Used:
         if len(kept) <= most:
             return kept
         largest = sorted(kept, key=lambda one: (kept[one].gpu, kept[one].held, one), reverse=True)
-        # `most - 1` parties stay as they are; the sum of the remaining ones is the last.
+        # `most - 1` parties stay as they are; the remaining parties are summed up.
         before, kept = kept, {}
         for number, party in enumerate(largest):
             add(kept, party if number < most - 1 else wider(party), before[party])
@@ -398,7 +398,7 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
     since, until = _rounded(kept, query.since, query.until)
     reach = next((one for one in STEPS if kept[one] <= since), min(STEPS))
     step = -(-query.step // reach) * reach
-    # Lengths whose steps fill each row of the result exactly.
+    # Lengths of steps that fill each row of the result exactly.
     lengths = [one for one in STEPS if not step or step % one == since % one == 0]
     pieces = [*_pieces(kept, sorted(lengths, reverse=True), since, until)]
     statement = _QUERY.format(

@@ -20,7 +20,7 @@ A client's context is created just before its HELLO, and the driver goes on
 allocating for it (modules, printf buffers) while the program starts. Until two
 samples have been taken since its HELLO, a reserve is kept for its context; for at
 most YOUNG_MOST clients of an account (scheduler/promises.py), as every user can
-connect. One more reserve is always kept for the next client, whose context exists
+connect. One more reserve is always kept for the next client, as its context exists
 before its HELLO. If no sample is valid, because NVML fails or orders are always in
 progress, the client's reserve is given up after a while (forget()); a later
 sample then counts the context as outside memory.
@@ -56,7 +56,7 @@ class Capacity:
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes of outside memory, by the valid samples
     _last: tuple[int, int] | None = field(default=None, init=False)     # as in sampled()
-    # For each client whose context samples may lack: its account, and the samples since joined().
+    # By client, while samples may lack its context: account, number of samples since joined().
     _young: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
     @property
@@ -68,7 +68,7 @@ class Capacity:
 
     @property
     def context_reserve(self) -> int:
-        """Bytes kept for the context of each client whose context the samples may lack."""
+        """Bytes kept for each client while the samples may lack the client's context."""
         if self.allowances.context_reserve is not None:
             return self.allowances.context_reserve
         return min(CONTEXT, self.total // CONTEXT_PART)

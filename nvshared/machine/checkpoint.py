@@ -138,7 +138,7 @@ class _Helper(NamedTuple):
     process: asyncio.subprocess.Process | None      # None: systemd has started it
 
     async def ask(self, line: str) -> str:
-        """Sends a line. Returns the answer's lines, or those that came before the helper ended.
+        """Sends a line. Returns the answer's lines, up to the helper's end if the helper ends.
 
         Raises ValueError if the answer is too long.
         """

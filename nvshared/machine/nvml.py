@@ -58,7 +58,7 @@ class Facts:
     memory_total: int                   # bytes
     mig: bool = False                   # MIG was on when the card was found
     linked: frozenset[str] = frozenset()    # UUIDs of cards with a peer-to-peer path over NVLink
-    reached: frozenset[str] = frozenset()   # UUIDs of all cards to whose memory this card can write
+    reached: frozenset[str] = frozenset()   # UUIDs of all cards with memory this card can write to
 
     @cached_property
     def uuid_bytes(self) -> bytes:

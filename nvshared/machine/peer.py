@@ -102,7 +102,7 @@ def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     `grouped`: also reads the groups of the process's user.
 
     May block (nvshared/lanes.py), but not on locks of the process's memory, except for a SLURM job
-    whose number only its environment has, which the kernel reads from that memory.
+    with its number only in the environment, which the kernel reads from that memory.
     """
     called = name(pid)
     started = host.started(pid)

@@ -65,7 +65,7 @@ def _check_one(path: Path) -> None:
     )
 
 
-# Folders whose links to the library are preferred, as a link's path is the same for new versions.
+# Links to the library in these folders are preferred: a link's path is the same for new versions.
 STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))
 
 

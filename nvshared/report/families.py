@@ -30,8 +30,8 @@ Source = TypeVar("Source")
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 # For each metric: its name, its help text, and a function that returns its value; None: no sample.
 Table = list[tuple[str, str, Callable[[Source], float | None]]]
-# For metrics whose labels have the information, and whose value is 1: also the names of these
-# labels. The function returns the values of the labels.
+# For metrics of value 1 with the information in the labels: also the names of these labels.
+# The function returns the values of the labels.
 InfoTable = list[tuple[str, str, Callable[[Source], tuple[str, ...] | None], tuple[str, ...]]]
 
 

@@ -31,7 +31,7 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
     """Takes over the sockets that systemd passed to this process.
 
     Raises InvalidArgs if systemd passed more than one listening SOCK_SEQPACKET socket, or other
-    sockets, besides those that an earlier daemon stored.
+    sockets, besides the sockets that an earlier daemon stored.
     """
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return Inherited(None, {})
@@ -95,7 +95,7 @@ class Notifier:
         return self._notifier is not None
 
     def ready(self) -> None:
-        """Reports that clients can connect. This call may block; later ones drop what would block.
+        """Reports that clients can connect. This call may block; later calls drop what would block.
 
         A service manager that hangs, or wants READY=1 only, stops reading. Once the socket's queue
         is full, a blocking call would stop the whole daemon.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings: one table of them, and the reader of the sources that set them.
 
-Each of these sources overrides the ones before it: the defaults in the table,
+Each of these sources overrides the sources before it: the defaults in the table,
 /etc/nvshare/nvshared.conf, its drop-ins nvshared.conf.d/*.conf in the order of their names,
 environment variables, the command line. `Config` is the table: the reader of files, the parser of
 the command line (arguments.py), --help and the manual page are all made from its fields. `load`
@@ -305,7 +305,7 @@ def _is_there(path: Path) -> bool:
 
 
 class _Files:
-    """The merged settings of several files; later files override earlier ones."""
+    """The merged settings of several files; later files override earlier files."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -324,7 +324,7 @@ class _Files:
         except UnicodeDecodeError as error:
             self.wrong.append(ConfigError(f"{path} is not text: {error}"))
             return
-        section: str | None = ""        # None: an invalid section, whose lines are skipped
+        section: str | None = ""        # None: in an invalid section; its lines are skipped
         for number, line in enumerate(map(str.strip, lines), 1):
             place = f"{path}:{number}"
             try:

@@ -207,7 +207,7 @@ class Moving:
         return ""
 
     def wake(self, client: Client) -> None:
-        """Restores a parked client whose turn has come. No-op for a client that is not parked."""
+        """Restores a parked client when its turn comes. No-op for a client that is not parked."""
         if client.parking == PARKED:
             client.parking = RESTORING
             start_task(self._tasks, self._wake(client))
@@ -490,7 +490,7 @@ class Moving:
         """Returns (UUID before, UUID after) for each card: `old` and `new` change places.
 
         [] if the card does not change. The driver requires a pair for each GPU of the machine:
-        nvshare-checkpoint adds those that the daemon does not manage, as far as CUDA lists them.
+        nvshare-checkpoint adds GPUs that the daemon does not manage, as far as CUDA lists the GPUs.
         """
         if old is new:
             return []

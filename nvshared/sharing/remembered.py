@@ -142,7 +142,7 @@ def _number(plain: dict[str, Any], name: str) -> int:
 
 
 def _terms(plain: dict[str, Any]) -> Terms:
-    """Reads the terms of one program. Raises ValueError or TypeError for invalid ones."""
+    """Reads the terms of one program. Raises ValueError or TypeError for invalid terms."""
     terms = Terms(**plain)
     numbers = (terms.memory_limit, terms.weight, terms.compute_limit)
     if (all(type(number) is int for number in numbers)

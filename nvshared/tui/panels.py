@@ -28,7 +28,7 @@ NAMED = 2                               # holders named in a sentence, at most
 
 def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
     """The reason of the client's wait, to follow the word "waits"; "" if it does not wait."""
-    # None: a restarted daemon may lack the GPU of a program whose details are still shown.
+    # None: a restarted daemon may lack the GPU of a program that is still shown in detail.
     gpu = next((one for one in snapshot.gpus if one.index == client.gpu), None)
     match client.state:
         case "waiting" if client.gang and not client.position:
