@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain allocations. If the process has a client on the current context's GPU they come from
- * allocation.h and are swappable; else from the driver. Allocations by the 32-bit functions of CUDA
- * 2 always come from the driver, and count as memory of the client that cannot be evicted. Managed
- * memory (unified.c) is freed here, too.
+ * Wraps cuMemAlloc and cuMemFree. If the process has a client on the current context's GPU, the
+ * memory comes from allocation.h and is swappable; else from the driver. Allocations by the 32-bit
+ * functions of CUDA 2 always come from the driver, and count as memory of the client that cannot be
+ * evicted. Managed memory (unified.c) is freed here, too.
  */
 #include "api/wrapper.h"
 #include "memory/allocation.h"
@@ -18,8 +18,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
                                                     : REAL(cuMemAlloc_v2)(address, bytes);
 }
 
-/* Rows begin at multiples of the texture alignment, as the driver's do (512 on all cards so far).
- * False: call the driver, which also reports wrong arguments. */
+/* The distance of rows in bytes: as from the driver, a multiple of the texture alignment (512 on
+ * all cards so far). False: call the driver, which also reports wrong arguments. */
 static bool pitch_of(size_t width, size_t height, unsigned int element, size_t *pitch)
 {
     CUdevice device;
@@ -59,7 +59,8 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, un
                    (address, pitch, width, height, element));
 }
 
-/* Also frees memory of a driver's pool: pools_recount() then counts that pool anew. */
+/* The memory may belong to a pool of the driver: pools_recount() counts what such pools still
+ * have. */
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;

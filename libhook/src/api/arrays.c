@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts arrays, whose memory the driver lays out for textures and cannot be swapped.
+ * Counts the memory of arrays, which cannot be swapped: the driver lays it out for textures.
  *
  * The driver reports an array's size only before the array has memory, so the size is computed from
- * the description: rows of whole 64 bytes, in groups of 8 rows, up to 128 as the height allows. For
- * 4000 x 4000 elements of 16 bytes on an H200 this yields 262144000 bytes, exactly by how much free
- * memory shrank. Small arrays share memory, in units assumed to be 64 KiB.
+ * the description: rows of a multiple of 64 bytes, in groups of 8 rows (16 to 128 for higher
+ * arrays). For 4000 x 4000 elements of 16 bytes on an H200 this yields 262144000 bytes, exactly by
+ * how much free memory shrank. Small arrays share memory, in units assumed to be 64 KiB.
  */
 #include "api/wrapper.h"
 
@@ -43,7 +43,7 @@ static size_t level_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
 static size_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels)
 {
     size_t bytes = 0;
-    /* The program maps memory of its own into these (cuMemMapArrayAsync). */
+    /* Such arrays have no memory: the program maps its own into them (cuMemMapArrayAsync). */
     if (description == NULL
         || (description->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0)
         return 0;

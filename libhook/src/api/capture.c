@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Creation and end of streams (flight/streams.c), and of captures in them (flight/capture.c).
+ * Wraps the functions that create and destroy streams, which flight/streams.c lists, and that begin
+ * and end captures in streams, which flight/capture.c lists.
  */
 #include "api/wrapper.h"
 #include "flight/capture.h"
@@ -80,8 +81,8 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
     return result == CUDA_SUCCESS ? made(*stream) : result;
 }
 
-/* The stream leaves the lists before the driver's call: as soon as the driver has destroyed it,
- * another thread may create a new stream with the same handle. */
+/* The stream is removed from the lists before the driver's call: as soon as the driver has
+ * destroyed it, another thread may create a new stream with the same handle. */
 #define DESTROY(name)                                                                 \
     EXPORT CUresult name(CUstream stream)                                             \
     {                                                                                 \

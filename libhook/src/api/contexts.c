@@ -7,7 +7,8 @@
  * The driver reports only afterwards that a release was the last one, too late to drop memory of
  * the context. Retains are therefore counted here. Dropping waits for work, and meanwhile no other
  * thread may retain the context and begin to use it: the thread with the last release waits for
- * threads that are just retaining the context, and threads that retain it later wait for the end.
+ * threads that are inside a retain call, and threads that retain later wait until that release has
+ * returned.
  */
 #include <stdlib.h>
 
@@ -32,13 +33,13 @@ EXPORT CUresult cuInit(unsigned int flags)
 
 static struct primary {
     CUcontext context;
-    unsigned retained;
+    unsigned retained;               /* number of references, green contexts included */
     unsigned retaining;              /* threads inside a retain call */
-    bool ending;
+    bool ending;                     /* a thread is inside the last release, or a reset */
 } primary[DEVICES];                                /* protected by contexts_lock */
 
-/* References to a context beyond its first: one for each cuCtxAttach(), and green contexts, with
- * the device whose primary context they retain. */
+/* One for each cuCtxAttach() of a context, and one for each green context, with the device whose
+ * primary context it retains. */
 struct reference {
     const void *context;
     CUdevice device;
@@ -46,7 +47,7 @@ struct reference {
 };
 static struct reference *references;               /* protected by contexts_lock */
 
-/* Its holder takes no other lock and calls no driver function. */
+/* A thread with this lock takes no other lock and calls no driver function. */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
 
@@ -94,7 +95,7 @@ static void retaining(CUdevice device)
     one->retaining++;
 }
 
-/* Called after the driver's retain; NULL: it failed. */
+/* Called after the driver's retain. `context`: NULL if that has failed. */
 static void retained(CUdevice device, CUcontext context)
 {
     struct primary *one = primary_of(device);
@@ -114,8 +115,8 @@ static void retained(CUdevice device, CUcontext context)
 /* A release of a primary context, or a reset, which releases all references. */
 struct release {
     struct primary *primary;
-    CUcontext last;                  /* ends with this release; no retain until then */
-    bool counted;
+    CUcontext last;                  /* the context, if it ends with this release; else NULL */
+    bool counted;                    /* `retained` has been reduced by 1 */
 };
 
 static struct release release_begins(CUdevice device, bool all)
@@ -162,8 +163,8 @@ static void end_context(CUcontext context)
     capture_over(capture_take(NULL, context));
 }
 
-/* If other clients fill the card, a context finds no memory: the call is repeated while the daemon
- * makes room, which takes as long as a hand-over. */
+/* If other clients fill the card, the driver has no memory for a context. The call is then repeated
+ * while the daemon evicts memory of these clients. */
 #define WITH_PATIENCE(result, device, call)                                                 \
     CUresult result = call;                                                                 \
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {                                               \
@@ -204,7 +205,7 @@ CREATE(cuVDPAUCtxCreate_v2,
     (CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *lookup),
     (context, flags, device, vdpau, lookup))
 
-/* A context created by an unwrapped function is listed from here on. */
+/* If the context was created by a function that is not wrapped, it is listed from here on. */
 #define ENTER_CONTEXT(name)                                                        \
     EXPORT CUresult name(CUcontext context)                                        \
     {                                                                              \
@@ -222,8 +223,8 @@ ENTER_CONTEXT(cuCtxSetCurrent)
 ENTER_CONTEXT(cuCtxPushCurrent)
 ENTER_CONTEXT(cuCtxPushCurrent_v2)
 
-/* Whether it is the primary context of a device. cuCtxDestroy and cuCtxDetach do not destroy such a
- * context, the driver returns an error, so the library must not forget it. */
+/* Whether `context` is the primary context of a device. For such a context cuCtxDestroy and
+ * cuCtxDetach return an error, so the library must not forget it. */
 static bool is_primary(CUcontext context)
 {
     bool found = false;
@@ -273,7 +274,7 @@ static CUdevice device_of(CUcontext context)
     return device;
 }
 
-/* Enables or disables access from the current context to memory of the other. */
+/* Enables or disables access of the current context's device to memory of the other's. */
 static CUresult peer_access(CUcontext other, bool open)
 {
     CUdevice here;
@@ -319,7 +320,8 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 RELEASE(cuDevicePrimaryCtxRelease, false, false)
 RELEASE(cuDevicePrimaryCtxRelease_v2, false, false)
-/* The first version drops all references; with the second they remain, to an empty context. */
+/* The first version drops all references to the context. The second keeps them: the context stays,
+ * but is empty. */
 RELEASE(cuDevicePrimaryCtxReset, true, false)
 RELEASE(cuDevicePrimaryCtxReset_v2, true, true)
 

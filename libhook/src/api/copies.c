@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of every shape. They wait at a closed gate even if their stream is being captured: when
- * the driver records a copy it looks up the addresses. If nothing is mapped there, it fails
- * (cuMemcpyDtoDAsync: invalid value) or treats the address as host memory (cuMemcpyAsync), measured
- * on driver 580.
+ * Wraps all copies. A copy waits at a closed gate even if its stream is being captured: when the
+ * driver records a copy, it looks up the addresses. If no memory is mapped there, the driver
+ * returns an error (cuMemcpyDtoDAsync: invalid value) or takes the address for host memory
+ * (cuMemcpyAsync), as observed with driver 580.
  */
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
@@ -19,8 +19,8 @@ static bool is_on_device(CUmemorytype type)
     return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
-/* Whether `copy` is between two such cards; if so, *peer describes the same copy for
- * cuMemcpy3DPeer. */
+/* Whether `copy` is between memory of two cards without access to each other; if so, *peer
+ * describes the same copy for cuMemcpy3DPeer. */
 static bool apart_3d(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D_PEER *peer)
 {
     CUcontext to_context, from_context;
@@ -55,7 +55,7 @@ static bool apart_2d(const CUDA_MEMCPY2D *copy, CUDA_MEMCPY3D_PEER *peer)
     return apart_3d(&shape, peer);
 }
 
-/* A row length or layer height of an operand; 0 stands for that of the copy. */
+/* A row length or layer height: `given` by the operand, or that of the copy if 0 is given. */
 static size_t length(size_t given, size_t copied)
 {
     return given != 0 ? given : copied;
@@ -102,9 +102,9 @@ static bool has_stream(CUstream stream)
     return stream != NULL && stream != CU_STREAM_LEGACY;
 }
 
-/* Whether a batch contains a copy between two such cards. If so, apart_copy_lines() or
- * apart_copy_operations() submits the copies of the batch one by one: the driver guarantees no
- * order among them. */
+/* Whether a batch contains a copy between memory of two cards without access to each other. If so,
+ * apart_copy_lines() or apart_copy_operations() submits the copies of the batch one by one: the
+ * driver guarantees no order among them. */
 static bool apart_lines(const struct apart_batch *batch)
 {
     bool apart = false;
@@ -132,10 +132,10 @@ static bool apart_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operati
     return apart;
 }
 
-/* Sets *failed, if not NULL, as the driver does. `during_call`: the source of a copy between cards
- * may be read during the call only. The copy is ordered after the stream's earlier work, so this
- * waits for the stream. That work may depend on this thread, because the driver might have read the
- * source out of stream order. */
+/* Ends a batch. *failed, if not NULL, receives the index of the failed copy, as from the driver.
+ * `during_call`: the source of a copy between cards may be read only until the call returns. That
+ * copy runs after the stream's earlier work, so this waits for the stream. The earlier work may
+ * depend on this thread, which with the driver alone might not have waited for it: BLOCKED. */
 static CUresult finish(CUresult result, bool during_call, size_t done, size_t *failed,
                        CUstream stream)
 {
@@ -150,7 +150,7 @@ static bool is_during_call(CUmemcpySrcAccessOrder order)
     return order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
 }
 
-/* Copies a line within one card. The driver reads its source. */
+/* Submits copy `i` of a batch, for which memory_apart() is false, as a batch of one copy. */
 static CUresult copy_line(const struct apart_batch *batch, size_t i, CUmemcpyAttributes attributes)
 {
     CUdeviceptr to = batch->to[i], from = batch->from[i];
@@ -207,9 +207,9 @@ static CUresult apart_copy_operations(size_t count, CUDA_MEMCPY3D_BATCH_OP *oper
     return finish(result, during_call, i, failed, stream);
 }
 
-/* Passes the gate and records the load on the bus and its direction (bus_sharing.h). `waits`: the
- * call returns when all bytes have been copied. Between memory of two cards without peer access
- * (`apart`: peers.c) another call copies `instead`. */
+/* The wrapper passes the gate and records the load on the bus in bytes and its direction
+ * (bus_sharing.h). `waits`: the call returns when all bytes have been copied. If the condition
+ * `apart` is true (memory of two cards without peer access: peers.c), `instead` makes the copy. */
 #define COPYING_APART(name, direction, loads, waits, parameters, arguments, apart, instead) \
     EXPORT CUresult name parameters                                                         \
     {                                                                                       \
@@ -259,14 +259,14 @@ static CUresult apart_copy_operations(size_t count, CUDA_MEMCPY3D_BATCH_OP *oper
     COPYING_APART(name##_ptsz, direction, loads, false, parameters, arguments,     \
         apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync_ptsz)(&shape, stream))
 
-/* The names of batch functions do not say which stream NULL means. */
+/* Functions that may submit several copies: `apart` and `instead` get the stream that is meant. */
 #define MANY_PTSZ(name, direction, loads, parameters, arguments, apart, instead)   \
     COPYING_APART(name, direction, loads, false, parameters, arguments,            \
         apart(stream), instead(stream))                                            \
     COPYING_APART(name##_ptsz, direction, loads, false, parameters, arguments,     \
         apart(PER_THREAD(stream)), instead(PER_THREAD(stream)))
 
-/* Memory that the driver does not know is host memory. */
+/* Whether an operand is in host memory. Memory that the driver does not know is host memory. */
 static bool on_host(CUmemorytype type, CUdeviceptr address)
 {
     unsigned int known = CU_MEMORYTYPE_HOST;

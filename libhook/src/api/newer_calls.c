@@ -3,17 +3,17 @@
  * Calls of functions of a newer driver with unknown arguments. They pass the gate and are forwarded
  * unchanged.
  *
- * Arguments are words, in registers and then on the stack; so is a structure passed by value.
- * Sixteen words are read, perhaps more than there are, and passed on in the same positions.
- * Floating-point arguments use other registers and would be lost; no function that submits work
- * takes one.
+ * Arguments are 64-bit words, in registers and then on the stack; so is a structure passed by
+ * value. Sixteen words are read, perhaps more than the caller has passed, and forwarded in the same
+ * order. Floating-point arguments use other registers and would be lost; no function that submits
+ * work takes one.
  *
- * The work in flight belongs to the context, and a drain waits for it as for all other work
- * (drain.c). Two things are lost: the bus load of such a copy is not seen, and a captured call
- * waits at a closed gate.
+ * The work that such a call submits belongs to its context, and a drain waits for it as for all
+ * other work (drain.c). Two things are lost: if the call copies, its bus load is not seen, and a
+ * captured call waits at a closed gate although it submits nothing.
  *
- * The work or memory of some functions would have to be followed afterwards. After the first call
- * of one of those, the program's memory is pinned.
+ * With some functions the library would have to keep track of the work or memory after the call. At
+ * the first call of such a function, all memory of the program is pinned.
  */
 #include "api/newer_calls.h"
 
@@ -28,7 +28,7 @@
 
 typedef CUresult newer_function(WORDS);
 
-/* The first call; inside the gate. */
+/* Has an effect at the first call of each function only. Called inside the gate. */
 static void first(enum real_index hook)
 {
     static atomic_flag called[NEWER_MAX];
@@ -49,7 +49,7 @@ static CUresult call(enum real_index hook, WORDS)
     return result;
 }
 
-/* A function for each entry, by two digits of base 16 and 8. */
+/* Makes a function for each of NEWER_MAX entries, whose number is 8 * high + low. */
 #define CALL(high, low)                                                                    \
     static CUresult call_##high##low(WORDS)                                                \
     {                                                                                      \

@@ -3,6 +3,6 @@
 
 #include "driver/newer.h"
 
-/* The functions that a program gets in place of a newer driver's, one for each index that
- * hook_for() returns. */
+/* The functions that a program gets in place of a newer driver's: entry i for index HOOKS_LISTED +
+ * i of hook_for(). */
 extern void *const newer_calls[NEWER_MAX];

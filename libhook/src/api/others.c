@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of other libraries to which a program passes its memory, or which access it without
- * passing the wrappers (driver/others.def). If the call names the memory, that memory is pinned
- * from then on; else all memory of the program.
+ * Wraps functions of other libraries to which a program passes its memory, or after which such a
+ * library accesses the program's memory without calling the wrappers (driver/others.def). If the
+ * call names the memory, that memory is pinned from then on; else all memory of the program is.
  *
- * Not needed here: NVDEC decodes into memory of its own, from which programs copy. Memory of
- * graphics interfaces belongs to them and is never evicted. cuFile copies in and out of buffers
- * that were not registered.
+ * Three cases need no wrapper. NVDEC decodes into memory of its own, from which programs copy.
+ * Memory of graphics interfaces (OpenGL, Vulkan) is never evicted. cuFile copies into and out of
+ * buffers that were not registered.
  */
 #include "api/wrapper.h"
 #include "gate/client.h"
@@ -37,8 +37,8 @@ static uint64_t call(enum other other, uint64_t absent, WORDS)
 PINNING_ALL(NvEncodeAPICreateInstance, NVSHARE_PIN_GIVEN)
 PINNING_ALL(optixQueryFunctionTable, NVSHARE_PIN_UNSEEN)
 
-/* If this fails, the memory is not accessible to devices either: the other library will return an
- * error. */
+/* Pins the memory. A failure is ignored: devices then cannot access the memory, so the other
+ * library returns an error. */
 static void pin(CUdeviceptr address, size_t size)
 {
     if (memory_is_ours(address))

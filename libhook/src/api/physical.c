@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Wraps the functions for physical memory that the program creates and maps itself. Most of it is
- * swappable (vmm.h); the rest stays with the driver, and is counted.
+ * swappable (vmm.h); the rest comes from the driver and is counted as pinned.
  *
  * The driver frees physical memory when nothing refers to it: neither a handle (the one from its
  * creation, or another from cuMemRetainAllocationHandle) nor a mapping. Many programs release the
- * handle right after mapping, so both are tracked. Memory that another process created and this one
- * imported counts in that process.
+ * handle right after mapping, so handles and mappings are recorded. Memory that another process has
+ * created and this process imports counts in the other process.
  *
  * Addresses that region.c has reserved hold allocations of cuMemAlloc. The driver refuses to map
  * and unmap such memory, to set access to it and to return a handle for it; so do the wrappers.
@@ -81,7 +81,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     return result;
 }
 
-/* One call may unmap several mappings, with holes between them. */
+/* Forgets all mappings in a range: one cuMemUnmap may unmap several, with holes between them. */
 static void forget_mappings(CUdeviceptr address, size_t size)
 {
     size_t part;
@@ -137,7 +137,7 @@ static CUresult pinned_range(CUdeviceptr address, size_t size)
 }
 
 /* The wrapper of a function after which an NVLink switch, or other cards over a fabric, may write
- * to the memory: it must not move any more. */
+ * to memory of the program. That memory is pinned first. */
 #define PINNING(name, pinned, parameters, arguments)                               \
     EXPORT CUresult name parameters                                                \
     {                                                                              \

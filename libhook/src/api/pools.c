@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pools. Allocations that the library can serve come from it (pool.c); memory in the driver's
- * own pools is counted (driver_pools.c).
+ * Wraps stream-ordered allocation and memory pools. The library serves what it can (pool.c); memory
+ * in the driver's own pools is counted (driver_pools.c).
  *
- * During a capture nothing is allocated: the call becomes a node of the graph, and graph memory is
- * the driver's.
+ * During a capture no memory is allocated: the call becomes a node of the graph, for which the
+ * driver allocates memory.
  */
 #include "api/wrapper.h"
 #include "gate/client.h"
@@ -62,7 +62,8 @@ ALLOCATE(cuMemAllocFromPoolAsync_ptsz, from, PER_THREAD(stream),
     (CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream),
     (address, bytes, from, stream))
 
-/* Frees memory of the library. Memory that was not allocated in a graph cannot be freed in one. */
+/* Frees memory of the library; during a capture that is an error, because a graph can free only
+ * memory that was allocated in a graph. False: not the library's memory. */
 static bool freed(CUdeviceptr address, CUstream stream, CUresult *result)
 {
     CUstreamCaptureStatus status;

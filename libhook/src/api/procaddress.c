@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuGetProcAddress: how everything built since CUDA 11.3 finds the driver's functions.
+ * Wraps cuGetProcAddress, with which everything built since CUDA 11.3 finds the driver's functions.
  *
  * The driver is called with the program's version and flags, and its result translated: a hooked
- * entry point becomes its wrapper. Only the pointer tells which version and default stream of a
- * name the program will call, so the name decides nothing, unless the driver is newer than this
- * library. If the driver returns an unknown entry point, the name tells what it does
- * (driver/newer.c). If it does not submit work, but other versions of the name are hooked, it
- * handles memory in an unknown way, and no client may be attached. All others become stubs.
+ * entry point is replaced by its wrapper. A name has several versions and variants for the default
+ * stream, and only the entry point tells which of them the program will call. The name is used only
+ * if the entry point is unknown, because the driver is newer than this library (driver/newer.c). If
+ * the name then says that the function submits no work, but other versions of the name are hooked,
+ * the function handles memory in an unknown way, and no client may be attached. Each entry point
+ * without a wrapper is replaced by a stub.
  */
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers the program's queries about its memory. For the library's memory the answers are those
- * that the driver gives for plain cuMemAlloc memory (as read on an H200 with driver 580), resident
- * or not; the driver itself would report mapped memory, or none.
+ * Answers the program's queries about its memory. For the library's memory, resident or not,
+ * the answers are those that the driver gives for memory of cuMemAlloc (as observed on an H200 with
+ * driver 580); the driver itself would report mapped memory, or none.
  *
- * Two answers have consequences, because such memory may be evicted at any time: that it can be
- * registered with a NIC, or exported. It can, and is pinned from then on.
+ * Memory that the program exports or registers with a NIC is pinned from then on, because it must
+ * not be evicted any more.
  */
 #include "api/wrapper.h"
 #include "flight/capture.h"
@@ -18,10 +18,10 @@
 /* Marks ids of the library, distinct from the driver's. */
 #define OUR_ID (1ull << 62)
 
-/* The driver's answers for an address outside all allocations. */
+/* Yields the driver's answers for an address outside all allocations. */
 static const struct memory_description nothing = { .device = CU_DEVICE_INVALID };
 
-/* One attribute of `memory`, or of an address outside all allocations if its size is 0. */
+/* Stores one attribute of `memory`; memory->size 0: of an address outside all allocations. */
 static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address,
                                 const struct memory_description *memory)
 {
@@ -65,7 +65,7 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
     }
 }
 
-/* False: not an address of the library. */
+/* False: the address is not the library's. */
 static bool describe(CUdeviceptr address, struct memory_description *memory)
 {
     if (memory_describe(address, memory))
@@ -104,7 +104,7 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
                                       CUdeviceptr address)
 {
     if (value == NULL || !memory_is_ours(address)) {
-        /* The program sets it for a device that accesses the memory by itself. */
+        /* The program sets SYNC_MEMOPS for a device that accesses the memory by itself. */
         CUresult result = vmm_pin_range_in_place(address, 1);
         return result != CUDA_SUCCESS ? result
                                       : REAL(cuPointerSetAttribute)(value, attribute, address);
@@ -123,7 +123,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     struct memory_description memory;
     if (!describe(address, &memory))
         return REAL(cuMemGetAddressRange_v2)(base, size, address);
-    /* Zeros if there is no allocation, as from the driver. */
+    /* Without an allocation both are 0, as from the driver. */
     if (base != NULL)
         *base = memory.base;
     if (size != NULL)
@@ -181,8 +181,8 @@ EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
 
 EXPORT CUresult cuMemHostUnregister(void *memory)
 {
-    /* Not CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, which means memory that the driver does not
-     * know. */
+    /* As from the driver. CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED would mean memory that the driver
+     * does not know. */
     return memory_is_ours((uintptr_t)memory) || is_mapped_by_program(memory)
                ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemHostUnregister)(memory);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Managed memory: its allocation, its advice and prefetches, and queries. The driver answers
- * queries, except for the location of the last prefetch: the library may have made that one, and
- * the program means its own.
+ * Wraps allocation, prefetches and queries of managed memory. The driver answers queries, except
+ * for the location of the last prefetch: the library may have made that prefetch, but the program
+ * asks for its own.
  */
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
@@ -23,8 +23,8 @@ static CUmemLocation location_of(CUdevice device)
                : (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
 }
 
-/* Notes a batch of prefetches. As in the driver, each location applies to the ranges from its index
- * on. */
+/* Records a batch of prefetches. As in the driver, locations[i] applies to the ranges from number
+ * indices[i] up to, but not including, number indices[i + 1]. */
 static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
                      const CUmemLocation *locations, const size_t *indices, size_t location_count)
 {
@@ -40,7 +40,8 @@ static enum bus_direction direction_to(CUmemLocation location)
     return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? BUS_IN : BUS_OUT;
 }
 
-/* Gated, counted as bus load, and recorded by `note` if the driver has accepted. */
+/* The wrapper passes the gate, records the bus load, and executes `note` if the driver has accepted
+ * the call. */
 #define PREFETCH(name, direction, bytes, parameters, arguments, note)              \
     EXPORT CUresult name parameters                                                \
     {                                                                              \
@@ -64,7 +65,7 @@ PREFETCH_PTSZ(cuMemPrefetchAsync_v2, direction_to(location), count,
     (CUdeviceptr address, size_t count, CUmemLocation location, unsigned int flags,
      CUstream stream),
     (address, count, location, flags, stream), managed_prefetched(address, count, location))
-/* All ranges are assumed to go where the first one goes. */
+/* The whole batch is assumed to go in the direction of its first location. */
 #define BATCH_DIRECTION                                                            \
     (locations == NULL || location_count == 0 ? BUS_NONE : direction_to(locations[0]))
 PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_DIRECTION, bus_sharing_sum(sizes, count),
@@ -72,7 +73,7 @@ PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_DIRECTION, bus_sharing_sum(sizes, c
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
     (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
     note_all(addresses, sizes, count, locations, location_indices, location_count))
-/* Discarded memory is not copied. */
+/* Discarded memory is not copied: no bus load. */
 PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, BUS_NONE, 0,
     (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),

@@ -12,11 +12,11 @@
  * definition, whichever other library defines the name. */
 #define EXPORT __attribute__((visibility("protected")))
 
-/* In a variant for per-thread default streams, 0 means the thread's own. */
+/* The stream meant in a variant for per-thread default streams, where NULL is the thread's own. */
 #define PER_THREAD(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
-/* Repeats a call while it runs out of memory and other clients can make more room: the failed call
- * has had no effect. */
+/* Repeats a call while the driver is out of memory for it and the daemon grants more room. The
+ * failed call must have had no effect. */
 #define AGAIN_WITH_ROOM(result, call)                                                     \
     for (struct room room = { 0 };                                                        \
          __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && room_begin(&room);) { \
@@ -24,7 +24,8 @@
         pinned_end(0);                                                                    \
     }
 
-/* Device memory that cannot be swapped is counted as pinned. */
+/* The following serve wrappers of functions that allocate device memory which cannot be swapped: it
+ * is counted as pinned. */
 
 /* Tags in the keys of pinned_remember(): handles and addresses come from several address spaces,
  * none of which uses the highest bits. */
@@ -37,8 +38,8 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     return (uint64_t)kind << 60 ^ value;
 }
 
-/* The body of a wrapper that creates an object of `bytes` on the card, identified afterwards by
- * `value`. */
+/* The body of a wrapper that creates an object of `bytes` bytes on the card. `value`: after the
+ * call, the handle or address of the object. */
 #define COUNTED_CREATE(name, bytes, kind, value, arguments)                \
     size_t size = (bytes);                                                 \
     CUresult result = pinned_begin(size);                                  \
@@ -50,7 +51,7 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     pinned_end(result == CUDA_SUCCESS ? size : 0);                         \
     return result
 
-/* The wrapper that destroys such an object. */
+/* The wrapper that destroys an object of COUNTED_CREATE. */
 #define COUNTED_DESTROY(name, kind, type)                                  \
     EXPORT CUresult name(type object)                                      \
     {                                                                      \
