@@ -44,7 +44,7 @@ struct chunks chunks_allocate(const struct device *device, const struct options 
         struct chunk *chunk = &chunks.chunk[i];
         uint64_t size = left < options->chunk ? left : options->chunk;
         allocate(device, &chunks, i, size, left);
-        /* Of the `left` bytes from this chunk on, the last `used` ones are used. */
+        /* Of the `left` bytes from this chunk on, the last `used` bytes are used. */
         uint64_t skipped = left > used ? left - used : 0;
         if (skipped > size)
             skipped = size;

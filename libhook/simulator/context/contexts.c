@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates and destroys contexts, primary and green ones included; makes them current; keeps
+/* Creates and destroys contexts, primary and green contexts included; makes them current; keeps
  * their settings. */
 #include <stdlib.h>
 #include <string.h>

@@ -19,7 +19,7 @@ static void show(int gpu)
     devices.count++;
 }
 
-/* The GPU whose name is "GPU-" and a UUID that begins with the given digits; -1: no GPU, or
+/* The GPU with the name "GPU-" and a UUID that begins with the given digits; -1: no GPU, or
  * several. */
 static int gpu_of_uuid(const char *name, size_t length, int gpus)
 {

@@ -16,8 +16,8 @@ struct device {
     struct context *primary;         /* created at the first retain, never freed */
     int retains;
     unsigned primary_flags;
-    _Atomic uint32_t peers;          /* one bit for each device ordinal whose memory this device
-                                        may access */
+    _Atomic uint32_t peers;          /* bit n: this device may access memory of the device with
+                                        ordinal n */
     struct pool *default_pool, *current_pool;
 };
 

@@ -17,7 +17,7 @@
  *   NULL stream    an operation waits for all operations that blocking streams of its context
  *                  hold at the call; an operation in a blocking stream waits for all operations
  *                  that the NULL stream holds
- *   event          its recording is an operation, whose position the event stores; a wait for the
+ *   event          a recording is an operation, and the event stores the position; a wait for the
  *                  event is a wait for that position
  *   context        the positions of all its streams
  *

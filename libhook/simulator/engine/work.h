@@ -25,8 +25,8 @@ struct side {
     CUdeviceptr address;             /* of the first byte */
     size_t pitch, layer;             /* bytes from one row, or one layer, to the next */
     bool host;                       /* a host pointer, even if it is also device memory */
-    struct device *device;           /* the device whose copy engine moves it; NULL: the stream's
-                                        device */
+    struct device *device;           /* the copy engine of this device moves the bytes; NULL: of
+                                        the stream's device */
 };
 
 struct work {

@@ -47,8 +47,8 @@ static CUresult node_work_event(CUevent event, enum work_kind kind, struct work 
 }
 
 /* Converts the parameters of a node of any kind but a child graph. The structures of
- * cuGraphAddNode begin with the fields of the older ones. A CUkernel may stand in place of a
- * function. */
+ * cuGraphAddNode begin with the fields of the older structures. A CUkernel may stand in place
+ * of a function. */
 static CUresult node_work(const CUgraphNodeParams *p, struct work *work)
 {
     CUDA_KERNEL_NODE_PARAMS kernel;

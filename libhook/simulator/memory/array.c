@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays are stored row by row in device memory that counts against the GPU and whose address the
- * program cannot query.
+ * Arrays are stored row by row in device memory that counts against the GPU. The program cannot
+ * query the address of that memory.
  */
 #include "memory/array.h"
 

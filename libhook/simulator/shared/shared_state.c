@@ -227,7 +227,7 @@ static void read_settings(uint64_t *gpus, uint64_t *total)
     }
 }
 
-/* Writes number and memory of the GPUs unless a living process uses the old ones. The file is
+/* Writes number and memory of the GPUs unless a living process uses the old values. The file is
  * locked. */
 static void configure(struct shared *map)
 {

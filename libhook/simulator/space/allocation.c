@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As in the driver, small allocations share 2 MiB of physical memory, and larger ones occupy whole
- * multiples of that. A chunk of shared memory is divided into units of 512 bytes, the driver's
- * alignment.
+ * As in the driver, small allocations share 2 MiB of physical memory, and larger allocations occupy
+ * whole multiples of 2 MiB. A chunk of shared memory is divided into units of 512 bytes, the
+ * driver's alignment.
  */
 #include "space/allocation.h"
 

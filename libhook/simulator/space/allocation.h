@@ -45,7 +45,7 @@ extern pthread_mutex_t allocations_lock;
 bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size);
 
 /* The lock is held for the following functions. */
-struct allocation *allocation_find(CUdeviceptr address);     /* the one that contains the
+struct allocation *allocation_find(CUdeviceptr address);     /* the allocation that has the
                                                                 address, or NULL */
 struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,
                                   struct context *context);

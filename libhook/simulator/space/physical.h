@@ -42,7 +42,7 @@ void physical_hold(struct physical *physical);
 void physical_drop(struct physical *physical);
 
 /* Must be called before bytes are read or written: generates garbage in untouched pieces, except
- * in those that `overwrite` replaces as a whole. */
+ * in pieces that `overwrite` replaces as a whole. */
 void physical_touch(struct physical *physical, size_t offset, size_t size, bool overwrite);
 
 /* Fills bytes of freed memory with garbage. */

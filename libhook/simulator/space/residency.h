@@ -2,7 +2,7 @@
 /*
  * Location of the pages of managed memory, and the program's advice about them.
  *
- * A page is on one GPU or on the host. It moves to the GPU whose work accesses it, unless its
+ * A page is on one GPU or on the host. It moves to a GPU when work there accesses it, unless its
  * preferred location is the host, and to the destination of a prefetch. On the GPU it counts
  * against the GPU's memory. If the GPU is full, other managed pages of the process move to the
  * host, as long as there are any; then the work accesses the page over the bus. Accesses by the

@@ -60,7 +60,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
     result = pool_take(pool, context, size, address);
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !awaits_frees(context))
         return result;
-    /* As the driver: memory whose free the stream has not reached yet may suffice. */
+    /* As the driver: frees that the stream has not reached yet may return enough memory. */
     context_drain(context);
     pools_trim(pool->device);
     return pool_take(pool, context, size, address);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points of streams, and those that order whole contexts. */
+/* Entry points of streams, and entry points that order whole contexts. */
 #include <string.h>
 
 #include "driver/entry.h"
