@@ -129,6 +129,6 @@ void block_lose(struct block *block);
 void block_free(struct block *block);
 
 /* Called after an eviction or load has failed. If all of the client's contexts have failed for
- * good, all of its blocks become LOST but those that are moving, whose copies fail, too. Service
+ * good, all of its blocks become LOST but the moving blocks: their copies fail, too. Service
  * thread, with memory_lock held. */
 void release_if_context_failed(struct client *client);

@@ -19,7 +19,7 @@ struct page_owner {
     const struct owner_mappings *mappings;         /* NULL: mapped only at its blocks' addresses */
     const CUmemAllocationProp *properties;         /* of physical memory; NULL: defaults */
     struct client *client;           /* NULL: memory of another process */
-    CUcontext context;               /* whose end frees the memory; NULL: no context's end does */
+    CUcontext context;               /* the memory ends with this context; NULL: with no context */
     struct block *const *blocks;     /* all blocks, in the order of addresses */
     size_t block_count;
 };

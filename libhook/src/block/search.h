@@ -21,7 +21,7 @@ enum search {
     SEARCH_WAS_ZERO,                 /* were zero when last read, */
     SEARCH_READY,                    /* can be evicted without a copy, */
     SEARCH_VICTIM,                   /* + rank: can be evicted, and have this or a cheaper rank, */
-    SEARCH_UNREADY = SEARCH_VICTIM + RANKS, /* + rank: and whose eviction needs a copy, too */
+    SEARCH_UNREADY = SEARCH_VICTIM + RANKS, /* + rank: match SEARCH_VICTIM, but need a copy */
     SEARCHES = SEARCH_UNREADY + RANKS,
 };
 

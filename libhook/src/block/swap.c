@@ -24,7 +24,7 @@
  * Writeback: copies blocks of an idle program to their places and leaves them on the card, when the
  * daemon finds program and bus idle (nvshared/scheduler/ahead.py). If another client needs the
  * memory of the card, these blocks are evicted as fast as memory can be unmapped. After a writeback
- * and after a load, a block records the turn until whose end its place is current
+ * and after a load, a block records a turn: until that turn ends, its place is current
  * (block_is_clean()); the next turn makes the copy outdated, even if the program writes nothing.
  * Such blocks need not be read: while the gate is closed and all work has drained, nothing writes.
  * A program that wants to run again during a writeback waits until the writeback ends by YIELD, or,
@@ -100,9 +100,9 @@ static bool order_yields(struct client *client, const struct nvshare_order *orde
 /* For long loops with memory_lock held: regularly releases and retakes the lock. `held_since`: the
  * caller sets it to 0 before the loop and keeps it between calls.
  *
- * A mutex is not handed to a waiting thread: the first thread to lock it gets it, usually the one
- * that has just released it. memory_lock is therefore left unlocked for the time that a thread
- * takes to wake up, some 50 us. */
+ * A mutex is not handed to a waiting thread: the first thread to lock it gets it, usually the
+ * thread that has just released it. memory_lock is therefore left unlocked for the time that a
+ * thread takes to wake up, some 50 us. */
 static void memory_lock_yields(uint64_t *held_since)
 {
     uint64_t now = now_microseconds();
@@ -204,8 +204,8 @@ static void avoid_lender(struct client *client, struct block *block)
         block_return_place(block);
 }
 
-/* Gives `state` to a block whose move has ended, or that was chosen for a move which will not
- * begin. Frees the block if the program has freed it meanwhile. */
+/* Gives `state` to a block after the end of its move, or to a block that was chosen for a move
+ * which will not begin. Frees the block if the program has freed it meanwhile. */
 static void end_move(struct block *block, enum block_state state)
 {
     block_set_state(block, state);
@@ -593,7 +593,7 @@ static void end_eviction(struct eviction *eviction)
         eviction->flags |= NVSHARE_DRIVER_ERROR;
 }
 
-/* Size in bytes of all blocks whose last copy is in flight. */
+/* Total size in bytes of the blocks that have their last copy in flight. */
 static uint64_t bytes_leaving(const struct pipeline *line)
 {
     uint64_t bytes = 0;
@@ -690,7 +690,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     return eviction.progress.bytes;
 }
 
-/* Copies to the host the oldest swapped blocks whose only copy is on another GPU: at most
+/* Copies to the host the oldest swapped blocks that have their only copy on another GPU: at most
  * COPIES_IN_FLIGHT blocks, and no further block once `bytes` bytes are chosen. They are COPYING
  * meanwhile, so that a free by the program is deferred. Returns the bytes copied; 0: no block could
  * be copied. Service thread, with memory_lock, which is released meanwhile. */

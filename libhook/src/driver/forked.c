@@ -9,7 +9,7 @@
 #include "driver/own_file.h"
 
 /* fork() waits for the end of an UNFORKED block, at most TRIES_MOST times TRY_NS (1 s): the block
- * may contain a driver call, and one that never returns must not block fork() for ever. */
+ * may contain a driver call, and a call that never returns must not block fork() for ever. */
 #define TRIES_MOST 10000
 #define TRY_NS 100000
 
@@ -20,7 +20,7 @@ static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
 /* The linker's names for the zero-initialised variables. All variables of the library are among
- * them, except those that are KEPT_IN_CHILD, and a few whose comments say why they are not. */
+ * them, except variables that are KEPT_IN_CHILD, and a few, each with a comment that says why. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 

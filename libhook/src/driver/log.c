@@ -42,7 +42,7 @@ __attribute__((constructor)) static void note_start(void)
 }
 
 /* Whether the program has redirected stderr to the pipe `now`. dup2() leaves the source open. A
- * pipe whose writing end has a second descriptor was therefore put at number 2 on purpose:
+ * pipe with a second descriptor of its writing end was therefore put at number 2 on purpose:
  * Jupyter's kernels show its output beneath the cell. A pipe that got the number because it was
  * free has no second descriptor. */
 static bool is_redirected(const struct file_identity *now)

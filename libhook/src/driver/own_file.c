@@ -74,7 +74,7 @@ int own_file_socket(int flags)
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file)
 {
     struct iovec part = { packet, size };
-    /* Has space for one descriptor; the kernel closes further ones. */
+    /* Has space for one descriptor; the kernel closes further descriptors. */
     union { struct cmsghdr head; char space[CMSG_LEN(sizeof(int))]; } control;
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
                               .msg_controllen = sizeof control.space };

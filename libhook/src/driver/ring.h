@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Doubly linked rings that contain their head: a member can be removed in constant time.
- * LIST_REMOVE is for singly linked lists, whose members are linked by a field `next`.
+ * LIST_REMOVE is for singly linked lists: the field `next` of a member points to the next member.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Each driver function whose address the program may have has a stub, which jumps to the function.
+ * Each driver function that the program may have obtained has a stub, which jumps to the function.
  * While the process is parked (daemon/park.c) all stubs are closed: a thread that calls the driver
  * waits in the stub.
  *

@@ -16,8 +16,8 @@
  * done within SOON_US, nothing was in flight. Short gaps are therefore found by chance, in
  * proportion to their length. A gap counts as the time since the last sample, or as the usual time
  * between samples if that is less: on a busy machine this thread may have been delayed. A program
- * is busy if gaps are at most 1/GAPS_PART of a window of WINDOW_US; one that synchronises and soon
- * submits more work is busy, too. More gaps, or nothing in flight for GAP_LONGEST_US, are reported
+ * is busy if gaps are at most 1/GAPS_PART of a window of WINDOW_US, even if it synchronises and
+ * soon submits more work. More gaps, or nothing in flight for GAP_LONGEST_US, are reported
  * at once, and then no sample is taken for REST_US. While other programs use the card, a marker may
  * have to wait for the card and hide a gap of a millisecond or two; in the client's own turn no gap
  * is hidden. Only time in the client's turns counts, because the wait for a turn is no gap; each

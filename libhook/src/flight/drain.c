@@ -299,7 +299,7 @@ enum drained drain_all(const struct drain_terms *terms)
     drain_begin(&drain);
     while (!drain_step(&drain)) {
         waited = now_microseconds() - began;
-        /* A capture shortens the patience: the blocked thread may be the one that captures. */
+        /* A capture shortens the patience: the blocked thread may be the capturing thread. */
         bool capturing = capture_going_on();
         bool endless = capturing && capture_oldest() > CAPTURE_LONGEST_US;
         bool soon = capturing && !endless;

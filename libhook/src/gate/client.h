@@ -81,7 +81,7 @@ struct client {
     int store_error;
     bool store_changed;
     uint64_t store_progress;         /* us: last time when a write ended or none was in flight */
-    CUdevice lender;                 /* whose memory is lent; CU_DEVICE_INVALID: not usable here */
+    CUdevice lender;                 /* GPU that lends memory; CU_DEVICE_INVALID: not usable here */
     int node;                        /* NUMA node near this device; -1: any */
     /* Threads that allocate host slabs now (tier/host.c): for an eviction in progress, and for
      * PREALLOCATE. */

@@ -103,8 +103,8 @@ uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
 
 /* Functions of inflight.c that threads call while GATE_PUBLISHING is set; assigned before that bit
- * is set for the first time. A pass waits while a program of higher priority, whose page this one
- * reads, has work in flight. If that work seems endless, inflight.c allows single passes. */
+ * is set for the first time. A pass waits while the page of a program of higher priority
+ * shows work in flight. If that work seems endless, inflight.c allows single passes. */
 struct gate_publishing {
     void (*count)(void);             /* counts a pass; called inside, before the gate is checked */
     bool (*may_pass)(void);          /* called inside: whether the pass may go on; uses up an

@@ -265,7 +265,7 @@ static int listen_at(enum ipc_socket_kind kind, const uint64_t name[2])
 
 /*
  * Sends descriptors of shared memory to other processes. A thread of this process serves each of
- * the two sockets (above), whose common name is in the handle. The memory ends with this process,
+ * the two sockets (above). The handle has their common name. The memory ends with this process,
  * only the two processes know about it, and the daemon may be restarted meanwhile.
  *
  * Any process may connect, so a thread waits for no single peer: it serves all of them at once. A

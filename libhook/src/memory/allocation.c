@@ -382,7 +382,7 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
  *
  * A spare keeps its address and its physical memory, and the next allocation of the same number of
  * pages in the same context gets both. Only plain allocations of more than 1 MiB become spares:
- * smaller ones use slabs (above), stream-ordered ones use pools (pool.c).
+ * smaller allocations use slabs (above), stream-ordered allocations use pools (pool.c).
  *
  * For the program a spare is freed: its address is invalid (`object.retired` stays set), and
  * cuMemGetInfo reports it as free. No call fails or waits because of spares: when the commit, the

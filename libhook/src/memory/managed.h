@@ -24,7 +24,7 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 /* Records that the program has prefetched a range. */
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place);
 /* *place: where the program last prefetched the whole range; type INVALID: to no single location.
- * False: ask the driver, whose answer is right as the library has prefetched nothing there. */
+ * False: ask the driver. Its answer is right, as the library has prefetched nothing there. */
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place);
 
 /* The following functions are called with memory_lock held. */

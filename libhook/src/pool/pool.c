@@ -103,7 +103,7 @@ struct stock {
     struct stock *next;
 };
 
-/* The frees in a stream whose work may still touch the memory. */
+/* The frees in a stream of memory that earlier work of the stream may still touch. */
 struct pending_frees {
     struct stock *stock;
     uint64_t stream;
@@ -317,7 +317,7 @@ static void pending_frees_unmark(const struct mark *mark)
         free(mark->marker);
 }
 
-/* Records the marker in `stream`, whose context is current. */
+/* Records the marker in `stream`. The context of the stream is current. */
 static CUresult record(CUstream stream, struct marker *marker)
 {
     CUresult result = CUDA_SUCCESS;
@@ -648,8 +648,8 @@ static void end(struct pool *pool)
     pool_leave(pool);
 }
 
-/* Grants (`open`) or withdraws access for the devices in `readers`, whose bit is cleared when that
- * has been done. Called without the lock. */
+/* Grants (`open`) or withdraws access for the devices in `readers`, and clears the bit of a device
+ * when that has been done. Called without the lock. */
 static CUresult open_to(CUdevice device, uint32_t *readers, bool open)
 {
     CUresult result = CUDA_SUCCESS;
@@ -666,7 +666,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
 {
     CUdevice device = 0;
     uint32_t readers = 0;
-    bool first = client_none();      /* perhaps a forked child, whose lock stays locked */
+    bool first = client_none();      /* perhaps a forked child, where the lock stays locked */
     if (first && (*result = REAL(cuMemPoolDestroy)(handle)) != CUDA_SUCCESS)
         return true;
     pthread_mutex_lock(&memory_lock);

@@ -69,7 +69,7 @@ static CUresult advise(const struct place *place, CUdeviceptr address, CUmem_adv
 }
 
 /* Releases the lock, because a prefetch may return only after its bytes have crossed the bus.
- * Memory whose preferred location is the host is not loaded. */
+ * Memory is not loaded if its preferred location is the host. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {
