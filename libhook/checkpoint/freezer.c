@@ -188,7 +188,7 @@ static bool is_waiting_call(long call)
     return false;
 }
 
-/* Code of libcuda, or of libc and allocators, whose locks the restoring thread needs, too. */
+/* Code of libcuda, or of libc and allocators: the restoring thread needs their locks, too. */
 struct code {
     uint64_t begin, end;
     bool driver;

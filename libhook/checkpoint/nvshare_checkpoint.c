@@ -14,7 +14,7 @@
  *     held                         lists the processes that `hold` has stopped
  *
  * A thread that queries a stream or an event takes no lock of the driver, and crashes in a process
- * that is checkpointed (driver 580). Therefore all threads but the one with which the driver
+ * that is checkpointed (driver 580). Therefore all threads but the thread with which the driver
  * restores are stopped from before the checkpoint until after the unlock.
  *
  * A command is given as arguments, or several as lines of the standard input. Each command does the
@@ -145,7 +145,7 @@ static bool reported(const char *name, uint64_t began, const char *why)
     return why == NULL || report(name, -1, began, why);
 }
 
-/* Stops all threads of a held process but the one with which the driver restores it. */
+/* Stops all threads of a held process but the thread with which the driver restores it. */
 static bool freeze(int pid)
 {
     uint64_t began = now();
