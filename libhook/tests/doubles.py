@@ -26,7 +26,7 @@ def compile_double(name: str, sources: list[str], target: Path, flags: list[str]
 
 
 def load_fresh(library: Path, folder: Path) -> ctypes.CDLL:
-    """Loads a new copy of the library, whose static variables have their initial values."""
+    """Loads a new copy of the library, in which static variables have their initial values."""
     copy = folder / f"{library.stem}-{len(list(folder.iterdir()))}.so"
     copy.write_bytes(library.read_bytes())
     return ctypes.CDLL(str(copy), mode=os.RTLD_LAZY)

@@ -62,7 +62,7 @@ class Rooms:
 
     @cached_property
     def symbols(self) -> dict[str, tuple[set[str], set[str]]]:
-        """For each file the symbols that its object defines, and those that it needs."""
+        """For each file the symbols that its object defines, and the symbols that it needs."""
         names = [self._name(path) for path in self._paths if path.suffix in COMPILED]
         found: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in names}
         for name in names:

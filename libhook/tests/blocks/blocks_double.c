@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A simulated environment for block/, tier/ and memory/ in which tens of thousands of blocks need
- * no memory: a driver whose calls succeed, and host memory that is addresses only.
+ * no memory: a driver that makes all calls succeed, and host memory that is addresses only.
  */
 #include <errno.h>
 #include <stdlib.h>

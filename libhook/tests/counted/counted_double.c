@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A simulated environment for counted_device(): a current context on device 0, and two devices
- * whose memory counts. No simulated driver has locality domains.
+ * on which pinned memory counts. No simulated driver has locality domains.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 

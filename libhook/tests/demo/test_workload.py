@@ -218,7 +218,7 @@ int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes)
 def compile_flipping(folder: Path) -> None:
     """Compiles folder/libcuda.so.1, which forwards calls to a copy of the simulated driver."""
     shutil.copy(library.simulator() / "libcuda.so.1", folder / "libsimulated.so")
-    # The soname of the copy is libcuda.so.1: link with a library whose soname is its file name.
+    # The soname of the copy is libcuda.so.1: link with a library that has its file name as soname.
     linked = folder / "linked"
     linked.mkdir()
     compiler = ["gcc", "-shared", "-fPIC", "-xc", "-"]

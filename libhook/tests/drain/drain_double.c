@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What drain.c, capture.c and contexts.c call: a driver whose work never ends and that counts the
+ * What drain.c, capture.c and contexts.c call: a driver that never ends its work and counts the
  * events of each context. A context is its number.
  */
 #pragma GCC diagnostic ignored "-Wunused-parameter"

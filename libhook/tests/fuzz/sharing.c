@@ -113,7 +113,7 @@ static void begin(void)
     succeed(REAL(cuCtxSetCurrent)(context), "entering it");
     carry_out(share);
     carry_out(compare);
-    /* The first import allocates what the hook keeps for later ones. */
+    /* The first import allocates what the hook keeps for later imports. */
     const uint8_t truth[] = { 0, 3 };
     struct input input = { truth, sizeof truth };
     liar_step(&input);

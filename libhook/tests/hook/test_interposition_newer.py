@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of a driver newer than the library: those that submit work have wrappers, which pass on
-all arguments."""
+"""A driver newer than the library: its functions that submit work have wrappers, which pass on all
+arguments."""
 
 import subprocess
 from pathlib import Path

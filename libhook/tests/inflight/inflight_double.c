@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A simulated environment for inflight.c, activity.c and gate.c: a GPU whose work ends when the
+ * A simulated environment for inflight.c, activity.c and gate.c: a GPU that ends its work when the
  * test says so, and a clock. With THREADS it is a program of THREADS launching threads and a
  * service thread; each launching thread checks that the shared page shows work in flight whenever
  * the thread has some.

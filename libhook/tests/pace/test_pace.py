@@ -93,7 +93,7 @@ def test_pace_that_begins_within_a_turn_waits_for_earlier_work(
     assert paced.figure("idle") == 0
 
 
-# As in a training: many small kernels and some large ones, in any order.
+# As in a training: many small and some large kernels, in any order.
 steps = st.lists(st.sampled_from([10, 30, 100, 500, 2 * MS, 8 * MS]), min_size=1, max_size=400)
 
 
@@ -181,7 +181,7 @@ def in_background(card: Card, lengths: Sequence[int]) -> None:
 def test_pace_of_a_background_client_keeps_little_work_in_flight_and_the_card_busy(
         card: Callable[[], Card], lengths: list[int], most: int) -> None:
     """The second case is like a training; in the third, each step has small kernels and then large
-    ones."""
+    kernels."""
     paced = card()
     in_background(paced, lengths)
     paced.run(lengths, 3_000 * MS)
@@ -196,9 +196,9 @@ def test_pace_of_a_background_client_keeps_little_work_in_flight_and_the_card_bu
 def test_pace_of_a_background_client_records_few_events_for_small_kernels(
     card: Callable[[], Card]
 ) -> None:
-    """The program waits after every few hundred kernels. The last few of these, whose end the
-    service thread notices late, and those before urgent work say little about the length of a
-    kernel."""
+    """The program waits after every few hundred kernels. The service thread notices the end of
+    the last few of these late. These kernels, and kernels before urgent work, say little about the
+    length of a kernel."""
     paced = card()
     paced.c.synchronise(ctypes.c_uint64(500))
     in_background(paced, [7])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the sections of conformance.txt, whose head explains its format.
+"""Runs the sections of conformance.txt. The head of that file explains the format.
 
     python3 -m libhook.tests.simulator.conformance [SECTION...]     asks the driver of this machine
 """

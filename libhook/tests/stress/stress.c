@@ -416,7 +416,7 @@ static void checksum(struct worker *w, struct buffer *b)
 
 static void make(struct worker *w, struct buffer *b)
 {
-    /* Few small sizes, so that most of the moved bytes are data; and random large ones. */
+    /* Few small sizes, so that most of the moved bytes are data; and random large sizes. */
     static const size_t small[] = { 8, 512, 3000, 65536, 300000, 1 << 20 };
     size_t bytes = below(w, 4) != 0 ? small[below(w, 6)] & ~(size_t)7
                                     : ((size_t)1 << 20) + (below(w, 3 << 20) & ~(size_t)7);
