@@ -260,8 +260,8 @@ static enum drained drain_parts(struct client *client, uint64_t patience)
     return drain_all(&terms);
 }
 
-/* Drains with a patience that doubles after each STOP with a failed drain, as the work may just take
- * long. After DRAIN_TRIES failures in a row the client becomes pinned. */
+/* Drains with a patience that doubles after each STOP with a failed drain, as the work may just
+ * take long. After DRAIN_TRIES failures in a row the client becomes pinned. */
 static bool drain(struct client *client)
 {
     uint64_t patience = (uint64_t)DRAIN_PATIENCE_US << client->undrained;
