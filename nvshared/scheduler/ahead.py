@@ -1,52 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculative moves: memory is moved before a client waits for it. Other moves go before these.
 
-The goals, in order of priority:
-
-1. **Load for the head of the queue** while others run, into free room and room of clients that
-   will run after it.
-2. **Prefetch** for the idle client that will probably want the card next, if the setting is on.
-   Prefetching pays where programs use the card at regular intervals, or some programs use it much
-   more often than others. A client that has not paused twice is not prefetched. Room is taken only
-   from clients that will probably stay idle more than twice as long as that client, so similar
-   clients do not evict each other in turn.
-3. **Write back** memory of idle clients that will probably be evicted. Written-back memory only
-   has to be unmapped at the eviction, so the next client has the bus for its own memory. Writeback
-   pays only if another client will want the card, so it requires an idle client with swapped
-   memory. The client with most swapped memory is assumed to be the next. The bytes that this
-   client lacks, less the free bytes, are written back from the clients that would be evicted for
-   it: first from the client that will run last.
-   Memory that clients without a turn have on a neighbour card is written back, too, also while
-   others wait for their turns: hand-overs over NVLink leave the bus unused, and with a copy on the
-   host such memory is returned at once (moves.py).
-4. **Preallocate** host memory in running clients (PREALLOCATE) for what will be evicted from them.
-   Their memory changes, so it cannot be written back yet. PREALLOCATE has no reply, and any move
-   ends it.
-
-**Calm.** Prefetch and writeback need a calm: no client is queued, asks for memory, is chosen,
-drains or lacks memory. Prefetch also needs that no client holds the card, so that all clients that
-could be evicted can be compared. Writeback needs that no running program copies to the host. When
-the calm ends, the move is cut short (YIELD) at the start of a plan, or after a STOP that the plan
-has decided. A prefetch continues only if it loads the client that now wants the card.
-
-**A writeback is wasted** if its client runs before the copied memory is evicted, as the program may
-change that memory. After each wasted writeback the scheduler waits twice as long before it writes
-that client back again, from half a second to a minute, until part of a copy was used. While the
-memory of all clients does not fit together, the gates of idle clients are shut (turns.py): this
-keeps their copies current and shows the length of their pauses. Two running averages are kept for
-each client: the length of its pauses, and their deviation from that average. A pause that has
-lasted `since` will probably last max(|average - since|, deviation) more.
-
-**Sharing the bus.** Copies of other processes cost a running program nothing while it computes.
-When it copies itself in the same direction, it gets half of the bus. Hooks report when their
-program's copies load the bus (COPIES). Moves for the head of the queue in that direction wait, but
-only as long as they can still finish at full speed before the planned end of the turn. Let the
-program copy for a part f of the time, and let the moves take m in a turn of length q: if
-m <= (1 - f) q, waiting costs no client anything, and not waiting would cost the program up to f m.
-Moves that do not fit into that time cost the same during the turn or after it, but after the turn
-they would delay all waiting clients. Turns may be minutes long, so moves also wait at most half of
-the time and half a second in a row (card.py: BusPatience), whatever programs report. A hand-over
-is never delayed: while a client drains or a holder lacks memory, no move waits.
+docs/scheduler.md explains the goals, calm, wasted writebacks and the sharing of the bus.
 """
 
 from collections.abc import Iterable

@@ -1,25 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the schedulers of all cards: memory domains, budgets, and loans (moves.py).
 
-A domain is a group of clients that share a limit of host memory, such as a container. The swapped
-memory of its clients counts against the limit, on any card. The kernel kills clients when
-the limit is exceeded. A client is in any number of domains, such as one for each level of control
-groups. The tightest domain decides.
-
-Promises keep to the domains (promises.py). So all memory that was promised in a domain fits into
-its host memory until the limit is lowered or other use of host memory grows. Memory that cannot be
-evicted then stays on the card: its room cannot be given to another client, and clients that need
-the room do not run.
-
-A tenant with a memory limit is a domain on each card, in which the commits of its clients count. A
-tenant with a limit of host memory is a domain of all cards. Limits of tenants bound promises and
-nothing else: memory that a client holds already can be evicted as before.
-
-A tenant with a limit of the disk is a domain of all cards, too. It bounds the bytes that its
-clients store on the disk (moves.py).
-
-The schedulers of all cards share one `Domains`, and one `SharedBudget` each of host memory and of
-the disk. The figures of a card's clients there are those at the end of its last event (card.py).
+A domain is a group of clients with a common limit: of host memory (a container, on all cards), of a
+tenant's GPU memory on one card, or of a tenant's part of the disk. See docs/scheduler.md.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

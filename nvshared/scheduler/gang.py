@@ -1,22 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Members of gangs, as one card's scheduler sees them.
 
-A gang is several clients on several cards that run together or not at all. sharing/gangs.py decides
-which clients form a gang and when the gang may run. It sends the standing of each member to the
-scheduler of the member's card, and reads the member's state there with `member`.
-
-**Before a turn.** A member that CLAIMS the card is queued like other clients. When its turn could
-begin, at once or after turns that may end now, it is marked `ready`. No client is stopped yet,
-because the gang's other cards may take long. No member of another gang gets ready until this
-member's turn has begun. So a claim is a lock, and gangs claim their cards in one order to avoid
-deadlocks. A GRANTED member is chosen before all other clients, and clients beside which it does not
-fit are stopped at once. Its memory is loaded, and its gate stays shut until its standing is OPEN.
-
-**The end.** The scheduler stops a member for the same reasons as any client. The schedulers of the
-other members are then ordered to stop theirs (ENDS). A member that has drained is *parked*: it
-keeps its memory and its turn, because work of another member may wait for its work. If another
-member does not drain, a parked member continues, one launch at a time (STEPS). When all members
-have drained, their turns end.
+sharing/gangs.py sends the standing of each member and reads the member's state with `member`.
+docs/scheduler.md explains how a gang's turn begins and ends.
 """
 
 from collections.abc import Iterable

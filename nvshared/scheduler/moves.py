@@ -1,84 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves of memory: room on the card, evictions, loads, loans of other cards, and the disk.
 
-**Room** is the number of bytes of the card that a client may fill. The sum over all clients never
-exceeds the capacity. While an EVICT is under way the client's old room counts, while a LOAD is
-under way its new room. So the sum keeps to the capacity whichever messages cross. Of the bytes that
-holders lack, some are free or will be freed by orders under way. The rest is taken from other
-clients: first room that is not filled, which costs nothing, then room of holders beyond their need,
-then memory of the clients that will run last. No more is taken than needed, because memory that
-stays resident need not be loaded again. Moves are split into steps, two under way for each client,
-so that one client's memory is loaded while another's is evicted. Room that no client needs is given
-to running clients, so that they need no order whenever they grow.
-
-**Host memory** receives evicted blocks. Each EVICT says how many bytes of host memory the client
-may hold, and the sum keeps to the host budget and to the domains (domains.py). A client keeps its
-host memory while its blocks are on the card, to save the time of allocating it again. When host
-memory is short, LOADs take it back. So with little memory left on card and host a hand-over
-proceeds in small steps.
-
-**Replies** arrive in the order of the orders. A failure is followed by a pause, because its cause
-is outside the scheduler: memory of another program, host memory, the driver. In the pause another
-client is evicted. If the driver has less memory than accounted, the capacity is lowered for a
-while, so that other clients give up the missing bytes.
-
-**Loans.** Blocks evicted from one card move to memory of a neighbour card that it does not need.
-Over NVLink a block is copied to another card seven times as fast as to the host. So each EVICT
-names the bytes that the client may hold on another card, and that card (`loan`, `lender`). A client
-borrows of one card at a time, and keeps the borrowed memory while its blocks are on its own card.
-
-A card lends only memory that none of its clients was promised: its capacity less all commits, or
-less the room of its clients, if that is more. A loan counts as room on the lender from the order
-that allows it until the borrower has reported that it holds less. So the sum of room on the lender
-keeps to its capacity whichever messages cross. When a client of the lender is promised more, the
-loans may exceed the lendable bytes, and the borrowers' schedulers order the excess back
-(`return_loans`). *Clean* memory, of which the host has a copy, is returned at once; in calm periods
-such copies are made for clients without a turn (ahead.py). *Dirty* memory is moved back to the
-borrower's own card over NVLink while that has room, and else to the host at the speed of one card's
-bus (32 GiB took 0.63 s between two H100s). An eighth of the card is never lent, so only a client
-that takes more than that at once waits for loans to be returned.
-
-A process that is no client cannot call a loan back. So with `neighbour = auto` a card lends only
-while NVML shows no such process on it. NVML is sampled for such processes even on a card without
-clients, and ten times a second while the card lends. A process counts when two samples in a row
-show it, because a client's context exists before its HELLO. Until the loans are returned, such a
-process can use the eighth of the card that is never lent.
-
-There is host memory for all loans. Borrowed memory counts in the client's host memory
-(`memory.host`), and every limit of host memory bounds it. So a loan makes hand-overs faster, but
-allows no larger promises. Where there is a disk, loans leave host memory for blocks on their way to
-the disk (Card.borrowable): otherwise nothing could be evicted once loans fill the host memory.
-
-A suspended client borrows nothing, and its borrowed memory is moved to the host: it is not loaded
-soon, and a process whose memory lies on two cards cannot be moved. A tenant's limit
-(`neighbour-limit`) bounds the bytes that its clients on one card have on others.
-
-The loan of a borrower that leaves an order unanswered for long no longer counts. If the borrower
-still holds the memory, it counts as memory in use outside nvshared (capacity.py).
-
-**The disk.** Host memory is the cache of the disk: blocks move from the card to host memory and on
-to the disk, and are loaded from the disk to the card. A STORE names the bytes that a client may
-have in its file in all. The client's hook moves swapped blocks to the file in the background until
-the file holds that many bytes. Blocks are stored
-
-* from clients that have been idle for `park_after`;
-* while little host memory is free, from clients that have been idle for a tenth of that;
-* while an eviction lacks host memory, from any client that does not run.
-
-The client that will run last comes first, as for evictions (`victims`). So with little host memory
-a hand-over proceeds at the speed of the disk, and all promised memory (promises.py) still fits. A
-chosen client stores no more blocks: its STORE is replaced by one for the bytes that its file holds
-already. There is one exception: a chosen client waits for evictions, and its own blocks fill the
-host memory that these need. Then nothing could move, so its blocks are stored.
-
-The bytes of the file count against the budget of the disk and the limits of the client's tenants,
-from the STORE on as many as it allows. The hook keeps copies of resident blocks in the file, so
-that an unchanged block is evicted without a copy. While little of the disk is free, a STORE of 0
-bytes makes clients give up these copies. Their number is not known to the scheduler.
-
-A STORE that fails, or stores no block for a while, is followed by a pause, doubled each time. The
-client's blocks stay in host memory. The daemon checks whether the disk still works for other
-clients (sharing/disk.py), and sets the budget to 0 while it does not.
+The sum of all clients' room never exceeds the capacity: during an EVICT the client's old room
+counts, during a LOAD the new one. docs/scheduler.md explains the moves.
 """
 
 from collections import Counter

@@ -1,60 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far each client may grow, so that everything allocated fits on card and host together.
 
-A client sends a COMMIT request before it grows beyond its commit. The request is granted, or
-refused as out of memory. The sum of all commits never exceeds card and host, less a margin
-(domains.py), so some block can always be moved. A card may promise the part of the host budget that
-other cards do not need.
-
-No client is promised more than the card less the memory that others have pinned there, or it could
-never run again. For the same reason pinning is refused if another client, grown to its whole
-commit, would no longer fit beside the pinned memory. A grant to pin counts as pinned until the hook
-reports that it has received the grant. From then on the hook's records contain the bytes of the
-grant that are still to be pinned (`to_pin`). The figure `pinned` alone is not enough, because
-another thread may free as many bytes meanwhile. The whole commit of an undrainable client counts as
-pinned.
-
-While memory is plentiful, a grant exceeds the request a little, so that a program does not send a
-request for each allocation. When memory runs short, the unused part of commits is called back with
-a smaller LIMITS. The client may be growing into that part, so its old commit counts until it
-acknowledges an order sent after the LIMITS. The COMMIT request waits for that, and later requests
-of the same account wait behind it. If the client does not reply at all, this request and all later
-ones are decided without it until it does.
-
-Domains and limits of tenants bound the promises to their clients as well. A domain keeps a margin,
-like the whole host; a tenant's limit has none.
-
-Where swapped blocks may go on to a disk (moves.py), its budget is promised too. A card's needs are
-met by host memory first, and by the disk beyond that. Limits of tenants may forbid their clients
-part of the disk: that part is not promised (_beside_disk_limits()).
-
-**Trust.** A client itself reports the memory that it holds, and any user's program may connect and
-report any figures. Memory that a client claims is not available to others, so claims are checked.
-
-Each user has an account. Whatever the clients of one account claim, and however many they are,
-memory of the size of the card, on card and host together, is left for other accounts. A promise is
-*shown* as far as figures of the driver or the kernel show that the account's processes hold the
-memory. The rest may be memory that a program has not used yet, or a false claim. An account is
-always allowed unshown promises up to the size of the card. It is allowed more only while as much is
-left for others. Clients of root have no account: their claims count without check, and they may be
-promised all memory.
-
-**Claims.** Memory may grow only with the scheduler's permission: on the card by LOAD, on the host
-by EVICT, commit and pinned memory by COMMIT. Claims beyond that are overclaims and do not count. A
-client that joins may hold memory since an earlier daemon. Its claims count as far as they are
-shown, or could be promised anew. Its bytes on the disk are not shown.
-
-**Evidence.** About every second the driver and the kernel are sampled for the memory of each
-process (Seen). If two samples in a row show less memory on the card than a client claims, the
-difference is overclaimed and its room is given to others. A client that drains or moves memory is
-not judged, because it may have freed more than it has reported. An unresponsive client counts as
-holding only the memory that is shown, because it may have been stopped and cannot report. While the
-driver shows no figures of clients, no memory on the card is shown. Then memory that a client claims
-to have pinned does not reduce the promises to others: they wait for a turn instead of being
-refused.
-
-**Grants to pin** that are not used yet are visible in no figure. All of one account together count
-as a small part of the card at most.
+docs/scheduler.md explains promises, pinning, trust, claims and evidence.
 """
 
 from collections.abc import Callable, Iterable, Mapping

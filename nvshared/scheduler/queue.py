@@ -1,42 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue, and the terms that order it: equal time for tenants, first come, first served in each.
 
-A client gets its place in the queue when it wants the GPU, and keeps the place until its gate
-opens. A client goes to the end after a turn that was cut short, and keeps its place if the turn
-never began.
-
-**Lines.** Waiting clients are in lines, ordered by `queue_number`. A tenant with several clients
-has a line of its own. Tenants with one client share one line for each weight, so equal tenants are
-served first come, first served. Of the first clients of all lines, the next is the client whose
-tenant has the least virtual time (tenants.py). So over the turns all virtual times grow alike, and
-the time held is proportional to the weight, with any number of clients. A turn under way counts
-with a usual length, and so do the turns of all clients that are earlier in the queue.
-
-**Priority.** Clients of high priority come before all others, background clients after them. Each
-priority has a tree of its own, and a tenant with clients of several priorities has a node in each.
-
-**Inner tenants**, such as the jobs of a user, share the time of their outer tenant in the same way,
-each in a line of its own. So the weight of a job counts among the jobs of its user, and a user with
-ten jobs gets no more than a user with one. In the innermost tenant, clients of one weight share a
-line.
-
-**Idle nodes.** On waking, a node's virtual time is raised to the least virtual time of its siblings
-that hold or want the card. So a node saves up no unused time and cannot starve the others, but
-still owes the time that it overused.
-
-**Compute limits** (tenants.py has their accounts). A client is stopped when the client or one of
-its tenants has used its share of a window. The client leaves the queue and delays no other client.
-When the next window begins it joins the end of the queue. If the administrator sets no length, a
-window lasts a tenth of a second while no memory has to move, so that a program does not stutter,
-and two seconds while clients take turns, because each turn may cost a hand-over. The clients of a
-limited tenant take turns at its limit, so their own windows are long too: a short window would pass
-while the tenant's limit keeps the client stopped.
-
-An undrainable client is stopped at its limit like any other. Its hook shuts the gate and does not
-wait for the work in flight, so work that never ends is not limited.
-
-The hook of a limited client is ordered to pace and to report idleness even if no client waits, so
-that the client is not billed for an open gate that it does not use.
+docs/scheduler.md explains lines, priority, inner tenants and compute limits.
 """
 
 from collections.abc import Hashable, Iterable, Iterator

@@ -1,57 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One GPU's scheduler as the daemon sees it: one event in, ordered steps, actions out.
 
-An event only changes the recorded state. Then the plan reads the whole state and sends the orders
-that are missing. The same state gives the same orders. So the result does not depend on the order
-of two messages that crossed, and an order that was lost with a client is planned anew. The current
-time arrives with each event. Each comparison with a future time records that time. The earliest is
-the deadline, at which the plan may change without an event.
-
-**Holders** are the clients that have been chosen: loading, running, draining. They run together
-because the sum of what they need (allocated + pinned + pending), with all others evicted as far
-as possible, fits the card. Other clients are idle or wait in a queue (queue.py), in which tenants
-get equal time (tenants.py) and clients of one tenant are first come, first served.
-
-**Admission** (turns.py). The head of the queue is chosen if it fits beside the holders; with
-anti-thrash `on`, only if there are none. So when all clients fit, all run and none is stopped. A
-head that does not fit is *blocked*, and turns begin. A client behind it is chosen if it fits
-beside the holders, but its turn ends with the first of theirs, so the head loses nothing. A client
-that could not run even alone holds up no other.
-
-**Turns end** only for a blocked head: those of holders that report idleness, and those whose
-quantum, counted from RUN, is over. Holders are stopped when that is enough for the head to fit, and
-no more of them than needed. So the head waits at most one quantum and a hand-over, or several
-quanta where by its tenant's weight the holder would come before the head again. If a drain does not
-end, the hook opens the gate again, and each further STOP comes later. Background clients wait
-behind all others and leave first; where all hold the card together they give way launch by launch
-(turns.py). Clients of a gang (gang.py) have their turns on several cards at once. Clients that fit
-together but all keep the card busy take short turns nevertheless.
-
-**What fits may cease to:** a holder grows, the card shrinks. Then chosen clients that do not run
-yet go back to their place in the queue; then turns of holders that lack memory end; last, the
-oldest turns end. A holder that is alone and fully resident keeps its turn.
-
-**Undrainable clients** cannot be stopped: their work never ends, or their hook does not see it.
-Their hooks say so, evict nothing any more and count what is on the card as pinned. Once such a
-client is whole it is *permanent*: it runs beside whichever client has the turn, and only its own
-terms (queue.py) stop it. Its commit counts as pinned.
-
-**Memory.** Everything allocated fits on card and host together (promises.py). What holders lack is
-evicted from others and loaded (moves.py). When they have all they need, memory is moved before
-clients wait for it (ahead.py). Where there is a disk, blocks move on to it from host memory when
-host memory is short or the blocks' client is idle for long.
-
-**Before the daemon ends** (`draining`) all clients are chosen that fit beside the holders, because
-turns do not change while no daemon runs. **After a restart** of the daemon the scheduler sends no
-order but LIMITS until all clients have reported their memory. A client that drains or moves memory
-reports late, and the scheduler waits somewhat longer for it.
-
-**A lost card** is no longer shared. Every gate opens, every COMMIT request is granted, and each
-program runs into the driver's error. A hook with swapped memory keeps its program waiting by
-itself, so it is ordered to load all of it. The load fails on a lost card; the hook finds that its
-context has failed, and lets the program continue. If NVML was wrong and the card still works, the
-swapped memory is loaded as soon as the driver has memory for it. So no program works on memory that
-is not resident.
+An event only changes the recorded state; then the plan reads the whole state and sends the orders
+that are missing. Each comparison with a future time lowers the deadline to that time, at which the
+plan may change without an event. docs/scheduler.md explains the policy of all modules here.
 """
 
 from collections.abc import Iterable

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A read-only view of a GPU's state, for the bus, the metrics and people. Bytes, microseconds.
 
-A snapshot is taken hundreds of times a second. Its views of clients, the order of the queue and
-the forecast are computed only when they are read. They must be read before the next event.
-
-The forecast simulates the queue as the scheduler would serve it. Each turn is assumed to follow a
-hand-over of the usual cost, and to last as long as its client's turns on average, at most a
-quantum. So the times are about right while programs behave as before.
+A snapshot is taken hundreds of times a second, so views of clients and the forecast are computed
+only when they are read. They must be read before the next event.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,31 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tenants of a card: a tree, and the ledger of each of its nodes.
 
-Each priority has a root. Its children are the outermost tenants (users, units). Their children are
-the inner tenants (the jobs of a user, the users of a unit), whose children are the clients. Clients
-without an inner tenant are in an inner tenant with an empty name.
-
-**Ledger.** A node holds the card while at least one of its clients has its gate open. That time is
-billed once, however many gates are open. When a turn is over, the hook reports how long work was in
-flight. The rest of the turn was message latency or idle time. It is not billed, unless another
-client of the node had a turn meanwhile.
-
-**Virtual time** is the time that a node has used, divided by its weight. It orders the queue
-(queue.py).
-
-**Requests.** A tenant with a compute request of P percent gets at least P percent of the card's
-time while it wants the card, or more if its weight gives it more. So its rate is the weight that
-makes P percent of the weights of all tenants that want the card now. The rate changes when tenants
-become active or idle, and virtual time advances at the new rate from then on. For a background
-tenant the request is a part of the time that higher priorities leave. A request of an inner tenant
-is a part of the card's time, too: its outer tenant gets at least the sum of the requests in it. The
-daemon refuses requests of more than 100 percent together. If they nevertheless exceed it, all are
-reduced in proportion.
-
-**Limits.** A compute limit of P percent gives P percent of each window, to be used at any time in
-the window. It holds for all clients of a tenant together, wherever they are in the tree: besides
-its nodes, a tenant has an account to which its clients' time is billed, once while several run
-together. `Quota` has the rules of windows; queue.py enforces them.
+Each priority has a root. Its children are the outermost tenants (users, units), their children the
+inner tenants (jobs of a user, users of a unit; "": none), whose children are the clients.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
