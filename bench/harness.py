@@ -29,8 +29,6 @@ LIBRARY = ROOT / "libhook" / "build" / "libnvshare.so"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one program."""
-
     command: tuple[str, ...]
     code: int
     seconds: float                      # from start to end, imports included
@@ -40,15 +38,12 @@ class Result:
 
 @dataclass(slots=True)
 class Sharing:
-    """A running daemon."""
-
     socket: Path
     trace_file: Path
     process: subprocess.Popen[bytes]
     environment: dict[str, str] = field(default_factory=dict)
 
     def trace(self) -> list[Line]:
-        """The events of the trace so far, oldest first."""
         return written(self.trace_file)
 
 
@@ -171,7 +166,6 @@ def _last_json(text: str) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """The machine that the figures were measured on."""
     with Path("/proc/cpuinfo").open() as lines:
         models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {

@@ -87,7 +87,6 @@ class Mutation:
     new: str
 
     def applied(self, text: str) -> str:
-        """The file with the change."""
         return text[:self.start] + self.new + text[self.end:]
 
     def description(self, text: str) -> str:

@@ -38,7 +38,6 @@ class Program:
         self.ready = self.receive()
 
     def send(self, *words: object) -> None:
-        """Sends a line of these, without waiting for the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
         self._process.stdin.flush()

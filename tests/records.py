@@ -26,7 +26,6 @@ def last_words(kind: Type) -> tuple[str, str]:
 
 
 def decode_order(packet: bytes) -> OrderRecord:
-    """Decodes an order."""
     _, _, *fields = ORDER.unpack(packet)
     order = OrderRecord(Type(HEAD.unpack_from(packet)[0]), *fields)
     if order.loan:
@@ -36,7 +35,6 @@ def decode_order(packet: bytes) -> OrderRecord:
 
 
 def encode_report(report: ReportRecord) -> bytes:
-    """Returns the packet of a report."""
     if report.type in TEXTS:
         return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
     *figures, answered, to_pin, reason, _, _, _ = astuple(report.memory)

@@ -23,8 +23,6 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Times and digest of a completed Work."""
-
     seconds: float                      # from the order until the answer
     cpu: float                          # of these, for work on the CPU,
     gpu: float                          # and on the GPU; the rest is the digest
@@ -51,7 +49,6 @@ class Job:
         self._began = 0.0
 
     def fill(self) -> None:
-        """Fill the program's memory anew."""
         self._program.send("fill")
         self._program.receive()
 
@@ -67,7 +64,6 @@ class Job:
                     str(said["digest"]))
 
     def work(self, work: Work) -> Done:
-        """Does the work and waits for its end."""
         self.begin(work)
         return self.end()
 

@@ -56,7 +56,6 @@ class Size:
 
     @property
     def why(self) -> str:
-        """The reason in words."""
         if self.chosen == self.wanted:
             return "as wanted"
         return f"{NOTEBOOKS} of the size wanted need more than the card and the host's budget"

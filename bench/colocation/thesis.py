@@ -37,14 +37,11 @@ CALIBRATION = 0.5                       # seconds of each kind of work
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One of the four programs."""
-
     name: str
     bytes: float                        # its memory, all of which each step works on
     gpu: float                          # share of its time on the GPU
 
     def size(self, card: Card) -> int:
-        """Bytes of the program on this card."""
         return int(self.bytes * capacity(card) / CAPACITY) // MIB * MIB
 
     def ways(self, card: Card) -> list[tuple[str, float | None]]:
@@ -64,7 +61,6 @@ class Program:
         return rates.work(whole * (1 - self.gpu), whole * self.gpu, bursts)
 
     def measure(self, card: Card) -> Iterator[Result]:
-        """Measure all shapes and ways."""
         plain = {**card.environment, **unshared()}
         rates = _rates(card, self.size(card))
         for shape in SHAPES:

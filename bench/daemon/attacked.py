@@ -61,7 +61,6 @@ class Attacked:
 
 
 def sockets(pid: int) -> int:
-    """The number of sockets that a process has open."""
     number = 0
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):       # closed meanwhile
@@ -134,7 +133,6 @@ def measure(name: str, width: int, holds: bool, seconds: float, log: Path) -> At
 
 
 def main() -> int:
-    """Measures, prints and keeps the results."""
     made = parser("bench.daemon.attacked", __doc__)
     made.add_argument("--seconds", type=float, default=15.0, help="of each attack")
     given = made.parse_args()

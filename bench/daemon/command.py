@@ -28,7 +28,6 @@ class Duration:
 
 
 def measure(bus: str, clients: int, *arguments: str) -> Duration:
-    """Measure nvsharectl with its output discarded."""
     return _measure(" ".join(["nvsharectl", *arguments]), bus, clients, PROGRAM, *arguments)
 
 

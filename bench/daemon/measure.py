@@ -33,8 +33,6 @@ SETTINGS = ("--anti-thrash", "on", "--tq", "3600", "--step", str(CARD))
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Memory and wake-ups of a daemon without clients."""
-
     resident: float                     # MB
     wakeups: float                      # a minute
 
@@ -118,7 +116,6 @@ def tables(
 
 
 def measure() -> tuple[dict[str, Any], str]:
-    """Measure everything; the results as a document and as tables."""
     # Before what else runs on the machine, where we may: its scheduler is not what is measured.
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))

@@ -13,7 +13,6 @@ class Processor:
     waited: float                       # runnable while other processes had the processors
 
     def since(self, earlier: "Processor") -> "Processor":
-        """Processor time since `earlier`."""
         return Processor(self.worked - earlier.worked, self.waited - earlier.waited)
 
 

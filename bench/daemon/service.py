@@ -33,8 +33,6 @@ FIND = "from nvshared.machine.nvml import NVML; [print(f.uuid_bytes.hex()) for f
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A running daemon."""
-
     pid: int
     socket: Path
     bus: str                            # its address, or "none"
@@ -42,7 +40,6 @@ class Service:
 
     @property
     def uuid(self) -> bytes:
-        """UUID of the first card."""
         return self.uuids[0]
 
 

@@ -19,7 +19,6 @@ class Stalled(NVML):
     """NVML that answers at once while the daemon starts, and late from then on."""
 
     def sample(self, uuid: str) -> Sample:
-        """As NVML.sample."""
         if threading.current_thread() is not threading.main_thread():
             ctypes.CDLL(None).sleep(STALL)
         return super().sample(uuid)

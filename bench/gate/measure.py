@@ -77,7 +77,6 @@ def figures(found: dict[tuple[int, int, str], list[float]]) -> list[Figure]:
 
 
 def table(results: list[Figure]) -> str:
-    """The results as a table of text."""
     lines = ["threads  load           way       ns a launch   10% to 90%            added"]
     for one in results:
         load = f"every {one.pace_us} us" if one.pace_us else "tight loop"
@@ -90,7 +89,6 @@ def table(results: list[Figure]) -> str:
 
 
 def main() -> int:
-    """Measures, prints and keeps the results."""
     given = rounds("bench.gate.measure", __doc__, ROUNDS, FEWEST)
 
     def measure() -> tuple[dict[str, Any], str]:

@@ -46,7 +46,6 @@ class Sizes:
     growth: int = 0                     # from each round to the next, of the large ones
 
     def arguments(self) -> list[str]:
-        """Arguments of the program that allocates."""
         return [str(number) for number in (
             self.touched, self.large, self.larges, SMALL, self.smalls, self.live, self.rounds,
             self.growth,
@@ -54,7 +53,6 @@ class Sizes:
 
 
 def allocation(card: Card) -> Result:
-    """Measure allocations on a card without other programs."""
     sizes = Sizes(card.total // 16 // MIB * MIB, 64 * MIB, 48)
     if card.simulated:
         sizes = Sizes(8 * MIB, 4 * MIB, 16, 100, live=200, rounds=2)

@@ -28,7 +28,6 @@ WORDS = {
 
 
 def bus(card: Card) -> Result:
-    """Measure the bus on a card without other programs."""
     each, block, rounds = (16 * MIB, 4 * MIB, 1) if card.simulated else (EACH, BLOCK, ROUNDS)
     done = finish(
         [PROGRAM, *map(str, (each, block, rounds))], {**card.environment, **unshared()}, LIMIT

@@ -43,7 +43,6 @@ class Card:
 
 
 def unshared() -> dict[str, str]:
-    """Environment of a program that uses the GPU without this project."""
     ours = library.hook().name
     preloaded = os.environ.get("LD_PRELOAD", "").replace(" ", ":").split(":")
     return {

@@ -28,12 +28,10 @@ def run(
 
 
 def wrong(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
-    """Messages of the programs that ended with wrong data."""
     return tuple(f"program {one.task.seed}: {one.message}" for one in outcomes if not one.right)
 
 
 def described(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The programs and their results, for the report."""
     return {"programs": [
         {"bytes": task.memory, "used": task.used or task.memory,
          "changed": task.changed or task.used or task.memory, "copied": task.copied,

@@ -34,7 +34,6 @@ class Goal:
         )
 
     def report(self) -> dict[str, Any]:
-        """The result as JSON values."""
         return {**asdict(self), "met": self.met}
 
 
@@ -51,7 +50,6 @@ class Result:
     marks: Sequence[tuple[float, str]] = ()     # along it
 
     def report(self) -> dict[str, Any]:
-        """The result as JSON values."""
         return {
             "variant": self.variant, "setting": self.setting, "right": not self.wrong,
             "wrong": list(self.wrong), "goals": [goal.report() for goal in self.goals],

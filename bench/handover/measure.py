@@ -51,7 +51,6 @@ VARIANTS: Variants = {
 
 
 def arguments(name: str, description: str, variants: Variants) -> argparse.ArgumentParser:
-    """The parser of the command line."""
     parser = argparse.ArgumentParser(
         prog=f"python -m bench.{name}.measure", allow_abbrev=False, description=description,
     )

@@ -124,7 +124,6 @@ def figures(found: Sequence[Handover]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Median, least and most of values; None if there are none."""
     if not values:
         return None
     return {
@@ -134,12 +133,10 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def median(found: dict[str, Any], name: str) -> float | None:
-    """Median of a spread, if there is one."""
     return None if found[name] is None else float(found[name]["median"])
 
 
 def most(found: dict[str, Any], name: str) -> float | None:
-    """Greatest value of a spread, if there is one."""
     return None if found[name] is None else float(found[name]["most"])
 
 

@@ -34,11 +34,9 @@ class Task:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The program's own environment variables."""
         return {"CUDA_VISIBLE_DEVICES": self.visible} if self.visible else {}
 
     def command(self) -> list[str]:
-        """Command line of nvshare-workload for the task."""
         command = [
             str(library.workload()), "--json", "--memory", str(self.memory),
             "--chunk", str(self.chunk), "--seconds", str(max(1, round(self.seconds))),
@@ -55,8 +53,6 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one program."""
-
     task: Task
     pid: int
     started: int                        # microseconds of CLOCK_MONOTONIC, as the next
@@ -67,8 +63,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started program."""
-
     task: Task
     process: subprocess.Popen[bytes]
     started: int

@@ -73,7 +73,6 @@ class Scale:
 
 
 def measured(card: Card, name: str) -> Iterator[Result]:
-    """Measure one case in each way."""
     case = CASES[name]
     models = [weights(card, size, number + 1) for number, size in enumerate(case.sizes)]
     slower = SLOWER if card.simulated else 1

@@ -35,7 +35,6 @@ class Weights:
     file: str = ""                      # where weights come from; "": made on the card
 
     def command(self) -> list[str]:
-        """Command line of the program."""
         numbers = self.size, self.chunk, self.seed, self.count, self.resident
         return [str(PROGRAM), "serve", *map(str, numbers), *filter(None, [self.file])]
 
@@ -55,7 +54,6 @@ def speed(chunk: int, environment: Mapping[str, str]) -> dict[str, float]:
 
 
 def write(weights: Weights) -> None:
-    """Write the file that the weights are loaded from."""
     done = finish(
         [PROGRAM, "write", str(weights.size), str(weights.chunk), weights.file], {}, PATIENCE)
     if done.returncode != 0:

@@ -41,8 +41,6 @@ PAUSE = 1.0                             # as many seconds apart as those of most
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Results of the requests under the daemon."""
-
     answers: list[Answer]
     trace: list[Line]
     pids: list[int]                     # of each model's process

@@ -154,7 +154,6 @@ class Pair:
         self.parked = False
 
     def is_right(self) -> bool:
-        """Whether both have the same checksum."""
         return self.shared.receive()[0] == self.alone.receive()[0]
 
 

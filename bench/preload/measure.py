@@ -76,7 +76,6 @@ def measure(ways: dict[str, str], number: int) -> list[Figure]:
 
 
 def table(figures: list[Figure]) -> str:
-    """The results as a table of text."""
     lines = ["us a start       processor   added   elapsed   added"]
     lines += [
         f"{one.way:15}  {one.processor:9.1f}  {one.added:+6.1f}  {one.elapsed:8.1f}  "
@@ -87,7 +86,6 @@ def table(figures: list[Figure]) -> str:
 
 
 def main() -> int:
-    """Measures, prints and keeps the results."""
     given = rounds("bench.preload.measure", __doc__, ROUNDS)
 
     def measured() -> tuple[dict[str, Any], str]:

@@ -16,7 +16,6 @@ WORD = 8
 
 
 def main() -> None:
-    """Answer requests until standard input ends."""
     size, chunk, retain = map(int, sys.argv[1:])
     torch_memory_saver.hook_mode = "torch"
     with torch_memory_saver.region(enable_cpu_backup=True):
@@ -57,12 +56,10 @@ def run(memory: list[torch.Tensor]) -> None:
 
 
 def now() -> int:
-    """Microseconds of CLOCK_MONOTONIC."""
     return time.monotonic_ns() // 1000
 
 
 def say(**fields: object) -> None:
-    """Print one line of JSON."""
     print(json.dumps(fields), flush=True)
 
 

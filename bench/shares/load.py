@@ -46,8 +46,6 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work that a program did."""
-
     done: tuple[float, ...]             # units in each tenth of a second
     milliseconds: tuple[float, ...]     # that each unit took, where they come by the clock
     right: bool

@@ -58,7 +58,6 @@ def share(card: Card, program: Program, work: Work, begin: float, end: float | N
 
 
 def limits(card: Card) -> Iterator[Result]:
-    """Measure each shape with each compute limit, alone."""
     for shape in SHAPES:
         for percent in PERCENTS:
             program = Program(shape, {"compute-limit": f"{percent}%"})
@@ -66,7 +65,6 @@ def limits(card: Card) -> Iterator[Result]:
 
 
 def weights(card: Card) -> Iterator[Result]:
-    """Shares by weight of programs that take turns."""
     for shapes in ((LARGE, LARGE), (MILLISECOND, MILLISECOND), (SMALL, LARGE),
                    (SMALL, MILLISECOND, TRAINING)):
         programs = [
@@ -93,7 +91,6 @@ def request(card: Card) -> Iterator[Result]:
 
 
 def pair(card: Card) -> Iterator[Result]:
-    """Measure two busy programs that fit on the card together."""
     for shape in (MILLISECOND, TRAINING, SMALL):
         for words, options in (("no library", None), ("auto", ()), ("on, turns of 1 s",
                                ("--anti-thrash", "on", "--tq", card.quantum(1)))):

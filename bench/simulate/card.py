@@ -42,7 +42,6 @@ class Card(World):
         self._told: set[str] = set()
 
     def tenant(self, name: str, kind: str, user: str) -> Tenant:
-        """Add a tenant that may start programs from now on."""
         tenant = Tenant(
             name, kind, user, self, Random(f"{self.seed} {name}"), self._tenancy.terms(name))
         self.tenants_here.append(tenant)
@@ -62,13 +61,11 @@ class Card(World):
                 self.schedule(self.now + wait, lambda: self.live(life))
 
     def enter(self, tenant: Tenant) -> Program:
-        """Start a program of the tenant."""
         program = Program(next(self._ids), self, tenant=tenant)
         self.welcome(program)
         return program
 
     def end(self, program: Program) -> None:
-        """End the program, in any state."""
         self.engine.drop(program)
         self.count(program)
         for piece in program.pieces:
@@ -104,7 +101,6 @@ class Card(World):
                 tenant.settle()
 
     def tell(self, event: Event) -> None:
-        """The scheduler hears of something, and its orders start on their way."""
         if isinstance(event, Joined):
             hook: Hook | None = self.hooks.get(event.client)
             if isinstance(hook, Program):

@@ -92,7 +92,6 @@ def simulate(wanted: Wanted) -> Outcome:
 
 
 def one(wanted: Wanted, number: int) -> Outcome:
-    """Simulate the card with this number."""
     found, rules = settings(wanted)
     tenancy = Tenancy()
     tenancy.use(rules)

@@ -75,7 +75,6 @@ class Engine:
         return ((flight.flyer, self._had - flight.begun) for flight in self._flights.values())
 
     def drop(self, flyer: Flyer) -> None:
-        """Discard the work of a program that has ended."""
         self._pass()
         if self._flights.pop(flyer, None) is not None:
             self._arm()

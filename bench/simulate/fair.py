@@ -28,13 +28,11 @@ class Fair:
         self._since: dict[Wanting, tuple[float, int]] = {}
 
     def enter(self, tenant: Wanting, now: int) -> None:
-        """Record that the tenant wants the card from now on."""
         self._pass(now)
         self._weights += tenant.terms.weight
         self._since[tenant] = self._each, now
 
     def leave(self, tenant: Wanting) -> None:
-        """Record that the tenant wants the card no longer."""
         self._weights -= tenant.terms.weight
         del self._since[tenant]
 

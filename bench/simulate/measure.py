@@ -32,7 +32,6 @@ HEAD = (
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.simulate.measure", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -56,7 +55,6 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def report(wanted: Wanted, outcome: Outcome) -> dict[str, Any]:
-    """The results as JSON values."""
     return {
         "wanted": {name: str(value) if isinstance(value, Path) else value
                    for name, value in asdict(wanted).items()},
@@ -78,7 +76,6 @@ def decisions(outcome: Outcome) -> dict[str, float]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The results as a table of text."""
     lines = [*HEAD]
     for kind, one in [*found["kinds"].items(), ("all", found["all"])]:
         lines.append(
@@ -91,7 +88,6 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulates and prints."""
     given = options(arguments)
     names = [one.name for one in fields(Wanted)]
     wanted = Wanted(**{

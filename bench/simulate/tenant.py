@@ -70,7 +70,6 @@ class Tenant:
         return (self.name, self.user)
 
     def asks(self, size: int) -> None:
-        """Count another request for work, of `size` microseconds."""
         if not self.wanted:
             self.place.fair.enter(self, self.place.now)
         self.wanted += 1
@@ -101,7 +100,6 @@ class Program(Hook):
     since: int | None = None            # when it came to stand before its closed gate
 
     def submit(self, size: int) -> Piece:
-        """Submit work of this duration."""
         piece = Piece(self.world.now, size, size)
         self.pieces.append(piece)
         self.tenant.asks(size)

@@ -73,7 +73,6 @@ class Soak:
     trace: Trace | None = None
 
     def new_program(self) -> Program:
-        """Start another program, with a seed of its own."""
         seed, self.seeds = self.seeds, self.seeds + 1
         errors = self.manager.site.folder / f"errors-{seed}"
         with errors.open("wb") as file:
@@ -91,7 +90,6 @@ class Soak:
         self.daemon = self.manager.begin(*self.options, "--trace", str(path))
 
     def turns(self) -> int:
-        """The number of turns so far, under all daemons."""
         if self.trace is None:
             return 0
         self.trace.read()

@@ -115,7 +115,6 @@ def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tupl
 
 
 def table(found: dict[tuple[str, str], Growth]) -> str:
-    """The results as a table of text."""
     lines = ["                              second half: first    last  added  spread      most"]
     for (who, what), one in found.items():
         lines.append(
@@ -125,7 +124,6 @@ def table(found: dict[tuple[str, str], Growth]) -> str:
 
 
 def options() -> argparse.Namespace:
-    """The options of the command line."""
     parser = argparse.ArgumentParser(prog="bench.soak.measure", description=__doc__)
     parser.add_argument("--minutes", type=float, help="how long; 60, on a card 10")
     parser.add_argument("--every", type=float, default=3.0, help="seconds between two looks; 3")

@@ -53,8 +53,6 @@ SAMPLE = Sample(
 
 
 class PrivateBus:
-    """A dbus-daemon of our own."""
-
     def __init__(self, folder: Path, own: str = '<allow own="*"/>') -> None:
         self.folder = folder            # also for files of services that the bus may start
         self._socket = folder / "bus"
@@ -76,7 +74,6 @@ class PrivateBus:
         assert self.process.stdout.readline()
 
     def stop(self) -> None:
-        """Returns once it has ended."""
         self.process.terminate()
         self.process.wait()
         assert self.process.stdout is not None
@@ -95,7 +92,6 @@ def private_bus(own: str = '<allow own="*"/>') -> Iterator[PrivateBus]:
 
 
 def a_timer() -> Timer:
-    """The running loop's."""
     loop = asyncio.get_running_loop()
 
     def at(when: int, callback: Any) -> Any:
@@ -152,7 +148,6 @@ class Peeper:
         self, member: str, signature: str = "", body: Sequence[Any] = (), *,
         path: str = MANAGER_PATH, interface: str = MANAGER_INTERFACE, flags: int = 0,
     ) -> Message:
-        """The answer, be it a result or an error."""
         reply = await self.bus.call(Message(
             destination=BUS_NAME, path=path, interface=interface, member=member,
             signature=signature, body=list(body), flags=MessageFlag(flags),
@@ -161,7 +156,6 @@ class Peeper:
         return reply
 
     async def result(self, member: str, *rest: Any, **more: Any) -> Any:
-        """The only value of a successful reply."""
         reply = await self.call(member, *rest, **more)
         assert reply.message_type is MessageType.METHOD_RETURN, reply.body
         (value,) = reply.body
@@ -181,7 +175,6 @@ class Peeper:
         await self.call("Ping", interface="org.freedesktop.DBus.Peer")
 
     async def close(self) -> None:
-        """Leaves the bus."""
         self.bus.disconnect()
         await self.bus.wait_for_disconnect()
         self.bus._stream.close()
@@ -199,7 +192,6 @@ class Peeper:
 
 @contextlib.asynccontextmanager
 async def peeper(address: str) -> AsyncIterator[Peeper]:
-    """A caller on the bus for the length of a block."""
     someone = Peeper(await MessageBus(bus_address=address).connect())
     try:
         yield someone

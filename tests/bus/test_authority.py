@@ -83,7 +83,6 @@ class Polkit(Peeper):
 
 @contextlib.asynccontextmanager
 async def polkit_on(address: str) -> AsyncIterator[Polkit]:
-    """polkit on a bus for the time being."""
     polkit = Polkit(await MessageBus(bus_address=address).connect())
     await polkit.bus.request_name("org.freedesktop.PolicyKit1")
     try:

@@ -57,7 +57,6 @@ STANDARD = "org.freedesktop.DBus.Error."
 
 
 def refusal(reply: Message) -> tuple[str, str]:
-    """Name and sentence of an error."""
     assert reply.message_type is MessageType.ERROR, reply.body
     assert reply.error_name is not None
     (sentence,) = reply.body

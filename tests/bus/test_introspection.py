@@ -44,7 +44,6 @@ def plain(element: ElementTree.Element) -> object:
 
 
 async def introspect(other: Peeper, path: str) -> ElementTree.Element:
-    """What an object tells."""
     text = await other.result(
         "Introspect", path=path, interface="org.freedesktop.DBus.Introspectable"
     )

@@ -27,7 +27,6 @@ PAGES = sorted(path.name.removesuffix(".in") for path in MAN.glob("*.in"))
 
 
 def page(name: str) -> str:
-    """The page as it is installed."""
     command = [sys.executable, "-B", str(MAN / "page.py"), str(MAN / f"{name}.in"), "1.0", "/lib/x"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -35,7 +34,6 @@ def page(name: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of a page without the marks of its source."""
     for mark, meant in ((r"\-", "-"), (r"\(aq", "'"), (r"\(ti", "~"), (r"\e", "\\"), (r"\&", "")):
         text = text.replace(mark, meant)
     return text

@@ -33,7 +33,6 @@ signal.pause()
 
 
 def seen(folder: Path) -> list[str]:
-    """What is in a folder."""
     return [path.name for path in folder.iterdir()]
 
 

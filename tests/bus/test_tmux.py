@@ -47,7 +47,6 @@ class Tmux:
         return said.decode()
 
     async def lines(self) -> list[str]:
-        """The visible lines."""
         return (await self("capture-pane", "-p")).splitlines()
 
     async def until(self, *words: str, first: str = "", last: str = "") -> list[str]:
@@ -70,7 +69,6 @@ class Tmux:
             await self("send-keys", key)
 
     async def size(self, width: int, height: int) -> None:
-        """Set the size of the window."""
         await self("resize-window", "-x", str(width), "-y", str(height))
 
 

@@ -31,20 +31,16 @@ class Bus:
         self._came = asyncio.Event()
 
     def note(self, _: BusConnection, message: Received) -> None:
-        """A call has come in."""
         self.calls.append(message)
         self._came.set()
 
     async def send(self, data: bytes) -> None:
-        """Sends these bytes."""
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
 
     async def receive(self, length: int) -> bytes:
-        """Receive at most this number of bytes."""
         return await asyncio.get_running_loop().sock_recv(self.socket, length)
 
     async def called(self, times: int = 1) -> list[Received]:
-        """Wait for this number of calls."""
         async with asyncio.timeout(600):
             while len(self.calls) < times:
                 self._came.clear()
@@ -67,7 +63,6 @@ async def bus() -> AsyncIterator[Bus]:
 
 
 def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH) -> bytes:
-    """A message as a peer on the bus sends it."""
     return pack(Message(
         "com.nvshare", path, MANAGER_INTERFACE, "SetTQ", signature=signature, body=list(values),
     ), 5)
@@ -171,7 +166,6 @@ async def test_invalid_message_ends_the_connection(bus: Bus, nonsense: bytes) ->
 
 
 def a_signal(number: int) -> Message:
-    """A signal with this number."""
     return Message.new_signal(MANAGER_PATH, MANAGER_INTERFACE, "News", "s", [str(number)])
 
 

@@ -46,7 +46,6 @@ class Program(SessionHook):
         self.say(Type.COMMIT, number=self.questions, wanted=size)
 
     def free(self, size: int) -> None:
-        """Shrink the program's memory to this size."""
         resident = min(self.memory.resident, size)
         allocated = min(self.memory.allocated, size)
         self.memory = replace(self.memory, allocated=allocated, resident=resident)
@@ -89,14 +88,12 @@ class Site:
         return [gpu.scheduler.snapshot().host_budget for gpu in self.gpus]
 
     def resize(self, whole: int) -> None:
-        """Changes the configured host budget to `whole` bytes and reloads."""
         self.whole = whole
         settings = replace(self.defaults.settings, host_budget=whole)
         self.defaults = replace(self.defaults, settings=settings)
         self.manager.reload()
 
     def check(self) -> None:
-        """Checks the invariants between events."""
         assert sum(program.host for program in self.programs) <= self.whole
         # A card may have taken more than its part after margins for other cards' clients grew. Then
         # the other cards' parts must leave the taken bytes out.
@@ -116,13 +113,11 @@ class Site:
         return made
 
     def end(self, program: Program) -> None:
-        """End the program's process."""
         program.session.ended()
         self.programs.remove(program)
         self.settle()
 
     def grows(self, program: Program, size: int) -> bool:
-        """True if the program's commit request is granted."""
         number, end = len(program.answers) + 1, self.time.now + PATIENCE
         program.ask(size)
         self.settle()
@@ -143,7 +138,6 @@ class Site:
         return size <= gpu.capacity.bytes and max(needed, held) <= left
 
     def settle(self) -> None:
-        """Lets all programs carry out orders until no order is open."""
         self.check()
         while busy := [program for program in self.programs if program.wire.packets]:
             for program in busy:

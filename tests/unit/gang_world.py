@@ -40,7 +40,6 @@ class Seat:
 
     @property
     def now(self) -> int:
-        """By the machine's clock."""
         return self.machine.time.now
 
     @now.setter
@@ -48,11 +47,9 @@ class Seat:
         raise AssertionError("it is the machine's")
 
     def at(self, when: int, callback: Callable[[], None]) -> None:
-        """Call at that time, if the hook is still alive."""
         self.machine.time.timer(when, lambda: None if self.hook and self.hook.dead else callback())
 
     def say(self, hook: Hook, record: Record | Joined) -> None:
-        """Deliver a message to the daemon after a delay."""
         self._travel("up", lambda: self._hear(hook, record))
 
     def _hear(self, hook: Hook, record: Event) -> None:
@@ -65,7 +62,6 @@ class Seat:
             self.gpu.tell(record)
 
     def order(self, order: Order) -> None:
-        """Deliver an order to the hook after a delay."""
         hook = self.hook
         assert hook is not None
         self.machine.steps += isinstance(order, Run) and order.step
@@ -77,7 +73,6 @@ class Seat:
         self.machine.time.timer(when, arrive)
 
     def device_free(self) -> int:
-        """Free bytes of the card, by the driver."""
         return CARD - sum(one.filled for one in self.machine.on(self.gpu))
 
 
@@ -110,7 +105,6 @@ class Rank(Hook):
             super()._proceed()
 
     def landed(self, done: int | None = None) -> None:
-        """Complete a kernel of all ranks."""
         self.ended += 1
         self.computed += 1
         self.flying = self.submitted > self.ended
@@ -146,7 +140,6 @@ class Team:
     flying: bool = False
 
     def meet(self) -> None:
-        """Runs the next kernel if all have submitted it."""
         if not self.flying and all(one.submitted > one.ended for one in self.ranks):
             self.flying = True
             self.machine.time.timer(self.machine.time.now + self.kernel, self._landed)
@@ -158,13 +151,11 @@ class Team:
         self.meet()
 
     def compute(self, kernels: int) -> None:
-        """Submit this many more kernels on each rank."""
         for rank in self.ranks:
             rank.compute(kernels)
 
     @property
     def left(self) -> int:
-        """Kernels not yet ended on the rank that has most of them."""
         return max(rank.work + rank.submitted - rank.ended for rank in self.ranks)
 
 
@@ -208,7 +199,6 @@ class Machine:
             self.ends.append((now, gpu.clients[action.client], str(action.reason)))
 
     def on(self, gpu: GPU) -> list[Hook]:
-        """Hooks on a card."""
         return [
             seat.hook for seat in self.seats
             if seat.gpu is gpu and seat.hook is not None and not seat.hook.dead
@@ -221,20 +211,17 @@ class Machine:
         return seat
 
     def freeze(self, hook: Hook) -> None:
-        """Stop a process as SIGSTOP does: its hook obeys no orders."""
         if not hook.busy:
             hook.busy = True
             self.frozen.append(hook)
 
     def thaw(self) -> None:
-        """Continue all stopped processes."""
         for hook in self.frozen:
             hook.busy = False
             hook._carry_on()
         self.frozen.clear()
 
     def occupy(self, card: int, size: int) -> None:
-        """Set the bytes of a card that unshared processes use."""
         gpu = self.gpus[card]
         gpu.capacity.outside = size
         gpu.apply_capacity()
@@ -261,7 +248,6 @@ class Machine:
         return team
 
     def rank(self, team: Team, card: int, process: Peer, size: int) -> Rank:
-        """Start another rank."""
         seat = self._seat(card, process)
         assert seat.client is not None
         rank = Rank(seat.client.id, seat, team)
@@ -278,18 +264,15 @@ class Machine:
         assert not hook.refused
 
     def client(self, hook: Hook) -> Client:
-        """The scheduler's client of a hook."""
         return next(
             s.client for s in self.seats if s.hook is hook and s.client is not None)
 
     def kill(self, hook: Hook) -> None:
-        """End the process of a rank."""
         hook.dead = True
         client = self.client(hook)
         self.time.timer(self.time.now + 1, lambda: client.gpu.leave(client))
 
     def advance(self, microseconds: int, until: Callable[[], bool] = lambda: False) -> None:
-        """Lets time pass."""
         end = self.time.now + microseconds
         while self.time.now < end and not until():
             self.time.pass_by(MILLISECOND)

@@ -10,8 +10,6 @@ from enum import Enum
 
 
 class Location(Enum):
-    """Where a block's bytes are."""
-
     EMPTY = "empty"                     # never written, so it has no content
     RESIDENT = "resident"
     SWAPPED = "swapped"
@@ -64,7 +62,6 @@ class Arena:
         return True
 
     def give(self, block: Block) -> None:
-        """Free the block's host memory."""
         if block.slab is not None:
             block.slab.used -= block.size
             block.slab = None
@@ -80,7 +77,6 @@ class Arena:
                 self.trim(allowance)
 
     def trim(self, allowance: int) -> None:
-        """Free empty slabs until the allowance is kept."""
         for slab in self.slabs.copy():
             if slab.used == 0 and self.held > allowance:
                 self.slabs.remove(slab)

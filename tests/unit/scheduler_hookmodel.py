@@ -76,8 +76,6 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitWait:
-    """A thread that waits for the reply to a COMMIT."""
-
     size: int
     pins: int                           # bytes of it that will be pinned
     pause: int                          # us from the grant until the thread allocates
@@ -209,7 +207,6 @@ class Hook:
             self.say(Copies(self.id, self.memory, inward, outward))
 
     def allocate(self, size: int) -> None:
-        """Allocate memory, as cuMemAlloc."""
         self._commit(CommitWait(size, 0, 0, lambda: self._grow(size)))
 
     def pin(self, size: int, pause: int = 0) -> None:
@@ -217,17 +214,14 @@ class Hook:
         self._commit(CommitWait(size, size, pause, lambda: self._wish(size)))
 
     def stay(self, reason: PinReason) -> None:
-        """Pin all memory from now on, for this reason."""
         self.pin_reason = self.pin_reason or reason
         self.changed()
 
     def unpin(self, size: int) -> None:
-        """Free pinned memory."""
         self.pinned -= min(size, self.pinned)
         self.changed()
 
     def free(self, index: int) -> None:
-        """cuMemFree of one block."""
         if not self.blocks:
             return
         block = self.blocks[index % len(self.blocks)]
@@ -304,7 +298,6 @@ class Hook:
         self._proceed()
 
     def mappable(self, block: Block) -> bool:
-        """Whether the allowed room has space for a block."""
         return self.room - self.filled - self.pending >= block.size
 
     def _proceed(self) -> None:
@@ -350,11 +343,9 @@ class Hook:
             self.busy_reported = state
 
     def fly(self) -> None:
-        """Submit a kernel, which takes as long as alone on the card."""
         self.world.at(self.world.now + min(self.kernel, self.work), self.landed)
 
     def landed(self, done: int | None = None) -> None:
-        """Complete a kernel."""
         self.flying = False
         done = min(self.kernel if done is None else done, self.work)
         self.work -= done
@@ -371,7 +362,6 @@ class Hook:
         self.world.say(self, record)
 
     def hello(self) -> None:
-        """Send HELLO to a daemon, at the start or after its restart."""
         self.want_sent = not self.granted and self.standing
         self.room_asked = False
         self.reports_idle = self.reports_copies = self.reports_busy = False
@@ -391,7 +381,6 @@ class Hook:
         self._carry_on()
 
     def changed(self) -> None:
-        """Report the figures after a change."""
         if self.dead:
             return
         if not self.starved:
@@ -453,7 +442,6 @@ class Hook:
                 moves.write_back(self, order)
 
     def done(self) -> None:
-        """An order has been carried out: the next one."""
         self.busy, self.doing = False, None
         moves.store(self)
         self.changed()
@@ -524,7 +512,6 @@ class Hook:
     # Blocks.
 
     def put(self, block: Block, location: Location, moving: bool = False) -> None:
-        """Set the location of a block, and the sums over blocks."""
         for sign in (-1, 1):            # subtract the old state, add the new one
             if sign == 1:
                 block.location, block.moving = location, moving
@@ -532,7 +519,6 @@ class Hook:
             self.moving += sign * block.moving
 
     def forget(self, block: Block) -> None:
-        """Remove a freed block."""
         self.arena.give(block)
         moves.file(self, block, there=False)
         self.put(block, Location.EMPTY)

@@ -73,14 +73,12 @@ class Talk:
         self.said: list[Action] = []    # all actions of the scheduler, oldest first
 
     def tell(self, event: Event) -> list[Action]:
-        """Sends an event. Returns the scheduler's actions."""
         actions = self.scheduler.handle(event, self.now)
         self.said += actions
         self.stop_sent.update({a.client: self.now for a in actions if isinstance(a, Stop)})
         return actions
 
     def view(self, client: int) -> ClientView:
-        """The scheduler's view of a client."""
         return self.scheduler.snapshot().clients[client]
 
     # Hooks.
@@ -102,12 +100,10 @@ class Talk:
             account, tenants=tenants))
 
     def leave(self, client: int) -> list[Action]:
-        """The connection ends."""
         del self.memory[client]
         return self.tell(Left(client))
 
     def limit(self, client: int, memory: float) -> list[Action]:
-        """Set the memory limit of a client."""
         return self.tell(TermsChanged(client, Terms(memory_limit=int(memory * GIB))))
 
     def set(self, client: int, **figures: float) -> Memory:
@@ -128,7 +124,6 @@ class Talk:
         return self.tell(MemoryChanged(client, self.set(client, **figures), wants=True))
 
     def idle(self, client: int) -> list[Action]:
-        """Send IDLE."""
         return self.tell(WentIdle(client, self.memory[client]))
 
     def need_room(self, client: int, **figures: float) -> list[Action]:
@@ -148,7 +143,6 @@ class Talk:
     def copying(
         self, client: int, *, inward: bool = False, outward: bool = False
     ) -> list[Action]:
-        """Send COPIES."""
         return self.tell(Copies(client, self.memory[client], inward, outward))
 
     def stopped(self, client: int, wants: bool = True) -> list[Action]:
@@ -158,7 +152,6 @@ class Talk:
         return self.tell(Stopped(client, self.memory[client], wants, drained))
 
     def reopened(self, client: int) -> list[Action]:
-        """Send REOPENED."""
         return self.tell(Reopened(client, self.memory[client]))
 
     def evicted(self, order: Evict, **flags: Any) -> list[Action]:
@@ -256,12 +249,10 @@ def two_programs(size: float) -> Talk:
 
 
 def stops(actions: list[Action]) -> list[int]:
-    """The clients of the STOP orders."""
     return [action.client for action in actions if isinstance(action, Stop)]
 
 
 def runs(actions: list[Action]) -> list[int]:
-    """The clients of the RUN orders."""
     return [action.client for action in actions if isinstance(action, Run)]
 
 
@@ -281,20 +272,16 @@ def loads(actions: list[Action]) -> list[tuple[int, float]]:
 
 
 def writebacks(actions: list[Action]) -> list[Writeback]:
-    """The WRITEBACK orders."""
     return [action for action in actions if isinstance(action, Writeback)]
 
 
 def preallocations(actions: list[Action]) -> list[Preallocate]:
-    """The orders to preallocate host memory."""
     return [action for action in actions if isinstance(action, Preallocate)]
 
 
 def yields(actions: list[Action]) -> list[int]:
-    """The clients of the YIELD orders."""
     return [action.client for action in actions if isinstance(action, Yield)]
 
 
 def limits(actions: list[Action], client: int) -> list[Limits]:
-    """The LIMITS of a client."""
     return [action for action in actions if isinstance(action, Limits) and action.client == client]

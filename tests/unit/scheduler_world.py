@@ -134,7 +134,6 @@ class World:
     # Time.
 
     def schedule(self, when: int, what: Callable[[], None]) -> None:
-        """Call `what` at the time `when`."""
         heapq.heappush(self._agenda, (when, next(self._ties), what))
 
     def at(self, when: int, what: Callable[[], None]) -> None:
@@ -152,7 +151,6 @@ class World:
         return True
 
     def advance(self, microseconds: int) -> None:
-        """Let this time pass."""
         end = self.now + microseconds
         while self._agenda and self._agenda[0][0] <= end:
             self.step()
@@ -170,11 +168,9 @@ class World:
     # Clients.
 
     def join(self) -> Hook:
-        """A program starts using the GPU."""
         return self.welcome(Hook(next(self._ids), self))
 
     def welcome(self, hook: HookKind) -> HookKind:
-        """Connect a hook."""
         self.hooks[hook.id] = hook
         self._sent[hook.id] = deque()
         hook.hello()
@@ -225,17 +221,14 @@ class World:
         self.advance(SECOND)            # for the last reports
 
     def orders_of(self, kind: type[OrderKind]) -> list[OrderKind]:
-        """All orders of a kind, oldest first."""
         return [order for order in self.orders if isinstance(order, kind)]
 
     def device_free(self) -> int:
-        """Free bytes of the card, by the driver."""
         return self.physical - self.outside - sum(hook.filled for hook in self.hooks.values())
 
     # Settings.
 
     def configure(self, settings: Settings) -> None:
-        """Change the settings, or only the capacity."""
         self.check()
         old = self.settings
         self.settings = settings
@@ -258,7 +251,6 @@ class World:
         self.check()
 
     def put_tenant(self, tenant: str, terms: TenantTerms) -> None:
-        """Set the terms of all programs of a tenant."""
         self.tenant_terms[tenant] = terms
         self.tell(TenantChanged(tenant, terms))
         self.check()
@@ -290,7 +282,6 @@ class World:
         self._travel(client, "up", lambda: self.tell(event))
 
     def tell(self, event: Event) -> None:
-        """Pass an event to the scheduler, and send its orders."""
         self.events += 1
         if isinstance(event, Joined) and event.client % 2:
             event = replace(event, domains=("box",))
@@ -420,7 +411,6 @@ class World:
         return [*doing, *hook.orders, *self._sent[hook.id]]
 
     def check(self) -> None:
-        """Checks all invariants."""
         host = used = boxed = room = disk = 0
         for hook in self.hooks.values():
             mine = [hook.room, hook.filled]

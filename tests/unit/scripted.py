@@ -41,7 +41,6 @@ DEFAULTS = Defaults(SETTINGS, lambda _: GPUDefaults(NO_RESERVE, GIB))
 
 
 def peer(pid: int = 4711, uid: int = 1000) -> Peer:
-    """A process of a user."""
     return Peer(pid, uid, uid, "python", (Tenant(Kind.USER, user(uid)),))
 
 
@@ -53,11 +52,9 @@ class Time:
         self.timers: list[tuple[int, Callable[[], None]]] = []
 
     def clock(self) -> int:
-        """nvshared.clock.Clock."""
         return self.now
 
     def timer(self, when: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """nvshared.clock.Timer."""
         entry = (when, callback)
         self.timers.append(entry)
 
@@ -140,34 +137,27 @@ class Scripted:
         return [*welcome, *decided]
 
     def filled(self) -> int:
-        """As Scheduler.filled."""
         return sum(view.memory.filled for view in self._clients.values())
 
     def memory(self, client: int) -> Memory:
-        """As Scheduler.memory."""
         return self._clients[client].memory if client in self._clients else Memory()
 
     def usage(self, client: int, now: int) -> Usage:
-        """As Scheduler.usage."""
         return self.used.get(client, Usage())
 
     def stopping(self, client: int) -> bool:
-        """As Scheduler.stopping."""
         return client in self._stopping
 
     def unanswered(self, client: int, number: int) -> MoveOrder | None:
-        """As Scheduler.unanswered."""
         return self._moves.get((client, number))
 
     def member(self, client: int) -> None:
         """As Scheduler.member: the client is in no gang."""
 
     def orders_unanswered(self) -> int:
-        """As Scheduler.orders_unanswered."""
         return sum(client not in self._stuck for client, _ in self._moves)
 
     def deadline(self) -> int | None:
-        """As Scheduler.deadline."""
         return self.due
 
     @property
@@ -177,11 +167,9 @@ class Scripted:
 
     @property
     def disk_promisable(self) -> int:
-        """As Scheduler.disk_promisable."""
         return self.settings.disk_budget
 
     def snapshot(self) -> Snapshot:
-        """As Scheduler.snapshot."""
         return Snapshot(
             self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
             self.holders, len(self.waits), dict(self._clients), Counters(),
@@ -196,7 +184,6 @@ class Noted:
         self.orders: list[Order] = []
 
     def order(self, order: Order) -> None:
-        """As Link.order."""
         self.orders.append(order)
 
 
@@ -211,21 +198,17 @@ class Wire:
         self.dropped = ""
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        """As Wire.send."""
         self.sent.append(decode_order(packet))
         if descriptor is not None:
             self.descriptors.append(descriptor)
 
     def drop(self, reason: str) -> None:
-        """As Wire.drop."""
         self.dropped = reason
 
     def finish(self) -> None:
-        """As Wire.finish."""
         self.finished = True
 
     def resume(self, work: Callable[[], None]) -> None:
-        """As Wire.resume."""
         self.resumed = work
 
 

@@ -23,11 +23,9 @@ class Wire:
 
     @property
     def orders(self) -> list[OrderRecord]:
-        """The orders in these packets, oldest first."""
         return [decode_order(packet) for packet in self.packets]
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        """As Wire.send of the server."""
         self.packets.append(packet)
         if descriptor is not None:
             os.close(descriptor)
@@ -39,7 +37,6 @@ class Wire:
         """As Wire.finish: the connection stays."""
 
     def resume(self, work: Callable[[], None]) -> None:
-        """As Wire.resume."""
         work()
 
 
@@ -60,7 +57,6 @@ class SessionHook(Hook):
         """There is no socket."""
 
     def send(self, packet: bytes) -> None:
-        """Passes a packet to the session."""
         self.session.received(packet)
 
     def hear(self) -> OrderRecord:

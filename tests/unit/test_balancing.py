@@ -34,7 +34,6 @@ def join(manager: Manager, size: int = 40 * GIB, **fields: Any) -> Client:
 
 
 def run(manager: Manager, card: int, size: int) -> None:
-    """A client with a turn."""
     id = manager.next_id()
     joined(
         manager.gpus[card], id, memory=Memory(allocated=size, resident=size, room=size),

@@ -36,7 +36,6 @@ def rendered(*values: str, namespace: str = "nvshare") -> dict[tuple[str, str], 
 
 
 def helm(*command: str) -> "subprocess.CompletedProcess[str]":
-    """The path of the helm program."""
     assert HELM
     return subprocess.run([HELM, *command], capture_output=True, text=True, check=False)
 

@@ -59,7 +59,6 @@ Tab = Callable[[str], set[str]]
 
 @cache
 def script(shell: str) -> str:
-    """The script that nvsharectl prints for a shell."""
     return subprocess.run(
         [sys.executable, "-c", PROGRAM, "completion", shell], cwd=ROOT, text=True, check=True,
         capture_output=True,
@@ -97,7 +96,6 @@ class Typist:
         return {word.strip() for word in self._until_end().split("\n")} - {""}
 
     def close(self) -> None:
-        """Close the terminal."""
         self._process.kill()
         self._process.wait()
         os.close(self._ours)
@@ -111,7 +109,6 @@ class Typist:
 
 @pytest.fixture(scope="module", params=[*SCRIPTS])
 def shell(request: pytest.FixtureRequest) -> str:
-    """Each installed shell."""
     if not shutil.which(request.param):
         pytest.skip(f"there is no {request.param} on this machine")
     return str(request.param)

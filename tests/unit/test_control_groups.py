@@ -63,7 +63,6 @@ class Machine:
         return joined(self.manager.gpus[card], number, self.links[number], memory)
 
     def ask(self, client: Client, size: int) -> Limits:
-        """The answer to a COMMIT."""
         self.asked += 1
         self.time.pass_by(SECOND // 10)
         self.manager.read_limits(client.peer, 0, lambda: None)

@@ -16,12 +16,10 @@ A, B = tasks(CARD)
 
 
 def memory(resident: int, allocated: int) -> dict[str, int]:
-    """Memory figures as in a trace."""
     return {"resident": resident, "allocated": allocated, "pinned": 1, "host": 1 << 40}
 
 
 def write(trace: Path, *lines: dict[str, object]) -> None:
-    """Appends to a trace."""
     with trace.open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
 

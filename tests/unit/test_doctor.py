@@ -51,7 +51,6 @@ def served(path: Path) -> Iterator[socket.socket]:
 
 
 def a_client(pid: int) -> ClientSnapshot:
-    """A client on the first card."""
     fields: dict[str, Any] = dict.fromkeys(ClientSnapshot._fields, 0)
     return ClientSnapshot(**{**fields, "id": 1, "pid": pid, "name": "python", "state": "idle"})
 

@@ -64,7 +64,6 @@ def named(path: Path) -> str:
 
 @pytest.fixture(params=DOCUMENTS, ids=named)
 def document(request: pytest.FixtureRequest) -> Path:
-    """Each document."""
     assert isinstance(request.param, Path)
     return request.param
 

@@ -32,7 +32,6 @@ from tests.unit.scripted import DEFAULTS, FACTS, OTHER, Noted, Scripted, Time, j
 
 @pytest.fixture
 def stopped() -> asyncio.Event:
-    """Set when the daemon stops."""
     return asyncio.Event()
 
 
@@ -209,7 +208,6 @@ def test_watchdog_is_not_fed_while_the_event_loop_hangs(
 
 
 def ping(listener: socket.socket) -> None:
-    """Wait for a watchdog ping."""
     while listener.recv(100) != b"WATCHDOG=1":
         continue
 

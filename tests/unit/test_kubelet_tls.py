@@ -37,7 +37,6 @@ class Handler(BaseHTTPRequestHandler):
     """Answers with the client's certificate."""
 
     def do_GET(self) -> None:
-        """Answer any request with an empty object."""
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"{}")

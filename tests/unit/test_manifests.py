@@ -36,12 +36,10 @@ KUSTOMIZE = [[path, verb] for program, verb in (("kustomize", "build"), ("kubect
 
 
 def documents(path: Path) -> list[Any]:
-    """All YAML documents of a file."""
     return list(yaml.safe_load_all(path.read_text()))
 
 
 def listed(folder: Path) -> list[Path]:
-    """The files that a kustomization lists."""
     (kustomization,) = documents(folder / "kustomization.yaml")
     paths = [folder / name for name in kustomization.get("resources", [])]
     return [file for path in paths for file in (listed(path) if path.is_dir() else [path])]

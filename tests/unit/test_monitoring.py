@@ -27,14 +27,12 @@ METRIC = re.compile(r"\bnvshare_\w+")
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alert rules."""
     (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
     found: list[dict[str, Any]] = group["rules"]
     return found
 
 
 def known() -> set[str]:
-    """Names of all series."""
     names = set(families())
     (histogram,) = (name for name, one in families().items() if one.type == "histogram")
     return names | {f"{histogram}_bucket", f"{histogram}_sum", f"{histogram}_count"}

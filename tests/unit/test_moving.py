@@ -437,7 +437,6 @@ class MovableHook(QuietHook):
         self.client = client
 
     def resume_on(self, gpu: GPU) -> None:
-        """As Parkable.resume_on."""
         client = self.client
         if gpu is not client.gpu:
             memory = client.memory

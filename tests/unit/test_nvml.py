@@ -18,8 +18,6 @@ from tests.unit.scripted import FACTS
 
 
 class FakeError(Exception):
-    """pynvml.NVMLError."""
-
     def __init__(self, value: int) -> None:
         super().__init__(f"NVML says {value}")
         self.value = value

@@ -28,7 +28,6 @@ NOT_SOURCE = shutil.ignore_patterns("build*", "dist", ".*", "__pycache__", "*.eg
 
 
 def setuptools_is_too_old() -> bool:
-    """Whether pip would have to download a newer setuptools."""
     try:
         found = version("setuptools")
     except PackageNotFoundError:

@@ -26,14 +26,12 @@ def session(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def process(session: str) -> Iterator[int]:
-    """The /proc files of a notebook kernel's process."""
     with running(*WORDS, **{"JPY_SESSION_NAME": session} if session else {}) as pid:
         yield pid
 
 
 @contextmanager
 def running(*words: str, **environment: str) -> Iterator[int]:
-    """A process with this command line."""
     with subprocess.Popen(
         [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={"LANG": "C", **environment},

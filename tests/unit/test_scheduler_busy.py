@@ -43,7 +43,6 @@ class Pair(Talk):
         return actions
 
     def busy(self, client: int, *, gaps: bool = False) -> list[Action]:
-        """Send BUSY."""
         return self.tell(Busy(client, self.memory[client], gaps))
 
     def take_turns(self) -> list[Action]:
@@ -67,12 +66,10 @@ class Pair(Talk):
         return holder
 
     def tick(self) -> list[Action]:
-        """Send Tick."""
         return self.tell(Tick())
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Clients with a turn."""
         return self.scheduler.snapshot().holders
 
     def takes_turns(self) -> bool:

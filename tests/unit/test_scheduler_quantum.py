@@ -58,8 +58,6 @@ class Watched(World):
 
 @dataclass(frozen=True)
 class Seen:
-    """Figures of a period of time."""
-
     lost: float                         # part of it without computing
     quanta: list[int]                   # us; of turns that lasted as long as they might
     computed: list[float]               # part of it in which each program did
@@ -145,7 +143,6 @@ def hand_over(talk: Talk, takes: float, drains: float = 0) -> float:
 
 
 def two(talk: Talk) -> None:
-    """Two programs of 70 GiB each."""
     talk.tell(SettingsChanged(replace(talk.settings, tq=None)))
     talk.run(1, 70)
     talk.run(2, 70)

@@ -82,7 +82,6 @@ class Row:
             self.dice.choices(list(weights), list(weights.values()))[0]()
 
     def weights(self) -> dict[Callable[[], None], float]:
-        """The events, with their weights."""
         dice, any_client = self.dice, self.any_client
         parts = (0, 0, *range(1, 15))
         return {
@@ -120,16 +119,13 @@ class Row:
         return any(pinned > self.capacity // PINNING_PART for pinned in of_all.values())
 
     def hook(self, client: int) -> Hook:
-        """The hook for a drawn number."""
         hooks = list(self.world.hooks.values())
         return hooks[client % len(hooks)]
 
     def join(self) -> None:
-        """A client joins."""
         self.world.join()
 
     def die(self, client: int) -> None:
-        """A client dies, in any state."""
         self.world.kill(self.hook(client))
 
     def allocate(self, client: int, part: int, few: bool) -> None:
@@ -137,20 +133,16 @@ class Row:
         self.hook(client).allocate(part * self.capacity // (140 if few else 7) + part)
 
     def free(self, client: int, count: int) -> None:
-        """Free some blocks."""
         for index in range(count):
             self.hook(client).free(index * 7)
 
     def pin(self, client: int, part: int, pause: int) -> None:
-        """Pin memory."""
         self.hook(client).pin(part * self.capacity // 100, pause * MILLISECOND)
 
     def unpin(self, client: int) -> None:
-        """Free all pinned memory."""
         self.hook(client).unpin(self.capacity)
 
     def compute(self, client: int, time: int, kernel: int) -> None:
-        """A client submits kernels of some milliseconds."""
         self.hook(client).kernel = kernel * MILLISECOND
         self.hook(client).compute(time * MILLISECOND)
 
@@ -168,19 +160,15 @@ class Row:
             self.hook(client).stay(reason)
 
     def fail_to_evict(self, client: int, cause: str) -> None:
-        """Let the eviction of the next block fail."""
         self.hook(client).fail_out = cause
 
     def fail_to_load(self, client: int) -> None:
-        """Let the load of the next block fail."""
         self.hook(client).fail_in = "driver"
 
     def restart(self) -> None:
-        """Kill and restart the daemon."""
         self.world.restart()
 
     def resize(self, part: int) -> None:
-        """Change the capacity of the card."""
         self.resized = True
         capacity = self.capacity * (part + 3) // 10
         self.world.configure(replace(self.world.settings, capacity=capacity))
@@ -190,25 +178,21 @@ class Row:
         self.world.outside = self.capacity // 10 if taken else 0
 
     def resize_box(self, part: int) -> None:
-        """Change or lift the memory limit of the control group of some programs."""
         self.world.resize(part * self.capacity // 7 if part else None)
 
     def limit_tenant(
         self, tenant: str, part: int, host: int, weight: int, priority: Priority
     ) -> None:
-        """Set or remove the memory limit of a tenant."""
         limits = [tenths * self.capacity // 10 for tenths in (part, host)]
         terms = TenantTerms(limits[0], weight, priority=priority, host_memory_limit=limits[1])
         self.world.put_tenant(tenant, terms)
 
     def configure(self, mode: AntiThrash, tq: int | None, draining: bool) -> None:
-        """Change the settings."""
         mode = AntiThrash.OFF if draining else mode
         settings = replace(self.world.settings, anti_thrash=mode, tq=tq, draining=draining)
         self.world.configure(settings)
 
     def wait(self, time: int) -> None:
-        """Let some time pass."""
         self.world.advance(time)
 
     def teardown(self) -> None:

@@ -45,7 +45,6 @@ def stores(actions: Iterable[Action]) -> list[tuple[int, float]]:
 
 
 def last(talk: Talk, client: int) -> Store:
-    """The last STORE to a client."""
     return [a for a in talk.said if isinstance(a, Store) and a.client == client][-1]
 
 
@@ -377,11 +376,9 @@ class DiskRow(Row):
                 [SECOND // 100, SECOND, 100 * SECOND])))
 
     def fail_to_store(self) -> None:
-        """Let the next disk write of a program fail."""
         self.hook(self.any_client()).store_fails = True
 
     def weights(self) -> dict[Callable[[], None], float]:
-        """Weights of random events, with events of the disk."""
         return super().weights() | {
             self.fail_to_store: 0.7,
             lambda: self.set_disk(self.dice.choice([0, self.disk])): 0.3,

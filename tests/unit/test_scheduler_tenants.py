@@ -93,7 +93,6 @@ class Tenancy(World):
             self.check()
 
     def set_terms(self, tenant: str, **terms: Any) -> None:
-        """Set the terms of all programs of a tenant."""
         self.put_tenant(tenant, TenantTerms(**terms))
 
     def state(self, hook: Hook) -> ClientState:
@@ -121,7 +120,6 @@ class Tenancy(World):
         return [(hook.computed - was) / time for hook, was in zip(hooks, before, strict=True)]
 
     def end(self, hook: Hook) -> None:
-        """The program ends."""
         self.gone[hook.id] = self.held()[hook.id]
         self.kill(hook)
 
@@ -959,7 +957,6 @@ def answer(talk: Talk, client: int, size: float, number: int = 1) -> Limits:
 
 
 def last_limits(talk: Talk, client: int) -> Limits:
-    """The last LIMITS of a client."""
     return limits(talk.said, client)[-1]
 
 

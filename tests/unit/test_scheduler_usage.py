@@ -31,7 +31,6 @@ class Watched(World):
         super().__init__(settings, seed, jobs=True)
 
     def tell(self, event: Event) -> None:
-        """Sums, then decides."""
         self.sum_up()
         if isinstance(event, Left):
             self.compare(event.client)
@@ -39,7 +38,6 @@ class Watched(World):
         super().tell(event)
 
     def sum_up(self) -> None:
-        """Add up usage until now."""
         passed, self.seen = self.now - self.seen, self.now
         now = self.scheduler.snapshot()
         for holder in now.holders:

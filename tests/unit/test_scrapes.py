@@ -28,14 +28,12 @@ BIG = 1000                              # samples of 10 kB, more than the kernel
 
 
 def a_port() -> int:
-    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def descriptors() -> int:
-    """Number of open descriptors."""
     return len(os.listdir("/proc/self/fd"))         # noqa: PTH208
 
 
@@ -52,7 +50,6 @@ class Site:
         self.scrapes: Scrapes
 
     async def start(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Start the server."""
         class Watched(Scrapes):
             def __init__(made, figures: Figures) -> None:   # noqa: N805
                 super().__init__(figures)
@@ -87,7 +84,6 @@ class Site:
 
     @property
     def count(self) -> int:
-        """Number of connections that are being served."""
         return self.scrapes.count
 
     def leave(self) -> None:

@@ -73,12 +73,10 @@ def answer(one: socket.socket) -> bytes:
 
 
 def refusal(packet: bytes) -> int | None:
-    """The reason in the REFUSED packet."""
     return decode_order(packet).flags if packet else None
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Run the event loop until the condition holds."""
     while not condition():             # noqa: ASYNC110 (sockets of clients have no event)
         await asyncio.sleep(0.001)
 

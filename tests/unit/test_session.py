@@ -54,7 +54,6 @@ class Hook:
         self.session = Session(manager, peer(uid=0), self.wire, refusal)
 
     def is_told(self, order: Order) -> None:
-        """Let the scheduler send the client an order."""
         orders = [order]
         Scripted.latest.decide = lambda _: [orders.pop()] if orders else []
         assert self.session.client is not None

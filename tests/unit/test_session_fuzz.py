@@ -69,7 +69,6 @@ class Liar:
         self.ended = False
 
     def say(self, packet: bytes) -> None:
-        """Pass bytes to the session as the server does."""
         if self.ended:
             return
         try:
@@ -78,7 +77,6 @@ class Liar:
             self.end()
 
     def end(self) -> None:
-        """End the connection."""
         self.ended = True
         self.session.ended()
 
@@ -97,7 +95,6 @@ class Honest(SessionHook):
         return max([self.memory.room, *loads])
 
     def do(self) -> None:
-        """Carry out one order, if any is open."""
         if self.wire.packets:
             order = self.hear()
             self.obey(order)
@@ -138,7 +135,6 @@ class Liars(RuleBasedStateMachine):
 
     @rule(target=liars)
     def connect(self) -> Liar:
-        """Connect another client."""
         self.all.append(Liar(self.manager, 100 + len(self.all)))
         return self.all[-1]
 
@@ -177,12 +173,10 @@ class Liars(RuleBasedStateMachine):
 
     @rule(liar=liars)
     def leave(self, liar: Liar) -> None:
-        """Disconnect at any moment, and more than once."""
         liar.end()
 
     @rule(milliseconds=st.integers(1, 100_000))
     def wait(self, milliseconds: int) -> None:
-        """Let time pass, with all timers."""
         self.time.pass_by(milliseconds * 1000)
 
     @rule()
@@ -192,7 +186,6 @@ class Liars(RuleBasedStateMachine):
 
     @invariant()
     def all_is_well(self) -> None:
-        """Check the daemon's state after each step."""
         for gpu in self.manager.gpus:
             assert not gpu.lost
             assert gpu.decides()

@@ -39,7 +39,6 @@ def source_files() -> list[Path]:
 
 
 def run(*command: str) -> None:
-    """Run a checker as a Python module, and fail with its output."""
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )

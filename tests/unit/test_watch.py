@@ -12,12 +12,10 @@ from nvshared.settings.watch import Watch
 
 
 def put(file: Path, text: str) -> None:
-    """Write the file in place."""
     file.write_text(text)
 
 
 def drop(file: Path) -> None:
-    """Delete the file."""
     file.unlink()
 
 

@@ -62,7 +62,6 @@ def typed(state: State, words: str) -> tuple[State, list[Request | Command]]:
 
 
 def programs(count: int, gpu: int = 0) -> tuple[ClientSnapshot, ...]:
-    """Idle programs."""
     first = 1 + 1000 * gpu
     return tuple(
         WAITER._replace(id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count)
