@@ -151,8 +151,7 @@ def main() -> int:
             f"{one.most:8.1f} {one.loop_stood:11.1f} {one.loop_ran:9.1f}" for one in found]
         return {"attacks": [asdict(one) for one in found]}, "\n".join(lines)
 
-    return publish("attacked", attacks, given.output) or int(
-        not all(one.is_good for one in found))
+    return publish("attacked", attacks, given.output) or int(not all(one.is_good for one in found))
 
 
 if __name__ == "__main__":

@@ -101,9 +101,7 @@ def main(name: str, description: str, variants: Variants) -> int:
     return status or int(any(result.wrong for result in results))
 
 
-def _measure(
-    card: Card, variants: Variants, names: Sequence[str], results: list[Result]
-) -> None:
+def _measure(card: Card, variants: Variants, names: Sequence[str], results: list[Result]) -> None:
     """Adds to the results. Shows what the daemons have said if anything has gone wrong."""
     try:
         for name in names:

@@ -87,8 +87,7 @@ def given_back(card: Card) -> Result:
             *given_back_in(given),
             Goal("HELLO to first step there", _first_step(trace, outcomes[-1]), "ms"),
         ),
-        {"orders_ms": spread([one[1] / 1000 for one in given]),
-         **described(programs, outcomes)},
+        {"orders_ms": spread([one[1] / 1000 for one in given]), **described(programs, outcomes)},
         wrong(outcomes),
     )
 

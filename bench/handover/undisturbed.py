@@ -100,8 +100,7 @@ def undisturbed(card: Card, load: Load) -> Result:
     found = paces(trace, outcomes[0], min(one.started for one in outcomes[1:]), least)
     speeds = {
         f"steps_per_second_{name}": None if pace is None else round(1000 / pace.mean, 3)
-        for name, pace in (
-            ("alone", found.alone), ("moving", found.moving), ("turns", found.turns))
+        for name, pace in (("alone", found.alone), ("moving", found.moving), ("turns", found.turns))
     }
     moved = None if found.moving is None else found.moving.steps * found.moving.mean
     return Result(

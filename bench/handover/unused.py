@@ -50,9 +50,7 @@ def little_used(card: Card) -> Iterator[Result]:
     """Measure reserved but unused memory, unchanged weights, and both."""
     block, state = card.share(BLOCK), card.share(STATE)
     reserved = Task(block, card.seconds, 1, block, used=card.share(USED))
-    serving = Task(
-        card.share(WEIGHTS) + state, card.seconds, 2, min(CHUNK, state), changed=state
-    )
+    serving = Task(card.share(WEIGHTS) + state, card.seconds, 2, min(CHUNK, state), changed=state)
     yield _measure(card, "one block", (reserved, replace(reserved, seed=3)), "100%")
     yield _measure(card, "weights", (serving, replace(serving, seed=4)), ROOM)
     yield _measure(card, "both", (reserved, serving), "100%")

@@ -59,8 +59,7 @@ CASES = {
     "eight-zipf": Case((MIDDLE,) * 8, demand.zipf(8, 1.0, 1.0), slowest=450, of_alone=1.1),
     "eight-uniform": Case((MIDDLE,) * 8, demand.zipf(8, 1.0, 0.0)),
     "eight-bursts": Case((MIDDLE,) * 8, demand.bursts(8, 4.0, 8, 0.1)),
-    "absent": Case(
-        (FILLER, SMALL), _turn_about, tight=True, counted=frozenset({1}), of_limit=1.15),
+    "absent": Case((FILLER, SMALL), _turn_about, tight=True, counted=frozenset({1}), of_limit=1.15),
 }
 
 
@@ -76,8 +75,7 @@ def measured(card: Card, name: str) -> Iterator[Result]:
     case = CASES[name]
     models = [weights(card, size, number + 1) for number, size in enumerate(case.sizes)]
     slower = SLOWER if card.simulated else 1
-    requests = [
-        Request(one.due / slower, one.model) for one in case.demand(card.seconds * slower)]
+    requests = [Request(one.due / slower, one.model) for one in case.demand(card.seconds * slower)]
     scale = _scale(card, models[-1])
     capacity = str(models[0].size + models[0].chunk) if case.tight else "100%"
     for setting, options in SETTINGS.items():
@@ -100,8 +98,7 @@ def neighbour(card: Card) -> Iterator[Result]:
     case, card = CASES["three"], two_cards(card)
     models = [weights(card, size, number + 1) for number, size in enumerate(case.sizes)]
     slower = SLOWER if card.simulated else 1
-    requests = [
-        Request(one.due / slower, one.model) for one in case.demand(card.seconds * slower)]
+    requests = [Request(one.due / slower, one.model) for one in case.demand(card.seconds * slower)]
     for mode in ("auto", "off"):
         late = card.share(NEARLY_ALL) if mode == "auto" else 0
         found = shared(card, models, requests, "100%", ("--neighbour", mode), late)
@@ -115,8 +112,7 @@ def neighbour(card: Card) -> Iterator[Result]:
             {"milliseconds": took, "returns": given}, found.wrong)
 
 
-ROWS: Variants = {
-    **{name: partial(measured, name=name) for name in CASES}, "neighbour": neighbour}
+ROWS: Variants = {**{name: partial(measured, name=name) for name in CASES}, "neighbour": neighbour}
 
 
 @cache
@@ -133,8 +129,7 @@ def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) ->
     out, into = crossed(found.trace, found.answers)
     took = [one.took / 1000 for one in requests]
     goals = [*_percentiles("", took, case.median, case.slowest)]
-    of_kind = {
-        kind: [one for one in requests if one.kind == kind] for kind in KINDS}
+    of_kind = {kind: [one for one in requests if one.kind == kind] for kind in KINDS}
     for kind, some in of_kind.items():
         if some:
             goals += _percentiles(f"{kind} ({len(some)}): ", [one.took / 1000 for one in some])

@@ -72,9 +72,7 @@ def shared(
         timed = [(programs[one.model], start + round(1e6 * one.due)) for one in requests]
         for program, due in timed:
             program.send(0, due)
-        found = [
-            answer(program)._replace(model=programs.index(program)) for program, _ in timed
-        ]
+        found = [answer(program)._replace(model=programs.index(program)) for program, _ in timed]
         if late:
             time.sleep(IDLE)
             ended = finish(
@@ -105,9 +103,7 @@ def by_hand(
     card: Card, model: Weights, requests: Iterable[Request], seconds: float, fit: int, count: int
 ) -> list[Answer]:
     """`count` models like this, `fit` of them on the card."""
-    with started(
-        replace(model, count=count, resident=fit).command(), _plain(card)
-    ) as program:
+    with started(replace(model, count=count, resident=fit).command(), _plain(card)) as program:
         found = []
         for due, number in _paced(requests, seconds):
             program.send(number, due)

@@ -87,8 +87,7 @@ def _mps(card: Card, limit: int | None) -> Iterator[Mapping[str, str]]:
         share = {} if limit is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(limit)}
         yield {**_plain(card), **where, **share}
     finally:
-        subprocess.run(
-            control, input="quit\n", text=True, env={**os.environ, **where}, check=False)
+        subprocess.run(control, input="quit\n", text=True, env={**os.environ, **where}, check=False)
 
 
 def _plain(card: Card) -> Mapping[str, str]:

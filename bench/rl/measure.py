@@ -176,5 +176,4 @@ VARIANTS = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main(
-        "rl", "Measures two engines in turns; without --variant, all ways.", VARIANTS))
+    sys.exit(main("rl", "Measures two engines in turns; without --variant, all ways.", VARIANTS))

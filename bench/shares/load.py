@@ -86,9 +86,7 @@ def tenant(card: Card, number: int) -> str:
 
 
 @contextmanager
-def serving(
-    card: Card, programs: Sequence[Program], options: Sequence[str]
-) -> Iterator[Sharing]:
+def serving(card: Card, programs: Sequence[Program], options: Sequence[str]) -> Iterator[Sharing]:
     """A daemon with the programs' terms."""
     rules = card.log.with_name("nvshared.conf")
     rules.write_text("".join(
@@ -141,5 +139,4 @@ def _started(
         memory = card.share(shape.part) // WORD
     numbers = (shape.kernels, shape.each, shape.passes, shape.period, int(shape.graph), words,
                rate, memory, chunk, shape.host)
-    return program.started(
-        [str(PROGRAM), *map(str, numbers)], environment, user_of(card, number))
+    return program.started([str(PROGRAM), *map(str, numbers)], environment, user_of(card, number))

@@ -213,9 +213,7 @@ def _shares(
         abs(one - wanted) for all_of_it, wanted in zip(windows, due, strict=True)
         for one in all_of_it
     )
-    goals = [
-        Goal("had", one, "%") for one in shares
-    ] + [
+    goals = [Goal("had", one, "%") for one in shares] + [
         Goal("error", wrong, "points", most=1),
         Goal(f"error over {WINDOW:.0f} s", extreme, "points", most=3),
     ]

@@ -29,8 +29,7 @@ class Card(World):
     """A simulated card with tenants by name; microseconds and bytes."""
 
     def __init__(self, settings: Settings, seed: str, tenancy: Tenancy) -> None:
-        super().__init__(
-            settings, block=2 * GIB, slab=2 * GIB, bus=BUS, delay=DELAY, accounts=1)
+        super().__init__(settings, block=2 * GIB, slab=2 * GIB, bus=BUS, delay=DELAY, accounts=1)
         self.random = Random(seed)
         self.seed = seed
         self.began = self.now

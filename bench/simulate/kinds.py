@@ -36,9 +36,7 @@ def between(random: Random, least: float, most: float) -> float:
     return exp(random.uniform(log(least), log(most)))
 
 
-def lifelong(
-    card: Card, tenant: Tenant, part: float, kernel: int
-) -> Generator[int, None, Program]:
+def lifelong(card: Card, tenant: Tenant, part: float, kernel: int) -> Generator[int, None, Program]:
     """A program that has got the memory it wanted, a part of the card."""
     size = max(GRAIN, int(part * card.settings.capacity) // GRAIN * GRAIN)
     while True:

@@ -47,9 +47,7 @@ CONFIGURATION = """\
 PROPERTIES = "org.freedesktop.DBus.Properties"
 OTHER_UID = 4711                         # a user other than root and the daemon's
 UNUSED_PID = 4_999_999                      # no process has such a number
-SAMPLE = Sample(
-    memory_used=40 * GIB, utilisation=0.97, temperature=61, power=412.4, processes=()
-)
+SAMPLE = Sample(memory_used=40 * GIB, utilisation=0.97, temperature=61, power=412.4, processes=())
 
 
 class PrivateBus:
@@ -102,8 +100,7 @@ def a_timer() -> Timer:
 
 def a_manager(store: StateFile | None = None, tenancy: Tenancy | None = None) -> Manager:
     """A manager with two GPUs and scripted schedulers."""
-    manager = Manager(
-        lambda: DEFAULTS, monotonic, a_timer(), store=store, tenancy=tenancy)
+    manager = Manager(lambda: DEFAULTS, monotonic, a_timer(), store=store, tenancy=tenancy)
     for facts in (FACTS, OTHER):
         manager.add(facts, SAMPLE, gather=False)
     return manager

@@ -257,9 +257,7 @@ async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
 
 
-async def test_settq_message_for_one_second_uses_the_singular(
-    manager: Manager, ctl: Run
-) -> None:
+async def test_settq_message_for_one_second_uses_the_singular(manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
     assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
@@ -397,8 +395,7 @@ async def test_original_nvshare_flags_with_json_print_a_single_document(ctl: Run
         (["suspend", "9" * 5000], ExitCode.INVALID_ARGS, "9' is no process id"),
         (["weight", "1", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a whole number from 1"),
         (["limit", "1", "--compute", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a percentage"),
-        (["clients", "--gpu", "\udcff"], ExitCode.INVALID_ARGS,
-         "can't encode character '\\udcff'"),
+        (["clients", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "can't encode character '\\udcff'"),
         (["set-tq", "5", "--gpu", "\udcff"], ExitCode.INVALID_ARGS,
          "can't encode character '\\udcff'"),
         (["preload", "status", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
@@ -483,9 +480,7 @@ async def test_help_with_an_unwritable_stdout_fails_with_a_single_line(arguments
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run("bash", "-c", f"{quoted} {arguments} >/dev/full")
     assert ended.code == ExitCode.FAILURE
-    assert ended.err == (
-        "nvsharectl: the output cannot be written: No space left on device\n"
-    )
+    assert ended.err == ("nvsharectl: the output cannot be written: No space left on device\n")
     ended = await run("bash", "-c", f"set -o pipefail; {quoted} {arguments} | :")
     assert ended.code in (0, 141)
     assert ended.err == ""

@@ -54,9 +54,7 @@ async def test_nvsharectl_at_a_terminal_asks_for_a_password(
 ) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.challenge, polkit.agent = True, tmp_path / "there"
-        shown = await on_a_terminal(
-            *NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment
-        )
+        shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment)
         assert shown == "The quantum of all GPUs is 5 seconds.\r\n"
         assert [flags for _, _, flags in polkit.asked] == [0, 1]
     assert manager.tq == 5 * SECOND

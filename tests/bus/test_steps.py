@@ -57,8 +57,7 @@ async def test_original_nvshare_flags_refused_in_part_name_the_setting_made(
     monkeypatch.setattr(manager, "set_anti_thrash", refuse)
     ended = await ctl("-T", "5", "-S", "on")
     assert ended.code == ExitCode.NOT_PERMITTED
-    assert sentence(ended).startswith(
-        "not today (done: quantum; not done: anti-thrash mode)")
+    assert sentence(ended).startswith("not today (done: quantum; not done: anti-thrash mode)")
     assert manager.tq == 5 * SECOND
 
 

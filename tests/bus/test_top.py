@@ -84,8 +84,7 @@ async def test_top_without_a_daemon_says_that_nvshared_is_not_running(
     ])
     assert "nvshared is not running" in shown
     async with published(manager, private.address):
-        shown = await on_a_terminal(
-            *TOP, NVSHARE_BUS=private.address, steps=[(b"python", b"q")])
+        shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[(b"python", b"q")])
     assert "not running" not in shown
 
 

@@ -59,9 +59,7 @@ async def test_listturns_returns_the_last_turns_of_a_client(
         decide(client, TurnStarted(client.id))
         decide(client, TurnEnded(client.id, TurnEnd.QUANTUM, held))
     decide(client, TurnStarted(client.id))
-    reply = await other.call(
-        "ListTurns", path=client_path(client.id), interface=CLIENT_INTERFACE
-    )
+    reply = await other.call("ListTurns", path=client_path(client.id), interface=CLIENT_INTERFACE)
     assert reply.message_type is MessageType.METHOD_RETURN
     (turns,) = reply.body
     assert len(turns) == 16

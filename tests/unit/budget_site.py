@@ -24,9 +24,7 @@ PATIENCE = 60 * SECOND                  # maximum wait for an answer
 class Program(SessionHook):
     """A client's program, which carries out its orders when the site is settled."""
 
-    def __init__(
-        self, site: "Site", gpu: GPU, memory: Memory, commit: int, uid: int = 0
-    ) -> None:
+    def __init__(self, site: "Site", gpu: GPU, memory: Memory, commit: int, uid: int = 0) -> None:
         super().__init__(site.manager, gpu, peer(uid=uid), memory)
         self.gpu = gpu
         self.answers: dict[int, bool] = {}

@@ -162,9 +162,7 @@ class Team:
 class Machine:
     """A machine with cards, a daemon and programs."""
 
-    def __init__(
-        self, cards: int = 2, seed: int = 0, delay: int = 500, **settings: object
-    ) -> None:
+    def __init__(self, cards: int = 2, seed: int = 0, delay: int = 500, **settings: object) -> None:
         self.random = Random(seed)
         self.delay = delay
         self.time = Time()
@@ -264,8 +262,7 @@ class Machine:
         assert not hook.refused
 
     def client(self, hook: Hook) -> Client:
-        return next(
-            s.client for s in self.seats if s.hook is hook and s.client is not None)
+        return next(s.client for s in self.seats if s.hook is hook and s.client is not None)
 
     def kill(self, hook: Hook) -> None:
         hook.dead = True

@@ -370,8 +370,7 @@ class Hook:
         again = self.limits is not None
         # HELLO carries a UUID in place of these two fields; the next record reports them.
         memory = replace(self.memory, answered=0, to_pin=0)
-        self.world.say(self, Joined(
-            self.id, memory, self.granted, self.want_sent, commit))
+        self.world.say(self, Joined(self.id, memory, self.granted, self.want_sent, commit))
         self.answered = self.last_request
         if again and self.commit_waits:  # the earlier daemon will not reply
             self.commit_waits.pop(0)

@@ -37,9 +37,7 @@ def evict(
             hook.put(block, block.location, moving=True)
             took = 1 if block.saved else max(1, block.size // hook.world.bus)
             total = moved + (0 if block.saved else block.size)
-            hook.world.at(
-                hook.world.now + took, lambda: _left(hook, block, order, total)
-            )
+            hook.world.at(hook.world.now + took, lambda: _left(hook, block, order, total))
             return
     filled = hook.filled + (hook.pending if hook.granted else 0)
     hook.room = max(hook.room, min(hook.before, filled))
@@ -180,9 +178,7 @@ def load(
             hook.put(block, Location.RESIDENT, moving=True)
             took = 1 if empty else max(1, block.size // hook.world.bus)
             total = moved + block.size
-            hook.world.at(
-                hook.world.now + took, lambda: _arrived(hook, block, order, total)
-            )
+            hook.world.at(hook.world.now + took, lambda: _arrived(hook, block, order, total))
             return
     hook.arena.settle(hook.blocks, order.host)
     hook.room_asked = False

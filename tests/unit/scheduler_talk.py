@@ -140,9 +140,7 @@ class Talk:
         """COMMIT for memory beyond the card."""
         return self.tell(CommitAsked(client, self.set(client, beyond=size), number, 0))
 
-    def copying(
-        self, client: int, *, inward: bool = False, outward: bool = False
-    ) -> list[Action]:
+    def copying(self, client: int, *, inward: bool = False, outward: bool = False) -> list[Action]:
         return self.tell(Copies(client, self.memory[client], inward, outward))
 
     def stopped(self, client: int, wants: bool = True) -> list[Action]:

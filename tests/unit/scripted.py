@@ -112,8 +112,7 @@ class Scripted:
         if isinstance(event, SettingsChanged):
             self.settings = event.settings
         if isinstance(event, Record) and event.client in self._clients:
-            self._clients[event.client] = replace(
-                self._clients[event.client], memory=event.memory)
+            self._clients[event.client] = replace(self._clients[event.client], memory=event.memory)
         if isinstance(event, Moved):
             del self._moves[event.client, event.number]
         if isinstance(event, Stopped | Reopened):

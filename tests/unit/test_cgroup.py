@@ -28,9 +28,7 @@ def limits(text: str, root: Path) -> list[tuple[str, int, int]]:
         patch.setattr(cgroup, "ROOT", root)
         patch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
         found = [limit for group in chain(text) if (limit := group.limit()) is not None]
-    return [
-        (str(one.file.relative_to(root)), one.size // MIB, one.free // MIB) for one in found
-    ]
+    return [(str(one.file.relative_to(root)), one.size // MIB, one.free // MIB) for one in found]
 
 
 def test_cgroup_limits_list_the_tightest_limit_of_each_group_up_to_the_root(tmp_path: Path) -> None:

@@ -150,9 +150,7 @@ def test_control_group_counts_swapped_memory_of_its_client_as_available(machine:
     assert machine.ask(client, can + 1).reason
 
 
-def test_control_group_with_swapped_memory_is_watched(
-    machine: Machine
-) -> None:
+def test_control_group_with_swapped_memory_is_watched(machine: Machine) -> None:
     machine.group("box", 8 * GIB, 4 * GIB)
     machine.process(4001, "box", 4 * GIB)
     client = machine.comes(1, Memory(allocated=4 * GIB, host=4 * GIB))

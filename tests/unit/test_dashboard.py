@@ -144,9 +144,7 @@ def test_table_on_a_narrow_terminal_drops_whole_columns_and_cuts_no_number(width
     assert "[123456]" in gpu
 
 
-@given(
-    st.integers(0, 100), st.lists(st.integers(0, 150), max_size=4), st.integers(0, 60)
-)
+@given(st.integers(0, 100), st.lists(st.integers(0, 150), max_size=4), st.integers(0, 60))
 def test_memory_bar_is_never_longer_than_its_width(
     whole: int, amounts: list[int], width: int
 ) -> None:

@@ -85,8 +85,7 @@ def test_architecture_names_only_existing_files() -> None:
 
 
 def test_contributing_names_tests_that_exist() -> None:
-    rows = re.findall(
-        r"^\| `.*\|(.*)\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `.*\|(.*)\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     missing = []
     for row in rows:
         folder = ""

@@ -131,8 +131,7 @@ def test_gangs_that_pairwise_share_a_card_do_not_deadlock() -> None:
 
 
 def test_gangs_that_fit_run_together_without_stops(machine: Machine) -> None:
-    teams = [
-        machine.team([0, 1], [pid, pid + 1], GIB, name=f"{pid:x}") for pid in (10, 20)]
+    teams = [machine.team([0, 1], [pid, pid + 1], GIB, name=f"{pid:x}") for pid in (10, 20)]
     for team in teams:
         team.compute(400)
     finish(machine, *teams, limit=3 * SECOND)
@@ -538,8 +537,7 @@ def test_gang_of_many_clients_is_started_by_a_single_event_per_card(machine: Mac
     for gpu in machine.gpus:
         gpu.happens.connect(
             lambda _, event: events.append(event) if isinstance(event, Ganged) else None)
-    team = machine.team(
-        [0, 1] * 12, [*range(10, 34)], 16 * MIB, name="a", expected=24)
+    team = machine.team([0, 1] * 12, [*range(10, 34)], 16 * MIB, name="a", expected=24)
     team.compute(10)
     finish(machine, team)
     opened = [event for event in events if event.standing is Standing.OPEN]

@@ -107,8 +107,7 @@ def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_ord
     broken = joined(gpu, 1, Breaking())
     joined(gpu, 2, other)
     scheduler = Scripted.latest
-    scheduler.decide = lambda event: [Run(1), Run(2)] if isinstance(
-        event, MemoryChanged) else []
+    scheduler.decide = lambda event: [Run(1), Run(2)] if isinstance(event, MemoryChanged) else []
     gpu.tell(MemoryChanged(1, Memory(), wants=True))
     assert scheduler.events[-1] == Left(1)
     assert other.orders[-1] == Run(2)

@@ -341,8 +341,7 @@ def test_history_keeps_usage_until_the_folder_can_be_made(
     with pytest.raises(NoHistory) as refused:
         history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
     (line,), answer = caplog.messages, str(refused.value)
-    assert line == (
-        f"{state}/{FILE_NAME} is not written, and tried again each minute: File exists")
+    assert line == (f"{state}/{FILE_NAME} is not written, and tried again each minute: File exists")
     assert answer == f"{state}/{FILE_NAME} cannot be read: File exists"
     state.unlink()
     history.keep(NOON + 180, MINUTE)

@@ -143,9 +143,7 @@ def test_safe_host_budget_counts_memory_taken_during_the_reading_once(
 
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\x85", "\u2028"])
-def test_process_cgroup_path_with_line_breaks_stays_one_path(
-    machine: Host, end: str
-) -> None:
+def test_process_cgroup_path_with_line_breaks_stays_one_path(machine: Host, end: str) -> None:
     path = f"/a/x{end}0::/b"
     machine.process(1, 20)
     (machine.processes / "1" / "cgroup").write_bytes(os.fsencode(f"0::{path}\n"))

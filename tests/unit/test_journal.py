@@ -212,9 +212,7 @@ def ping(listener: socket.socket) -> None:
         continue
 
 
-def test_journal_logs_clients_and_turns(
-    manager: Manager, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_journal_logs_clients_and_turns(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     gpu = manager.gpus[0]
     client = joined(gpu, 1, Noted())

@@ -64,10 +64,8 @@ WIRE = [
     (REG, "PluginInfo", {
         "type": "t", "name": "n", "endpoint": "e", "supported_versions": ["v", "w"],
     }, b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v\x22\x01w"),
-    (REG, "RegistrationStatus", {"plugin_registered": True, "error": "e"},
-     b"\x08\x01\x12\x01e"),
-    (DP, "DevicePluginOptions", {"get_preferred_allocation_available": True},
-     b"\x10\x01"),
+    (REG, "RegistrationStatus", {"plugin_registered": True, "error": "e"}, b"\x08\x01\x12\x01e"),
+    (DP, "DevicePluginOptions", {"get_preferred_allocation_available": True}, b"\x10\x01"),
     (DP, "ListAndWatchResponse", {"devices": [{"ID": "i", "health": "h"}]},
      b"\x0a\x06\x0a\x01i\x12\x01h"),
     (DP, "PreferredAllocationRequest", {"container_requests": [{
@@ -76,8 +74,7 @@ WIRE = [
     (DP, "PreferredAllocationResponse", {
         "container_responses": [{"deviceIDs": ["a"]}],
     }, b"\x0a\x03\x0a\x01a"),
-    (DP, "AllocateRequest", {"container_requests": [{"devices_ids": ["a"]}]},
-     b"\x0a\x03\x0a\x01a"),
+    (DP, "AllocateRequest", {"container_requests": [{"devices_ids": ["a"]}]}, b"\x0a\x03\x0a\x01a"),
     (DP, "AllocateResponse", {"container_responses": [{
         "envs": {"k": "v"},
         "mounts": [{"container_path": "c", "host_path": "h", "read_only": True}],
@@ -99,8 +96,7 @@ WIRE = [
     }]}, b"\x0a\x0f\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x2a\x01m"),
     (CRI, "StatusRequest", {"verbose": True}, b"\x08\x01"),
     (CRI, "StatusResponse", {"info": {"k": "v"}}, b"\x12\x06\x0a\x01k\x12\x01v"),
-    (CRI, "VersionResponse", {"runtime_name": "n", "runtime_version": "v"},
-     b"\x12\x01n\x1a\x01v"),
+    (CRI, "VersionResponse", {"runtime_name": "n", "runtime_version": "v"}, b"\x12\x01n\x1a\x01v"),
 ]
 
 
@@ -147,8 +143,7 @@ def test_offered_shares_of_each_card_follow_the_replicas_options() -> None:
     offer = Offer(replicas(["2", "0000:65:00.0=7", "65:00.0=1", "1=3", "5=9"]))
     assert "not answered" in offer.describe()
     offer.update((CARD, OTHER))
-    assert list(offer.shares()) == [
-        "GPU-0a::0", "GPU-0a::1", "GPU-1b::0", "GPU-1b::1", "GPU-1b::2"]
+    assert list(offer.shares()) == ["GPU-0a::0", "GPU-0a::1", "GPU-1b::0", "GPU-1b::1", "GPU-1b::2"]
     assert "no GPU goes by '5', which --replicas names" in offer.describe()
 
 
@@ -305,9 +300,7 @@ KUBEADM: dict[str, Any] = {
         "certificate-authority-data": base64.b64encode(
             f"# Zertifikat für Prüfung\n{PEM}\n# ü\n{PEM}\n".encode()).decode(),
     }}],
-    "users": [{"name": "u", "user": {
-        "client-certificate": "own.crt", "client-key": "own.key",
-    }}],
+    "users": [{"name": "u", "user": {"client-certificate": "own.crt", "client-key": "own.key"}}],
 }
 
 
@@ -320,8 +313,7 @@ def test_api_server_is_read_from_kubelets_kubeconfig(
     (tmp_path / "ca.crt").write_text(f"# ü\n{PEM}\n")
     file = tmp_path / "kubelet.conf"
     file.write_text(json.dumps(KUBEADM))
-    assert server(file) == Server(
-        "https://10.0.0.1:6443", f"{PEM}\n{PEM}", b"own.crt\n\nown.key\n")
+    assert server(file) == Server("https://10.0.0.1:6443", f"{PEM}\n{PEM}", b"own.crt\n\nown.key\n")
     file.write_text(json.dumps(KUBEADM | {
         "clusters": [{"name": "c", "cluster": {
             "server": "https://a", "certificate-authority": "ca.crt", "tls-server-name": "b",
@@ -504,8 +496,7 @@ def test_claim_from_before_the_start_does_not_overwrite_a_stricter_annotation(
     monkeypatch.setattr(pods, "watch", lambda *arguments: watched.put(arguments[-1]))
     prepared = Prepared(tmp_path)
     prepared.change("early", claim("early"))
-    node = pods.Pods(
-        "", tmp_path, "node", prepared, StaticPods(tmp_path, tmp_path), (), None)
+    node = pods.Pods("", tmp_path, "node", prepared, StaticPods(tmp_path, tmp_path), (), None)
     node.nvshared_is_back()         # as at each start of nvshared
     node.claim(claim("late"))
     assert daemon.sent.get(timeout=60) == ("pod:late", {"memory-limit": 12 * GIB}, "claim")

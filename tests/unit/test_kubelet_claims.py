@@ -174,8 +174,7 @@ def test_unreadable_file_of_prepared_claims_counts_as_empty(tmp_path: Path, cont
 def test_malformed_prepared_claim_is_logged_and_the_others_are_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: object
 ) -> None:
-    (tmp_path / FILE).write_text(json.dumps(
-        [claim(result()), wrong, claim(result(), uid="c2")]))
+    (tmp_path / FILE).write_text(json.dumps([claim(result()), wrong, claim(result(), uid="c2")]))
     prepared = Prepared(tmp_path)
     assert [one.uid for one in prepared.claims()] == ["c1", "c2"]
     assert f"claim 2 of {tmp_path / FILE} is not used" in caplog.text

@@ -147,9 +147,7 @@ def test_set_tq_to_auto_changes_one_gpu_or_all_and_is_saved(
 
 
 @pytest.mark.parametrize("usec", [0, -SECOND, 999, SECOND << 32, 0xFFFF_FFFF * SECOND + 1])
-def test_set_tq_below_a_millisecond_or_above_a_day_is_refused(
-    manager: Manager, usec: int
-) -> None:
+def test_set_tq_below_a_millisecond_or_above_a_day_is_refused(manager: Manager, usec: int) -> None:
     manager.set_tq(500_000, manager.gpus[1])
     with pytest.raises(InvalidArgs) as caught:
         manager.set_tq(usec)

@@ -169,8 +169,7 @@ def built(folder: Path) -> dict[tuple[str, str], Any]:
     return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(said)}
 
 
-with_kustomize = pytest.mark.skipif(
-    not KUSTOMIZE, reason="there is no kustomize and no kubectl")
+with_kustomize = pytest.mark.skipif(not KUSTOMIZE, reason="there is no kustomize and no kubectl")
 
 
 @with_kustomize

@@ -16,9 +16,7 @@ def answer(number: int, park: int) -> ReportRecord:
     return ReportRecord(Type.PARKED, number=number, moved=park)
 
 
-def test_park_ignores_a_late_reply_to_an_earlier_park(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_park_ignores_a_late_reply_to_an_earlier_park(monkeypatch: pytest.MonkeyPatch) -> None:
     async def park_twice() -> None:
         hook = ParkedHook(lambda packet, page: None)
         with monkeypatch.context() as patched:

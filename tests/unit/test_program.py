@@ -68,8 +68,7 @@ def test_other_sitecustomize_that_fails_raises_the_same_error_as_alone(tmp_path:
     assert said(library.program(), tmp_path) == said(tmp_path)
 
 
-def test_notebook_magic_reports_own_memory_and_the_holder(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_magic_reports_own_memory_and_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(library.program())
     report = importlib.import_module("nvshare").report
     mine = {"id": 1, "gpu": 0, "pid": 11, "tenant": "user:ada", "command": "train.ipynb",

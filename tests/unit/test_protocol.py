@@ -122,8 +122,7 @@ def compare(packet: bytes, compiled: dict[str, int], expected: list[tuple[str, i
 
 
 def test_order_fields_have_the_offsets_of_the_header(compiled: dict[str, int]) -> None:
-    values: dict[str, Any] = {
-        name: 100 + number for number, name in enumerate([*ORDER, *LIMITS])}
+    values: dict[str, Any] = {name: 100 + number for number, name in enumerate([*ORDER, *LIMITS])}
     packet = encode_order(OrderRecord(Type.EVICT, 0x11121314, 2, **values))
     compare(packet, compiled, [
         ("nvshare_order.type", 2, Type.EVICT),

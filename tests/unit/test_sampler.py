@@ -181,9 +181,7 @@ def test_context_reserve_ends_after_a_time_without_usable_samples(
     assert told[-1].bytes == FACTS.memory_total - GIB
 
 
-def test_lost_card_is_not_queried_again(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_card_is_not_queried_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND)
     bench.open.pop()(GPULost("GPU is lost"))
@@ -314,8 +312,7 @@ def test_card_that_may_lend_memory_is_sampled_for_other_processes_without_client
     def sample(*pids: int) -> bool | None:
         """Whether the far card counts as unused after a sample with these processes."""
         time.pass_by(SECOND)
-        answers.pop(far.facts.uuid)(
-            Sample(processes=tuple(Process(pid, GIB, 0) for pid in pids)))
+        answers.pop(far.facts.uuid)(Sample(processes=tuple(Process(pid, GIB, 0) for pid in pids)))
         return far.neighbour.alone
 
     time.pass_by(10 * SECOND)

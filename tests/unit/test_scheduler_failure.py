@@ -308,9 +308,7 @@ def talk() -> Talk:
 def test_lost_card_ends_all_turns_and_opens_all_gates(talk: Talk) -> None:
     actions = talk.tell(GPULost())
     assert [a for a in actions if isinstance(a, TurnEnded)] == [TurnEnded(1, TurnEnd.LOST, 0)]
-    assert [a for a in actions if isinstance(a, Run)] == [
-        Run(1), Run(2), Run(3),
-    ]
+    assert [a for a in actions if isinstance(a, Run)] == [Run(1), Run(2), Run(3)]
     assert talk.join(4, 10) == []
     assert talk.scheduler.snapshot().state is CardState.LOST
 

@@ -64,8 +64,7 @@ def _evicted(talk: Talk, client: int, borrowed: float) -> Evicted:
     talk.memory[client] = replace(
         figures, resident=order.room - figures.pinned, room=order.room,
         host=int(borrowed * GIB), borrowed=int(borrowed * GIB))
-    return Evicted(
-        client, talk.memory[client], order.number, max(0, figures.resident - order.room))
+    return Evicted(client, talk.memory[client], order.number, max(0, figures.resident - order.room))
 
 
 def test_evict_borrows_only_memory_of_another_card_that_its_clients_do_not_need() -> None:

@@ -44,9 +44,7 @@ NOTHING = Evidence(0, 0)
 ONE = 10_000                            # id of the client that reports true figures
 
 
-def granted(
-    talk: Talk, client: int, size: float, number: int = 1, pins: float = 0
-) -> bool | None:
+def granted(talk: Talk, client: int, size: float, number: int = 1, pins: float = 0) -> bool | None:
     """Whether a COMMIT is granted; None: not answered yet."""
     for answer in limits(talk.ask(client, number, size, pins), client):
         if answer.number == number:

@@ -85,9 +85,7 @@ def watch(world: Watched, rounds: int) -> Seen:
     ([60, 60, 60], AntiThrash.ON),
     ([70, 50, 40, 30], AntiThrash.ON),
 ])
-def test_quantum_auto_spends_a_twentieth_on_hand_overs(
-    sizes: list[int], mode: AntiThrash
-) -> None:
+def test_quantum_auto_spends_a_twentieth_on_hand_overs(sizes: list[int], mode: AntiThrash) -> None:
     world = Watched(replace(SETTINGS, anti_thrash=mode), sizes, kernel=SECOND // 10)
     world.learn()
     seen = watch(world, 3)

@@ -55,8 +55,7 @@ class Row:
         delay = dice.choice([10, 2 * MILLISECOND, 50 * MILLISECOND])
         block = settings.block * dice.choice([1, 2]) // 2
         slab, bus = dice.choice(slabs) * MIB, dice.choice([500, 50_000])
-        settings = replace(
-            settings, writeback=dice.random() < 0.5, prefetch=dice.random() < 0.5)
+        settings = replace(settings, writeback=dice.random() < 0.5, prefetch=dice.random() < 0.5)
         box = dice.choice([0, 0, 0, dice.randrange(15)])
         self.world = World(
             settings, where, block=block, slab=max(slab, block), bus=bus, delay=delay,

@@ -886,8 +886,7 @@ def test_randomly_changed_limits_weights_and_tenants_keep_scheduler_invariants(
     seed: int, data: st.DataObject
 ) -> None:
     mode = data.draw(st.sampled_from(AntiThrash))
-    world = Tenancy(
-        replace(LIMITS, gather=SECOND // 2, tq=SECOND // 4, anti_thrash=mode), seed)
+    world = Tenancy(replace(LIMITS, gather=SECOND // 2, tq=SECOND // 4, anti_thrash=mode), seed)
     world.advance(SECOND)
     hooks = [world.program(f"user:{number % 2}", size=data.draw(
         st.sampled_from([SMALL, LARGE // 2]))) for number in range(4)]

@@ -135,8 +135,7 @@ def test_hello_is_answered_by_limits_first(manager: Manager) -> None:
     Scripted.latest.decide = lambda _: [Load(1, 1, GIB, 0), Run(1)]
     flags = Flag.RUNNING | Flag.WANTS
     hook.says(replace(HELLO, flags=flags, commit=77, pins=2, memory=FIGURES))
-    assert Scripted.latest.events == [
-        events.Joined(1, FIRST, True, True, 77, tenants=TENANTS)]
+    assert Scripted.latest.events == [events.Joined(1, FIRST, True, True, 77, tenants=TENANTS)]
     assert [record.type for record in hook.wire.sent] == [Type.LIMITS, Type.LOAD, Type.RUN]
     assert hook.wire.sent[0] == OrderRecord(
         Type.LIMITS, commit=GIB, most=2 * GIB, total=FACTS.memory_total, host_slab=128 << 20)
@@ -159,8 +158,7 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
         OrderRecord(Type.LOAD, number=5, room=GIB, host=6),
         OrderRecord(
             Type.LIMITS, number=7, commit=1, most=2, total=GIB, host_slab=16 << 20, beyond=3),
-        OrderRecord(
-            Type.RUN, Flag.PACE | Flag.REPORT_IDLE | Flag.REPORT_COPIES, idle_window=6),
+        OrderRecord(Type.RUN, Flag.PACE | Flag.REPORT_IDLE | Flag.REPORT_COPIES, idle_window=6),
         OrderRecord(Type.EVICT, Flag.AHEAD, number=8, room=GIB, host=4),
         OrderRecord(Type.LOAD, Flag.AHEAD, number=9, room=GIB, host=6),
         OrderRecord(Type.YIELD, number=9),
@@ -216,14 +214,10 @@ def moved(flags: Flag) -> ReportRecord:
     (Stop(1), ReportRecord(Type.STOPPED, flags=Flag.WANTS, took=9),
      events.Stopped(1, FIGURES, True, 9)),
     (Stop(1), ReportRecord(Type.REOPENED), events.Reopened(1, FIGURES)),
-    (Evict(1, 3, 0, 0), moved(Flag.NO_MEMORY),
-     events.Evicted(1, FIGURES, 3, 8, 7, True, False)),
-    (Evict(1, 3, 0, 0), moved(Flag.DRIVER_ERROR),
-     events.Evicted(1, FIGURES, 3, 8, 7, False, True)),
-    (Load(1, 3, 0, 0), moved(Flag.NO_MEMORY),
-     events.Loaded(1, FIGURES, 3, 8, 7, True, False)),
-    (Load(1, 3, 0, 0), moved(Flag.DRIVER_ERROR),
-     events.Loaded(1, FIGURES, 3, 8, 7, False, True)),
+    (Evict(1, 3, 0, 0), moved(Flag.NO_MEMORY), events.Evicted(1, FIGURES, 3, 8, 7, True, False)),
+    (Evict(1, 3, 0, 0), moved(Flag.DRIVER_ERROR), events.Evicted(1, FIGURES, 3, 8, 7, False, True)),
+    (Load(1, 3, 0, 0), moved(Flag.NO_MEMORY), events.Loaded(1, FIGURES, 3, 8, 7, True, False)),
+    (Load(1, 3, 0, 0), moved(Flag.DRIVER_ERROR), events.Loaded(1, FIGURES, 3, 8, 7, False, True)),
     (Evict(1, 3, 0, 0, ahead=True), moved(Flag.YIELDED),
      events.Evicted(1, FIGURES, 3, 8, 7, yielded=True)),
     (Load(1, 3, 0, 0, ahead=True), moved(Flag.YIELDED),
@@ -323,9 +317,7 @@ def test_store_order_without_a_free_descriptor_is_passed_with_the_next(
     os.close(hook.wire.descriptors[0])
 
 
-def test_store_order_of_zero_bytes_passes_no_file(
-    hook: Hook, disk: Path
-) -> None:
+def test_store_order_of_zero_bytes_passes_no_file(hook: Hook, disk: Path) -> None:
     hook.is_told(replace(STORE, size=0))
     assert not hook.wire.sent
     hook.is_told(replace(STORE, number=6))
@@ -480,9 +472,7 @@ def test_commit_request_beyond_any_machine_is_clamped(hook: Hook, absurd: int) -
     ]
 
 
-def test_restarted_daemon_ignores_records_sent_before_the_new_hello(
-    manager: Manager
-) -> None:
+def test_restarted_daemon_ignores_records_sent_before_the_new_hello(manager: Manager) -> None:
     hook = Hook(manager)
     hook.session.take_over()
     number = hook.wire.sent[0].number

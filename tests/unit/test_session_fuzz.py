@@ -114,8 +114,7 @@ class Liars(RuleBasedStateMachine):
         self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
         # A liar may claim to be parked. No event loop runs here, and no process could be restored.
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(
-            "nvshared.sharing.moving.start_task", lambda _tasks, work: work.close())
+        self.patch.setattr("nvshared.sharing.moving.start_task", lambda _tasks, work: work.close())
         self.gpu = self.manager.add(FACTS, Sample(memory_used=0), gather=False)
         self.manager.add(OTHER, Sample(memory_used=0), gather=False)
         self.all: list[Liar] = []

@@ -12,9 +12,7 @@ import pytest
 from tests.integration.programs import PRELUDE
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = [
-    ".ci", "bench", "dbus", "docs", "libhook", "nvshared", "packaging", "systemd", "tests",
-]
+FOLDERS = [".ci", "bench", "dbus", "docs", "libhook", "nvshared", "packaging", "systemd", "tests"]
 SOURCES = {
     ".S", ".c", ".conf", ".def", ".h", ".in", ".map", ".md", ".mk", ".policy", ".ptx", ".py",
     ".service", ".sh", ".socket", ".toml", ".xml",
@@ -60,9 +58,7 @@ def test_mypy_finds_no_type_errors() -> None:
 def test_programs_in_strings_of_gpu_tests_use_defined_names_only(path: Path) -> None:
     # They run on a real card only, where a misspelt name is found late.
     module = importlib.import_module(f"tests.gpu.{path.stem}")
-    programs = [
-        text for text in vars(module).values() if isinstance(text, str) and "call(" in text
-    ]
+    programs = [text for text in vars(module).values() if isinstance(text, str) and "call(" in text]
     assigned_by_tests = 'builtins = ["MODE", "first", "on", "plugin", "size"]'
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821",

@@ -46,8 +46,7 @@ def test_owner_is_found_for_ranges_given_by_user_name(
     assert subordinate.owner(200001) == ALICE
     assert subordinate.owner(100001) == 100001
     monkeypatch.delattr(pwd, "getpwnam")
-    assert [*map(subordinate.lenders(), (99999, 100001, 200001))] == [
-        99999, NOBODY_HAS, "alice"]
+    assert [*map(subordinate.lenders(), (99999, 100001, 200001))] == [99999, NOBODY_HAS, "alice"]
 
 
 @pytest.mark.parametrize("account", ["0", "root", "998"])

@@ -87,8 +87,7 @@ def test_tenant_terms_reach_the_scheduler_with_the_first_client(daemon: Daemon) 
     daemon.joins(ALICE, POD)
     alice = TenantTerms(memory_limit=40 * GIB, compute_limit=50, weight=200)
     assert isinstance(joined := daemon.heard[0][0], Joined)
-    assert joined.terms == {
-        "user:alice": alice, "pod:7d1c": TenantTerms(weight=7, shown=SHOWN)}
+    assert joined.terms == {"user:alice": alice, "pod:7d1c": TenantTerms(weight=7, shown=SHOWN)}
     assert joined.tenants == ("pod:7d1c", "user:alice")    # the outermost first
     assert not daemon.sent_terms(1)
     daemon.sent_terms()
@@ -195,9 +194,7 @@ def test_tenant_terms_are_restored_after_a_restart(daemon: Daemon, tmp_path: Pat
         TenantChanged("user:alice", TenantTerms(memory_limit=40 * GIB, compute_limit=50))]
 
 
-def test_tenant_term_keeps_the_named_source_over_a_restart(
-    daemon: Daemon, tmp_path: Path
-) -> None:
+def test_tenant_term_keeps_the_named_source_over_a_restart(daemon: Daemon, tmp_path: Path) -> None:
     def sources(which: Daemon) -> dict[str, str]:
         return {term.term: term.source for term in which.manager.tenancy.tenant(SHOWN).terms}
 
@@ -248,8 +245,7 @@ def test_tenants_file_with_the_least_or_largest_value_of_a_term_is_loaded(
     ("user:a", {"source": "job"}, f"no term of user:a is given; there are {KNOWN}"),
     ("user:a", {"weight": 3, "source": "whim"},
      "the source of the terms of user:a cannot be 'whim'; there are annotation, claim, class, job"),
-    ("user:a", {"weight": 3, "colour": 3},
-     f"a tenant has no term 'colour'; there are {KNOWN}"),
+    ("user:a", {"weight": 3, "colour": 3}, f"a tenant has no term 'colour'; there are {KNOWN}"),
     ("user:a", {"weight": 1001}, "the weight of user:a cannot be 1001; give 1 to 1000, "
      "or 0 to take back what was set"),
     ("user:a", {"weight": True}, "the weight of user:a cannot be True; give 1 to 1000, "
@@ -314,9 +310,7 @@ def test_compute_request_above_the_compute_limit_is_refused(daemon: Daemon) -> N
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(compute_limit=50)
 
 
-def test_compute_limit_is_set_while_requests_of_rules_exceed_100_percent(
-    daemon: Daemon
-) -> None:
+def test_compute_limit_is_set_while_requests_of_rules_exceed_100_percent(daemon: Daemon) -> None:
     daemon.rules = (
         Rule("user:alice", "compute-request", 80, "a:1"),
         Rule("job:*", "compute-request", 30, "a:2"))

@@ -193,8 +193,7 @@ PLACES = {
         f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICED}.slice/"
         f"cri-containerd-{CONTAINER}.scope", POD),
     "Bottlerocket's runtime": ("0::/runtime.slice/containerd.service", "unit:containerd.service"),
-    "cri-dockerd": (
-        f"0::/kubepods.slice/kubepods-pod{SLICED}.slice/docker-{CONTAINER}.scope", POD),
+    "cri-dockerd": (f"0::/kubepods.slice/kubepods-pod{SLICED}.slice/docker-{CONTAINER}.scope", POD),
     "CRI-O with crun": (
         f"0::/kubepods.slice/kubepods-pod{SLICED}.slice/crio-{CONTAINER}.scope/container", POD),
     "RHEL 8, containerd without the systemd driver": (

@@ -71,8 +71,7 @@ def test_top_graph_is_drawn_in_block_characters() -> None:
     assert graph([3], 0) == ["▁"]
 
 
-@given(
-    st.lists(st.none() | st.floats(0, 1e12), max_size=30), st.floats(0, 1e12), st.integers(1, 4))
+@given(st.lists(st.none() | st.floats(0, 1e12), max_size=30), st.floats(0, 1e12), st.integers(1, 4))
 def test_top_graph_of_any_values_has_the_requested_size(
     values: list[float | None], most: float, height: int
 ) -> None:
@@ -87,6 +86,5 @@ def test_top_graph_of_any_values_has_the_requested_size(
 def test_top_graph_changes_only_the_latest_interval_as_time_passes(moment: float) -> None:
     """Only the latest part may differ a moment later."""
     looks = [(moment + n, at(n, n % 7)) for n in range(100)]
-    before, after = (
-        past(*some).series(0, "bytes_in", 30) for some in (looks, looks[:-1]))
+    before, after = (past(*some).series(0, "bytes_in", 30) for some in (looks, looks[:-1]))
     assert before[-10:-1] in ([*after[-10:-1]], [*after[-9:-1], after[-1]])

@@ -16,8 +16,7 @@ IDLE = HOLDER._replace(
     allocated=4 * GIB, resident=0, swapped=4 * GIB, borrowed=0, pinned=0,
 )
 OUTSIDER = Unshared(99, 0, "blender", 3 * GIB)
-SCENE = SHARED._replace(
-    gpus=(CARD._replace(unshared=(OUTSIDER,)),), clients=(HOLDER, WAITS, IDLE))
+SCENE = SHARED._replace(gpus=(CARD._replace(unshared=(OUTSIDER,)),), clients=(HOLDER, WAITS, IDLE))
 
 
 def seen(scene: Snapshot = SCENE, looks: int = 1) -> State:
