@@ -123,21 +123,18 @@ async def test_getall_shows_settings_and_state_of_each_object(
     assert everything == gpu | figures
 
 
-@pytest.mark.parametrize(
-    ("member", "signature", "body", "error", "words"),
-    [
-        ("SetTQ", "u", [0], STANDARD + "InvalidArgs", "the quantum cannot be 0 seconds"),
-        ("SetTQ", "i", [-1], STANDARD + "InvalidArgs", "SetTQ takes arguments of type 'u'"),
-        ("SetTQ", "s", ["x"], STANDARD + "InvalidArgs", "SetTQ takes arguments of type 'u'"),
-        ("SetTQ", "", [], STANDARD + "InvalidArgs", "not ''"),
-        ("SetAntiThrash", "s", ["maybe"], STANDARD + "InvalidArgs", "'maybe'"),
-        ("SetGPUTQAuto", "s", [""], "com.nvshare.Error.NoSuchGPU", "there is no GPU ''"),
-        ("SetGPUTQ", "su", ["9", 5], "com.nvshare.Error.NoSuchGPU", "there is no GPU '9'"),
-        ("SetGPUTQ", "su", ["", 5], "com.nvshare.Error.NoSuchGPU", "there is no GPU ''"),
-        ("GetGPU", "s", ["GPU-0"], "com.nvshare.Error.NoSuchGPU", "'GPU-0'"),
-        ("SetTq", "u", [5], STANDARD + "UnknownMethod", "'SetTq'"),
-    ],
-)
+@pytest.mark.parametrize(("member", "signature", "body", "error", "words"), [
+    ("SetTQ", "u", [0], STANDARD + "InvalidArgs", "the quantum cannot be 0 seconds"),
+    ("SetTQ", "i", [-1], STANDARD + "InvalidArgs", "SetTQ takes arguments of type 'u'"),
+    ("SetTQ", "s", ["x"], STANDARD + "InvalidArgs", "SetTQ takes arguments of type 'u'"),
+    ("SetTQ", "", [], STANDARD + "InvalidArgs", "not ''"),
+    ("SetAntiThrash", "s", ["maybe"], STANDARD + "InvalidArgs", "'maybe'"),
+    ("SetGPUTQAuto", "s", [""], "com.nvshare.Error.NoSuchGPU", "there is no GPU ''"),
+    ("SetGPUTQ", "su", ["9", 5], "com.nvshare.Error.NoSuchGPU", "there is no GPU '9'"),
+    ("SetGPUTQ", "su", ["", 5], "com.nvshare.Error.NoSuchGPU", "there is no GPU ''"),
+    ("GetGPU", "s", ["GPU-0"], "com.nvshare.Error.NoSuchGPU", "'GPU-0'"),
+    ("SetTq", "u", [5], STANDARD + "UnknownMethod", "'SetTq'"),
+])
 async def test_call_with_a_wrong_value_is_refused_with_that_value(
     other: Peeper, caplog: pytest.LogCaptureFixture,
     member: str, signature: str, body: list[Any], error: str, words: str,
@@ -148,17 +145,14 @@ async def test_call_with_a_wrong_value_is_refused_with_that_value(
     assert not caplog.records           # what a caller got wrong is no event for the journal
 
 
-@pytest.mark.parametrize(
-    ("path", "interface", "member", "body", "error"),
-    [
-        (MANAGER_PATH, PROPERTIES, "Get", [MANAGER_INTERFACE, "Tq"], "UnknownProperty"),
-        (MANAGER_PATH, PROPERTIES, "Get", ["com.nvshare.Boss", "TQ"], "UnknownInterface"),
-        (MANAGER_PATH, "com.nvshare.Boss", "Get", ["", ""], "UnknownInterface"),
-        ("/com/nvshare/gpu/9", PROPERTIES, "Get", [GPU_INTERFACE, "TQ"], "UnknownObject"),
-        (gpu_path(0), MANAGER_INTERFACE, "Get", ["", ""], "UnknownInterface"),
-        ("/com", PROPERTIES, "Get", ["", "TQ"], "UnknownInterface"),
-    ],
-)
+@pytest.mark.parametrize(("path", "interface", "member", "body", "error"), [
+    (MANAGER_PATH, PROPERTIES, "Get", [MANAGER_INTERFACE, "Tq"], "UnknownProperty"),
+    (MANAGER_PATH, PROPERTIES, "Get", ["com.nvshare.Boss", "TQ"], "UnknownInterface"),
+    (MANAGER_PATH, "com.nvshare.Boss", "Get", ["", ""], "UnknownInterface"),
+    ("/com/nvshare/gpu/9", PROPERTIES, "Get", [GPU_INTERFACE, "TQ"], "UnknownObject"),
+    (gpu_path(0), MANAGER_INTERFACE, "Get", ["", ""], "UnknownInterface"),
+    ("/com", PROPERTIES, "Get", ["", "TQ"], "UnknownInterface"),
+])
 async def test_call_of_unknown_object_interface_or_member_gets_the_standard_error(
     other: Peeper, path: str, interface: str, member: str, body: list[str], error: str
 ) -> None:

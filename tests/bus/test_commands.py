@@ -196,15 +196,12 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
 
 
-@pytest.mark.parametrize(
-    ("tq", "words", "data"),
-    [
-        (500_000, "500 ms", {"tq": 1, "tq_usec": 500_000}),
-        (1_500_000, "1500 ms", {"tq": 2, "tq_usec": 1_500_000}),
-        (1_000_000, "1 second", {"tq": 1, "tq_usec": 1_000_000}),
-        (None, "auto", {"tq": "auto", "tq_usec": None}),
-    ],
-)
+@pytest.mark.parametrize(("tq", "words", "data"), [
+    (500_000, "500 ms", {"tq": 1, "tq_usec": 500_000}),
+    (1_500_000, "1500 ms", {"tq": 2, "tq_usec": 1_500_000}),
+    (1_000_000, "1 second", {"tq": 1, "tq_usec": 1_000_000}),
+    (None, "auto", {"tq": "auto", "tq_usec": None}),
+])
 async def test_reset_command_prints_the_restored_quantum_exactly(
     manager: Manager, ctl: Run, tq: int | None, words: str, data: dict[str, object]
 ) -> None:
@@ -316,16 +313,13 @@ async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_
     assert "end now" in (await ctl("preempt", "0")).out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "tq", "mode"),
-    [
-        (["-T", "12"], 12, "auto"),
-        (["--set-tq=12"], 12, "auto"),
-        (["-S", "off"], 30, "off"),
-        (["--anti-thrash=on"], 30, "on"),
-        (["-T", "12", "-S", "on"], 12, "on"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "tq", "mode"), [
+    (["-T", "12"], 12, "auto"),
+    (["--set-tq=12"], 12, "auto"),
+    (["-S", "off"], 30, "off"),
+    (["--anti-thrash=on"], 30, "on"),
+    (["-T", "12", "-S", "on"], 12, "on"),
+])
 async def test_original_nvshare_flags_set_tq_and_anti_thrash(
     manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str
 ) -> None:
@@ -345,67 +339,63 @@ async def test_original_nvshare_flags_with_json_print_a_single_document(ctl: Run
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["set-tq", "0"], ExitCode.INVALID_ARGS, "'0'; give whole seconds, such as 30, or"),
-        (["set-tq", "-1"], ExitCode.INVALID_ARGS, "'-1'"),
-        (["set-tq", "x"], ExitCode.INVALID_ARGS, "'x'"),
-        (["set-tq", "4294967296"], ExitCode.INVALID_ARGS, "'4294967296'"),
-        (["set-tq"], ExitCode.INVALID_ARGS, "TIME"),
-        (["set-tq", "100000000"], ExitCode.INVALID_ARGS, "give a time of at most 1d, or auto"),
-        (["status", "--bus", "none"], ExitCode.INVALID_ARGS, "an nvshared that runs with --bus "
-         "none cannot be asked or told anything; start it with another, such as: nvshared --bus"),
-        (["set-tq", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
-        (["-T", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
-        (["-T", "1.5"], ExitCode.INVALID_ARGS, "'1.5'"),
-        (["-T", "9", "status"], ExitCode.INVALID_ARGS, "not before status; write: nvsharectl set-"),
-        (["-S", "on", "reset"], ExitCode.INVALID_ARGS, "reset; write: nvsharectl anti-thrash on"),
-        (["-T", "9", "-S", "on", "top"], ExitCode.INVALID_ARGS, "set-tq 9s && nvsharectl anti-t"),
-        (["-S", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
-        (["anti-thrash", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
-        (["set-tq", "5", "--gpu", "9"], ExitCode.NO_SUCH_THING, "'9'; the indices are: 0, 1"),
-        (["set-tq", "5", "--gpu", ""], ExitCode.NO_SUCH_THING, "no GPU ''"),
-        (["clients", "--gpu", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
-        (["statsu"], ExitCode.INVALID_ARGS, "'statsu'; did you mean status?"),
-        (["frob"], ExitCode.INVALID_ARGS, "'frob'; give one of status,"),
-        (["status", "--verbose"], ExitCode.INVALID_ARGS, "'--verbose'; see: nvsharectl status --h"),
-        (["--wordy"], ExitCode.INVALID_ARGS, "nvsharectl does not know '--wordy'; see: nvsh"),
-        (["top"], ExitCode.INVALID_ARGS, "top needs a terminal"),
-        (["top", "-i", "0"], ExitCode.INVALID_ARGS, "the interval cannot be '0'"),
-        (["top", "-i", "nan"], ExitCode.INVALID_ARGS, "the interval cannot be 'nan'"),
-        (["run"], ExitCode.INVALID_ARGS, "no program is named"),
-        (["suspend", "0"], ExitCode.INVALID_ARGS, "'0' is no process id; see the programs"),
-        (["suspend", "999"], ExitCode.NO_SUCH_THING, "no process 999 uses a GPU; see those"),
-        (["resume", "999", "--gpu", "1"], ExitCode.NO_SUCH_THING, "no process 999 uses GPU 1"),
-        (["weight", "1", "1001"], ExitCode.INVALID_ARGS, "the weight cannot be '1001'"),
-        (["limit", "1"], ExitCode.INVALID_ARGS, "no limit is given; give --memory SIZE, --host"),
-        (["limit", "1", "--compute", "0"], ExitCode.INVALID_ARGS, "the compute limit cannot be"),
-        (["limit", "1", "--compute", "101"], ExitCode.INVALID_ARGS, "from 1 to 100, or none"),
-        (["limit", "1", "--memory", "0"], ExitCode.INVALID_ARGS, "give 1 to 18446744073709551615"),
-        (["limit", "1", "--memory", "16777216T"], ExitCode.INVALID_ARGS, "551615 bytes, or none"),
-        (["limit", "1", "--memory", "999999999T"], ExitCode.INVALID_ARGS, "or none"),
-        (["limit", "1", "--memory", "much"], ExitCode.INVALID_ARGS, "such as 40GiB"),
-        (["preempt", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
-        (["completion", "csh"], ExitCode.INVALID_ARGS, "'csh'; give one of bash, zsh, fish"),
-        (["--gpu", "0", "clients"], ExitCode.INVALID_ARGS, "'--gpu' belongs behind its verb, not"),
-        (["-x"], ExitCode.INVALID_ARGS, "nvsharectl does not know '-x'; see: nvsh"),
-        (["-T5", "--memory=5", "limit"], ExitCode.INVALID_ARGS, "'--memory' belongs behind its"),
-        (["set-tq", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give whole seconds, such as 30, or"),
-        (["suspend", "9" * 5000], ExitCode.INVALID_ARGS, "9' is no process id"),
-        (["weight", "1", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a whole number from 1"),
-        (["limit", "1", "--compute", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a percentage"),
-        (["clients", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "can't encode character '\\udcff'"),
-        (["set-tq", "5", "--gpu", "\udcff"], ExitCode.INVALID_ARGS,
-         "can't encode character '\\udcff'"),
-        (["preload", "status", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
-        (["preload", "disable", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
-        (["preload", "enable", "--library", ""], ExitCode.INVALID_ARGS, "'' is no library"),
-        (["--bus", "nonsense"], ExitCode.INVALID_ARGS, "'nonsense' is no message bus"),
-        (["--bus", "tcp:host=x"], ExitCode.FAILURE, "cannot connect to the message bus"),
-        (["--bus", "unix:path=/no/such"], ExitCode.FAILURE, "No such file or directory"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["set-tq", "0"], ExitCode.INVALID_ARGS, "'0'; give whole seconds, such as 30, or"),
+    (["set-tq", "-1"], ExitCode.INVALID_ARGS, "'-1'"),
+    (["set-tq", "x"], ExitCode.INVALID_ARGS, "'x'"),
+    (["set-tq", "4294967296"], ExitCode.INVALID_ARGS, "'4294967296'"),
+    (["set-tq"], ExitCode.INVALID_ARGS, "TIME"),
+    (["set-tq", "100000000"], ExitCode.INVALID_ARGS, "give a time of at most 1d, or auto"),
+    (["status", "--bus", "none"], ExitCode.INVALID_ARGS, "an nvshared that runs with --bus "
+     "none cannot be asked or told anything; start it with another, such as: nvshared --bus"),
+    (["set-tq", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
+    (["-T", "500us"], ExitCode.INVALID_ARGS, "of at least 1ms, such as 500ms, or auto"),
+    (["-T", "1.5"], ExitCode.INVALID_ARGS, "'1.5'"),
+    (["-T", "9", "status"], ExitCode.INVALID_ARGS, "not before status; write: nvsharectl set-"),
+    (["-S", "on", "reset"], ExitCode.INVALID_ARGS, "reset; write: nvsharectl anti-thrash on"),
+    (["-T", "9", "-S", "on", "top"], ExitCode.INVALID_ARGS, "set-tq 9s && nvsharectl anti-t"),
+    (["-S", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
+    (["anti-thrash", "maybe"], ExitCode.INVALID_ARGS, "'maybe'; give one of auto, on, off"),
+    (["set-tq", "5", "--gpu", "9"], ExitCode.NO_SUCH_THING, "'9'; the indices are: 0, 1"),
+    (["set-tq", "5", "--gpu", ""], ExitCode.NO_SUCH_THING, "no GPU ''"),
+    (["clients", "--gpu", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
+    (["statsu"], ExitCode.INVALID_ARGS, "'statsu'; did you mean status?"),
+    (["frob"], ExitCode.INVALID_ARGS, "'frob'; give one of status,"),
+    (["status", "--verbose"], ExitCode.INVALID_ARGS, "'--verbose'; see: nvsharectl status --h"),
+    (["--wordy"], ExitCode.INVALID_ARGS, "nvsharectl does not know '--wordy'; see: nvsh"),
+    (["top"], ExitCode.INVALID_ARGS, "top needs a terminal"),
+    (["top", "-i", "0"], ExitCode.INVALID_ARGS, "the interval cannot be '0'"),
+    (["top", "-i", "nan"], ExitCode.INVALID_ARGS, "the interval cannot be 'nan'"),
+    (["run"], ExitCode.INVALID_ARGS, "no program is named"),
+    (["suspend", "0"], ExitCode.INVALID_ARGS, "'0' is no process id; see the programs"),
+    (["suspend", "999"], ExitCode.NO_SUCH_THING, "no process 999 uses a GPU; see those"),
+    (["resume", "999", "--gpu", "1"], ExitCode.NO_SUCH_THING, "no process 999 uses GPU 1"),
+    (["weight", "1", "1001"], ExitCode.INVALID_ARGS, "the weight cannot be '1001'"),
+    (["limit", "1"], ExitCode.INVALID_ARGS, "no limit is given; give --memory SIZE, --host"),
+    (["limit", "1", "--compute", "0"], ExitCode.INVALID_ARGS, "the compute limit cannot be"),
+    (["limit", "1", "--compute", "101"], ExitCode.INVALID_ARGS, "from 1 to 100, or none"),
+    (["limit", "1", "--memory", "0"], ExitCode.INVALID_ARGS, "give 1 to 18446744073709551615"),
+    (["limit", "1", "--memory", "16777216T"], ExitCode.INVALID_ARGS, "551615 bytes, or none"),
+    (["limit", "1", "--memory", "999999999T"], ExitCode.INVALID_ARGS, "or none"),
+    (["limit", "1", "--memory", "much"], ExitCode.INVALID_ARGS, "such as 40GiB"),
+    (["preempt", "9"], ExitCode.NO_SUCH_THING, "no GPU '9'"),
+    (["completion", "csh"], ExitCode.INVALID_ARGS, "'csh'; give one of bash, zsh, fish"),
+    (["--gpu", "0", "clients"], ExitCode.INVALID_ARGS, "'--gpu' belongs behind its verb, not"),
+    (["-x"], ExitCode.INVALID_ARGS, "nvsharectl does not know '-x'; see: nvsh"),
+    (["-T5", "--memory=5", "limit"], ExitCode.INVALID_ARGS, "'--memory' belongs behind its"),
+    (["set-tq", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give whole seconds, such as 30, or"),
+    (["suspend", "9" * 5000], ExitCode.INVALID_ARGS, "9' is no process id"),
+    (["weight", "1", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a whole number from 1"),
+    (["limit", "1", "--compute", "9" * 5000], ExitCode.INVALID_ARGS, "9'; give a percentage"),
+    (["clients", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "can't encode character '\\udcff'"),
+    (["set-tq", "5", "--gpu", "\udcff"], ExitCode.INVALID_ARGS, "can't encode character '\\udcff'"),
+    (["preload", "status", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
+    (["preload", "disable", "--root", ""], ExitCode.INVALID_ARGS, "'' is no folder"),
+    (["preload", "enable", "--library", ""], ExitCode.INVALID_ARGS, "'' is no library"),
+    (["--bus", "nonsense"], ExitCode.INVALID_ARGS, "'nonsense' is no message bus"),
+    (["--bus", "tcp:host=x"], ExitCode.FAILURE, "cannot connect to the message bus"),
+    (["--bus", "unix:path=/no/such"], ExitCode.FAILURE, "No such file or directory"),
+])
 async def test_wrong_nvsharectl_command_is_refused_in_a_single_sentence(
     manager: Manager, ctl: Run, arguments: list[str], code: ExitCode, words: str
 ) -> None:

@@ -61,14 +61,11 @@ async def test_original_nvshare_flags_refused_in_part_name_the_setting_made(
     assert manager.tq == 5 * SECOND
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message", "setting"),
-    [
-        (["weight", "11", "200"], "weight", {"weight": 200}),
-        (["suspend", "11"], "suspended", {"suspended": True}),
-        (["resume", "11"], "resumed", {"suspended": False}),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message", "setting"), [
+    (["weight", "11", "200"], "weight", {"weight": 200}),
+    (["suspend", "11"], "suspended", {"suspended": True}),
+    (["resume", "11"], "resumed", {"suspended": False}),
+])
 async def test_limit_command_that_fails_on_a_second_gpu_names_the_gpu_already_set(
     manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str],
     message: str, setting: dict[str, object],

@@ -28,17 +28,14 @@ def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("", "/l/libnvshare.so"),
-        ("/l/asan.so", "/l/asan.so:/l/libnvshare.so"),
-        ("/l/a.so /l/b.so:/l/c.so", "/l/a.so:/l/b.so:/l/c.so:/l/libnvshare.so"),
-        ("/l/libnvshare.so:/l/a.so", "/l/a.so:/l/libnvshare.so"),
-        ("/old/libnvshare.so /l/a.so", "/l/a.so:/l/libnvshare.so"),
-        (":: ", "/l/libnvshare.so"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), [
+    ("", "/l/libnvshare.so"),
+    ("/l/asan.so", "/l/asan.so:/l/libnvshare.so"),
+    ("/l/a.so /l/b.so:/l/c.so", "/l/a.so:/l/b.so:/l/c.so:/l/libnvshare.so"),
+    ("/l/libnvshare.so:/l/a.so", "/l/a.so:/l/libnvshare.so"),
+    ("/old/libnvshare.so /l/a.so", "/l/a.so:/l/libnvshare.so"),
+    (":: ", "/l/libnvshare.so"),
+])
 def test_preloaded_appends_the_library_to_ld_preload_once(
     before: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

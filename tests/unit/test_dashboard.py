@@ -159,25 +159,19 @@ def test_memory_bar_shows_each_nonzero_part_with_at_least_one_character() -> Non
     assert bar.characters(10) == [1, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (None, "-"), (0, "0"), (1023, "1023"), (1024, "1.0K"), (99.9 * 1024, "99.9K"),
-        (99.97 * 1024, "100K"), (999.7 * 1024, "1.0M"), (GIB, "1.0G"), (139.8 * GIB, "140G"),
-        (5000 * GIB, "4.9T"), (5000 * 1024 * GIB, "5000T"),
-    ],
-)
+@pytest.mark.parametrize(("count", "text"), [
+    (None, "-"), (0, "0"), (1023, "1023"), (1024, "1.0K"), (99.9 * 1024, "99.9K"),
+    (99.97 * 1024, "100K"), (999.7 * 1024, "1.0M"), (GIB, "1.0G"), (139.8 * GIB, "140G"),
+    (5000 * GIB, "4.9T"), (5000 * 1024 * GIB, "5000T"),
+])
 def test_size_is_shown_in_a_short_form(count: float | None, text: str) -> None:
     assert size(count) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0s"), (0.04, "0.0s"), (4.2, "4.2s"), (9.96, "9s"), (59.99, "59s"), (60, "1m00s"),
-        (3599.9, "59m59s"), (7500, "2h05m"), (86399, "23h59m"), (273600, "3d04h"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0, "0s"), (0.04, "0.0s"), (4.2, "4.2s"), (9.96, "9s"), (59.99, "59s"), (60, "1m00s"),
+    (3599.9, "59m59s"), (7500, "2h05m"), (86399, "23h59m"), (273600, "3d04h"),
+])
 def test_duration_is_shown_in_a_short_form(seconds: float, text: str) -> None:
     assert duration(int(seconds * 1e6)) == text
 

@@ -84,23 +84,19 @@ def with_outcomes(act: Act, one: Outcome, two: Outcome) -> Act:
     return act._replace(outcomes=(one, two))
 
 
-@pytest.mark.parametrize(
-    ("report", "fault"),
-    [
-        (GOOD._replace(shared=with_outcomes(SHARED, RIGHT_A._replace(right=False), RIGHT_B)),
-         "shared: A WRONG"),
-        (GOOD._replace(shared=with_outcomes(SHARED, RIGHT_A, REFUSED)), "shared: B out of memory"),
-        (GOOD._replace(in_turn=with_outcomes(
-            IN_TURN, RIGHT_A, Outcome(B, -11, "", False, 0.0, ""))),
-         "in turn: B failed: status -11"),
-        (GOOD._replace(in_turn=with_outcomes(IN_TURN, RIGHT_A._replace(checksum="cc"), RIGHT_B)),
-         "A has the checksum aa together and cc alone"),
-        (GOOD._replace(unshared=with_outcomes(UNSHARED, REFUSED, REFUSED)),
-         "unshared: B out of memory"),
-        (GOOD._replace(unshared=with_outcomes(
-            UNSHARED, RIGHT_A, Outcome(B, 1, "", False, 0.0, "the driver failed"))),
-         "unshared: B failed: the driver failed"),
-    ],
-)
+@pytest.mark.parametrize(("report", "fault"), [
+    (GOOD._replace(shared=with_outcomes(SHARED, RIGHT_A._replace(right=False), RIGHT_B)),
+     "shared: A WRONG"),
+    (GOOD._replace(shared=with_outcomes(SHARED, RIGHT_A, REFUSED)), "shared: B out of memory"),
+    (GOOD._replace(in_turn=with_outcomes(IN_TURN, RIGHT_A, Outcome(B, -11, "", False, 0.0, ""))),
+     "in turn: B failed: status -11"),
+    (GOOD._replace(in_turn=with_outcomes(IN_TURN, RIGHT_A._replace(checksum="cc"), RIGHT_B)),
+     "A has the checksum aa together and cc alone"),
+    (GOOD._replace(unshared=with_outcomes(UNSHARED, REFUSED, REFUSED)),
+     "unshared: B out of memory"),
+    (GOOD._replace(unshared=with_outcomes(
+        UNSHARED, RIGHT_A, Outcome(B, 1, "", False, 0.0, "the driver failed"))),
+     "unshared: B failed: the driver failed"),
+])
 def test_report_names_each_fault_of_a_demo(report: Report, fault: str) -> None:
     assert fault in report.faults()

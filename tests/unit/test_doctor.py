@@ -67,15 +67,12 @@ def test_doctor_without_a_driver_finds_only_that_fault() -> None:
     assert list(checks.program_findings(inspection, None)) == []
 
 
-@pytest.mark.parametrize(
-    ("mode", "sample", "grade", "words"),
-    [
-        (Mode(), OTHERS, Grade.OK, "3.0 GiB used"),
-        (Mode(), None, Grade.FAULT, "does not answer: it fell off"),
-        (Mode(exclusive=True), OTHERS, Grade.FAULT, "one process"),
-        (Mode(mig=True), OTHERS, Grade.WARNING, "MIG"),
-    ],
-)
+@pytest.mark.parametrize(("mode", "sample", "grade", "words"), [
+    (Mode(), OTHERS, Grade.OK, "3.0 GiB used"),
+    (Mode(), None, Grade.FAULT, "does not answer: it fell off"),
+    (Mode(exclusive=True), OTHERS, Grade.FAULT, "one process"),
+    (Mode(mig=True), OTHERS, Grade.WARNING, "MIG"),
+])
 def test_doctor_grades_a_card_by_its_mode_and_sample(
     mode: Mode, sample: Sample | None, grade: Grade, words: str
 ) -> None:
@@ -201,17 +198,14 @@ def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
     assert len(list(checks.program_findings(inspection, a_snapshot(a_client(1))))) == 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "cards_total", "grade", "words"),
-    [
-        ("", 0, Grade.OK, "80 % of the free memory"),
-        ("", 90 * GIB, Grade.WARNING, "less than the 90.0 GiB of the cards"),
-        ("[gpu]\nswap-budget = 10GiB\n", 0, Grade.OK, "10.0 GiB of host memory, as configured"),
-        ("[gpu]\nswap-budget = 60GiB\n", 0, Grade.WARNING, "of which 50.0 GiB are free"),
-        ("[gpu]\nswap-budget = 101GiB\n", 0, Grade.FAULT, "the host has 100.0 GiB"),
-        ("[gpu]\nswap-budget = much\n", 0, Grade.FAULT, "nvshared.conf:2"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "cards_total", "grade", "words"), [
+    ("", 0, Grade.OK, "80 % of the free memory"),
+    ("", 90 * GIB, Grade.WARNING, "less than the 90.0 GiB of the cards"),
+    ("[gpu]\nswap-budget = 10GiB\n", 0, Grade.OK, "10.0 GiB of host memory, as configured"),
+    ("[gpu]\nswap-budget = 60GiB\n", 0, Grade.WARNING, "of which 50.0 GiB are free"),
+    ("[gpu]\nswap-budget = 101GiB\n", 0, Grade.FAULT, "the host has 100.0 GiB"),
+    ("[gpu]\nswap-budget = much\n", 0, Grade.FAULT, "nvshared.conf:2"),
+])
 def test_doctor_grades_the_host_budget_against_host_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: str, cards_total: int,
     grade: Grade, words: str,
@@ -267,19 +261,15 @@ FAILED = "LoadState=loaded\nActiveState=failed\nSubState=failed\nUnitFileState=e
 AGAIN = "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nUnitFileState=enabled\n"
 
 
-@pytest.mark.parametrize(
-    ("shown", "grade"),
-    [
-        ("LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\n", "ok"),
-        ("LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=disabled\n",
-         "warning"),
-        ("LoadState=loaded\nActiveState=inactive\nSubState=dead\nUnitFileState=enabled\n", "fault"),
-        (FAILED + "Result=exit-code\nStatusText=\n", "fault"),
-        (AGAIN + "Result=signal\nStatusText=1 GPU\n", "fault"),
-        ("LoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n", "note"),
-        (None, "warning"),
-    ],
-)
+@pytest.mark.parametrize(("shown", "grade"), [
+    ("LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=enabled\n", "ok"),
+    ("LoadState=loaded\nActiveState=active\nSubState=running\nUnitFileState=disabled\n", "warning"),
+    ("LoadState=loaded\nActiveState=inactive\nSubState=dead\nUnitFileState=enabled\n", "fault"),
+    (FAILED + "Result=exit-code\nStatusText=\n", "fault"),
+    (AGAIN + "Result=signal\nStatusText=1 GPU\n", "fault"),
+    ("LoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n", "note"),
+    (None, "warning"),
+])
 def test_doctor_grades_systemd_units_by_their_state(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str | None, grade: str
 ) -> None:
@@ -292,22 +282,19 @@ def test_doctor_grades_systemd_units_by_their_state(
     ]
 
 
-@pytest.mark.parametrize(
-    ("shown", "why", "start"),
-    [
-        (FAILED + "Result=exit-code\nStatusText=nvshared.conf:2 is wrong\n",
-         "nvshared.conf:2 is wrong", "systemctl start nvshared"),
-        ("LoadState=loaded\nActiveState=deactivating\nSubState=stop-post\nUnitFileState=enabled\n"
-         "Result=exit-code\nStatusText=no driver\n", "no driver", "systemctl start nvshared"),
-        (AGAIN + "Result=exit-code\nStatusText=\n", "exit-code", "systemctl start nvshared"),
-        (AGAIN + "Result=signal\nStatusText=1 GPU\n", "signal", "systemctl start nvshared"),
-        *(
-            (FAILED + f"Result={limit}\n", limit,
-             "systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared")
-            for limit in ("start-limit-hit", "service-start-limit-hit", "trigger-limit-hit")
-        ),
-    ],
-)
+@pytest.mark.parametrize(("shown", "why", "start"), [
+    (FAILED + "Result=exit-code\nStatusText=nvshared.conf:2 is wrong\n",
+     "nvshared.conf:2 is wrong", "systemctl start nvshared"),
+    ("LoadState=loaded\nActiveState=deactivating\nSubState=stop-post\nUnitFileState=enabled\n"
+     "Result=exit-code\nStatusText=no driver\n", "no driver", "systemctl start nvshared"),
+    (AGAIN + "Result=exit-code\nStatusText=\n", "exit-code", "systemctl start nvshared"),
+    (AGAIN + "Result=signal\nStatusText=1 GPU\n", "signal", "systemctl start nvshared"),
+    *(
+        (FAILED + f"Result={limit}\n", limit,
+         "systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared")
+        for limit in ("start-limit-hit", "service-start-limit-hit", "trigger-limit-hit")
+    ),
+])
 def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, why: str, start: str
 ) -> None:
@@ -330,14 +317,11 @@ def test_doctor_says_how_to_start_an_nvshared_that_is_stopped_without_a_failure(
     assert "nvshared --bus session" in connection.not_running("session").hint
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (NotRunning("nvshared is not running", "start it"), "no process owns com.nvshare"),
-        (BusUnavailable("cannot connect to the message bus"), "cannot connect"),
-        (NvshareError("it is of another version"), "another version"),
-    ],
-)
+@pytest.mark.parametrize(("error", "words"), [
+    (NotRunning("nvshared is not running", "start it"), "no process owns com.nvshare"),
+    (BusUnavailable("cannot connect to the message bus"), "cannot connect"),
+    (NvshareError("it is of another version"), "another version"),
+])
 def test_doctor_names_a_bus_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: NvshareError, words: str
 ) -> None:

@@ -22,48 +22,39 @@ LINES = st.lists(st.sampled_from([
 ]))
 
 
-@pytest.mark.parametrize(
-    ("data", "found"),
-    [
-        (b"", []),
-        (b"/a.so\n/b.so\n", ["/a.so", "/b.so"]),
-        (b" /a.so:/b.so\t/c.so", ["/a.so", "/b.so", "/c.so"]),
-        (b"# /a.so\n/b.so # /c.so\n", ["/b.so"]),
-        (b"/caf\xe9.so\n", ["/caf\udce9.so"]),
-    ],
-)
+@pytest.mark.parametrize(("data", "found"), [
+    (b"", []),
+    (b"/a.so\n/b.so\n", ["/a.so", "/b.so"]),
+    (b" /a.so:/b.so\t/c.so", ["/a.so", "/b.so", "/c.so"]),
+    (b"# /a.so\n/b.so # /c.so\n", ["/b.so"]),
+    (b"/caf\xe9.so\n", ["/caf\udce9.so"]),
+])
 def test_preload_entries_are_split_as_the_loader_splits_them(data: bytes, found: list[str]) -> None:
     assert entries(data) == found
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("", "/usr/lib/libnvshare.so\n"),
-        ("/a.so", "/a.so\n/usr/lib/libnvshare.so\n"),
-        ("# mine\n/a.so\n", "# mine\n/a.so\n/usr/lib/libnvshare.so\n"),
-        ("/old/libnvshare.so\n/a.so\n", "/a.so\n/usr/lib/libnvshare.so\n"),
-        ("/a.so\n/usr/lib/libnvshare.so\n", "/a.so\n/usr/lib/libnvshare.so\n"),
-        ("/usr/lib/libnvshare.so:/a.so\n", "/usr/lib/libnvshare.so:/a.so\n"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), [
+    ("", "/usr/lib/libnvshare.so\n"),
+    ("/a.so", "/a.so\n/usr/lib/libnvshare.so\n"),
+    ("# mine\n/a.so\n", "# mine\n/a.so\n/usr/lib/libnvshare.so\n"),
+    ("/old/libnvshare.so\n/a.so\n", "/a.so\n/usr/lib/libnvshare.so\n"),
+    ("/a.so\n/usr/lib/libnvshare.so\n", "/a.so\n/usr/lib/libnvshare.so\n"),
+    ("/usr/lib/libnvshare.so:/a.so\n", "/usr/lib/libnvshare.so:/a.so\n"),
+])
 def test_preload_list_gets_the_library_once(before: str, after: str) -> None:
     assert with_library(before.encode(), OURS).decode() == after
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("/usr/lib/libnvshare.so\n", ""),
-        ("/a.so\n/usr/lib/libnvshare.so\n/b.so\n", "/a.so\n/b.so\n"),
-        ("/a.so:libnvshare.so:/b.so\n", "/a.so /b.so\n"),
-        ("libnvshare.so # for the lab\n", "# for the lab\n"),
-        ("/a.so /x/libnvshare.so # both\n", "/a.so # both\n"),
-        ("# /usr/lib/libnvshare.so\n", "# /usr/lib/libnvshare.so\n"),
-        ("/a/libnvshare.so.1\n", "/a/libnvshare.so.1\n"),
-        ("/a.so  /b.so\n", "/a.so  /b.so\n"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after"), [
+    ("/usr/lib/libnvshare.so\n", ""),
+    ("/a.so\n/usr/lib/libnvshare.so\n/b.so\n", "/a.so\n/b.so\n"),
+    ("/a.so:libnvshare.so:/b.so\n", "/a.so /b.so\n"),
+    ("libnvshare.so # for the lab\n", "# for the lab\n"),
+    ("/a.so /x/libnvshare.so # both\n", "/a.so # both\n"),
+    ("# /usr/lib/libnvshare.so\n", "# /usr/lib/libnvshare.so\n"),
+    ("/a/libnvshare.so.1\n", "/a/libnvshare.so.1\n"),
+    ("/a.so  /b.so\n", "/a.so  /b.so\n"),
+])
 def test_preload_list_loses_every_mention_of_the_library(before: str, after: str) -> None:
     assert without_library(before.encode()).decode() == after
 
@@ -139,13 +130,10 @@ def test_new_preload_list_gets_the_selinux_label_of_the_old_list_or_the_loader_c
     assert found == [(path.stat().st_ino, "security.selinux", label)]
 
 
-@pytest.mark.parametrize(
-    ("path", "resolved"),
-    [
-        ("/a/file", "/b/file"), ("/a/../x", "/x"), ("/up", "/b"), ("/no/such", "/no/such"),
-        ("/", "/"), ("/rel/file", "/b/file"), ("/b/../../b/file", "/b/file"),
-    ],
-)
+@pytest.mark.parametrize(("path", "resolved"), [
+    ("/a/file", "/b/file"), ("/a/../x", "/x"), ("/up", "/b"), ("/no/such", "/no/such"),
+    ("/", "/"), ("/rel/file", "/b/file"), ("/b/../../b/file", "/b/file"),
+])
 def test_path_resolution_follows_links_within_the_given_root_directory(
     tmp_path: Path, path: str, resolved: str
 ) -> None:

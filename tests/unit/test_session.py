@@ -558,15 +558,12 @@ def test_session_that_is_ended_twice_sends_a_single_left_event(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(packets=st.lists(st.one_of(
-    st.binary(max_size=120),
-    st.builds(
-        lambda kind, flags, number, size: encode_report(
-            ReportRecord(kind, flags, number, commit=size, moved=size)
-        ),
-        st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE),
+@given(packets=st.lists(st.one_of(st.binary(max_size=120), st.builds(
+    lambda kind, flags, number, size: encode_report(
+        ReportRecord(kind, flags, number, commit=size, moved=size)
     ),
-)))
+    st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE),
+))))
 def test_session_with_random_packets_closes_no_other_connection(
     manager: Manager, packets: list[bytes]
 ) -> None:
