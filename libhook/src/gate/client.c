@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Sends a client's reports to the daemon, opens or closes its gate by the memory figures, and asks
- * the daemon how far its memory may grow.
- */
+/* A client's reports, its gate, and the growth of its memory. */
 #include "gate/client.h"
 
 #include <errno.h>
@@ -59,8 +56,8 @@ void client_enter(struct client *client)
     client_count++;
 }
 
-/* Runs in a forked child, which has no connections. If fork() was called in a signal handler, the
- * child's only thread may be asleep on commit_bell: it must wake up. */
+/* In a forked child. If a signal handler called fork(), the child's only thread may sleep on
+ * commit_bell. */
 static void abandon(void)
 {
     EACH_CLIENT(client) {
@@ -71,7 +68,7 @@ static void abandon(void)
 
 void clients_watch_forks(void)
 {
-    forks_watch(abandon, gate_recheck);     /* wakes the child's thread if it sleeps at the gate */
+    forks_watch(abandon, gate_recheck);
 }
 
 uint64_t now_microseconds(void)
@@ -119,8 +116,8 @@ bool client_may_keep_freed(const struct client *client)
 void client_wake(struct client *client)
 {
     UNCANCELLED;
-    int saved_errno = errno;         /* the caller may be a launch, which leaves errno unchanged */
-    /* Fails only if the socket is full of wake-ups, or if the program has closed it (service.c). */
+    int saved_errno = errno;         /* errno of a launch stays unchanged */
+    /* Fails only if the socket is full of wake-ups, or was closed by the program (service.c). */
     send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     errno = saved_errno;
 }
@@ -149,12 +146,9 @@ CUresult device_uuid(CUdevice device, CUuuid *uuid)
                                          : REAL(cuDeviceGetUuid)(uuid, device);
 }
 
-/*
- * A connection to the daemon: a handle of own_file.h. These functions use no client's state.
- */
+/* A connection to the daemon: a handle of own_file.h. No client's state is used. */
 
-/* If the daemon leaves the socket full for this long, it counts as gone. */
-static const struct timeval SEND_PATIENCE = { .tv_sec = 2 };
+static const struct timeval SEND_PATIENCE = { .tv_sec = 2 };      /* then the daemon is gone */
 
 int connection_open(void)
 {
@@ -310,8 +304,8 @@ void client_send(struct client *client, struct nvshare_report report)
     report = client_report(client, report);
     client->reported = true;
     UNCANCELLED;
-    /* If sending fails, the socket is only shut down: the service thread, which may be waiting for
-     * an order on it now, closes it. */
+    /* On failure the socket is only shut down: the service thread, which may be receiving on it,
+     * closes it. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
         || !send_borrowed(client) || !send_stored(client)
         || !connection_send(client->socket, &report))
@@ -399,36 +393,31 @@ void clients_want(void)
 }
 
 /*
- * Asks the daemon how far the client's memory may grow, resident and swapped together. The daemon
- * grants more than the client has asked for, so most allocations need no message.
+ * COMMIT asks the daemon how far the client's memory may grow, resident and swapped together. The
+ * daemon grants more than was requested, so most allocations need no message.
  *
- * Memory to be pinned is requested each time, and the daemon at once counts each grant besides
- * memory.pinned. That figure alone cannot tell the daemon when to stop, because another thread may
- * have freed as much meanwhile. Each report therefore says up to which COMMIT the answers have
- * been read (`answered`), and how many of the granted bytes are still to be pinned (`to_pin`).
- * `to_pin` includes a grant from the moment its answer is read until memory.pinned includes it,
- * however long its thread takes, and independently of other threads' pinning and freeing.
+ * Memory to be pinned needs a COMMIT each time, because the daemon at once counts the grant besides
+ * memory.pinned. So that the daemon knows when to stop, each report says up to which COMMIT the
+ * answers have been read (`answered`), and how many granted bytes have yet to be pinned (`to_pin`).
+ * memory.pinned alone would not do, because another thread may have freed as much meanwhile.
  *
- * Between the answer and the pinning a thread may end, or leave the call by siglongjmp() from a
- * signal handler, without notice. A grant unused for GRANT_UNUSED_MOST_US is therefore given up.
+ * The granted thread may end, or leave its call by siglongjmp(), without notice. A grant unused for
+ * GRANT_UNUSED_MOST_US is therefore given up.
  */
 
 #define GRANT_UNUSED_MOST_US 60000000
-/* us within which the daemon answers a COMMIT if the answer depends on no other client */
-#define ANSWER_EXPECTED_US 100000
-/* us for which an allocation waits for work that uses freed memory. The work may itself wait for
- * the thread that allocates. */
+#define ANSWER_EXPECTED_US 100000    /* of a COMMIT whose answer depends on no other client */
+/* Limit of waits for work that uses freed memory: it may wait for the allocating thread. */
 #define RECLAIM_US 2000000
 
-/* This thread's last COMMIT with `pins`: its client, entry and number. */
+/* This thread's last COMMIT with `pins`. */
 static __thread struct {
     struct client *client;
     struct open_commit *entry;
     uint64_t number;
 } latest;
 
-/* This thread's entry, if its COMMIT is still open: the entry of a COMMIT that was refused, voided
- * or given up is free or reused. */
+/* This thread's entry, if its COMMIT is still open: else the entry is free or reused. */
 static struct open_commit *own_entry(void)
 {
     return latest.entry != NULL && latest.entry->number == latest.number ? latest.entry : NULL;
@@ -491,8 +480,8 @@ void client_append_refusal(struct client *client, const char *text, size_t size)
     strncat(client->reason, text, size < left ? size : left);
 }
 
-/* Prints why the program gets OUT_OF_MEMORY, unless that reason was the last one printed.
- * memory_lock is held, and released meanwhile, because stderr may be slow. */
+/* Prints why the program gets OUT_OF_MEMORY, unless printed before. Releases memory_lock meanwhile,
+ * because stderr may be slow. */
 static void print_refusal(struct client *client)
 {
     if (client->reason[0] == '\0' || strcmp(client->reason, client->printed_reason) == 0)
@@ -531,8 +520,7 @@ int64_t client_expire_grants(struct client *client)
     return left;
 }
 
-/* Waits until client->commit_bell changes, or until `until` if not NULL. memory_lock is held, and
- * released meanwhile. */
+/* Releases memory_lock while it waits for a change of commit_bell, until `until` if not NULL. */
 static void wait_for_answer(struct client *client, const struct timespec *until)
 {
     BLOCKED;
@@ -542,9 +530,8 @@ static void wait_for_answer(struct client *client, const struct timespec *until)
     pthread_mutex_lock(&memory_lock);
 }
 
-/* Takes an entry for this thread's next COMMIT, or reuses its former entry. False: no entry was
- * free, and the thread has waited for one. A thread that has an entry never waits here, so entries
- * become free. */
+/* Takes an entry for this thread's next COMMIT. False: it has waited for a free entry. A thread
+ * with an entry never waits here, so entries become free. */
 static bool take_entry(struct client *client, uint64_t wanted, uint64_t pins)
 {
     struct open_commit *entry = own_entry();
@@ -573,8 +560,7 @@ uint64_t client_patience_ends(void)
     return now_microseconds() + RECLAIM_US;
 }
 
-/* Sends a COMMIT and waits. True: client->commit_answer is its answer. memory_lock is held, and
- * released during the wait. */
+/* True: client->commit_answer is the answer. Releases memory_lock during the wait. */
 static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins)
 {
     uint64_t number = ++client->last_commit;
@@ -587,7 +573,7 @@ static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins
     while (client->socket >= 0 && client->introduced == introduced
            && client->answered_commit < number) {
         if (late)
-            client_wake(client);     /* the service thread may print the reason: waiting.c */
+            client_wake(client);     /* which may print the reason: waiting.c */
         wait_for_answer(client, late ? NULL : &until);
         late = true;
     }
@@ -601,9 +587,8 @@ bool client_go_beyond(struct client *client, uint64_t bytes)
     bool settled = false, granted = false;
     while (!settled && bytes <= client->limits.beyond
            && client->memory.beyond <= client->limits.beyond - bytes) {
-        /* Added now, so that the COMMIT and all reports sent meanwhile include `bytes`. */
+        /* Added now, so that the COMMIT and reports sent meanwhile include `bytes`. */
         uint64_t wanted = client->memory.beyond += bytes;
-        /* While no daemon is connected, the limits received last apply. */
         bool alone = client->socket < 0, answered = !alone && request_commit(client, 0, 0);
         settled = alone || answered;
         granted = alone || (answered && client->commit_answer.beyond >= wanted);
@@ -626,7 +611,6 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
         granted = allowed && wanted <= client->limits.commit;
         if (granted)
             break;
-        /* Freed memory that the library keeps is released before more is requested. */
         uint64_t most = pins == 0 ? client->limits.commit : 0;
         if (wanted > most && reclaim(client, wanted - most, 0))
             continue;
@@ -640,14 +624,14 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
         if (pins > 0 && !take_entry(client, wanted, pins))
             continue;
         bool ours = request_commit(client, wanted, pins);
-        /* The daemon refuses. But if other threads have freed memory meanwhile, or reclaim() can
-         * free some, less is needed, and the loop asks again. */
+        /* Refused. But other threads may have freed memory meanwhile, or reclaim() can: ask
+         * again. */
         if (ours && client->commit_answer.commit < wanted && client_need(client) + size >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
             print_refusal(client);
             break;
         }
-        /* The grant of this COMMIT stays valid even if later LIMITS grant less. */
+        /* The grant stays valid even if later LIMITS grant less. */
         const struct open_commit *own = own_entry();
         allowed = pins == 0 || (own != NULL && own->granted != 0);
     }
@@ -657,16 +641,12 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
 }
 
 /*
- * Pins clients. Some programs cannot be stopped, or only seem to stop: their work never ends, or
- * bypasses the gate, or a device accesses their memory by itself.
+ * Pins clients. The memory of some programs cannot be moved, and their work not waited for: it
+ * never ends, or bypasses the gate, or a device accesses the memory by itself.
  *
- * To move the memory of such a program would break it, and to wait for it would block all others.
- * From the moment the reason is known, none of its memory is evicted. The program runs at the same
- * time as whichever client has the turn, and the others share the rest of the card. Its resident
- * memory is reported as pinned (client_report()), and the daemon grants its later allocations as it
- * grants pinned memory.
- *
- * A client stays pinned until it ends, because the end of the reason cannot be detected.
+ * A pinned client's memory is not evicted any more, and its work runs at the same time as that of
+ * other clients. Its resident memory is reported as pinned (client_report()). It stays pinned until
+ * it ends, because the end of the reason cannot be detected.
  */
 
 static const char *pin_reason_text(enum nvshare_pin_reason reason)
@@ -711,22 +691,16 @@ enum nvshare_pin_reason clients_pin_reason(void)
 }
 
 /*
- * Keeps exit() from going on while a thread of the library is inside the driver. Otherwise a
- * program that ends while its memory moves would crash at its very end.
+ * Keeps exit() from destroying the driver's objects while a library thread is inside the driver,
+ * which would crash the program at its end.
  *
- * The driver ends in two steps. Its first cuInit registers a function with atexit(); once exit()
- * has called it, each driver call fails at once. Later the driver's static objects are destroyed,
- * and a call that has not returned by then accesses destroyed objects. exit() calls functions and
- * destructors in the reverse order of their registration. A function registered right before cuInit
- * (at_exit()) therefore runs between the two steps. It waits until the service threads have
- * returned from their current driver calls; later calls fail at once, which is harmless.
- *
- * (Drivers 535, 550 and 555 work this way: the function that cuInit registers only marks the driver
- * as ended.)
+ * The driver's first cuInit registers a function with atexit(); once exit() has called it, each
+ * driver call fails at once (drivers 535, 550 and 555). Later the driver's static objects are
+ * destroyed. exit() works in reverse order, so at_exit(), registered right before cuInit, runs in
+ * between: it waits until the service threads have returned from their current calls.
  */
 
-/* How long at_exit() waits for both locks together. A driver call takes milliseconds, but a signal
- * handler may call exit() in a thread that holds one of the locks. */
+/* For both locks together: a signal handler may call exit() in a thread that holds one. */
 #define PATIENCE_US 5000000
 
 static void await_lock(pthread_mutex_t *lock, uint64_t until)

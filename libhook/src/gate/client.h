@@ -1,7 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * One client: this process on one GPU.
- */
 #pragma once
 
 #include <pthread.h>
@@ -32,8 +29,7 @@ struct client {
     struct nvshare_limits limits;
     bool reported;                   /* the daemon knows the current `memory` */
 
-    /* The client has a turn: true from RUN to STOP. GATE_STOPPED(client) in gate_closed is set
-     * while this is false. */
+    /* From RUN to STOP; else GATE_STOPPED(client) is set. */
     bool running;
     uint64_t turns;                  /* number of turns that have begun, plus one */
     uint64_t opened;                 /* us: when the last turn began */
@@ -46,11 +42,8 @@ struct client {
     bool reports_idle;
     bool reports_busy;
     bool want_sent;
-    /* A thread that begins to wait at the gate wakes the service thread, which prints why
-     * (waiting.c). */
-    bool prints_waits;
-    /* No work is in flight: true from STOPPED to RUN. */
-    bool drained;
+    bool prints_waits;               /* wake the service thread when a thread waits (waiting.c) */
+    bool drained;                    /* no work is in flight: from STOPPED to RUN */
     /* Memory is absent, the room is too small, or `remapping`: GATE_STARVED(client) is set. */
     bool starved;
     bool starved_reported;           /* a MEMORY report was sent since `starved` became true */
@@ -68,116 +61,103 @@ struct client {
     struct host_slab *host_room;     /* first slab with free pages; NULL: all are full */
     uint64_t host_slabs_made;
     unsigned host_empty;             /* slabs without any block */
-    /* Memory of another GPU (tier/peer.c): bytes of swapped blocks that are on that GPU, and the
-     * last EVICT's limit for them. */
+    /* Memory of another GPU (tier/peer.c): swapped bytes there, and the last EVICT's limit. */
     uint64_t borrowed, loan;
     uint64_t returning;              /* bytes that reports add to memory.host: swap_return() */
     uint64_t dirty;                  /* bytes swapped to that GPU without a copy on the host */
     uint64_t borrowed_reported, dirty_reported;      /* as reported to the daemon last */
     uint8_t lender_uuid[16];
-    /* The client's file (block/store.c): bytes of blocks in it; limit for them, and number, of the
-     * last STORE; errno of the last failure; whether one of these has yet to be reported. */
+    /* The client's file (block/store.c): bytes in it; limit and number of the last STORE; errno of
+     * the last failure; whether one of these has yet to be reported. */
     uint64_t stored, file, store_number;
     int store_error;
     bool store_changed;
-    uint64_t store_progress;         /* us: last time when a write ended or none was in flight */
+    uint64_t store_progress;         /* us: when a write ended last, or none was in flight */
     CUdevice lender;                 /* GPU that lends memory; CU_DEVICE_INVALID: not usable here */
     int node;                        /* NUMA node near this device; -1: any */
-    /* Threads that allocate host slabs now (tier/host.c): for an eviction in progress, and for
-     * PREALLOCATE. */
+    /* Threads that allocate host slabs now (tier/host.c): for an eviction, and for PREALLOCATE. */
     unsigned allocators, preallocators;
     uint64_t host_most;              /* `host` of the last EVICT, LOAD or PREALLOCATE */
     bool preallocates;               /* preallocators may begin another slab */
 
     int socket;                      /* a handle of own_file.h; -1: no daemon is connected */
     uint64_t last_commit;            /* number of the last COMMIT sent */
-    /* COMMITs of threads that want to pin memory, until the memory is counted as pinned;
-     * and whether a thread waits for a free entry. */
+    /* COMMITs of threads until the memory is counted as pinned. */
     struct open_commit {
         uint64_t number;             /* 0: the entry is free */
         uint64_t wanted;             /* bytes requested in all, */
         uint64_t pins;               /* and to be pinned */
         uint64_t granted;            /* us: when the grant was read; 0: not yet */
     } open_commits[OPEN_COMMITS_MAX];
-    bool waits_for_entry;
+    bool waits_for_entry;            /* a thread waits for a free entry */
     uint64_t answered_commit;        /* number of the last answered COMMIT */
     struct nvshare_limits commit_answer;     /* the last answer */
     char reason[REASON_LONGEST];     /* reason of the refusal, for people; "": unknown */
     bool reason_begun;               /* a part of `reason` has arrived, the LIMITS has not */
     char printed_reason[REASON_LONGEST];     /* last reason printed on stderr */
     unsigned introduced;             /* number of HELLOs; each voids all open COMMITs */
-    /* A futex word (driver/bell.h): changes with each answer to a COMMIT, each entry that becomes
-     * free, and each change of the socket. Threads wait for an answer on it and not on
-     * memory_changed, because the wait may be long and the thread may be cancelled. */
+    /* Futex word (driver/bell.h): rings at each answer to a COMMIT, free entry, and change of the
+     * socket. memory_changed would not do: the waiting thread may be cancelled. */
     _Atomic uint32_t commit_bell;
 
     /* Only the service thread uses the fields below; context_ends() clears the copy context. */
 
     pthread_t thread;
     int wakes, wake;                 /* a socket pair that wakes the service thread */
-    CUcontext own_context;           /* created while the program had none; NULL: there is none */
-    CUcontext copy_context;          /* the copy stream's context; NULL: not created yet */
+    CUcontext own_context;           /* created while the program had none; or NULL */
+    CUcontext copy_context;          /* of the copy stream; NULL: not created yet */
     CUstream copy_stream;
     unsigned undrained;              /* number of drains in a row that gave up */
-    struct nvshare_order postponed[POSTPONED_MOST];  /* orders read during another order, to be */
-    unsigned postponed_count;        /* carried out later, the oldest first */
+    struct nvshare_order postponed[POSTPONED_MOST];  /* orders to carry out later, */
+    unsigned postponed_count;        /* the oldest first */
 };
 
 #define GATE_STOPPED(client) ((uint64_t)1 << (2 * (client)->index))
 #define GATE_STARVED(client) ((uint64_t)2 << (2 * (client)->index))
 
-/*
- * memory_lock protects all bookkeeping of memory and clients in the process. It is held for short
- * sections: driver calls that only map, unmap or query, and the sending of one record, but never a
- * copy over the bus, a wait for the program's work or for the daemon. Its holder takes no other
- * locks than the gate's, the capture lock and that of the list of contexts.
- */
+/* Protects all bookkeeping of memory and clients. Held for short sections: driver calls that map,
+ * unmap or query, and the sending of one record; never a copy over the bus, a wait for work or for
+ * the daemon. Its holder takes only the locks of the gate, captures and the list of contexts. */
 extern pthread_mutex_t memory_lock;
-/* Broadcast when a block stops moving, and when an operation that only one thread may run at a time
- * has ended. */
+/* Broadcast when a block stops moving, or an exclusive operation has ended. */
 extern pthread_cond_t memory_changed;
 
-/*
- * service_lock is held by a service thread while it uses contexts, streams or events, and by a
- * program thread that destroys a context. Taken before memory_lock.
- */
+/* Held by a service thread while it uses contexts, streams or events, and by a program thread that
+ * destroys a context. Taken before memory_lock. */
 extern pthread_mutex_t service_lock;
 
 extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never removed */
-/* A loop over all clients of the process. */
 #define EACH_CLIENT(client)                                                                \
     for (unsigned index = 0; index < CLIENTS_MAX; index++)                                 \
         for (struct client *client = __atomic_load_n(&clients[index], __ATOMIC_ACQUIRE);   \
              client != NULL; client = NULL)
 
-/* True: wrappers must only call the driver, because no client has ever been attached in this
- * process, or the calling thread holds memory_lock (see client_is_called_back()). */
+/* True: wrappers must only call the driver, because the process never had a client or the calling
+ * thread holds memory_lock (client_is_called_back()). */
 bool client_none(void);
-/* Whether the calling thread is inside a driver call made by the library. A tool that traces driver
- * calls (CUPTI) has callbacks there, which may call the driver themselves. Such a thread holds
- * memory_lock or belongs to the library, so it must not take memory_lock, wait for the daemon or
- * wait at the gate. */
+/* Whether the calling thread is inside a driver call of the library, in a callback of a tracing
+ * tool (CUPTI). It holds memory_lock or is a library thread, so it must not take memory_lock or
+ * wait. */
 bool client_is_called_back(void);
-void client_thread_is_ours(void);                 /* the calling thread belongs to the library */
+void client_thread_is_ours(void);
 unsigned clients_count(void);
-/* Attaching (daemon/attach.c). */
 void client_enter(struct client *client);          /* memory_lock held */
-void clients_watch_forks(void);                   /* a forked child has no clients; call once */
+void clients_watch_forks(void);
 
 struct client *client_on(CUdevice device);        /* of this device; or NULL */
 struct client *client_here(void);                 /* of the current context's device; or NULL */
 struct client *client_current(void);              /* the same; NULL if client_is_called_back() */
 
-/* Whether any client is carrying out a STOP, so that the gate stays closed until its drain ends. */
+/* Whether a client carries out a STOP: its gate stays closed until its drain ends. */
 bool clients_stopping(void);
 
-/* Informs the daemon that a thread is about to wait at the gate. memory_lock is not held. */
+/* Reports that a thread is about to wait at the gate. The caller does not hold memory_lock. */
 void clients_want(void);
 
 CUresult device_uuid(CUdevice device, CUuuid *uuid);
 
 void client_wake(struct client *client);          /* wakes the client's service thread */
-/* Keeps an order for later, to be carried out after those postponed before. False: no space. */
+/* Keeps an order, to be carried out after those postponed before. False: no space. */
 bool client_postpone(struct client *client, const struct nvshare_order *order);
 bool client_next_postponed(struct client *client, struct nvshare_order *order);
 uint64_t now_microseconds(void);                  /* monotonic */
@@ -185,91 +165,79 @@ uint64_t now_microseconds(void);                  /* monotonic */
 
 /* The following functions are called with memory_lock held. */
 
-/* Recomputes `starved`, opens or closes the gate accordingly, and reports to the daemon at once if
- * a running client has become starved. To be called after any change of the figures. */
+/* After any change of the figures: recomputes `starved`, opens or closes the gate, and reports at
+ * once if a running client has become starved. */
 void client_update(struct client *client);
 void client_changed(struct client *client);       /* has changed figures reported soon */
 uint64_t client_need(const struct client *client);
 bool client_is_whole(const struct client *client);      /* all memory is resident, within room */
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
-/* Whether freed memory may stay mapped, given the daemon's last orders. */
 bool client_may_keep_freed(const struct client *client);
-/*
- * Memory that the program has freed and that the library keeps: for reuse, or until the work that
- * may use it has ended. It is released before any request is refused for want of memory.
- */
+/* Memory that the program has freed but the library keeps, for reuse or until its work has ended,
+ * is released before any request is refused for want of memory. */
 
 #define RECLAIM_ALL UINT64_MAX
 
-/* Releases `bytes` of one kind of a client's kept memory, or all there is. `until` 0: only memory
- * that no work uses. Else `until` is a deadline in us: also waits for memory that work still uses,
- * and releases memory that the program has asked to keep; the lock may be released meanwhile.
- * False: nothing was released. */
+/* Releases `bytes` of one kind of kept memory, or all there is. `until` 0: only memory that no work
+ * uses. Else a deadline in us: also waits for work, releasing the lock, and releases memory that
+ * the program asked to keep. False: nothing was released. */
 typedef bool reclaimer(struct client *client, uint64_t bytes, uint64_t until);
-/* Sets the reclaimers, in the order in which reclaim() calls them; the list ends with NULL. To be
- * called before there is a client. */
+/* Sets the list of reclaimers, which ends with NULL, before there is a client. */
 void reclaim_from(reclaimer *const *all);
-/* Calls the reclaimers until one has released memory. False: none has. */
 bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
-/* Sends the report with the client's figures. Failure closes the connection; the service thread
- * reconnects. */
+/* Sends the report with the client's figures. On failure the service thread reconnects. */
 void client_send(struct client *client, struct nvshare_report report);
-/* Returns the report with the client's figures, without sending it. */
+/* Only returns the report with the client's figures. */
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report);
-/* Sends HELLO on a connection, before it the client's names and, if its file contains bytes,
- * STORED. No lock is needed. False: sending has failed. */
+/* Sends the client's names, STORED if its file contains bytes, and HELLO. Without locks. False:
+ * sending has failed. */
 bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,
                       const struct nvshare_report *hello);
 
-/* Pins the client for good and prints why on stderr; once pinned, its reason never changes. Swapped
- * memory is loaded before the client's gate opens. Any thread, without memory_lock. If all its
- * memory must be resident from this call on, the caller must be inside the gate. */
+/* Pins the client and prints why on stderr; the first reason stays. The caller does not hold
+ * memory_lock. Swapped memory is loaded before the gate opens: if it must be resident at once, call
+ * this inside the gate. */
 void client_pin(struct client *client, enum nvshare_pin_reason reason);
 
-/* Pins all present and future clients of this process. */
+/* Pins all clients of this process, later ones included. clients_pin_reason(): why, or NONE. */
 void clients_pin(enum nvshare_pin_reason reason);
-/* The reason for which this process's clients are pinned. */
 enum nvshare_pin_reason clients_pin_reason(void);
 
-/* Called right before a cuInit of the program. */
+/* Called right before cuInit. */
 void process_end_watch(void);
 
-/* The connection to the daemon, a handle of own_file.h. No lock is needed. */
+/* The connection to the daemon, a handle of own_file.h. Without locks. */
 
 int connection_open(void);             /* -1 and errno */
 bool connection_send(int connection, const struct nvshare_report *report);
-/* Receives an order. 1: received, 0: none has arrived in time, -1: the connection has ended.
- * `descriptor` receives a handle of the descriptor sent with the order, or -1; NULL: a descriptor
- * is closed. */
+/* 1: received, 0: none has arrived in time, -1: the connection has ended. `descriptor` receives a
+ * handle of the descriptor sent with the order, or -1; NULL: such a descriptor is closed. */
 int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
                        int timeout_ms);
-/* Receives the next order if it has arrived already and is of this type. */
+/* Receives the next order if it has arrived and is of this type. */
 bool connection_next(int connection, unsigned type, struct nvshare_order *order);
 
 /* The daemon's grants to a client. With memory_lock held. */
 
-/* Waits, releasing the lock meanwhile, until allocated + pinned + pending may grow by `size`
- * bytes. False: refused. */
+/* Waits, releasing the lock, until need may grow by `size` bytes. False: refused. */
 bool client_commit(struct client *client, uint64_t size);
-/* As client_commit(), for memory of which `pins` bytes will be pinned. The daemon counts these
- * bytes as pinned until this thread calls client_settle(): once the figures contain them, or when
- * they will not be pinned. `until`: deadline in us of waits for freed memory. */
+/* As client_commit(), for memory of which `pins` bytes will be pinned. The daemon counts these as
+ * pinned until this thread calls client_settle(): when the figures contain them, or they will not
+ * be pinned. `until`: deadline in us of waits for freed memory. */
 bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, uint64_t until);
-uint64_t client_patience_ends(void);               /* `until` of a call that begins now */
+uint64_t client_patience_ends(void);
 void client_settle(void);
-/* Carries out LIMITS, which may be the answer to a COMMIT. Without memory_lock. */
+/* Carries out LIMITS, perhaps the answer to a COMMIT. The caller does not hold memory_lock. */
 void client_set_limits(struct client *client, const struct nvshare_order *order);
-/* Records the answer to COMMIT `number`; NULL: it will not arrive. Earlier COMMITs without a grant
- * are void. */
+/* Records the answer to COMMIT `number`; NULL: none will arrive. Voids earlier COMMITs without a
+ * grant. */
 void client_commit_answered(struct client *client, uint64_t number,
                             const struct nvshare_limits *answer);
-/* Appends the text of a REASON to the reason for the next refusal. */
+/* Appends the text of a REASON, for the next refusal. */
 void client_append_refusal(struct client *client, const char *text, size_t size);
 uint64_t client_to_pin(const struct client *client);    /* `to_pin` of a report */
-/* Gives up grants that were unused for too long: their threads have ended or left the call. Returns
- * the us until the next grant has to be given up; NEVER: no grant is unused. */
+/* Gives up grants that were unused too long. Returns the us until the next one ends, or NEVER. */
 int64_t client_expire_grants(struct client *client);
-/* Waits until the daemon grants or refuses that memory.beyond grows by `bytes`. True: granted, and
- * added to memory.beyond. */
+/* Waits until memory.beyond may grow by `bytes`, and adds them. False: refused. */
 bool client_go_beyond(struct client *client, uint64_t bytes);

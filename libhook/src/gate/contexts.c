@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists the contexts of this process. A drain waits for the work of all of them, because any may
- * access memory of any device.
+ * Lists the process's contexts: a drain waits for all of them, because any may access memory of any
+ * device. Contexts may be created by functions that are not wrapped, so a context is also listed
+ * when a thread first makes it current, allocates in it or submits to it.
  *
- * Most contexts are listed when they are created. But a context can be created by a function that
- * the library does not wrap, or through the driver's own entry points. A context is therefore also
- * listed when a thread first makes it current, allocates in it or submits to it.
- *
- * A green context is a part of the card's multiprocessors with streams of its own. Its memory
- * belongs to the primary context, in which the driver also records and synchronises the green
- * context's work. A green context may be current to one thread only, so the library never makes one
- * current.
+ * A green context is a part of the card's multiprocessors. Its memory and work belong to the
+ * primary context. It may be current to one thread only, so the library never makes one current.
  */
 #include "gate/contexts.h"
 
@@ -31,16 +26,15 @@ struct known {
     unsigned since;                  /* `ended` when it was listed: the driver reuses handles */
 };
 
-/* Protects the variables below; `incomplete` is also read without it. Its holder takes no lock and
- * calls no driver function. */
+/* Protects the variables below. Its holder takes no lock and calls no driver function. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct known *known;
 static unsigned count, room;
-static _Atomic bool incomplete;      /* a context could not be listed for want of memory */
+static _Atomic bool incomplete;      /* no memory to list a context; also read without the lock */
 
-static _Atomic unsigned ended;       /* number of contexts destroyed so far */
+static _Atomic unsigned ended;       /* number of contexts destroyed */
 
-/* This thread's last lookup, and `ended` then: it is stale once `ended` has changed. */
+/* This thread's last lookup, stale once `ended` has changed. */
 static __thread struct {
     CUcontext context, owner;
     unsigned ended;
@@ -131,13 +125,13 @@ CUcontext contexts_primary(CUdevice device)
     CUcontext primary = NULL;
     if (REAL(cuDevicePrimaryCtxRetain)(&primary, device) != CUDA_SUCCESS)
         return NULL;
-    /* The program still retains it; this reference was only needed to learn its handle. */
+    /* The program retains it, too; this reference only served to learn the handle. */
     if (HAVE_REAL(cuDevicePrimaryCtxRelease_v2))
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
     return primary;
 }
 
-/* Queries owner and device of the current context. False: it has ended, or failed for good. */
+/* The current context. False: it has ended, or failed for good. */
 static bool describe(CUcontext context, CUcontext *owner, CUdevice *device)
 {
     size_t unused, total;

@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate's slow path. See gate.h for the idea.
+ * The gate's slow path.
  *
  * Why it is exact. A passing thread does (1) inside = 1, (2) read gate_closed. The closing thread
  * does (3) gate_closed = 1, (4) read inside. All four are sequentially consistent. If (2) read 0,
  * it precedes (3) in their total order, hence (1) precedes (4), which sees the thread inside.
- * Otherwise the passing thread sees the gate closed and waits. There is no third case.
+ * Otherwise the passing thread sees the gate closed, steps outside and waits, then passes in the
+ * same way again.
  *
- * A thread that finds the gate closed steps outside before it waits, so that the closing thread
- * does not wait for it. When the gate opens it passes in the same way again: first inside = 1, then
- * read gate_closed.
- *
- * A waiting thread may never return: a program that times a call out may leave it by siglongjmp()
- * from a signal handler, without notice. A waiting thread therefore holds no lock, waits on no
- * condition variable, and is counted nowhere: it sleeps on a futex word that changes with each
- * opening (bell.h), and the fact that it waits is a mark in its own entry, which names the opening
- * and the pass. The mark is void once the gate has opened since, or the thread has passed again.
- * Except while it sleeps, a thread runs gate_wait() with signals blocked.
+ * A waiting thread may never return: the program may leave a call by siglongjmp() from a signal
+ * handler. It therefore holds no lock, waits on no condition variable and is counted nowhere. It
+ * sleeps on a futex word (bell.h), and marks its own entry with the opening and the pass for which
+ * it waits. The mark is void once the gate has opened or the thread has passed again. Except while
+ * it sleeps, signals are blocked.
  */
 #define _GNU_SOURCE
 #include "gate/gate.h"
@@ -44,17 +40,16 @@ const struct gate_publishing *_Atomic gate_publishing;
 
 static struct {
     _Atomic uint32_t openings;       /* never 0, which means no mark */
-    _Atomic uint32_t opened;         /* futex word; changes to wake waiting threads */
+    _Atomic uint32_t opened;         /* futex word */
     _Atomic uint64_t submissions;
     _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
-    /* The key's destructor frees a thread's entry when the thread ends. Without a key, entries are
-     * not reused. */
+    /* Its destructor frees a thread's entry; without a key, entries are not reused. */
     pthread_key_t key;
     bool has_key;
     pthread_once_t once;
 } gate = { .openings = 1, .once = PTHREAD_ONCE_INIT };
 
-/* This thread's entry; it may exist before the thread's first pass. */
+/* This thread's entry; it may exist before the first pass. */
 static __thread struct gate_thread *own_entry __attribute__((tls_model("initial-exec")));
 
 static void thread_ends(void *argument)
@@ -64,7 +59,7 @@ static void thread_ends(void *argument)
     atomic_store(&thread->waits, 0);
     atomic_store(&thread->blocked, 0);
     atomic_store_explicit(&thread->in_use, false, memory_order_release);
-    /* A destructor that runs later may pass again, and then registers a new entry. */
+    /* A later destructor may pass again with a new entry. */
     gate_self = own_entry = NULL;
 }
 
@@ -83,8 +78,7 @@ static struct gate_thread *reuse_thread(void)
     return NULL;
 }
 
-/* Entries are allocated in pages of their own: malloc may be replaced by an allocator that calls
- * CUDA, and a cache line shared with the program's data would slow the program down. */
+/* Not by malloc(), which may call CUDA, and may share cache lines with the program's data. */
 static struct gate_thread *new_thread(void)
 {
     struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
@@ -119,7 +113,7 @@ static struct gate_thread *own_thread_entry(void)
 struct gate_thread *gate_register_thread(void)
 {
     struct gate_thread *thread = own_thread_entry();
-    /* Lists the current context, which may have been created by a call that is not wrapped. */
+    /* Lists the context, if it was created by a function that is not wrapped. */
     CUcontext context;
     contexts_current(&context);
     return gate_self = thread;
@@ -144,8 +138,7 @@ static bool take_paced_pass(void)
     return false;
 }
 
-/* `closed`: gate_closed, read after the thread had marked itself inside. So are the counters of
- * other processes, which this function reads. */
+/* `closed`: gate_closed, read after the thread marked itself inside. */
 static bool may_pass(uint64_t closed)
 {
     return (closed & ~GATE_AJAR) == 0
@@ -153,7 +146,7 @@ static bool may_pass(uint64_t closed)
            && ((closed & GATE_PACED) == 0 || take_paced_pass());
 }
 
-/* Called inside, by a thread that is about to check whether it may pass. */
+/* Called by a thread that is inside the gate. */
 static uint64_t read_closed(void)
 {
     uint64_t closed = atomic_load(&gate_closed);
@@ -162,7 +155,7 @@ static uint64_t read_closed(void)
     return closed;
 }
 
-/* Whether a thread at the gate, which is inside, may pass. Counts its pass. */
+/* Called inside the gate. True: the pass goes on, and is counted unless captured. */
 static bool try_pass(CUstream stream)
 {
     uint64_t closed = read_closed();
@@ -187,8 +180,8 @@ static bool is_held_by_pace_alone(void)
            && !gate_publishing->holds();
 }
 
-/* Sleeps until the thread should check the gate again. A signal handler may run here, leave by
- * siglongjmp(), or submit work itself and clear the mark. */
+/* Until the gate must be checked again. A signal handler may run here, leave by siglongjmp(), or
+ * submit work itself and clear the mark. */
 static void sleep_at_gate(const struct gate_thread *self, bool until_stop)
 {
     uint64_t since = 0;
@@ -207,7 +200,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
 {
     if (try_pass(stream))
         return true;
-    /* A capture submits nothing. Staying inside meanwhile is harmless: the driver call is short. */
+    /* A capture submits nothing, and its driver call is short: it may stay inside. */
     if (is_capturing(stream) || client_is_called_back())
         return true;
 
@@ -217,8 +210,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     do {
-        /* The mark is set before clients_want() sends WANTS: a later gate_has_waiters() must see
-         * it. */
+        /* Marked before WANTS is sent: a later gate_has_waiters() must see it. */
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));
         atomic_store_explicit(&self->inside, 0, memory_order_release);

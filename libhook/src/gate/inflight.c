@@ -1,44 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A background program submits nothing while a program of higher priority has work in flight on the
- * same card. The programs signal that through shared memory, because a message from the daemon
- * would come too late.
+ * same card. They signal through shared memory: a message of the daemon would come too late.
  *
- * Each urgent program publishes a page with two counters: how often work has begun (`begun`), and
- * the value of `begun` up to which all work is done (`done`). Only that program can write to the
- * page. Background programs map it read-only, and read it at each pass of the gate. The daemon
- * sends the pages, and thereby decides which programs a background program watches: only those of
- * higher priority. The daemon does so only while a background program holds the card. gate_closed
- * then has GATE_PUBLISHING, and passes of these programs take the gate's slow path; those of other
- * programs do not.
+ * Each urgent program publishes a page, which only it can write, with two counters: how often work
+ * has begun (`begun`), and the value of `begun` up to which all work is done (`done`). Background
+ * programs read it at each pass of the gate. The daemon sends the pages while a background program
+ * holds the card, and thereby decides which programs are watched.
  *
- * Publishing. The first launch after a pause increments `begun`, with a full fence, before it does
- * anything else. From then on the counters say that work is in flight, and later launches need not
- * count: the service thread clears GATE_PUBLISHING, and the gate costs them no more than usual.
- * The service thread itself increments `begun` now and then while launches go on. When no thread
- * has passed for a moment and all work seems done (flight/activity.c), the service thread sets
- * GATE_PUBLISHING again, with the barriers of gate_close(); notes `begun`; and checks
- * whether any thread is inside or has passed. If none is, it waits once more for all submitted
- * work, and writes the noted count to `done`. A launch meanwhile either was seen by that check, or
- * finds GATE_PUBLISHING and increments `begun` after it was noted: the two then differ, whatever is
- * written to `done`. No count is ever lost. A thread that waited at the gate counts again when it
- * goes on, because its first count may have been cleared while it was outside.
+ * Publishing. With GATE_PUBLISHING the first launch after a pause increments `begun`, with a full
+ * fence, before anything else. The service thread then clears GATE_PUBLISHING, so that later
+ * launches cost no more than usual, and increments `begun` itself now and then. When all work seems
+ * done (flight/activity.c), the service thread sets GATE_PUBLISHING, notes `begun`, and checks that
+ * no thread is inside or has passed. It then waits once more for all submitted work and writes the
+ * noted count to `done`. A launch meanwhile either was seen by that check, or finds GATE_PUBLISHING
+ * and makes `begun` differ from `done`. A thread that waited at the gate counts again when it goes
+ * on, because its first count may have been cleared while it was outside.
  *
- * Watching. A background thread steps inside first, then reads the counters of all watched
- * programs. If one program has work in flight, the thread waits outside, and the service thread
- * polls the counters after each 1/32 of the time waited so far (50 us to 1 ms). The work that the
- * background program has in flight then takes at most about a millisecond (flight/pace.c). That is
- * how long an urgent launch may have to wait.
+ * Watching. A background thread steps inside first, then reads the counters. If a watched program
+ * has work in flight, the thread waits outside, and the service thread polls after each 1/32 of the
+ * time waited so far (50 us to 1 ms). The background program's own work in flight takes at most
+ * about 1 ms (flight/pace.c), which bounds how long an urgent launch waits.
  *
- * Endless holds. When the client of a page has gone, the daemon ends the watch; without a daemon no
- * page is watched. Counters may also stay unchanged because their program was stopped, its kernel
- * never ends, or it waits for the very program that it holds back. When no counters that hold a
- * program back have changed for two seconds, its waiting threads are let through one pass at a
- * time. Passes are also let through one at a time if the program's own work in flight does not end,
- * because that work may wait for work that the program is about to submit.
+ * Endless holds. The daemon ends the watch of a client that has gone. Counters may also stay
+ * unchanged because their program was stopped, its kernel never ends, or it waits for the
+ * background program. When they have not changed for two seconds, or the background program's own
+ * work in flight does not end, passes are let through one at a time.
  *
- * A mapping is never removed, only replaced by another at the same address, so threads read it
- * without a lock.
+ * A mapping is never removed, only replaced at the same address: threads read it without a lock.
  */
 #define _GNU_SOURCE
 #include "gate/inflight.h"
@@ -54,12 +43,12 @@
 #define WATCHED_MAX 64               /* most pages that the daemon sends to one process */
 #define PAGE 4096
 #define STALLED_AFTER_US 2000000     /* us without a change of the counters */
-#define BETWEEN_PASSES_US 50000      /* us between passes that are then let through one at a time */
+#define BETWEEN_PASSES_US 50000
 #define POLL_LEAST_US 50
 #define POLL_MOST_US 1000
 #define POLLS 32
 
-/* Indexed by client. `counters` is NULL while the client publishes nothing. */
+/* By client. `counters` NULL: the client publishes nothing. */
 static struct published {
     _Atomic(struct nvshare_inflight *) counters;
     void *at;
@@ -74,13 +63,12 @@ static struct watched {
     uint64_t number;
     uint64_t begun, done, since;     /* last values; us when they last changed */
 } watched[WATCHED_MAX];
-static _Atomic unsigned entries_used;        /* number of entries ever used */
-static _Atomic unsigned watching;     /* entries in use */
+static _Atomic unsigned entries_used;     /* number of entries ever used */
+static _Atomic unsigned watching;         /* entries in use */
 
-static _Atomic bool holding;         /* a thread has found an urgent program busy, and
-                                        inflight_poll() has not cleared this since */
+static _Atomic bool holding;              /* a thread has found an urgent program busy */
 static uint64_t holding_since, last_allowed;
-static _Atomic unsigned allowed_passes;     /* passes allowed in spite of busy counters */
+static _Atomic unsigned allowed_passes;     /* allowed despite busy counters */
 
 static bool is_busy(const struct nvshare_inflight *counters)
 {
@@ -169,7 +157,7 @@ void inflight_publish(struct client *client, int descriptor)
     void *at = descriptor < 0 ? NULL : map(mine->at, descriptor, PROT_READ | PROT_WRITE);
     if (at != NULL) {
         struct nvshare_inflight *counters = mine->at = at;
-        /* Counts the work that was submitted before the page was published. */
+        /* counts work submitted before */
         __atomic_fetch_add(&counters->begun, 1, __ATOMIC_SEQ_CST);
         atomic_store(&mine->counters, counters);
     }
@@ -211,8 +199,7 @@ bool inflight_clear(struct client *client)
     struct published *mine = &published[client->index];
     struct nvshare_inflight *counters = atomic_load(&mine->counters);
     __atomic_store_n(&counters->done, mine->noted, __ATOMIC_SEQ_CST);
-    /* A thread that has incremented `begun` before the store found the client busy, and therefore
-     * did not wake the service thread. */
+    /* A thread that incremented `begun` before the store did not wake the service thread. */
     return !is_busy(counters);
 }
 
@@ -233,7 +220,6 @@ static struct watched *free_entry(void)
     return NULL;
 }
 
-/* Stops watching a page; waiting threads check the gate again. */
 static void stop_watching(struct watched *one)
 {
     atomic_store(&one->counters, NULL);
@@ -283,7 +269,6 @@ bool inflight_urgent(void)
     return first_busy() != NULL;
 }
 
-/* Whether any counters that hold this program back have changed recently. */
 static bool any_counter_changes(uint64_t now)
 {
     bool changes = false;
