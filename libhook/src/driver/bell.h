@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A futex word on which a thread sleeps until another thread changes it (futex(2)).
- *
- * Threads of the program use it for long waits. Unlike a condition variable it keeps no record of
- * sleeping threads, so a thread that is cancelled during its sleep, or leaves by siglongjmp() from
- * a signal handler, leaves nothing behind. Sleeping is no cancellation point. The sleeping thread
- * reads the word, then checks its condition, then sleeps on the value that it has read.
- */
+/* A futex word on which a thread sleeps until another thread changes it. Unlike a condition
+ * variable it keeps no record of sleeping threads: one that is cancelled, or leaves by siglongjmp()
+ * from a signal handler, leaves nothing behind. Sleeping is no cancellation point. A thread reads
+ * the word, checks its condition, then sleeps on the value that it has read. */
 #pragma once
 
 #include <limits.h>
@@ -18,14 +14,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Sleeps while the word equals `value`, at most until `until` (CLOCK_MONOTONIC; NULL: no limit).
- * May return early. */
+/* Sleeps while the word equals `value`, until `until` (CLOCK_MONOTONIC) if not NULL. May return
+ * early. */
 static inline void bell_sleep(_Atomic uint32_t *bell, uint32_t value, const struct timespec *until)
 {
     syscall(SYS_futex, bell, FUTEX_WAIT_BITSET_PRIVATE, value, until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-/* Changes the word and wakes all threads that sleep on it. */
+/* Changes the word and wakes all its sleeping threads. */
 static inline void bell_ring(_Atomic uint32_t *bell)
 {
     atomic_fetch_add(bell, 1);

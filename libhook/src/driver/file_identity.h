@@ -14,7 +14,7 @@ struct file_identity {
     mode_t mode;
 };
 
-/* Finds out which file is open at `descriptor`. False: none is. */
+/* False: no file is open at `descriptor`. */
 static inline bool file_identify(int descriptor, struct file_identity *identity)
 {
     struct stat status;              /* stat() is not exported under this name before glibc 2.33 */

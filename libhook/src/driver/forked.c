@@ -8,8 +8,7 @@
 
 #include "driver/own_file.h"
 
-/* fork() waits for the end of an UNFORKED block, at most TRIES_MOST times TRY_NS (1 s): the block
- * may contain a driver call, and a call that never returns must not block fork() for ever. */
+/* fork() waits at most 1 s for UNFORKED blocks: a driver call in one may never return. */
 #define TRIES_MOST 10000
 #define TRY_NS 100000
 
@@ -19,8 +18,8 @@ static KEPT_IN_CHILD void (*release_all)(void) = NULL;
 static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
-/* The linker's names for the zero-initialised variables. All variables of the library are among
- * them, except variables that are KEPT_IN_CHILD, and a few, each with a comment that says why. */
+/* The linker's names for the zero-initialised variables: all of the library but KEPT_IN_CHILD and a
+ * few that say why. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 
@@ -55,8 +54,7 @@ static void in_parent(void)
         pthread_mutex_unlock(&forked_lock);
 }
 
-/* Sets the variables between these two symbols to zero, word by word. Without the sanitizers'
- * checks, because sanitizers reserve space between variables. */
+/* Word by word, without the checks of sanitizers, which reserve space between variables. */
 __attribute__((no_sanitize("address", "thread"))) static void begin_anew(void)
 {
     uintptr_t end = (uintptr_t)_end & ~(sizeof(uintptr_t) - 1);

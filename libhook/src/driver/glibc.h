@@ -1,21 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Selects the oldest versions of functions that the C library has moved between its libraries.
- * Included before everything else in each file (see the Makefile).
+ * Selects the oldest versions of functions that moved from libpthread and libdl into libc in glibc
+ * 2.34, so that the library runs from glibc 2.17 on. Each file includes this first (Makefile).
+ * Before 2.34 these functions may be missing, but only in programs that do not use CUDA, because
+ * the driver needs both libraries. They are weak also for programs of musl, which end if a strong
+ * symbol is missing, and have no driver.
  *
- * A library linked today requires glibc 2.34, because these functions moved from libpthread and
- * libdl into libc in that release, with new versions. The old versions still exist and are the same
- * functions; with them the library runs from glibc 2.17 on. Before 2.34 they are in libraries that
- * not every program has loaded, and that a library preloaded everywhere must not load. The
- * functions may therefore be missing, but only in programs that do not use CUDA, because the driver
- * itself needs both libraries.
- *
- * A build with a sanitizer defines NVSHARE_ANY_GLIBC, which selects no versions: there the
- * functions are the sanitizer's.
- *
- * A program of musl loads the library, too, if LD_PRELOAD names it, and ends if a symbol is missing
- * that is not weak. musl ignores versions. No program of musl has a driver, so functions that musl
- * lacks are never called there.
+ * NVSHARE_ANY_GLIBC (sanitizers) selects no versions: there the functions are the sanitizer's.
  */
 #pragma once
 
@@ -56,8 +47,8 @@ OLDEST(pthread_setspecific, "GLIBC_2.2.5")
 OLDEST(pthread_sigmask, "GLIBC_2.2.5")
 
 #if !defined(NVSHARE_ANY_GLIBC)
-/* The function that pthread_atfork() of libc_nonshared.a calls. Its last argument identifies a
- * library that may be unloaded; NULL, because this library never is. musl lacks the function. */
+/* Called by pthread_atfork() of libc_nonshared.a; NULL: this library is never unloaded. Not in
+ * musl. */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
     __attribute__((weak));
 #define pthread_atfork(before, parent, child) \

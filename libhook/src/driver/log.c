@@ -23,16 +23,13 @@
 
 #define DESCRIPTORS_SEARCHED 256
 
-/* The file that was stderr when the library was loaded. Later the program may close it and open a
- * data file that gets the number 2. */
+/* stderr at the start. The program may later close it and open a data file as number 2. */
 static KEPT_IN_CHILD struct {
     bool exists;
     struct file_identity file;
 } first_stderr = { .exists = false };
 
-/* The only constructor. stderr and the allowed processors at the start are known only before
- * main(), which may redirect stderr and restrict the processors. The constructor runs in each
- * program with the library preloaded, so it only makes two system calls. */
+/* The only constructor: main() may redirect stderr and restrict the processors. */
 __attribute__((constructor)) static void note_start(void)
 {
     int error = errno;
@@ -41,10 +38,9 @@ __attribute__((constructor)) static void note_start(void)
     errno = error;
 }
 
-/* Whether the program has redirected stderr to the pipe `now`. dup2() leaves the source open. A
- * pipe with a second descriptor of its writing end was therefore put at number 2 on purpose:
- * Jupyter's kernels show its output beneath the cell. A pipe that got the number because it was
- * free has no second descriptor. */
+/* Whether the program has put the pipe `now` at number 2 on purpose, as Jupyter's kernels do to
+ * show output beneath the cell: dup2() leaves the source open. A pipe that merely got a free number
+ * has no second descriptor of its writing end. */
 static bool is_redirected(const struct file_identity *now)
 {
     struct file_identity other;
@@ -58,8 +54,7 @@ static bool is_redirected(const struct file_identity *now)
     return found;
 }
 
-/* Whether descriptor 2 is the original stderr, or a pipe to which the program has redirected it;
- * *mode is then that file's. */
+/* Whether descriptor 2 is the original stderr or was redirected to a pipe; *mode: that file's. */
 static bool has_stderr(mode_t *mode)
 {
     struct file_identity now;
@@ -76,8 +71,8 @@ const char *error_text(int error_number)
     return strerror_r(error_number, buffer, sizeof buffer);
 }
 
-/* Writes without waiting, by opening stderr again: O_NONBLOCK on descriptor 2 itself would change
- * the open file, which other processes share. */
+/* Opens stderr again: O_NONBLOCK on descriptor 2 would change the open file, which other processes
+ * share. */
 static ssize_t write_anew(const char *text, size_t length)
 {
     int again = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -87,8 +82,8 @@ static ssize_t write_anew(const char *text, size_t length)
         written = write(again, text, length);
         close(again);
     } else if (poll(&ready, 1, 0) == 1 && ready.revents == POLLOUT) {
-        /* stderr belongs to another user, for example after su. It has just reported space for
-         * the line; the write would wait only if another process has filled it since. */
+        /* stderr of another user, as after su. It has just reported space, so write() waits only if
+         * another process has filled it since. */
         written = write(STDERR_FILENO, text, length);
     }
     return written;
@@ -102,9 +97,8 @@ static ssize_t write_unwaiting(mode_t mode, const char *text, size_t length)
                           : write_anew(text, length);
 }
 
-/* Blocks all signals during the write: SIGPIPE (no reader), SIGXFSZ (the file may not grow) and
- * SIGTTOU (of a background job) would end or stop the program. Signals caused by the write are
- * discarded. */
+/* Blocks signals that would end or stop the program: SIGPIPE (no reader), SIGXFSZ (the file may not
+ * grow) and SIGTTOU (of a background job). Signals caused by the write are discarded. */
 static void write_unharmed(mode_t mode, const char *text, size_t length)
 {
     const struct timespec none = { .tv_sec = 0 };
@@ -117,15 +111,12 @@ static void write_unharmed(mode_t mode, const char *text, size_t length)
         sigaddset(&ours, SIGPIPE);
     if (!sigismember(&pending, SIGXFSZ))
         sigaddset(&ours, SIGXFSZ);
-    /* If stderr does not accept the line, the line is lost. */
     if (write_unwaiting(mode, text, length) < 0 && (errno == EPIPE || errno == EFBIG))
         sigtimedwait(&ours, NULL, &none);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* Prints one line by one write, so that lines of several threads and processes stay whole. If the
- * program has closed descriptor 2, the number may belong to a data file, so lines go to the
- * original stderr only. */
+/* One write keeps lines of several threads and processes whole. */
 static void line(const char *format, va_list arguments)
 {
     char text[512];
@@ -136,7 +127,6 @@ static void line(const char *format, va_list arguments)
     if (length > (int)sizeof text - 2)
         length = (int)sizeof text - 2;
     text[length++] = '\n';
-    /* A thread cancelled in write() would keep its locks. */
     UNCANCELLED;
     if (has_stderr(&mode))
         write_unharmed(mode, text, (size_t)length);

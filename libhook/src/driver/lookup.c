@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * dlsym() as programs see it, behind the entry in dlsym.S.
+ * dlsym() as programs see it, behind the entry in dlsym.S. If the C library's dlsym() returns a
+ * function of the driver, or one of others.def, the program gets the library's wrapper, or its stub
+ * (stubs.h) if it has none. Any other result is returned unchanged.
  *
- * The C library's dlsym() is called with the caller's handle. If it returns a
- * function of the driver, or one in others.def, the program gets the library's
- * wrapper of that function, or its stub (stubs.h) if it has no wrapper. Any
- * other result is returned unchanged.
+ * RTLD_NEXT depends on the caller's object. For one before this library the C library's dlsym()
+ * finds our wrapper or a library in between. One after this library would get the driver's
+ * function, and gets our wrapper. RTLD_DEFAULT finds our definitions even without a driver; then
+ * the next definition after ours is returned: NULL, as without this library.
  *
- * RTLD_NEXT depends on where the caller's object stands in the search order.
- * For an object before this library the C library's dlsym() decides: it finds
- * our wrapper, or a library in between. An object after this library would get
- * the driver's function, so it gets our wrapper.
- *
- * RTLD_DEFAULT finds our definitions even where no driver is loaded. Then the
- * next definition after ours is returned: NULL, as without this library.
- *
- * Another preloaded library with a dlsym() of its own gets the C library's by
- * dlvsym() and would bypass our wrappers, so dlvsym() returns our dlsym() to it.
+ * Another preloaded library with a dlsym() of its own gets the C library's by dlvsym(), and would
+ * bypass our wrappers: dlvsym() returns our dlsym() to it.
  */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/lookup.h"
@@ -35,7 +29,7 @@ KEPT_IN_CHILD _Atomic(void *) lookup_real_dlvsym = NULL;
 void *dlsym(void *restrict handle, const char *restrict name);
 void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version);
 
-/* The dynamic linker's list of objects; glibc's and musl's have the same layout. */
+/* The dynamic linker's list of objects, in glibc and in musl. */
 extern struct r_debug _r_debug __attribute__((weak));
 extern struct r_debug *_dl_debug_addr __attribute__((weak));
 
@@ -44,15 +38,9 @@ typedef void *version_function(void *, const char *, const char *);
 
 static const struct lookup_answer not_ours;
 
-/*
- * Finds the next definition after this library's, as RTLD_NEXT would: that of another preloaded
- * library, or of the C library (libdl before glibc 2.34). If this library was loaded late, so that
- * no definition follows, returns the first one.
- *
- * Walks the dynamic linker's list without its lock, because sanitizers intercept every function
- * that would take the lock. This happens once, at the first dlsym() of the process, long before
- * threads unload libraries.
- */
+/* The next definition after this library's, as RTLD_NEXT would find, or else the first. Without the
+ * list's lock, because sanitizers intercept every function that takes it: this runs at the first
+ * dlsym() of the process, long before threads unload libraries. */
 EARLY static void *find_real(const char *name)
 {
     bool behind = false;
@@ -82,7 +70,7 @@ EARLY static void find_both(void)
     atomic_store_explicit(&lookup_real_dlsym, find_real("dlsym"), memory_order_release);
 }
 
-/* Finds out which of two addresses lies in the object that was loaded first. */
+/* Which of two addresses lies in the object that was loaded first. */
 struct order {
     uintptr_t caller;
     uintptr_t ours;
@@ -123,8 +111,7 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
     symbol_function *real = (symbol_function *)atomic_load(&lookup_real_dlsym);
     const char *name = hook_name(hook);
     void *wrapper = hook_wrapper(hook);
-    /* The driver is looked up first, so that dlerror() reports only an error of the caller's
-     * own lookup below. */
+    /* First, so that dlerror() reports only an error of the caller's own lookup below. */
     void *entry = real_driver_present() ? atomic_load(&real_functions[hook]) : NULL;
     bool exists = entry != NULL && entry != (void *)real_absent;
 
@@ -177,8 +164,7 @@ EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const v
     if (handle == RTLD_NEXT || !is_entry_point(name) || !real_driver_present())
         return not_ours;
     void *there = real(handle, name);
-    /* Nothing found: the program calls the real function itself, which sees the caller and may
-     * find a symbol in the caller's own libraries. */
+    /* NULL: the real function, called by the program, may search the caller's own libraries. */
     return there == NULL ? not_ours : answer(stub_of(there));
 }
 
@@ -214,10 +200,9 @@ EARLY struct lookup_answer lookup_version(void *handle, const char *name, const 
     return lookup_known(handle, name, version, caller);
 }
 
-/* AddressSanitizer's runtime ends a program in which it is not the first library, as when this one
- * is preloaded. The order matters only for libraries that replace malloc() and the like, which this
- * one does not. The runtime asks for its default options by this name; a definition in the program
- * takes precedence. */
+/* AddressSanitizer's runtime ends a program in which it is not the first library, which matters
+ * only for libraries that replace malloc(). It asks for its default options by this name; a
+ * definition in the program takes precedence. */
 const char *__asan_default_options(void)
 {
     return "verify_asan_link_order=0";

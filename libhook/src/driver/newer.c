@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Classifies functions of a newer driver by their names. A new function usually is an old one with
- * more arguments, so it belongs to a family; the families that only query or wait are known.
- *
- * Any other function with a variant for per-thread default streams takes a stream, and so submits
- * work. A wrong guess of that kind costs little: the call passes the gate unnecessarily. All
- * functions of the known drivers are classified right (a test checks that).
- */
+/* A new function usually is an old one with more arguments, and the families that only query or
+ * wait are known. Any other function that takes a stream counts as submitting work: a wrong guess
+ * only makes the call pass the gate. A test classifies all functions of known drivers. */
 #include "driver/newer.h"
 
 #include <fnmatch.h>
@@ -14,12 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The first pattern that matches a function's name determines its kind. */
+/* The first pattern that matches applies. */
 static const struct { const char *pattern; enum newer_kind kind; } families[] = {
     { "cuLaunchHostFunc*", NEWER_OTHER },
     { "cuStream*Cig", NEWER_OTHER },
-    /* Begins a capture: other calls may submit the captured work, and the library does not see the
-     * end of the capture. */
+    /* Begins a capture, of which the library does not see the end. */
     { "cuStreamBegin*", NEWER_KEEPS },
     { "cuStream*Value*", NEWER_SUBMITS },
     { "cuStream*MemOp*", NEWER_SUBMITS },
@@ -28,8 +22,7 @@ static const struct { const char *pattern; enum newer_kind kind; } families[] = 
     { "cuEvent*", NEWER_OTHER },
     { "cu*Event", NEWER_OTHER },
     { "cuGraphics*", NEWER_OTHER },
-    /* Binds or exports memory: afterwards an NVLink switch, another card or another process may
-     * write to it, so it must be pinned. */
+    /* Afterwards an NVLink switch, card or process may write to the memory: it is pinned. */
     { "cu*Unbind*", NEWER_OTHER },
     { "cu*Bind*", NEWER_KEEPS },
     { "cuMemPoolExport*", NEWER_OTHER },

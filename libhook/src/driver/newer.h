@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Functions of a driver newer than this library, classified by their names.
- */
+/* Functions of a driver newer than this library, classified by their names. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,8 +12,8 @@ enum newer_kind {
     NEWER_KEEPS,                     /* as SUBMITS, and the memory must be pinned afterwards */
 };
 
-/* The kind of the function `name`, which is not in hooks.def. `takes_stream`: the driver has a
- * variant of the function for per-thread default streams. */
+/* The kind of a function that is not in hooks.def. `takes_stream`: it has a variant for per-thread
+ * default streams. */
 enum newer_kind newer_kind(const char *name, bool takes_stream);
 
 /* The length of a function's name without "_v2", "_ptsz", "_v3_ptds". */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The only way to the driver's functions for code in layers below api/: REAL() and HAVE_REAL() as
- * in real.h, for the functions in ops.def. Other names do not compile.
- */
+/* The only way to the driver for layers below api/: REAL() and HAVE_REAL() as in real.h, but only
+ * for the functions in ops.def. */
 #pragma once
 
 #include "driver/real.h"

@@ -49,9 +49,8 @@ static int find(struct dl_phdr_info *object, size_t size, void *data)
     return search->library != NULL;
 }
 
-/* A program that has not looked the function up by dlsym() is linked against its library. For such
- * a program this function calls the library's own dlsym(), which finds the default one of several
- * versions and records it by other_found(). */
+/* A program that has not used dlsym() is linked against the library. The dlsym() below, which is
+ * this library's, finds the default one of several versions and calls other_found(). */
 other_function *other_real(enum other other)
 {
     if (atomic_load(&functions[other]) == NULL) {

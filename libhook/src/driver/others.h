@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Functions of libraries other than the driver that have wrappers: others.def. The library finds
- * them as the program does, by dlsym() or by linking.
- */
+/* Wrapped functions of libraries other than the driver (others.def), which programs find by dlsym()
+ * or by linking. */
 #pragma once
 
 #include <stdint.h>
@@ -23,8 +21,7 @@ typedef uint64_t other_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t
 /* The function of this name, or OTHER_COUNT. May run as early as dlsym(). */
 enum other other_named(const char *name);
 const char *other_name(enum other other);
-/* Records the other library's function that the program has looked up; the program gets the
- * wrapper. */
+/* Records the function that the program has looked up by dlsym(). */
 void other_found(enum other other, void *function);
-/* The other library's function; NULL if no loaded library has it. */
+/* The other library's function; NULL: no loaded library has it. */
 other_function *other_real(enum other other);

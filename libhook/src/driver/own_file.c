@@ -74,7 +74,7 @@ int own_file_socket(int flags)
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file)
 {
     struct iovec part = { packet, size };
-    /* Has space for one descriptor; the kernel closes further descriptors. */
+    /* Space for one descriptor; the kernel closes more. */
     union { struct cmsghdr head; char space[CMSG_LEN(sizeof(int))]; } control;
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
                               .msg_controllen = sizeof control.space };
@@ -101,8 +101,8 @@ static void close_file(struct own_file *file)
     file->taken = false;
 }
 
-/* UNFORKED, because fork() copies descriptors before memory: a child forked during the close could
- * get the open descriptor, and a `files` table that no longer lists it. */
+/* UNFORKED: fork() copies descriptors before memory, so a child could get the open descriptor
+ * without its entry in `files`. */
 void own_file_close(int handle)
 {
     int error = errno;

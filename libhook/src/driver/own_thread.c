@@ -11,11 +11,10 @@
 #include "driver/forked.h"
 #include "driver/log.h"
 
-/* The program may have chosen smaller stacks (pthread_setattr_default_np(), ulimit -s) than the
- * library and the driver need. */
+/* The program may have chosen smaller stacks than the library and the driver need. */
 #define STACK_LEAST ((size_t)1 << 20)
 
-/* The processors on which the process was started. The program may bind its threads to fewer. */
+/* At the start. The program may bind its threads to fewer. */
 static KEPT_IN_CHILD struct {
     bool known;
     cpu_set_t set;
@@ -49,5 +48,5 @@ void own_thread_begins(const char *name)
         debug("a thread keeps its starter's scheduling policy: %s", error_text(errno));
     if (processors.known && sched_setaffinity(0, sizeof processors.set, &processors.set) != 0)
         debug("a thread keeps its starter's processors: %s", error_text(errno));
-    prctl(PR_SET_NAME, name);        /* last: a thread with this name is completely set up */
+    prctl(PR_SET_NAME, name);        /* last: marks the thread as set up */
 }

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Finds the driver's own functions, and lists the library's wrappers.
- *
- * All functions are looked up together when the first is needed. Several threads may do it at once:
- * they find the same values, so no lock is needed, and a fork at any moment leaves nothing half
- * done. Only the first thread stores its result: a later one may find the library's wrappers
- * (rebind.c).
- */
+/* Finds the driver's own functions, all when the first is needed, and lists the wrappers. Several
+ * threads may do it at once without a lock: they find the same values, and a fork leaves nothing
+ * half done. Only the first result is stored: later ones may be wrappers (rebind.c). */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/real.h"
 
@@ -46,8 +41,7 @@ CUresult real_absent(void)
     return CUDA_ERROR_NOT_FOUND;
 }
 
-/* The handle is never closed, so that the driver stays loaded at this address. */
-static bool find_all(void *handle)
+static bool find_all(void *handle)       /* never closed: the driver stays loaded */
 {
     struct link_map *object;
     if (handle == NULL || dlinfo(handle, RTLD_DI_LINKMAP, &object) != 0)
@@ -78,7 +72,7 @@ const struct link_map *real_driver(void)
 void *real_find(enum real_index index)
 {
     if (!real_driver_present() && !find_all(dlopen(DRIVER, RTLD_LAZY))) {
-        dlerror();                   /* the program must not see an error of this dlopen() */
+        dlerror();                   /* hides this dlopen()'s error */
         return (void *)real_absent;
     }
     return atomic_load_explicit(&real_functions[index], memory_order_relaxed);
@@ -128,7 +122,7 @@ static bool takes_stream(const char *name)
     return false;
 }
 
-/* Two threads may take an entry each for the same function, which is harmless. */
+/* Two threads may harmlessly take an entry each for one function. */
 static enum real_index claim_entry(const char *name, void *entry)
 {
     const char *kept = strdup(name);

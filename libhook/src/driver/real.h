@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The driver's own functions. REAL(cuMemCreate)(...) calls the driver; if its version has no such
- * function the call returns CUDA_ERROR_NOT_FOUND, and HAVE_REAL(cuMemCreate) is false. Any thread
- * may use both at any time, even before constructors have run.
- */
+/* The driver's own functions. REAL(cuMemCreate)(...) calls the driver, and returns
+ * CUDA_ERROR_NOT_FOUND if HAVE_REAL(cuMemCreate) is false. Any thread may use both, even before
+ * constructors have run. */
 #pragma once
 
 #include <stdatomic.h>
@@ -12,8 +10,7 @@
 #include "driver/newer.h"
 #include "driver/others.h"
 
-/* Declared so that the compiler knows their types (and compares them with cuda.h if that is
- * included). Only the functions in hooks.def are ever defined. */
+/* Types only, which the compiler compares with cuda.h. Only functions in hooks.def are defined. */
 #define HOOK(name, parameters) CUresult name parameters;
 #define USE HOOK
 #include "driver/hooks.def"
@@ -26,7 +23,7 @@ enum real_index {
 #define USE HOOK
 #include "driver/hooks.def"
     HOOKS_LISTED,
-    HOOK_COUNT = HOOKS_LISTED + NEWER_MAX,         /* plus entries for functions of newer drivers */
+    HOOK_COUNT = HOOKS_LISTED + NEWER_MAX,         /* with entries for newer drivers */
     REAL_BEFORE_USES = HOOK_COUNT - 1,
 #include "driver/uses.def"
     REAL_COUNT
@@ -36,8 +33,7 @@ enum real_index {
 
 struct link_map;
 
-/* Driver functions have a capital letter after "cu"; cudaMalloc, cublasCreate and curl_easy_init do
- * not. May run as early as dlsym(). */
+/* Unlike cudaMalloc, cublasCreate and curl_easy_init. May run as early as dlsym(). */
 static inline bool is_entry_point(const char *name)
 {
     return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
@@ -47,7 +43,7 @@ extern _Atomic(void *) real_functions[REAL_COUNT];  /* NULL: not looked up yet *
 
 /* Looks up all functions and returns the requested one, never NULL. */
 void *real_find(enum real_index index);
-CUresult real_absent(void);          /* takes the place of a function that this driver lacks */
+CUresult real_absent(void);          /* in place of a missing function */
 
 static inline void *real_function(enum real_index index)
 {
@@ -58,17 +54,15 @@ static inline void *real_function(enum real_index index)
 #define REAL(name) ((__typeof__(&name))real_function(REAL_##name))
 #define HAVE_REAL(name) (real_function(REAL_##name) != (void *)real_absent)
 
-/* Whether libcuda.so.1 is loaded; if so, looks up all functions. Does not load the driver. */
+/* Whether the driver is loaded; if so, looks up all functions. */
 bool real_driver_present(void);
 const struct link_map *real_driver(void);          /* NULL: no driver was found yet */
 
-/* The hook of the driver's function `entry`, named `name`: a listed hook or, for a function of a
- * newer driver that needs a hook, an entry allocated now. HOOK_COUNT: it needs no hook. */
+/* The hook of a driver function: a listed one or, for a newer driver, an entry allocated now.
+ * HOOK_COUNT: it needs none. */
 enum real_index hook_for(const char *name, void *entry);
 
-/* hook_wrapper() and hook_name(): the wrapper and the name of hook `index`, below HOOK_COUNT.
- * hook_named() and hook_of_real(): the hook with this name, or with this entry point in the driver;
- * HOOK_COUNT: there is none. */
+/* The last two return HOOK_COUNT if there is no hook of this name, or of this entry point. */
 void *hook_wrapper(enum real_index index);
 void *other_wrapper(enum other other);
 const char *hook_name(enum real_index index);

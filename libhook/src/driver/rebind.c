@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Redirects to the wrappers and stubs those callers that would find the driver's functions without
- * dlsym(). A plugin opened with RTLD_DEEPBIND searches its own dependencies before this library,
- * and finds the driver's own functions; so does an object linked against a function of a newer
- * driver.
+ * Redirects to wrappers and stubs those callers that find the driver's functions without dlsym():
+ * plugins opened with RTLD_DEEPBIND, and objects linked against functions of a newer driver.
  *
- * The dynamic linker takes addresses from the driver's symbol table. In a process that shares its
- * GPU that table contains the addresses of wrappers, so every later binding, lazy ones included,
- * finds the library. The library has looked up the driver's own addresses before (real.c). Earlier
- * bindings are found through the relocations of the objects that need the driver: where a slot
- * holds the driver's address, it is replaced.
- *
- * A second driver loaded by dlmopen() is left alone: it has contexts and memory of its own, and
- * cannot access the library's.
+ * The dynamic linker takes addresses from the driver's symbol table, which in a process that shares
+ * its GPU then contains those of wrappers; real.c has looked up the driver's own before. Earlier
+ * bindings are replaced in the relocated slots of objects that need the driver. A driver loaded by
+ * dlmopen() is left alone: it has contexts and memory of its own.
  */
 #define _GNU_SOURCE                  /* dl_iterate_phdr() */
 #include "driver/rebind.h"
@@ -26,7 +20,7 @@
 #include "driver/stubs.h"
 #include "driver/symbols.h"
 
-/* A range of pages, and the access rights that the segments of its object give it. */
+/* Pages, and the rights that the segments of their object give them. */
 struct pages {
     uintptr_t start, end;
     int rights;
@@ -48,7 +42,7 @@ static int find_rights(struct dl_phdr_info *object, size_t size, void *data)
             pages->rights = ((segment->p_flags & PF_R) != 0 ? PROT_READ : 0)
                             | ((segment->p_flags & PF_W) != 0 ? PROT_WRITE : 0)
                             | ((segment->p_flags & PF_X) != 0 ? PROT_EXEC : 0);
-        /* The loader relocates this segment, then write-protects it up to its last whole page. */
+        /* Write-protected after relocation, up to its last whole page. */
         if (segment->p_type == PT_GNU_RELRO
             && overlap(pages, start, end & ~((uintptr_t)getpagesize() - 1)))
             pages->rights &= ~PROT_WRITE;
@@ -56,7 +50,7 @@ static int find_rights(struct dl_phdr_info *object, size_t size, void *data)
     return pages->rights != 0;
 }
 
-/* The pages from the first address to the last. False: they cannot be made writable. */
+/* Makes the pages from `first` to `last` writable. False: impossible. */
 static bool pages_open(struct pages *pages, const void *first, const void *last)
 {
     uintptr_t size = (uintptr_t)getpagesize();
@@ -64,8 +58,7 @@ static bool pages_open(struct pages *pages, const void *first, const void *last)
     pages->end = ((uintptr_t)last & ~(size - 1)) + size;
     pages->rights = 0;
     dl_iterate_phdr(find_rights, pages);
-    /* Some systems forbid pages that are writable and executable. These pages contain tables, so
-     * they may lose the right to execute meanwhile. */
+    /* Some systems forbid pages that are writable and executable. */
     if ((pages->rights & PROT_WRITE) != 0
         || mprotect((void *)pages->start, pages->end - pages->start,
                     pages->rights | PROT_WRITE) == 0
@@ -118,7 +111,7 @@ static int bind_all(struct dl_phdr_info *object, size_t size, void *data)
     return 0;
 }
 
-/* The symbol table is changed first, so that no object bound meanwhile is missed. */
+/* The symbol table first, so that no object bound meanwhile is missed. */
 void rebind_driver(void)
 {
     struct pages pages;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Doubly linked rings that contain their head: a member can be removed in constant time.
- * LIST_REMOVE is for singly linked lists: the field `next` of a member points to the next member.
- */
+/* Doubly linked rings that contain their head. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +9,6 @@ struct ring {
     struct ring *previous, *next;
 };
 
-/* The structure of which the link `ring` is the member `field`. */
 #define RING_MEMBER(ring, type, field) ((type *)(void *)((char *)(ring) - offsetof(type, field)))
 
 static inline void ring_clear(struct ring *head)
@@ -48,7 +44,7 @@ static inline void ring_leave(struct ring *link)
     ring_clear(link);
 }
 
-/* Removes a member from a singly linked list that contains it. */
+/* Removes a member from a list, singly linked by the field `next`, that contains it. */
 #define LIST_REMOVE(list, member)                                                  \
     do {                                                                           \
         __typeof__(member) *list_link = &(list);                                   \

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Environment variables that concern the library. All are copied when the program first initialises
- * CUDA, which is when the driver reads its own. Later another thread may be changing the
- * environment, and secure_getenv() could read freed memory.
- */
+/* Environment variables, copied when the program first initialises CUDA: later another thread may
+ * be changing the environment, and secure_getenv() could read freed memory. */
 #pragma once
 
-void settings_read(void);            /* copies them; later calls do nothing */
+void settings_read(void);
 
-/* A variable listed in setting.c. NULL if it was unset or the program is setuid. */
+/* A variable listed in setting.c; NULL: unset, or the program is setuid. */
 const char *setting(const char *name);
-/* The variable's value in milliseconds, at most `most`; `usual` if it is unset or, with a
- * complaint, if it is not such a number. */
+/* In milliseconds, at most `most`; `usual` if unset or, with a complaint, invalid. */
 unsigned long setting_milliseconds(const char *name, unsigned long usual, unsigned long most);

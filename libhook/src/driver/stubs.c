@@ -19,11 +19,11 @@ static KEPT_IN_CHILD _Atomic bool missed = false;
 
 static struct {
     _Atomic bool closed, called;
-    _Atomic uint32_t opened;         /* futex word, bell.h */
+    _Atomic uint32_t opened;         /* futex word */
     void (*on_call)(void);
 } stubs;
 
-/* The address range of the driver's code. */
+/* Of the driver's code. */
 struct text {
     uintptr_t base, begin, end;
 };
@@ -61,7 +61,7 @@ static void *stub_at(unsigned index)
     return (void *)(stub_first + (size_t)(stub_end - stub_first) / STUBS * index);
 }
 
-/* Two threads may make a stub each for the same function, which is harmless. */
+/* Two threads may harmlessly make a stub each for one function. */
 void *stub_of(void *entry)
 {
     if (!is_of_driver(entry))
@@ -70,12 +70,12 @@ void *stub_of(void *entry)
         void *there = NULL;
         if (atomic_compare_exchange_strong(&functions[i], &there, entry)) {
             atomic_store(&stub_targets[i], entry);
-            /* stubs_close() may have gone past this stub before it had its target. If the stubs
-             * are opened meanwhile, this one keeps the slow path, which only takes longer. */
+            /* stubs_close() may have passed before. If the stubs are opened meanwhile, this one
+             * keeps the slow path, which only takes longer. */
             if (atomic_load(&stubs.closed))
                 atomic_store(&stub_targets[i], (void *)stub_slow);
         }
-        if (there == entry)         /* its creator may not have stored the target yet */
+        if (there == entry)         /* its creator may not have done it yet */
             atomic_compare_exchange_strong(&stub_targets[i], &(void *){ NULL }, entry);
         if (there == NULL || there == entry)
             return stub_at(i);

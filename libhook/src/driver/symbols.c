@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Reads the symbol tables of a loaded object as defined by the System V ABI. DT_SYMTAB and
- * DT_STRTAB hold the symbols and their names; DT_GNU_HASH (in old objects DT_HASH) maps a name to
- * its symbol.
- *
- * A GNU hash table consists of a Bloom filter, buckets with the first symbol of each, and for each
- * symbol its hash, whose lowest bit marks the last one in a bucket.
- */
+/* Symbol tables as in the System V ABI. A GNU hash table consists of a Bloom filter, buckets with
+ * the first symbol of each, and for each symbol its hash, whose lowest bit marks the last one in a
+ * bucket. Old objects have DT_HASH. */
 #define _GNU_SOURCE                  /* struct dl_phdr_info */
 #include "driver/symbols.h"
 
@@ -14,14 +9,14 @@
 #include <stdint.h>
 
 struct tables {
-    ElfW(Sym) *symbols;              /* which the loader has mapped read-only */
+    ElfW(Sym) *symbols;
     const char *strings;
     const uint32_t *gnu_hash;
     const uint32_t *hash;
 };
 
-/* glibc relocates the pointers in a dynamic section in place; other dynamic linkers, and glibc with
- * a read-only section, leave offsets. */
+/* glibc relocates pointers in a dynamic section in place, unless it is read-only; other dynamic
+ * linkers leave offsets. */
 EARLY static void *at(const struct link_map *object, ElfW(Addr) value)
 {
     return (void *)(value < object->l_addr ? object->l_addr + value : value);
@@ -175,7 +170,7 @@ void symbols_references(const struct link_map *object, symbols_referred *visit)
         else if (entry->d_tag == DT_RELASZ)
             data_bytes = entry->d_un.d_val;
         else if (entry->d_tag == DT_RELACOUNT)
-            plain = entry->d_un.d_val;         /* relative relocations, which come first */
+            plain = entry->d_un.d_val;         /* relative relocations come first */
         else if (entry->d_tag == DT_JMPREL)
             calls = at(object, entry->d_un.d_ptr);
         else if (entry->d_tag == DT_PLTRELSZ)
