@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Wraps cuMemAlloc and cuMemFree. If the process has a client on the current context's GPU, the
- * memory comes from allocation.h and is swappable; else from the driver. Allocations by the 32-bit
- * functions of CUDA 2 always come from the driver, and count as memory of the client that cannot be
- * evicted. Managed memory (unified.c) is freed here, too.
- */
+/* Wraps cuMemAlloc and cuMemFree. With a client on the current context's GPU memory comes from
+ * allocation.h and is swappable, else from the driver, as always by the 32-bit functions of CUDA 2:
+ * such memory counts as pinned. */
 #include "api/wrapper.h"
 #include "memory/allocation.h"
 #include "memory/managed.h"
@@ -18,8 +15,8 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
                                                     : REAL(cuMemAlloc_v2)(address, bytes);
 }
 
-/* The distance of rows in bytes: as from the driver, a multiple of the texture alignment (512 on
- * all cards so far). False: call the driver, which also reports wrong arguments. */
+/* The distance of rows, as from the driver a multiple of the texture alignment. False: call the
+ * driver, which also reports wrong arguments. */
 static bool pitch_of(size_t width, size_t height, unsigned int element, size_t *pitch)
 {
     CUdevice device;
@@ -59,8 +56,7 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, un
                    (address, pitch, width, height, element));
 }
 
-/* The memory may belong to a pool of the driver: pools_recount() counts what such pools still
- * have. */
+/* The memory may belong to a pool of the driver, whose rest pools_recount() counts. */
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Counts the memory of arrays, which cannot be swapped: the driver lays it out for textures.
- *
- * The driver reports an array's size only before the array has memory, so the size is computed from
- * the description: rows of a multiple of 64 bytes, in groups of 8 rows (16 to 128 for higher
- * arrays). For 4000 x 4000 elements of 16 bytes on an H200 this yields 262144000 bytes, exactly by
- * how much free memory shrank. Small arrays share memory, in units assumed to be 64 KiB.
- */
+/* Counts the memory of arrays, which cannot be swapped, because the driver lays it out for
+ * textures. The size is computed, because the driver reports it only before the array has memory:
+ * rows of a multiple of 64 bytes, in groups of 8 rows (16 to 128 for higher arrays). An H200's free
+ * memory confirms that. Small arrays share memory, in units assumed to be 64 KiB. */
 #include "api/wrapper.h"
 
 #define UNIT ((size_t)64 << 10)
@@ -22,7 +18,7 @@ static size_t element_size(CUarray_format format, unsigned int channels)
     case CU_AD_FORMAT_HALF:
         return (size_t)2 * channels;
     default:
-        return (size_t)4 * channels;     /* the widest format; compressed formats take less */
+        return (size_t)4 * channels;     /* the widest; compressed ones take less */
     }
 }
 
@@ -31,7 +27,7 @@ static size_t level_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
     size_t width = description->Width >> level, height = description->Height >> level;
     size_t depth = description->Depth;
     if ((description->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0)
-        depth >>= level;                 /* the number of layers is the same at each level */
+        depth >>= level;                 /* each level has all layers */
     size_t row = counted_round((width ? width : 1)
                                * element_size(description->Format, description->NumChannels), 64);
     size_t group = 8;
@@ -43,7 +39,7 @@ static size_t level_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
 static size_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels)
 {
     size_t bytes = 0;
-    /* Such arrays have no memory: the program maps its own into them (cuMemMapArrayAsync). */
+    /* The program maps its own memory into such arrays (cuMemMapArrayAsync). */
     if (description == NULL
         || (description->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0)
         return 0;

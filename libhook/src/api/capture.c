@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Wraps the functions that create and destroy streams, which flight/streams.c lists, and that begin
- * and end captures in streams, which flight/capture.c lists.
- */
+/* Lists streams (flight/streams.c) and captures in them (flight/capture.c). */
 #include "api/wrapper.h"
 #include "flight/capture.h"
 #include "flight/streams.h"
@@ -81,8 +78,7 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags,
     return result == CUDA_SUCCESS ? made(*stream) : result;
 }
 
-/* The stream is removed from the lists before the driver's call: as soon as the driver has
- * destroyed it, another thread may create a new stream with the same handle. */
+/* Unlisted before the driver's call, after which a new stream may get the same handle. */
 #define DESTROY(name)                                                                 \
     EXPORT CUresult name(CUstream stream)                                             \
     {                                                                                 \

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wraps the functions with which a process starts and stops using a GPU. The first context attaches
- * a client, and everything allocated in a context is dropped before the context ends.
+ * Wraps the functions that create and end contexts. The first context attaches a client, and
+ * everything allocated in a context is dropped before the context ends.
  *
- * A GPU's primary context lives as long as it is retained, by the program or by its green contexts.
- * The driver reports only afterwards that a release was the last one, too late to drop memory of
- * the context. Retains are therefore counted here. Dropping waits for work, and meanwhile no other
- * thread may retain the context and begin to use it: the thread with the last release waits for
- * threads that are inside a retain call, and threads that retain later wait until that release has
- * returned.
+ * A primary context lives as long as it is retained, by the program or by its green contexts. The
+ * driver reports only afterwards that a release was the last one, so retains are counted here.
+ * Dropping waits for work: the thread with the last release waits for threads inside a retain call,
+ * and threads that retain later wait until that release has returned.
  */
 #include <stdlib.h>
 
@@ -33,13 +31,13 @@ EXPORT CUresult cuInit(unsigned int flags)
 
 static struct primary {
     CUcontext context;
-    unsigned retained;               /* number of references, green contexts included */
+    unsigned retained;
     unsigned retaining;              /* threads inside a retain call */
     bool ending;                     /* a thread is inside the last release, or a reset */
 } primary[DEVICES];                                /* protected by contexts_lock */
 
-/* One for each cuCtxAttach() of a context, and one for each green context, with the device whose
- * primary context it retains. */
+/* One for each cuCtxAttach(), and for each green context, with the device whose primary context it
+ * retains. */
 struct reference {
     const void *context;
     CUdevice device;
@@ -47,7 +45,7 @@ struct reference {
 };
 static struct reference *references;               /* protected by contexts_lock */
 
-/* A thread with this lock takes no other lock and calls no driver function. */
+/* Its holder takes no lock and calls no driver function. */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
 
@@ -61,7 +59,7 @@ static void add_reference(const void *context, CUdevice device)
     references = reference;
 }
 
-/* Returns the device, or -1 if there is no such reference. */
+/* Returns the device; -1: there is no such reference. */
 static CUdevice remove_reference(const void *context)
 {
     CUdevice device = -1;
@@ -82,7 +80,6 @@ static struct primary *primary_of(CUdevice device)
     return device >= 0 && device < DEVICES ? &primary[device] : NULL;
 }
 
-/* Called before the driver's retain. */
 static void retaining(CUdevice device)
 {
     struct primary *one = primary_of(device);
@@ -95,7 +92,7 @@ static void retaining(CUdevice device)
     one->retaining++;
 }
 
-/* Called after the driver's retain. `context`: NULL if that has failed. */
+/* `context`: NULL if the driver's call has failed. */
 static void retained(CUdevice device, CUcontext context)
 {
     struct primary *one = primary_of(device);
@@ -112,10 +109,10 @@ static void retained(CUdevice device, CUcontext context)
         client_attach(device, context);
 }
 
-/* A release of a primary context, or a reset, which releases all references. */
+/* A release of a primary context, or a reset, which releases all. */
 struct release {
     struct primary *primary;
-    CUcontext last;                  /* the context, if it ends with this release; else NULL */
+    CUcontext last;                  /* the context if it ends, else NULL */
     bool counted;                    /* `retained` has been reduced by 1 */
 };
 
@@ -137,7 +134,7 @@ static struct release release_begins(CUdevice device, bool all)
     return release;
 }
 
-/* Called after the driver's call, with its result. `kept`: the call drops no references. */
+/* `kept`: the call drops no references. */
 static void release_ends(const struct release *release, CUresult result, bool kept)
 {
     struct primary *one = release->primary;
@@ -163,8 +160,8 @@ static void end_context(CUcontext context)
     capture_over(capture_take(NULL, context));
 }
 
-/* If other clients fill the card, the driver has no memory for a context. The call is then repeated
- * while the daemon evicts memory of these clients. */
+/* If the driver has no memory for a context, repeats the call while the daemon makes other clients
+ * evict. */
 #define WITH_PATIENCE(result, device, call)                                                 \
     CUresult result = call;                                                                 \
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {                                               \
@@ -205,7 +202,7 @@ CREATE(cuVDPAUCtxCreate_v2,
     (CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *lookup),
     (context, flags, device, vdpau, lookup))
 
-/* If the context was created by a function that is not wrapped, it is listed from here on. */
+/* Lists a context that was created by a function that is not wrapped. */
 #define ENTER_CONTEXT(name)                                                        \
     EXPORT CUresult name(CUcontext context)                                        \
     {                                                                              \
@@ -223,8 +220,7 @@ ENTER_CONTEXT(cuCtxSetCurrent)
 ENTER_CONTEXT(cuCtxPushCurrent)
 ENTER_CONTEXT(cuCtxPushCurrent_v2)
 
-/* Whether `context` is the primary context of a device. For such a context cuCtxDestroy and
- * cuCtxDetach return an error, so the library must not forget it. */
+/* The driver's cuCtxDestroy and cuCtxDetach fail for a primary context, which therefore stays. */
 static bool is_primary(CUcontext context)
 {
     bool found = false;
@@ -274,7 +270,7 @@ static CUdevice device_of(CUcontext context)
     return device;
 }
 
-/* Enables or disables access of the current context's device to memory of the other's. */
+/* For the current context's device to memory of the other's. */
 static CUresult peer_access(CUcontext other, bool open)
 {
     CUdevice here;
@@ -320,8 +316,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 RELEASE(cuDevicePrimaryCtxRelease, false, false)
 RELEASE(cuDevicePrimaryCtxRelease_v2, false, false)
-/* The first version drops all references to the context. The second keeps them: the context stays,
- * but is empty. */
+/* The first version drops all references. The second keeps them, and the empty context. */
 RELEASE(cuDevicePrimaryCtxReset, true, false)
 RELEASE(cuDevicePrimaryCtxReset_v2, true, true)
 
@@ -337,8 +332,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
             contexts_add(context, device, primary);
     }
     retained(device, primary);
-    /* With a driver before 12.5 a drain queries single streams, and it cannot query the NULL stream
-     * of a green context. */
+    /* A drain with a driver before 12.5 cannot query the NULL stream of a green context. */
     struct client *client = client_on(device);
     if (result == CUDA_SUCCESS && !streams_need_no_list() && client != NULL)
         client_pin(client, NVSHARE_PIN_UNDRAINED);

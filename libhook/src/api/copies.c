@@ -1,26 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Wraps all copies. A copy waits at a closed gate even if its stream is being captured: when the
- * driver records a copy, it looks up the addresses. If no memory is mapped there, the driver
- * returns an error (cuMemcpyDtoDAsync: invalid value) or takes the address for host memory
- * (cuMemcpyAsync), as observed with driver 580.
- */
+/* Wraps all copies. A copy waits at a closed gate even during a capture: the driver looks up the
+ * addresses when it records a copy. Where no memory is mapped it fails (cuMemcpyDtoDAsync) or takes
+ * the address for host memory (cuMemcpyAsync; driver 580). */
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 #include "memory/peers.h"
 
-/*
- * Copies between memory of this library on two cards that cannot access each other's memory
- * (peers.h): the driver call must name both contexts.
- */
+/* Copies between the library's memory on two cards without access to each other (peers.h) must name
+ * both contexts. */
 
 static bool is_on_device(CUmemorytype type)
 {
     return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
-/* Whether `copy` is between memory of two cards without access to each other; if so, *peer
- * describes the same copy for cuMemcpy3DPeer. */
+/* Whether `copy` is such a copy; *peer then describes it for cuMemcpy3DPeer. */
 static bool apart_3d(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D_PEER *peer)
 {
     CUcontext to_context, from_context;
@@ -55,7 +49,7 @@ static bool apart_2d(const CUDA_MEMCPY2D *copy, CUDA_MEMCPY3D_PEER *peer)
     return apart_3d(&shape, peer);
 }
 
-/* A row length or layer height: `given` by the operand, or that of the copy if 0 is given. */
+/* A row length or layer height; 0: that of the copy. */
 static size_t length(size_t given, size_t copied)
 {
     return given != 0 ? given : copied;
@@ -85,7 +79,7 @@ static bool is_apart(CUdeviceptr to, CUdeviceptr from)
     return memory_apart(to, from, &unused, &unused);
 }
 
-/* A batch of one-dimensional copies (lines): the parameters of cuMemcpyBatchAsync(). */
+/* Parameters of cuMemcpyBatchAsync(). */
 struct apart_batch {
     const CUdeviceptr *to, *from;
     const size_t *sizes;
@@ -96,14 +90,12 @@ struct apart_batch {
     CUstream stream;
 };
 
-/* False for a stream that the driver rejects at once: the wrapper then calls the driver. */
-static bool has_stream(CUstream stream)
+static bool has_stream(CUstream stream)      /* or the driver rejects the batch at once */
 {
     return stream != NULL && stream != CU_STREAM_LEGACY;
 }
 
-/* Whether a batch contains a copy between memory of two cards without access to each other. If so,
- * apart_copy_lines() or apart_copy_operations() submits the copies of the batch one by one: the
+/* Whether a batch contains a copy between such cards. Its copies are then submitted one by one: the
  * driver guarantees no order among them. */
 static bool apart_lines(const struct apart_batch *batch)
 {
@@ -132,10 +124,9 @@ static bool apart_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operati
     return apart;
 }
 
-/* Ends a batch. *failed, if not NULL, receives the index of the failed copy, as from the driver.
- * `during_call`: the source of a copy between cards may be read only until the call returns. That
- * copy runs after the stream's earlier work, so this waits for the stream. The earlier work may
- * depend on this thread, which with the driver alone might not have waited for it: BLOCKED. */
+/* Ends a batch. *failed: index of the failed copy, as from the driver. `during_call`: the source of
+ * a copy between cards may be read only until the call returns, so this waits for the stream, whose
+ * earlier work may depend on this thread: BLOCKED. */
 static CUresult finish(CUresult result, bool during_call, size_t done, size_t *failed,
                        CUstream stream)
 {
@@ -150,7 +141,7 @@ static bool is_during_call(CUmemcpySrcAccessOrder order)
     return order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
 }
 
-/* Submits copy `i` of a batch, for which memory_apart() is false, as a batch of one copy. */
+/* Copy `i`, within a card, as a batch of one copy. */
 static CUresult copy_line(const struct apart_batch *batch, size_t i, CUmemcpyAttributes attributes)
 {
     CUdeviceptr to = batch->to[i], from = batch->from[i];
@@ -207,9 +198,8 @@ static CUresult apart_copy_operations(size_t count, CUDA_MEMCPY3D_BATCH_OP *oper
     return finish(result, during_call, i, failed, stream);
 }
 
-/* The wrapper passes the gate and records the load on the bus in bytes and its direction
- * (bus_sharing.h). `waits`: the call returns when all bytes have been copied. If the condition
- * `apart` is true (memory of two cards without peer access: peers.c), `instead` makes the copy. */
+/* The wrapper passes the gate and records the bytes and direction of the bus load (bus_sharing.h).
+ * `waits`: the call returns after the copy. If `apart`, the copy is made by `instead`. */
 #define COPYING_APART(name, direction, loads, waits, parameters, arguments, apart, instead) \
     EXPORT CUresult name parameters                                                         \
     {                                                                                       \
@@ -259,14 +249,13 @@ static CUresult apart_copy_operations(size_t count, CUDA_MEMCPY3D_BATCH_OP *oper
     COPYING_APART(name##_ptsz, direction, loads, false, parameters, arguments,     \
         apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync_ptsz)(&shape, stream))
 
-/* Functions that may submit several copies: `apart` and `instead` get the stream that is meant. */
 #define MANY_PTSZ(name, direction, loads, parameters, arguments, apart, instead)   \
     COPYING_APART(name, direction, loads, false, parameters, arguments,            \
         apart(stream), instead(stream))                                            \
     COPYING_APART(name##_ptsz, direction, loads, false, parameters, arguments,     \
         apart(PER_THREAD(stream)), instead(PER_THREAD(stream)))
 
-/* Whether an operand is in host memory. Memory that the driver does not know is host memory. */
+/* Memory that the driver does not know is host memory. */
 static bool on_host(CUmemorytype type, CUdeviceptr address)
 {
     unsigned int known = CU_MEMORYTYPE_HOST;
@@ -277,8 +266,6 @@ static bool on_host(CUmemorytype type, CUdeviceptr address)
            || known == CU_MEMORYTYPE_HOST;
 }
 
-/* The direction of a copy. If a memory type does not determine it, the driver is queried about the
- * address. */
 static enum bus_direction direction_between(CUmemorytype from_type, CUdeviceptr from,
                                             CUmemorytype to_type, CUdeviceptr to)
 {
@@ -297,13 +284,11 @@ static enum bus_direction direction_of(CUdeviceptr to, CUdeviceptr from)
 #define BYTES_2D(copy) ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height)
 #define BYTES_3D(copy) ((copy) == NULL ? 0 : BYTES_2D(copy) * (copy)->Depth)
 
-/* All copies are assumed to go in the direction of the first. */
+/* Assumed to be that of all copies. */
 static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
 {
     return to == NULL || from == NULL ? BUS_NONE : direction_of(to[0], from[0]);
 }
-
-/* Synchronous copies. */
 
 BETWEEN_PTDS(cuMemcpy, direction_of(to, from), bytes)
 COPYING_PTDS(cuMemcpyHtoD_v2, BUS_IN, bytes,
@@ -325,8 +310,6 @@ SHAPE_PTDS(cuMemcpy2DUnaligned_v2, 2d, DIRECTION_OF(copy), BYTES_2D(copy),
     (const CUDA_MEMCPY2D *copy), (copy))
 SHAPE_PTDS(cuMemcpy3D_v2, 3d, DIRECTION_OF(copy), BYTES_3D(copy),
     (const CUDA_MEMCPY3D *copy), (copy))
-
-/* Copies in a stream. */
 
 BETWEEN_PTSZ(cuMemcpyAsync, direction_of(to, from), bytes)
 COPYING_PTSZ(cuMemcpyHtoDAsync_v2, BUS_IN, bytes,
@@ -362,8 +345,6 @@ MANY_PTSZ(cuMemcpyWithAttributesAsync, direction_of(to, from), bytes,
 MANY_PTSZ(cuMemcpy3DWithAttributesAsync, BUS_NONE, 0,
     (CUDA_MEMCPY3D_BATCH_OP *operation, unsigned long long flags, CUstream stream),
     (operation, flags, stream), OPERATION_IS_APART, COPY_OPERATION)
-
-/* Batches of copies. */
 
 #define LINES(stream)                                                              \
     (&(struct apart_batch){ to, from, sizes, count, attributes, attribute_indices, \

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Makes the wrappers that hooks.def lists as GATED, LOADING or GATED_LOADING. Their parameters are
- * named p1, p2 and so on.
- */
+/* Makes the wrappers that hooks.def lists as GATED, LOADING or GATED_LOADING. Their parameters are
+ * named p1, p2 and so on. */
 #include "api/wrapper.h"
 
 #define EACH_1(X, a) X(a, p1)

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls of functions of a newer driver with unknown arguments. They pass the gate and are forwarded
- * unchanged.
+ * Calls of a newer driver's functions with unknown arguments pass the gate and are forwarded.
+ * Arguments are 64-bit words, in registers and then on the stack. Sixteen words are forwarded,
+ * perhaps more than the caller has passed. No function that submits work takes floating-point
+ * arguments, which would be lost.
  *
- * Arguments are 64-bit words, in registers and then on the stack; so is a structure passed by
- * value. Sixteen words are read, perhaps more than the caller has passed, and forwarded in the same
- * order. Floating-point arguments use other registers and would be lost; no function that submits
- * work takes one.
- *
- * The work that such a call submits belongs to its context, and a drain waits for it as for all
- * other work (drain.c). Two things are lost: if the call copies, its bus load is not seen, and a
- * captured call waits at a closed gate although it submits nothing.
- *
- * With some functions the library would have to keep track of the work or memory after the call. At
- * the first call of such a function, all memory of the program is pinned.
+ * A drain waits for the submitted work, which belongs to its context. But its bus load is not seen,
+ * and a captured call waits at a closed gate. At the first call of a function after which the
+ * library would have to keep track of work or memory, all memory of the program is pinned.
  */
 #include "api/newer_calls.h"
 
@@ -28,7 +22,7 @@
 
 typedef CUresult newer_function(WORDS);
 
-/* Has an effect at the first call of each function only. Called inside the gate. */
+/* Acts at the first call of each function. Called inside the gate. */
 static void first(enum real_index hook)
 {
     static atomic_flag called[NEWER_MAX];
@@ -49,7 +43,7 @@ static CUresult call(enum real_index hook, WORDS)
     return result;
 }
 
-/* Makes a function for each of NEWER_MAX entries, whose number is 8 * high + low. */
+/* For each entry a function, whose number is 8 * high + low. */
 #define CALL(high, low)                                                                    \
     static CUresult call_##high##low(WORDS)                                                \
     {                                                                                      \

@@ -3,6 +3,5 @@
 
 #include "driver/newer.h"
 
-/* The functions that a program gets in place of a newer driver's: entry i for index HOOKS_LISTED +
- * i of hook_for(). */
+/* In place of a newer driver's functions: entry i for index HOOKS_LISTED + i of hook_for(). */
 extern void *const newer_calls[NEWER_MAX];

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Wraps functions of other libraries to which a program passes its memory, or after which such a
- * library accesses the program's memory without calling the wrappers (driver/others.def). If the
- * call names the memory, that memory is pinned from then on; else all memory of the program is.
+ * Wraps functions after which another library accesses the program's memory without calling the
+ * wrappers (driver/others.def). The memory that the call names is pinned, or all memory.
  *
- * Three cases need no wrapper. NVDEC decodes into memory of its own, from which programs copy.
- * Memory of graphics interfaces (OpenGL, Vulkan) is never evicted. cuFile copies into and out of
- * buffers that were not registered.
+ * Three cases need no wrapper: NVDEC decodes into memory of its own; memory of OpenGL and Vulkan is
+ * never evicted; cuFile copies into and out of buffers that were not registered.
  */
 #include "api/wrapper.h"
 #include "gate/client.h"
@@ -16,8 +14,7 @@
 
 #define WORDS uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f
 
-/* Calls the other library. `absent`: the result if the program is linked against that library, but
- * the library is not loaded. */
+/* `absent`: the result if the other library is not loaded. */
 static uint64_t call(enum other other, uint64_t absent, WORDS)
 {
     other_function *real = other_real(other);
@@ -37,8 +34,7 @@ static uint64_t call(enum other other, uint64_t absent, WORDS)
 PINNING_ALL(NvEncodeAPICreateInstance, NVSHARE_PIN_GIVEN)
 PINNING_ALL(optixQueryFunctionTable, NVSHARE_PIN_UNSEEN)
 
-/* Pins the memory. A failure is ignored: devices then cannot access the memory, so the other
- * library returns an error. */
+/* A failure is ignored: devices then cannot access the memory, so the other library fails. */
 static void pin(CUdeviceptr address, size_t size)
 {
     if (memory_is_ours(address))

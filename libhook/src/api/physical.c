@@ -3,13 +3,9 @@
  * Wraps the functions for physical memory that the program creates and maps itself. Most of it is
  * swappable (vmm.h); the rest comes from the driver and is counted as pinned.
  *
- * The driver frees physical memory when nothing refers to it: neither a handle (the one from its
- * creation, or another from cuMemRetainAllocationHandle) nor a mapping. Many programs release the
- * handle right after mapping, so handles and mappings are recorded. Memory that another process has
- * created and this process imports counts in the other process.
- *
- * Addresses that region.c has reserved hold allocations of cuMemAlloc. The driver refuses to map
- * and unmap such memory, to set access to it and to return a handle for it; so do the wrappers.
+ * The driver frees physical memory when no handle and no mapping refers to it, so both are
+ * recorded. Imported memory counts in the process that has created it. The driver refuses to map,
+ * unmap, set access to or return a handle for memory of cuMemAlloc (region.c); so do the wrappers.
  */
 #include "api/wrapper.h"
 #include "block/region.h"
@@ -81,7 +77,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     return result;
 }
 
-/* Forgets all mappings in a range: one cuMemUnmap may unmap several, with holes between them. */
+/* cuMemUnmap may unmap several mappings with holes between them. */
 static void forget_mappings(CUdeviceptr address, size_t size)
 {
     size_t part;
@@ -125,7 +121,6 @@ EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t al
 
 EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
-    /* The driver does not free an address range with mappings. */
     return memory_is_ours(address) || vmm_mapped_in(address, size)
                ? CUDA_ERROR_INVALID_VALUE : reservation_free(address, size);
 }
@@ -136,8 +131,7 @@ static CUresult pinned_range(CUdeviceptr address, size_t size)
                                    : vmm_pin_range_in_place(address, size);
 }
 
-/* The wrapper of a function after which an NVLink switch, or other cards over a fabric, may write
- * to memory of the program. That memory is pinned first. */
+/* Pins memory to which an NVLink switch, or other cards over a fabric, may write afterwards. */
 #define PINNING(name, pinned, parameters, arguments)                               \
     EXPORT CUresult name parameters                                                \
     {                                                                              \
@@ -171,7 +165,7 @@ PINNING(cuLogicalEndpointBindMem, vmm_pin_in_place(&handle),
      unsigned long long flags),
     (endpoint, device, offset, handle, start, size, flags))
 
-/* Memory that another process writes to must not move. */
+/* Another process may write to the memory. */
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags)

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Wraps stream-ordered allocation and memory pools. The library serves what it can (pool.c); memory
- * in the driver's own pools is counted (driver_pools.c).
- *
- * During a capture no memory is allocated: the call becomes a node of the graph, for which the
- * driver allocates memory.
- */
+/* Wraps stream-ordered allocation. The library serves what it can (pool.c); memory in the driver's
+ * pools is counted (driver_pools.c). A captured call only becomes a node of the graph, for which
+ * the driver allocates memory. */
 #include "api/wrapper.h"
 #include "gate/client.h"
 #include "memory/allocation.h"
@@ -20,7 +16,7 @@ static bool capturing(CUstream stream)
            || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Allocates from the library. False: call the driver, which also reports wrong arguments. */
+/* False: call the driver, which also reports wrong arguments. */
 static bool served(CUmemoryPool handle, CUdeviceptr *address, size_t bytes, CUstream stream,
                    CUresult *result)
 {
@@ -62,12 +58,11 @@ ALLOCATE(cuMemAllocFromPoolAsync_ptsz, from, PER_THREAD(stream),
     (CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream),
     (address, bytes, from, stream))
 
-/* Frees memory of the library; during a capture that is an error, because a graph can free only
- * memory that was allocated in a graph. False: not the library's memory. */
+/* False: not the library's memory. A graph can free only memory allocated in a graph. */
 static bool freed(CUdeviceptr address, CUstream stream, CUresult *result)
 {
     CUstreamCaptureStatus status;
-    /* Memory beyond the card (managed.c) is freed by cuMemFree, which waits for work in flight. */
+    /* Managed memory is freed by cuMemFree, which waits for work in flight. */
     if (!memory_is_ours(address))
         return managed_free(address, true, result);
     *result = REAL(cuStreamIsCapturing)(stream, &status);

@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Wraps cuGetProcAddress, with which everything built since CUDA 11.3 finds the driver's functions.
- *
- * The driver is called with the program's version and flags, and its result translated: a hooked
- * entry point is replaced by its wrapper. A name has several versions and variants for the default
- * stream, and only the entry point tells which of them the program will call. The name is used only
- * if the entry point is unknown, because the driver is newer than this library (driver/newer.c). If
- * the name then says that the function submits no work, but other versions of the name are hooked,
- * the function handles memory in an unknown way, and no client may be attached. Each entry point
- * without a wrapper is replaced by a stub.
- */
+/* Translates the result of cuGetProcAddress: a hooked entry point becomes its wrapper, any other
+ * its stub. A name has several versions and default streams; only the entry point tells which the
+ * program will call. The name counts only for entry points of a newer driver (driver/newer.c). If
+ * it then submits no work, but other versions of the name are hooked, the function handles memory
+ * in an unknown way, and no client may be attached. */
 #include <string.h>
 
 #include "api/wrapper.h"
 #include "daemon/attach.h"
 #include "driver/stubs.h"
 
-/* The name of a hook that is a version of `symbol`, or NULL. */
 static const char *hook_of_base(const char *symbol)
 {
     size_t length = strlen(symbol);

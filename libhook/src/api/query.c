@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Answers the program's queries about its memory. For the library's memory, resident or not,
- * the answers are those that the driver gives for memory of cuMemAlloc (as observed on an H200 with
- * driver 580); the driver itself would report mapped memory, or none.
- *
- * Memory that the program exports or registers with a NIC is pinned from then on, because it must
- * not be evicted any more.
- */
+/* Answers queries about the library's memory, resident or not, as the driver does for memory of
+ * cuMemAlloc (an H200 with driver 580). Memory that is exported or registered with a NIC is
+ * pinned. */
 #include "api/wrapper.h"
 #include "flight/capture.h"
 #include "ipc/ipc_export.h"
@@ -15,13 +10,13 @@
 #include "memory/vmm.h"
 #include "pool/pool.h"
 
-/* Marks ids of the library, distinct from the driver's. */
+/* Marks the library's ids. */
 #define OUR_ID (1ull << 62)
 
-/* Yields the driver's answers for an address outside all allocations. */
+/* Describes an address outside all allocations. */
 static const struct memory_description nothing = { .device = CU_DEVICE_INVALID };
 
-/* Stores one attribute of `memory`; memory->size 0: of an address outside all allocations. */
+/* `memory`: size 0 means an address outside all allocations. */
 static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr address,
                                 const struct memory_description *memory)
 {
@@ -30,7 +25,7 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
         *(type *)data = (type)(value);                                             \
         return CUDA_SUCCESS;
     bool here = memory->size != 0;
-    bool reserved = memory->range != 0;          /* by the program, which mapped the memory */
+    bool reserved = memory->range != 0;          /* by the program */
     switch (attribute) {
     ANSWER(CONTEXT, CUcontext, memory->context)
     ANSWER(MEMORY_TYPE, unsigned int, here ? CU_MEMORYTYPE_DEVICE : 0)
@@ -60,12 +55,11 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
             *(size_t *)data = reserved ? memory->range_size : memory->size;
         return CUDA_SUCCESS;
     default:
-        /* including P2P_TOKENS, with which a NIC's driver pins memory */
+        /* also P2P_TOKENS, with which a NIC's driver pins memory */
         return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
-/* False: the address is not the library's. */
 static bool describe(CUdeviceptr address, struct memory_description *memory)
 {
     if (memory_describe(address, memory))
@@ -83,7 +77,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     if (memory.size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = store_attribute(data, attribute, address, &memory);
-    /* The memory has no host pointer; but cuPointerGetAttributes must not fail for that. */
+    /* Unlike cuPointerGetAttributes, which must not fail for that. */
     return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
@@ -104,7 +98,7 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
                                       CUdeviceptr address)
 {
     if (value == NULL || !memory_is_ours(address)) {
-        /* The program sets SYNC_MEMOPS for a device that accesses the memory by itself. */
+        /* SYNC_MEMOPS is set for a device that accesses the memory by itself. */
         CUresult result = vmm_pin_range_in_place(address, 1);
         return result != CUDA_SUCCESS ? result
                                       : REAL(cuPointerSetAttribute)(value, attribute, address);
@@ -123,7 +117,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     struct memory_description memory;
     if (!describe(address, &memory))
         return REAL(cuMemGetAddressRange_v2)(base, size, address);
-    /* Without an allocation both are 0, as from the driver. */
+    /* Both are 0 without an allocation. */
     if (base != NULL)
         *base = memory.base;
     if (size != NULL)
@@ -146,12 +140,8 @@ EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *l
     return CUDA_SUCCESS;
 }
 
-/*
- * The next three functions are for host memory. The driver refuses them for memory of cuMemAlloc,
- * but for memory that the program mapped itself it answers as for portable host memory (an H200
- * with driver 580). To the driver the library's memory is mapped memory while resident, and nothing
- * while swapped.
- */
+/* Functions for host memory. The driver refuses them for memory of cuMemAlloc, but answers as for
+ * portable host memory where the program has mapped memory itself (an H200 with driver 580). */
 
 static bool is_mapped_by_program(const void *memory)
 {
@@ -181,8 +171,7 @@ EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
 
 EXPORT CUresult cuMemHostUnregister(void *memory)
 {
-    /* As from the driver. CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED would mean memory that the driver
-     * does not know. */
+    /* As from the driver, which reports HOST_MEMORY_NOT_REGISTERED only for unknown memory. */
     return memory_is_ours((uintptr_t)memory) || is_mapped_by_program(memory)
                ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemHostUnregister)(memory);
 }
@@ -239,8 +228,6 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
         return REAL(cuDeviceTotalMem_v2)(bytes, device);
     return CUDA_SUCCESS;
 }
-
-/* Variants with 32-bit sizes. */
 
 static unsigned int narrow(size_t bytes)
 {

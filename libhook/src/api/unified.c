@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Wraps allocation, prefetches and queries of managed memory. The driver answers queries, except
- * for the location of the last prefetch: the library may have made that prefetch, but the program
- * asks for its own.
- */
+/* Wraps managed memory. Queries for the last prefetch are answered with the program's own: the
+ * driver might report the library's. */
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 #include "memory/managed.h"
@@ -23,8 +20,8 @@ static CUmemLocation location_of(CUdevice device)
                : (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
 }
 
-/* Records a batch of prefetches. As in the driver, locations[i] applies to the ranges from number
- * indices[i] up to, but not including, number indices[i + 1]. */
+/* locations[i] applies to the ranges from number indices[i] up to, but not including, indices[i +
+ * 1]. */
 static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
                      const CUmemLocation *locations, const size_t *indices, size_t location_count)
 {
@@ -40,8 +37,7 @@ static enum bus_direction direction_to(CUmemLocation location)
     return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? BUS_IN : BUS_OUT;
 }
 
-/* The wrapper passes the gate, records the bus load, and executes `note` if the driver has accepted
- * the call. */
+/* The wrapper passes the gate, records the bus load, and executes `note` on success. */
 #define PREFETCH(name, direction, bytes, parameters, arguments, note)              \
     EXPORT CUresult name parameters                                                \
     {                                                                              \
@@ -65,7 +61,7 @@ PREFETCH_PTSZ(cuMemPrefetchAsync_v2, direction_to(location), count,
     (CUdeviceptr address, size_t count, CUmemLocation location, unsigned int flags,
      CUstream stream),
     (address, count, location, flags, stream), managed_prefetched(address, count, location))
-/* The whole batch is assumed to go in the direction of its first location. */
+/* That of the first location, assumed for the whole batch. */
 #define BATCH_DIRECTION                                                            \
     (locations == NULL || location_count == 0 ? BUS_NONE : direction_to(locations[0]))
 PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_DIRECTION, bus_sharing_sum(sizes, count),
@@ -73,7 +69,7 @@ PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_DIRECTION, bus_sharing_sum(sizes, c
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
     (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
     note_all(addresses, sizes, count, locations, location_indices, location_count))
-/* Discarded memory is not copied: no bus load. */
+/* Discarded memory is not copied. */
 PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, BUS_NONE, 0,
     (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
      size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),

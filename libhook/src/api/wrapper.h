@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Building blocks of wrappers. hooks.def says how wrappers are found.
- */
+/* Building blocks of wrappers. */
 #pragma once
 
 #include "driver/real.h"
 #include "gate/gate.h"
 #include "memory/pinned.h"
 
-/* Visible to programs; the library's own references, such as the list of wrappers, bind to this
- * definition, whichever other library defines the name. */
+/* Visible to programs. The library's own references bind to this definition. */
 #define EXPORT __attribute__((visibility("protected")))
 
-/* The stream meant in a variant for per-thread default streams, where NULL is the thread's own. */
+/* In a variant for per-thread default streams NULL means the thread's own. */
 #define PER_THREAD(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
-/* Repeats a call while the driver is out of memory for it and the daemon grants more room. The
- * failed call must have had no effect. */
+/* Repeats a call, which failed without effect, while the daemon grants more room. */
 #define AGAIN_WITH_ROOM(result, call)                                                     \
     for (struct room room = { 0 };                                                        \
          __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && room_begin(&room);) { \
@@ -24,11 +20,7 @@
         pinned_end(0);                                                                    \
     }
 
-/* The following serve wrappers of functions that allocate device memory which cannot be swapped: it
- * is counted as pinned. */
-
-/* Tags in the keys of pinned_remember(): handles and addresses come from several address spaces,
- * none of which uses the highest bits. */
+/* Tags in keys of pinned_remember(): handles and addresses do not use the highest bits. */
 enum counted_kind {
     COUNTED_ADDRESS = 1, COUNTED_ARRAY, COUNTED_MIPMAP, COUNTED_HANDLE, COUNTED_MAPPING,
 };
@@ -38,8 +30,8 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     return (uint64_t)kind << 60 ^ value;
 }
 
-/* The body of a wrapper that creates an object of `bytes` bytes on the card. `value`: after the
- * call, the handle or address of the object. */
+/* The body of a wrapper that creates an object which cannot be swapped: its `bytes` bytes are
+ * counted as pinned. `value`: the handle or address of the object, after the call. */
 #define COUNTED_CREATE(name, bytes, kind, value, arguments)                \
     size_t size = (bytes);                                                 \
     CUresult result = pinned_begin(size);                                  \
@@ -61,10 +53,9 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
         return result;                                                     \
     }
 
-/* The device on which memory at this location counts; CU_DEVICE_CPU: host memory, or the driver
- * refuses the location. For a locality domain (CUDA 13.4) the lowest byte of `id` is the device. A
- * location type that only a newer driver knows is treated as a locality domain, or counts on the
- * current device: no memory of a card goes uncounted. */
+/* The device on which memory counts; CU_DEVICE_CPU: host memory, or invalid. For a locality domain
+ * (CUDA 13.4), or an unknown type, the lowest byte of `id` is the device, or else the current one:
+ * no memory goes uncounted. */
 static inline CUdevice counted_device(CUmemLocation location)
 {
     CUdevice current, device = location.id & 0xff;
