@@ -162,8 +162,7 @@ async def _serve(
         Thread(
             target=nvml.watch_faults, name="nvml faults", daemon=True,
             args=([facts.uuid for facts in cards],
-                  lambda uuid, error: post(partial(sampler.report, uuid, error))),
-        ).start()
+                  lambda uuid, error: post(partial(sampler.report, uuid, error)))).start()
         history = _history(config, stack, manager, timer)
         if config.metrics:
             from nvshared.report import metrics
@@ -176,8 +175,7 @@ async def _serve(
             stack.push_async_callback(publication.close)
         server = Server(
             manager, listening, config, _descriptors(config), partial(journal.log_fault, limited),
-            notifier, given.kept, lanes, programs,
-        )
+            notifier, given.kept, lanes, programs)
         stack.callback(manager.disk.close)
         stack.callback(server.close)
         if kept is not None:
@@ -242,8 +240,7 @@ def _manager(
         if later and later != logged:
             logger.warning(
                 "%s: changed, but from the next start on: systemctl restart nvshared",
-                ", ".join(later),
-            )
+                ", ".join(later))
         logged[:] = later
         return defaults
 
@@ -298,8 +295,7 @@ def _descriptors(config: Config) -> int:
         logger.warning(
             "max-clients is %d, but %d open files are enough for %d clients; raise LimitNOFILE=, "
             "or outside of systemd: ulimit -n",
-            config.max_clients, number, most_clients(number),
-        )
+            config.max_clients, number, most_clients(number))
     return number
 
 

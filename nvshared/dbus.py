@@ -75,18 +75,15 @@ def locate(bus: str) -> str:
             return f"unix:path={runtime}/bus"
         raise BusUnavailable(
             "there is no session bus: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set",
-            "choose another with --bus, or start one with: dbus-run-session",
-        )
+            "choose another with --bus, or start one with: dbus-run-session")
     if bus == "none":
         raise InvalidArgs(
             "an nvshared that runs with --bus none cannot be asked or told anything",
-            "start it with another, such as: nvshared --bus session",
-        )
+            "start it with another, such as: nvshared --bus session")
     if ":" not in bus:
         raise InvalidArgs(
             f"{bus!r} is no message bus",
-            "give system, session, or an address such as unix:path=/run/dbus/system_bus_socket",
-        )
+            "give system, session, or an address such as unix:path=/run/dbus/system_bus_socket")
     return bus
 
 
@@ -111,8 +108,7 @@ def connect(address: str) -> socket.socket:
             return connection
     raise BusUnavailable(
         f"cannot connect to the message bus at {address!r}: {'; '.join(reasons)}",
-        "is dbus running? --bus chooses another",
-    )
+        "is dbus running? --bus chooses another")
 
 
 def marshalled(signature: str, *values: Any) -> bytes:

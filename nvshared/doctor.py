@@ -69,8 +69,7 @@ def examine(bus: str) -> list[Finding]:
         *program_findings(inspection, snapshot),
         *neighbour_findings(inspection, snapshot, neighbour_mode()),
         *static_pod_findings(),
-        *host_memory_findings(inspection),
-    ]
+        *host_memory_findings(inspection)]
 
 
 class InspectedGPU(NamedTuple):
@@ -115,8 +114,7 @@ def driver_findings(inspection: Inspection) -> Iterator[Finding]:
         yield note(
             "trial", "the service shares simulated GPUs, and no real one",
             f"programs find them with: export {inspection.trial}; "
-            "end it with: nvsharectl trial stop",
-        )
+            "end it with: nvsharectl trial stop")
     if inspection.error is not None:
         yield fault("driver", inspection.error.message, inspection.error.hint or "see: nvidia-smi")
         return
@@ -149,8 +147,7 @@ def neighbour_findings(
     elif cards:
         if linked:
             numbers = ", ".join(str(facts.index) for facts in linked)
-            yield ok(
-                topic, f"over NVLink, evicted memory of GPU {numbers} can go to other GPUs")
+            yield ok(topic, f"over NVLink, evicted memory of GPU {numbers} can go to other GPUs")
         if alone:
             bus = any(facts.reached for facts in cards if not facts.linked)
             yield note(
@@ -195,13 +192,11 @@ def _card(card: InspectedGPU) -> Finding:
     if card.mode.exclusive:
         return fault(
             topic, f"{words}, lets one process use it at a time (compute mode)",
-            f"allow several: nvidia-smi -i {facts.index} -c DEFAULT",
-        )
+            f"allow several: nvidia-smi -i {facts.index} -c DEFAULT")
     if card.mode.mig:
         return warning(
             topic, f"{words}, is divided (MIG), and nvshared shares whole cards",
-            f"if no program needs MIG, disable it: nvidia-smi -i {facts.index} -mig 0",
-        )
+            f"if no program needs MIG, disable it: nvidia-smi -i {facts.index} -mig 0")
     if card.sample.memory_used is not None:
         words += f", {rounded(card.sample.memory_used)} used"
     return ok(topic, words)
@@ -227,8 +222,7 @@ def program_findings(inspection: Inspection, snapshot: Snapshot | None) -> Itera
         if any(line.endswith(OUTDATED) for line in _mapped(pid) or ()):
             yield warning(
                 "library", f"{shown(pid)} uses a libnvshare.so that has been replaced since",
-                "restart the program to use the new library",
-            )
+                "restart the program to use the new library")
     yield from _limited(inspection, sorted({client.pid for client in clients}))
 
 
@@ -247,8 +241,7 @@ def _limited(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
         yield note(
             "memory limit", f"{shown(members[0])}{more}: {limit.file} is {sized(limit.size)}, of "
             f"which {rounded(limit.free)} are free, and the card has {rounded(card)}",
-            "nvshared refuses GPU memory that could not be evicted within this limit: nvshared(8)",
-        )
+            "nvshared refuses GPU memory that could not be evicted within this limit: nvshared(8)")
 
 
 def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Finding:
@@ -264,19 +257,16 @@ def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Find
         has = "has the library" if loaded else "cannot be inspected"
         return note(
             "unshared", f"{uses} and {has}; whether it shares the GPU is unknown, since "
-            "nvshared does not answer on this bus",
-        )
+            "nvshared does not answer on this bus")
     if loaded:
         return warning(
             "unshared", f"{uses} without nvshared, although it has the library",
             "the program started while nvshared did not run, or was refused: restart it; "
-            "journalctl -u nvshared shows the reason",
-        )
+            "journalctl -u nvshared shows the reason")
     return warning(
         "unshared",
         f"{uses} without nvshared: other programs lack this memory, and the program takes no turns",
-        "restart the program with: nvsharectl run -- PROGRAM",
-    )
+        "restart the program with: nvsharectl run -- PROGRAM")
 
 
 def _mapped(pid: int) -> list[str] | None:
@@ -331,8 +321,7 @@ def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
     else:
         yield warning(
             "version", f"nvshared has version {version}, this command has {__version__}",
-            "restart nvshared, programs go on meanwhile: systemctl restart nvshared",
-        )
+            "restart nvshared, programs go on meanwhile: systemctl restart nvshared")
 
 
 def _named(bus: str) -> str:
@@ -358,19 +347,16 @@ def _unit(name: str) -> Finding:
         state = unit.state(name)
     except NvshareError as error:
         return warning(
-            name, f"systemd does not report its state ({error})", "see: systemctl status"
-        )
+            name, f"systemd does not report its state ({error})", "see: systemctl status")
     if state.get("LoadState") != "loaded":
         return note(
             name, f"systemd has no such unit ({state.get('LoadState', 'unknown')})",
-            "the packages install it; nvshared can also be started by hand",
-        )
+            "the packages install it; nvshared can also be started by hand")
     words = f"{state['ActiveState']} ({state['SubState']}), {state['UnitFileState']} at boot"
     if why := unit.failure(state):
         return fault(
             name, f"{words}: {why}",
-            f"see more: journalctl -u {name} -n 20; after the repair: {unit.start_again()}",
-        )
+            f"see more: journalctl -u {name} -n 20; after the repair: {unit.start_again()}")
     if state["ActiveState"] not in ("active", "activating", "reloading"):
         return fault(name, words, _start())
     if state["UnitFileState"] == "disabled":
@@ -393,12 +379,9 @@ def _socket(path: str, *, answered: bool) -> Finding:
         case errno.EACCES:
             return fault(
                 "socket", f"{path} may not be used by uid {os.geteuid()}, so {unshared}",
-                f"give all users access: chmod a+rw {path}, and a+x for the folders above it",
-            )
+                f"give all users access: chmod a+rw {path}, and a+x for the folders above it")
         case _:
-            return fault(
-                "socket", f"{path} cannot be reached: {error.strerror or error}", advice
-            )
+            return fault("socket", f"{path} cannot be reached: {error.strerror or error}", advice)
 
 
 MACHINE = Tree(Path("/"))
@@ -427,14 +410,12 @@ def _preload() -> Finding:
     if state.fault:
         return fault(
             "preload", f"{state.place} has a fault: {state.fault}",
-            "repair it with: nvsharectl preload enable, or disable",
-        )
+            "repair it with: nvsharectl preload enable, or disable")
     if state.entries:
         return ok("preload", f"every program loads {state.entries[0]}, listed in {state.place}")
     return note(
         "preload", "only programs that are started with the library share their GPU",
-        "for one program: nvsharectl run -- PROGRAM; for every program: nvsharectl preload enable",
-    )
+        "for one program: nvsharectl run -- PROGRAM; for every program: nvsharectl preload enable")
 
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -453,8 +434,7 @@ def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
         yield note(
             "locked memory", words,
             "if a program fails to pin host memory, raise the limit: ulimit -l unlimited, or "
-            "LimitMEMLOCK=infinity in its unit",
-        )
+            "LimitMEMLOCK=infinity in its unit")
 
 
 def neighbour_mode() -> str:
@@ -474,8 +454,7 @@ def _budget(cards: int) -> Finding:
     except NvshareError as error:
         return fault(
             "configuration", error.message.replace("\n", "; "),
-            error.hint or "correct it, see with nvshared --check, and restart nvshared",
-        )
+            error.hint or "correct it, see with nvshared --check, and restart nvshared")
     total, free = host.total(), host.free()
     if settings.swap_budget is None:
         budget, how = host.safe_budget(), "80 % of the free memory, for a daemon that starts now"
@@ -488,13 +467,11 @@ def _budget(cards: int) -> Finding:
     if budget > free:
         return warning(
             topic, f"{words}, of which {rounded(free)} are free now",
-            "swapped memory could exhaust host memory: configure less",
-        )
+            "swapped memory could exhaust host memory: configure less")
     if budget < cards:
         return warning(
             topic, f"{words}, less than the {rounded(cards)} of the cards",
-            f"programs together can have {rounded(cards + budget)} at most: {more}",
-        )
+            f"programs together can have {rounded(cards + budget)} at most: {more}")
     return ok(topic, words)
 
 
@@ -511,8 +488,7 @@ def _huge_pages() -> Finding:
         return ok(topic, f"transparent huge pages: {word}")
     return warning(
         topic, f"transparent huge pages: {word}, so host memory is allocated several times slower",
-        f"echo madvise > {HUGE_PAGES}; permanently: the kernel option transparent_hugepage=madvise",
-    )
+        f"echo madvise > {HUGE_PAGES}; permanently: the kernel option transparent_hugepage=madvise")
 
 
 STATIC_PODS = Path(KUBELET_STATE) / WITHOUT_GPU

@@ -38,8 +38,7 @@ def preloaded(environment: Mapping[str, str]) -> dict[str, str]:
     if " " in path or ":" in path:
         raise InvalidArgs(
             f"{path!r} cannot be preloaded, its path has a blank or a colon",
-            "install nvshared elsewhere",
-        )
+            "install nvshared elsewhere")
     return {**environment, PRELOAD: ":".join([*preloads(environment), path])}
 
 
@@ -72,6 +71,5 @@ def _find(name: str) -> Path:
     if not path.is_file():
         raise NvshareError(
             f"{path} is missing",
-            hint="install nvshared again" if folder == _INSTALLED else "build it with: make build",
-        )
+            hint="install nvshared again" if folder == _INSTALLED else "build it with: make build")
     return path

@@ -178,8 +178,7 @@ def _described(word: str, help: str, shell: str) -> str:
 @verb(
     "completion",
     argument("shell", "SHELL", ", ".join(SCRIPTS), choices=SCRIPTS),
-    argument("words", "", argparse.SUPPRESS, nargs=argparse.REMAINDER),
-)
+    argument("words", "", argparse.SUPPRESS, nargs=argparse.REMAINDER))
 def completion(options: Options) -> None:
     """Print the script that makes the Tab key complete words.
 

@@ -65,6 +65,5 @@ def _text(finding: "Finding", width: int) -> str:
     fold = partial(textwrap.wrap, width=width, break_on_hyphens=False)
     lines = fold(finding.words, initial_indent=start, subsequent_indent=rest)
     if finding.advice:
-        lines += fold(
-            f"→ {finding.advice}", initial_indent=rest, subsequent_indent=rest + "  ")
+        lines += fold(f"→ {finding.advice}", initial_indent=rest, subsequent_indent=rest + "  ")
     return "\n".join(lines)

@@ -105,8 +105,7 @@ TERMINAL = "-"                          # value of --plot if no file is given: d
     argument("--csv", "", "print lines with commas between the values"),
     argument(
         "--plot", "FILE", "draw the shares of the time over the time: in the terminal, or into "
-        "FILE.svg or FILE.png", nargs="?", const=TERMINAL),
-)
+        "FILE.svg or FILE.png", nargs="?", const=TERMINAL))
 def history(options: Options) -> None:
     """The use of the GPUs by user, tenant or GPU.
 
@@ -166,8 +165,7 @@ def history(options: Options) -> None:
         return
     # On stderr, since stdout may be redirected to a file.
     if found.missing:
-        print(f"The latest use is missing: it cannot be written: {found.missing}",
-              file=sys.stderr)
+        print(f"The latest use is missing: it cannot be written: {found.missing}", file=sys.stderr)
     if not everyone and sys.stdout.isatty():
         print("This is the use by your own programs. All users' programs: nvsharectl history --all",
               file=sys.stderr)
@@ -225,8 +223,7 @@ def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> l
         Column("BORROWED-GIBH", lambda row: _gib_hours(row.borrowed_mib_sec), right=True,
                short="BORROWED", drop_rank=4, shown_if=lambda row: row.borrowed_mib_sec),
         Column("DISK-GIBH", lambda row: _gib_hours(row.disk_mib_sec), right=True, drop_rank=4,
-               shown_if=lambda row: row.disk_mib_sec),
-    ]
+               shown_if=lambda row: row.disk_mib_sec)]
 
 
 def _gib_hours(mib_seconds: int) -> str:
@@ -243,8 +240,7 @@ def _csv(found: "History", by: str, labels: dict[str, str]) -> None:
         "start", "seconds", by, *(["user"] if by == "tenant" else []), "gpu_seconds",
         "held_seconds", "waited_seconds", "turns", "handovers", "handover_seconds", "bytes_in",
         "bytes_out", "gpu_memory_gib_hours", "host_memory_gib_hours",
-        "borrowed_gib_hours", "disk_gib_hours",
-    ])
+        "borrowed_gib_hours", "disk_gib_hours"])
     for row in found.rows:
         begins = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.start_usec // SECOND))
         names: list[Any] = [row.name or OTHERS, *([row.user] if by == "tenant" else [])]
@@ -252,8 +248,7 @@ def _csv(found: "History", by: str, labels: dict[str, str]) -> None:
             begins, length // SECOND, *names, _seconds(row.gpu_usec), _seconds(row.held_usec),
             _seconds(row.waited_usec), row.turns, row.handovers, _seconds(row.handover_usec),
             row.bytes_in, row.bytes_out, *(f"{one / GIB_HOUR:.3f}" for one in (
-                row.card_mib_sec, row.host_mib_sec, row.borrowed_mib_sec, row.disk_mib_sec)),
-        ])
+                row.card_mib_sec, row.host_mib_sec, row.borrowed_mib_sec, row.disk_mib_sec))])
 
 
 def _seconds(usec: int) -> str:
@@ -283,8 +278,7 @@ def svg(shares: Shares, marks: Marks) -> str:
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + MARGIN}" '
         'font-family="sans-serif" font-size="13">',
-        f'<rect width="{WIDTH}" height="{bottom + MARGIN}" fill="white"/>',
-    ]
+        f'<rect width="{WIDTH}" height="{bottom + MARGIN}" fill="white"/>']
     for number, (name, values) in enumerate(shares.items()):
         above = [one + more for one, more in zip(below, values, strict=True)]
         edge = [(x, bottom - high * y) for x, y in _steps(above, across)]
@@ -300,8 +294,7 @@ def svg(shares: Shares, marks: Marks) -> str:
         below = above
     for percent in (0, 50, 100):
         y = bottom - high * percent // 100
-        drawn.append(
-            f'<line x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{y}" y2="{y}" stroke="#bbb"/>')
+        drawn.append(f'<line x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{y}" y2="{y}" stroke="#bbb"/>')
         drawn.append(f'<text x="{MARGIN - 6}" y="{y + 4}" text-anchor="end">{percent} %</text>')
     for place, label in marks:
         x = MARGIN + int((WIDTH - 2 * MARGIN) * place)
@@ -318,8 +311,7 @@ def _steps(values: Sequence[float], across: float) -> list[tuple[float, float]]:
 def terminal(shares: Shares, columns: int = COLUMNS) -> str:
     """Draws the shares as a line of blocks for each name; the highest block is a share of 1."""
     wide = max(10, *map(len, shares))
-    return "\n".join(
-        f"{name:{wide}}|{_line(values, columns)}|" for name, values in shares.items())
+    return "\n".join(f"{name:{wide}}|{_line(values, columns)}|" for name, values in shares.items())
 
 
 def _line(values: Sequence[float], most: int) -> str:
@@ -391,8 +383,7 @@ def _marks(found: "History") -> list[tuple[float, str]]:
     first = aligned(since, apart) + (apart if aligned(since, apart) < since else 0)
     return [
         ((at - since) / span, shown(at, day_only=True) if apart >= STEPS["day"] else shown(at)[5:])
-        for at in range(first, since + span, apart)
-    ]
+        for at in range(first, since + span, apart)]
 
 
 def _png(picture: bytes) -> bytes:
@@ -401,8 +392,7 @@ def _png(picture: bytes) -> bytes:
     if not shutil.which(CONVERTER):
         raise NvshareError(
             f"a PNG is made by {CONVERTER}, which is not installed",
-            "install it (Debian: librsvg2-bin, Fedora: librsvg2-tools), or give FILE.svg",
-        )
+            "install it (Debian: librsvg2-bin, Fedora: librsvg2-tools), or give FILE.svg")
     made = subprocess.run(
         [CONVERTER, "--format=png", "--zoom=2"], input=picture, capture_output=True, check=False)
     if made.returncode:

@@ -202,10 +202,8 @@ def _parser(
         description=textwrap.fill(description, WIDTH, break_on_hyphens=False),
         epilog="\n".join(["examples:", *_lines(examples), *(["", below] if below else [])]),
         formatter_class=partial(
-            argparse.RawDescriptionHelpFormatter, max_help_position=HELP_COLUMN
-        ),
-        **options,
-    )
+            argparse.RawDescriptionHelpFormatter, max_help_position=HELP_COLUMN),
+        **options)
     return parser
 
 

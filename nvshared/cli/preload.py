@@ -38,8 +38,7 @@ RESCUE
     argument(
         "--library", "PATH", "libnvshare.so as the system's programs find it, if not the one "
         "installed"),
-    more=RESCUE,
-)
+    more=RESCUE)
 def preload(options: Options) -> None:
     """Have every program of this machine share its GPU, or not.
 
@@ -97,5 +96,4 @@ def preload(options: Options) -> None:
     if options.action == "status" and state.fault:
         raise NvshareError(
             f"the list has a fault: {state.fault}",
-            "repair it with: nvsharectl preload enable, or disable",
-        )
+            "repair it with: nvsharectl preload enable, or disable")

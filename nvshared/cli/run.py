@@ -33,8 +33,7 @@ def _name(text: str) -> str:
         return text
     raise InvalidArgs(
         f"the program cannot be called {text!r}",
-        f"give letters, digits, signs and blanks: at most {NAME_LONGEST} bytes",
-    )
+        f"give letters, digits, signs and blanks: at most {NAME_LONGEST} bytes")
 
 
 @verb(
@@ -57,8 +56,7 @@ def _name(text: str) -> str:
     argument(
         "command", "PROGRAM", "the program, and its arguments behind it", nargs=argparse.REMAINDER),
     usage="nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--verbose]\n"
-          "                      [--socket PATH] -- PROGRAM [ARGUMENT ...]",
-)
+          "                      [--socket PATH] -- PROGRAM [ARGUMENT ...]")
 def run(options: Options) -> NoReturn:
     """Run a program that shares its GPU with others.
 

@@ -117,10 +117,8 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
             Step(
                 term.replace("-", " ") if term != "suspended" or value else "resumed",
                 {"gpu": on, **_as_json({term: value})},
-                partial(daemon.set_client_term, one, term, value),
-            )
-            for term, value in terms.items() for one, on in found.items()
-        ])
+                partial(daemon.set_client_term, one, term, value))
+            for term, value in terms.items() for one, on in found.items()])
         if any(map(_is_limit, terms)):
             names = {one.tenant for one in daemon.snapshot().clients if one.id in found}
             around = [daemon.tenant(name) for name in names]
@@ -144,8 +142,7 @@ def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
     return {
         term.replace("-", "_"): TERM_FORMATS[term].words(value) if term == "priority" else
         bool(value) if term == "suspended" else value
-        for term, value in terms.items()
-    }
+        for term, value in terms.items()}
 
 
 def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
@@ -174,8 +171,7 @@ def _term(names: str, metavar: str, term: str, help: str) -> Argument:
     parse = parsed(or_word("none", 0, TERM_FORMATS[term].parse, ", or none"),
                    f"the {term.replace('-', ' ')} cannot be {{!r}}")
     dest = {"dest": term} if names[0] == "-" else {}
-    return argument(
-        names, metavar, f"{help}; none: remove the setting", type=parse, **dest)
+    return argument(names, metavar, f"{help}; none: remove the setting", type=parse, **dest)
 
 
 @verb(
@@ -188,11 +184,9 @@ def _term(names: str, metavar: str, term: str, help: str) -> Argument:
           "summed over all GPUs"),
     _term("--neighbour", "SIZE", "neighbour-limit", "tenants only: the most memory of other GPUs "
           "that may hold swapped memory of each GPU; off: no memory"),
-    _term("--compute", "PERCENT", "compute-limit", "the largest share of the GPU's time, 1 to "
-          "100"),
+    _term("--compute", "PERCENT", "compute-limit", "the largest share of the GPU's time, 1 to 100"),
     _term("--request", "PERCENT", "compute-request", "tenants only: the share of the GPU's time, "
-          "1 to 100, that the tenant gets whenever its programs have work, regardless of weights"),
-)
+          "1 to 100, that the tenant gets whenever its programs have work, regardless of weights"))
 def limit(options: Options) -> None:
     """Limit the memory and time of a GPU for a program or tenant.
 
@@ -224,20 +218,14 @@ def limit(options: Options) -> None:
         raise InvalidArgs(
             "no limit is given",
             "give --memory SIZE, --host-memory SIZE, --neighbour SIZE, --disk SIZE, "
-            "--compute PERCENT or --request PERCENT",
-        )
+            "--compute PERCENT or --request PERCENT")
     for term in terms:
         if isinstance(options.target, int) and not TERM_FORMATS[term].of_program:
-            raise InvalidArgs(
-                f"a process has no {term.replace('-', ' ')}", f"give {TENANT_KINDS}")
+            raise InvalidArgs(f"a process has no {term.replace('-', ' ')}", f"give {TENANT_KINDS}")
     set_terms(options, terms)
 
 
-@verb(
-    "weight",
-    *TARGET,
-    _term("weight", "WEIGHT|none", "weight", "1 to 1000; usual is 100"),
-)
+@verb("weight", *TARGET, _term("weight", "WEIGHT|none", "weight", "1 to 1000; usual is 100"))
 def weight(options: Options) -> None:
     """Set which share of the time a program or tenant gets.
 
@@ -261,8 +249,7 @@ def weight(options: Options) -> None:
     argument(
         "target", "TENANT", f"a tenant, as nvsharectl tenants shows it: {TENANT_KINDS}",
         type=tenant),
-    argument("priority", "", "none: remove the setting", choices=[*PRIORITIES, "none"]),
-)
+    argument("priority", "", "none: remove the setting", choices=[*PRIORITIES, "none"]))
 def priority(options: Options) -> None:
     """Set which tenants go first.
 
@@ -290,15 +277,11 @@ def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
     return any(
         one.state != "suspended" or (one.resident and not one.pin_reason)
         for one in daemon.snapshot().clients
-        if target in (one.pid, one.tenant, f"user:{user(one.uid)}") and index in (None, one.gpu)
-    )
+        if target in (one.pid, one.tenant, f"user:{user(one.uid)}") and index in (None, one.gpu))
 
 
 @verb(
-    "suspend",
-    *TARGET,
-    argument("--wait", "", "return when all evictable memory has left the GPU"),
-)
+    "suspend", *TARGET, argument("--wait", "", "return when all evictable memory has left the GPU"))
 def suspend(options: Options) -> None:
     """Have a program or tenant leave the GPU until it is resumed.
 
@@ -340,8 +323,7 @@ def _change(options: Options, usec: int | None, mode: str | None, gpu: str | Non
             sentences.append(f"The quantum of {where} is {_in_words(usec)}.")
         if mode is not None:
             data = {"gpu": gpu, "anti_thrash": mode}
-            steps.append(
-                Step("anti-thrash mode", data, partial(daemon.set_anti_thrash, mode, gpu)))
+            steps.append(Step("anti-thrash mode", data, partial(daemon.set_anti_thrash, mode, gpu)))
             sentences.append(f"The anti-thrash mode of {where} is {mode}.")
         carry_out(steps)
     show(options, {name: value for step in steps for name, value in step.data.items()},
@@ -365,8 +347,7 @@ def _in_words(usec: int) -> str:
     argument(
         "quantum", QUANTUM, "seconds, 500ms, 2min, or auto: as short as moving memory allows",
         type=quantum),
-    GPU,
-)
+    GPU)
 def set_tq(options: Options) -> None:
     """Set how long a program may keep a GPU while others wait.
 
@@ -387,8 +368,7 @@ def set_tq(options: Options) -> None:
     "anti-thrash",
     argument(
         "mode", "MODE", "auto: when not all programs fit; on: always; off: never", choices=MODES),
-    GPU,
-)
+    GPU)
 def anti_thrash(options: Options) -> None:
     """Set when programs take turns: auto, on or off.
 
@@ -427,8 +407,7 @@ def reset(options: Options) -> None:
     show(
         options, {**_quantum_as_json(usec), "anti_thrash": now.anti_thrash},
         lambda: print(f"The configuration holds again: TQ {_in_words(usec)}, "
-                      f"anti-thrash {now.anti_thrash}."),
-    )
+                      f"anti-thrash {now.anti_thrash}."))
 
 
 def act_predecessors(options: Options) -> bool:
@@ -443,8 +422,7 @@ def act_predecessors(options: Options) -> bool:
     if commands and options.verb is not None:
         raise InvalidArgs(
             f"-T and -S stand alone, and not before {options.verb.name}",
-            f"write: {' && '.join(commands)}",
-        )
+            f"write: {' && '.join(commands)}")
     if commands:
         _change(options, usec, mode, None)
     return bool(commands)

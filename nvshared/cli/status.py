@@ -83,8 +83,7 @@ def clients(options: Options) -> None:
     "tenants",
     argument(
         "--explain", "TENANT", "show the source of each term of one tenant, which need not have "
-        "programs yet", type=tenant),
-)
+        "programs yet", type=tenant))
 def tenants(options: Options) -> None:
     """The tenants of the programs, and their terms.
 
@@ -120,8 +119,7 @@ def _explain(one: "Tenant") -> None:
     if one.programs:
         figures = (
             f"{counted(one.programs, 'program')}, {size(one.allocated + one.pinned)} of memory, "
-            f"{size(one.resident + one.pinned)} of it on GPUs, held for {duration(one.held_usec)}"
-        )
+            f"{size(one.resident + one.pinned)} of it on GPUs, held for {duration(one.held_usec)}")
     print(f"{one.name}: {figures}.")
     in_force = [term for term in one.terms if term is one.holding(term.name)]
     others = [term for term in one.terms if term not in in_force]
@@ -148,8 +146,7 @@ def _interval(text: str) -> float:
 @verb(
     "top",
     argument("-i --interval", "SECONDS", "time between two snapshots (default: 1)",
-             type=_interval, default=1.0),
-)
+             type=_interval, default=1.0))
 def top(options: Options) -> None:
     """Watch the GPUs, their programs, and memory move.
 

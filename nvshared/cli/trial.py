@@ -49,8 +49,7 @@ def _memory(text: str) -> int:
     argument("--gpus", "N", "number of GPUs (default: 1)", default="1",
              type=whole(1, MOST_GPUS, "there cannot be {} GPUs")),
     argument("--memory", "SIZE", "memory of each GPU (default: 1GiB)", default="1GiB",
-             type=_memory),
-)
+             type=_memory))
 def trial(options: Options) -> None:
     """Run the service on simulated GPUs, to try it.
 
@@ -70,8 +69,7 @@ def trial(options: Options) -> None:
         raise NotPermitted("only root changes how the service runs", "run it with sudo")
     if not unit.runs_here():
         raise NvshareError(
-            "systemd does not run here, and a trial changes its service", "see: nvsharectl demo"
-        )
+            "systemd does not run here, and a trial changes its service", "see: nvsharectl demo")
     (_start if options.action == "start" else _stop)(options)
 
 
@@ -88,8 +86,7 @@ def _start(options: Options) -> None:
               "RuntimeDirectoryPreserve=yes"]
     # The default reserve for contexts suits real cards. On a simulated GPU, several programs that
     # start at once would find too little memory left.
-    lines += ["ExecStart=",
-              f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
+    lines += ["ExecStart=", f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
     _make_folder(number, memory)
     if ran:
         (FOLDER / RAN).touch()
@@ -134,8 +131,7 @@ def _stop(options: Options) -> None:
     show(options, {"running": ran_before}, lambda: print(
         "The simulated GPUs are gone. The service " + (
             "runs on the machine's own GPUs again." if ran_before else
-            "does not run, as before the trial.")
-    ))
+            "does not run, as before the trial.")))
 
 
 def _undo() -> bool:
@@ -159,8 +155,7 @@ def _refuse_while_clients_run(options: Options) -> None:
     if number:
         raise NvshareError(
             f"{counted(number, 'program')} would lose their GPU",
-            "end these programs first; see: nvsharectl clients",
-        )
+            "end these programs first; see: nvsharectl clients")
 
 
 def _systemctl(*words: str) -> None:
@@ -170,14 +165,11 @@ def _systemctl(*words: str) -> None:
     if done.returncode:
         raise NvshareError(
             f"systemctl {' '.join(words)} failed: {done.stderr.strip()}",
-            "see why: journalctl -u nvshared",
-        )
+            "see why: journalctl -u nvshared")
 
 
 @verb(
-    "demo",
-    argument("--simulate", "", "use a simulated GPU, even if this machine has a real one"),
-)
+    "demo", argument("--simulate", "", "use a simulated GPU, even if this machine has a real one"))
 def demo(options: Options) -> ExitCode:
     """See two programs that do not fit together share one GPU.
 

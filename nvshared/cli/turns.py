@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 @verb(
     "preempt",
     argument(
-        "gpu", "GPU", "index, UUID or PCI address; not needed where there is one GPU", nargs="?"),
-)
+        "gpu", "GPU", "index, UUID or PCI address; not needed where there is one GPU", nargs="?"))
 def preempt(options: Options) -> None:
     """End the present turns on a GPU at once, if a program waits.
 
@@ -59,8 +58,7 @@ MOVING = frozenset({"loading", "draining", "evicting"})
         "--check", "", "only report: exit status 1 if there are programs that would stand still"),
     argument(
         "--no-wait", "", "admit the programs that fit, and do not wait for the rest: exit status 1 "
-        "if programs remain, after a minute at most"),
-)
+        "if programs remain, after a minute at most"))
 def drain(options: Options) -> None:
     """Admit waiting programs, so that nvshared can be stopped.
 
@@ -148,8 +146,7 @@ def _change(
     with Daemon(options.bus, PATIENCE) as daemon:
         carry_out([
             Step(become, {"gpu": gpu, **data}, partial(put, daemon, client))
-            for client, gpu in daemon.clients_of(options.pid, None).items()
-        ])
+            for client, gpu in daemon.clients_of(options.pid, None).items()])
     show(options, {"pid": options.pid, **data}, lambda: print(result))
 
 
@@ -174,8 +171,7 @@ def park(options: Options) -> None:
     PID,
     argument(
         "--to", "GPU", "index, UUID or PCI address of a GPU of the same kind",
-        required=True, dest="target"),
-)
+        required=True, dest="target"))
 def move(options: Options) -> None:
     """Move a program to another GPU.
 

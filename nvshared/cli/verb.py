@@ -101,8 +101,7 @@ quantum = parsed(quantity.or_word(AUTO, 0, quantity.quantum, ", or auto"),
 def gpu(without: str) -> Argument:
     """The option --gpu of a verb. `without`: in words, the GPUs that the verb changes if the
     option is not given."""
-    return argument(
-        "--gpu", "GPU", f"index, UUID or PCI address of one GPU (default: {without})")
+    return argument("--gpu", "GPU", f"index, UUID or PCI address of one GPU (default: {without})")
 
 
 GPU = gpu("all GPUs")
@@ -182,8 +181,7 @@ def print_error(error: NvshareError, *, as_json: bool) -> None:
         # Wrapped between words, so commands can be copied. In a file: one line, for grep.
         text = "\n".join(textwrap.wrap(
             text, max(NARROWEST, shutil.get_terminal_size().columns - 1),
-            subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
-        ))
+            subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
     try:
         print(text, file=sys.stderr)
     except OSError:

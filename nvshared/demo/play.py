@@ -166,8 +166,7 @@ async def _ballast(gpu: DemoGPU) -> AsyncIterator[None]:
     """Occupies the part of a large card's memory that the two programs shall not use."""
     command = [
         str(library.workload()), "--json", "--hold",
-        "--memory", str(gpu.ballast), "--chunk", str(HOLD_CHUNK),
-    ]
+        "--memory", str(gpu.ballast), "--chunk", str(HOLD_CHUNK)]
     async with running(command, gpu.environment, stdin=asyncio.subprocess.PIPE) as process:
         assert process.stdout is not None
         if not await process.stdout.readline():
@@ -206,8 +205,7 @@ class Report(NamedTuple):
             f"{one.task.name} has the checksum {one.checksum or 'none'} together and "
             f"{other.checksum or 'none'} alone"
             for one, other in zip(self.shared.outcomes, self.in_turn.outcomes, strict=True)
-            if one.checksum != other.checksum
-        ]
+            if one.checksum != other.checksum]
         return found
 
     def as_dict(self) -> dict[str, Any]:
@@ -233,14 +231,9 @@ class Report(NamedTuple):
                             "out_of_memory": one.out_of_memory,
                             "checksum": one.checksum,
                             "status": one.status,
-                            "message": one.message,
-                        }
-                        for one in act.outcomes
-                    ],
-                }
-                for act in self[1:]
-            ],
-        }
+                            "message": one.message}
+                        for one in act.outcomes]}
+                for act in self[1:]]}
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -176,8 +176,7 @@ async def find(folder: Path, simulate: bool) -> DemoGPU:
     status, answer, words = await _try(environment)
     if status == OUT_OF_MEMORY:
         raise NvshareError(
-            "the GPU has no memory left for a demonstration", "try again with --simulate"
-        )
+            "the GPU has no memory left for a demonstration", "try again with --simulate")
     if status != 0:
         return _simulated(
             environment, folder, "this machine has no NVIDIA driver" if status == NO_DRIVER else
@@ -193,8 +192,7 @@ def _simulated(environment: dict[str, str], folder: Path, why: str) -> DemoGPU:
         "NVSHARE_SIM_DIR": str(folder / "simulator"),
         "NVSHARE_SIM_GPUS": "1",
         "NVSHARE_SIM_MEMORY": str(SIMULATED_MEMORY),
-        "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPY_RATE),
-    })
+        "NVSHARE_SIM_COPY_RATE": str(SIMULATED_COPY_RATE)})
 
 
 def _real(environment: dict[str, str], name: str, total: int, free: int) -> DemoGPU:
@@ -206,8 +204,7 @@ def _real(environment: dict[str, str], name: str, total: int, free: int) -> Demo
     if capacity < LEAST:
         raise NvshareError(
             f"{name} and this machine have only {capacity // MIB} MiB left for a demonstration",
-            "try again with --simulate",
-        )
+            "try again with --simulate")
     why = f"{rounded(capacity)} of its {rounded(total)} are "
     why += "free" if capacity > free - GIB else "used, so that it is over soon"
     return DemoGPU(name, total, capacity, False, why, free - capacity, environment)
@@ -283,8 +280,7 @@ async def _start_bus(stack: contextlib.AsyncExitStack, program: str, folder: Pat
     configuration.write_text(BUS.format(path=folder / "bus"))
     process = await stack.enter_async_context(running(
         [program, f"--config-file={configuration}", "--nofork", "--print-address=1"],
-        os.environ, stop=signal.SIGTERM,
-    ))
+        os.environ, stop=signal.SIGTERM))
     assert process.stdout is not None
     address = (await process.stdout.readline()).decode().strip()
     if not address:
@@ -308,8 +304,7 @@ async def _start_daemon(
     with log.open("wb") as file:
         process = await stack.enter_async_context(running(
             [sys.executable, "-P", "-m", "nvshared", "--config", str(configuration)],
-            environment, stdout=file, stderr=file, stop=signal.SIGTERM,
-        ))
+            environment, stdout=file, stderr=file, stop=signal.SIGTERM))
     try:
         async with asyncio.timeout(START):
             received = b""

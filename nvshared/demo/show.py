@@ -149,8 +149,7 @@ class Show:
                 Text(progress.task.name),
                 Text(f"[{pid}]", style="dim"),
                 ProgressBar(total=progress.task.steps, completed=progress.step, width=30),
-                Text(progress.words, style="bold red" if progress.words == "WRONG" else ""),
-            )
+                Text(progress.words, style="bold red" if progress.words == "WRONG" else ""))
         self._live.update(Group(*parts, bars), refresh=True)
 
 

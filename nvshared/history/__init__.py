@@ -146,8 +146,7 @@ class HistoryFile:
             with self._store.opened() as file:
                 found = store.find(file, query)
         except (sqlite3.Error, OSError) as error:
-            raise NoHistory(
-                f"{self._store.path} cannot be read: {_words(error)}") from error
+            raise NoHistory(f"{self._store.path} cannot be read: {_words(error)}") from error
         return shape(found._replace(missing=self._write_error))
 
 

@@ -388,8 +388,7 @@ def validate(query: Query) -> None:
         raise InvalidArgs(f"the history cannot be shown by {query.by!r}",
                           f"give {', '.join(NAMES)}")
     if not 0 <= query.since < query.until <= LATEST:
-        raise InvalidArgs("the time that is asked for ends before it begins",
-                          "give a later end")
+        raise InvalidArgs("the time that is asked for ends before it begins", "give a later end")
 
 
 def find(file: sqlite3.Connection, query: Query) -> QueryResult:
@@ -406,16 +405,14 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
         fields=", ".join(FIELDS), sums=_SUMS, most_rows=MOST_ROWS + 1)
     rows = file.execute(statement, {
         "since": since, "step": step or until - since, "card": query.card, "uid": query.uid,
-        "most": min(query.most or MOST_NAMES, MOST_NAMES),
-    }).fetchall()
+        "most": min(query.most or MOST_NAMES, MOST_NAMES)}).fetchall()
     if len(rows) > MOST_ROWS:
         raise InvalidArgs(f"the answer would have more than {MOST_ROWS} lines",
                           "ask for a shorter time, longer steps, or fewer names")
     by_tenant = query.by == "tenant"
     return QueryResult(since, until, step, [
         Row(start, name, user if by_tenant else OTHERS, Usage(*sums))
-        for start, name, user, *sums in rows
-    ])
+        for start, name, user, *sums in rows])
 
 
 def _kept(file: sqlite3.Connection) -> dict[int, int]:

@@ -125,5 +125,4 @@ class Capacity:
         self._last = used, held
         self._young = {
             client: (account, seen + 1) for client, (account, seen) in self._young.items()
-            if seen + 1 < SAMPLES_NEEDED
-        }
+            if seen + 1 < SAMPLES_NEEDED}

@@ -34,9 +34,7 @@ MEMORY = (
     ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),     # with swap
 )
 # Page cache in memory.stat, child groups included: its names in version 1 (total_) and version 2.
-FILES = frozenset({
-    "total_inactive_file", "total_active_file", "inactive_file", "active_file",
-})
+FILES = frozenset({"total_inactive_file", "total_active_file", "inactive_file", "active_file"})
 
 Membership = tuple[str, str]            # controllers and path, as in /proc/PID/cgroup
 
@@ -235,8 +233,7 @@ def _files(path: Path) -> int:
     sizes = {line[0]: int(line[1]) for line in figures if len(line) == 2 and line[0] in FILES}
     return max(
         sum(size for name, size in sizes.items() if name.startswith("total_")),
-        sum(size for name, size in sizes.items() if not name.startswith("total_")),
-    )
+        sum(size for name, size in sizes.items() if not name.startswith("total_")))
 
 
 def _number(path: Path) -> int | None:

@@ -48,8 +48,7 @@ class Answer:
     @property
     def trouble(self) -> str:
         """The first step that failed, in the driver's words; "": none did."""
-        return next(
-            (f"{one.name}: {one.words} ({one.code})" for one in self.steps if one.code), "")
+        return next((f"{one.name}: {one.words} ({one.code})" for one in self.steps if one.code), "")
 
     @property
     def reason(self) -> str:

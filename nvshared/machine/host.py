@@ -53,10 +53,8 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
     """
     before = _limits()
     confirmed = [
-        (min(size, private(pid)), {
-            group.folder for group in cgroup.chain(process(pid, "cgroup"))})
-        for pid, size in (held or {}).items()
-    ]
+        (min(size, private(pid)), {group.folder for group in cgroup.chain(process(pid, "cgroup"))})
+        for pid, size in (held or {}).items()]
 
     def available(limit: Limit) -> int:
         inside = [size for size, groups in confirmed
@@ -116,5 +114,4 @@ def _sizes(text: str) -> dict[str, int]:
     lines = [line.replace(":", " ", 1).split() for line in text.split("\n")]
     return {
         line[0]: int(line[1]) << 10
-        for line in lines if len(line) == 3 and line[1].isdecimal() and line[2] == "kB"
-    }
+        for line in lines if len(line) == 3 and line[1].isdecimal() and line[2] == "kB"}

@@ -122,8 +122,7 @@ class NVML:
         except ImportError as error:
             raise NoDriver(
                 "the Python package nvidia-ml-py is not installed",
-                "install it with: pip install nvidia-ml-py",
-            ) from error
+                "install it with: pip install nvidia-ml-py") from error
         self._nvml: Any = pynvml
         self._handles: dict[str, Any] = {}      # by UUID
         try:
@@ -177,8 +176,7 @@ class NVML:
         nvml, handle = self._nvml, self._handle(uuid)
         compute = self._query(lambda: nvml.nvmlDeviceGetComputeMode(handle))
         return Mode(
-            exclusive=compute not in (None, nvml.NVML_COMPUTEMODE_DEFAULT), mig=self._mig(handle)
-        )
+            exclusive=compute not in (None, nvml.NVML_COMPUTEMODE_DEFAULT), mig=self._mig(handle))
 
     def sample(self, uuid: str) -> Sample:
         """Samples one card. Raises GPULost if it is lost, NvshareError if it is not found."""
@@ -197,14 +195,11 @@ class NVML:
             memory_used=used,
             utilisation=None if utilisation is None else utilisation / 100,
             temperature=self._query(
-                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            ),
+                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
             power=None if milliwatts is None else milliwatts / 1000,
             processes=None if processes is None else tuple(
-                Process(p.pid, p.usedGpuMemory, host.private(p.pid)) for p in processes
-            ),
-            trouble=trouble,
-        )
+                Process(p.pid, p.usedGpuMemory, host.private(p.pid)) for p in processes),
+            trouble=trouble)
 
     def _handle(self, uuid: str) -> Any:
         """Returns the handle of a card. Raises as sample()."""
@@ -286,8 +281,7 @@ class NVML:
             name=name,
             pci_bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId,
             memory_total=self._memory_total(handle),
-            mig=self._mig(handle),
-        )
+            mig=self._mig(handle))
 
     def _memory_total(self, handle: Any) -> int:
         """Returns the card's memory in bytes. Raises NvshareError if it has no own memory."""
@@ -334,24 +328,19 @@ def _no_driver(nvml: Any, error: Exception) -> NoDriver:
         case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             return NoDriver(
                 "libnvidia-ml.so.1 is not installed, so no GPU can be managed",
-                "install the NVIDIA driver, or in a container let its toolkit mount it",
-            )
+                "install the NVIDIA driver, or in a container let its toolkit mount it")
         case nvml.NVML_ERROR_DRIVER_NOT_LOADED if not LOADED.exists():
             return NoDriver(
                 "the NVIDIA driver is not loaded",
-                "load it with: modprobe nvidia, or see dmesg for why it is not",
-            )
+                "load it with: modprobe nvidia, or see dmesg for why it is not")
         case nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
             return NoDriver(
                 "the NVIDIA kernel module and libraries are of different versions",
-                "reboot, or unload and load the nvidia modules",
-            )
+                "reboot, or unload and load the nvidia modules")
         case nvml.NVML_ERROR_NO_PERMISSION:
             return DriverUnready(
                 "/dev/nvidiactl may not be opened",
-                "run as a user who may, or check the unit's DeviceAllow=",
-            )
+                "run as a user who may, or check the unit's DeviceAllow=")
         case _:
             return DriverUnready(
-                f"the NVIDIA driver does not answer: {error}", "see what nvidia-smi says"
-            )
+                f"the NVIDIA driver does not answer: {error}", "see what nvidia-smi says")

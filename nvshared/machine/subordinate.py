@@ -56,8 +56,7 @@ def _ranges(file: Path, *_version: int) -> tuple[Range, ...]:
     found = [line.groups() for line in map(LINE.fullmatch, lines) if line]
     return tuple(
         (name, int(first), int(number)) for name, first, number in found
-        if not name.isdecimal() or (len(name) <= 10 and int(name) <= LAST)
-    )
+        if not name.isdecimal() or (len(name) <= 10 and int(name) <= LAST))
 
 
 @lru_cache(maxsize=1 << 12)

@@ -61,8 +61,7 @@ HEX = r"[0-9a-f]{64}"
 # The UID of a static pod has no dashes, and a slice's name has underscores in their place.
 POD = re.compile(
     r"(?:^|-)pod([0-9a-f]{8}([-_]?)[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12})"
-    r"(?=\.slice(?:$|:)|$)"
-)
+    r"(?=\.slice(?:$|:)|$)")
 QUALITY = ("besteffort", "burstable")   # kubelet's directories of QoS classes; guaranteed has none
 # A SLURM job's directory has its number or, since 26.05, its SLUID: 's' and 13 digits of base 32.
 SLUID = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
@@ -76,8 +75,7 @@ JOBS = (
 BATCH = re.compile(r".*slurm.*|pbs.*\.(?:service|slice)|htcondor")
 CONTAINER = re.compile(
     rf"(?:(?:docker|libpod|libpod-payload|nerdctl|crio|cri-containerd)-)?({HEX})(?:\.scope)?"
-    r"|(?:lxc|incus)\.payload\.(.+)|machine-(.+)\.scope|systemd-nspawn@(.+)\.service"
-)
+    r"|(?:lxc|incus)\.payload\.(.+)|machine-(.+)\.scope|systemd-nspawn@(.+)\.service")
 # Parent directories in which each directory is a container, called by the container's name.
 BOXES = re.compile(r"(?:lxc|incus)(?:\.payload)?")
 UNIT = re.compile(r".+\.(?:service|scope)")
@@ -91,13 +89,11 @@ USERS = re.compile(r"user-[0-9]+\.slice")
 RUNTIME = re.compile(
     r"(?:containerd|docker|crio|cri-o|cri-docker|kubelet|k3s|k3s-agent|rke2-server|rke2-agent"
     r"|k0s.+|podman|lxc|lxd|incus|snap\.(?:lxd|microk8s|k8s)\..+|slurmd|pbs.*|condor)\.service"
-    r"|(?:.+_)?slurmstepd\.scope"
-)
+    r"|(?:.+_)?slurmstepd\.scope")
 # Directories that only root creates; used where the owners of directories are not visible.
 ROOTS = re.compile(
     rf".+\.slice|kubelet|kubepods|{'|'.join(QUALITY)}|slurm.*|uid_[0-9]+|jobid|jobs|htcondor"
-    rf"|{BOXES.pattern}|{RUNTIME.pattern}"
-)
+    rf"|{BOXES.pattern}|{RUNTIME.pattern}")
 DEPTH = 32                              # directories of a path that are read, from the root
 UNKNOWN = object()                      # result for a path that names no known kind of tenant
 ROOT = 0
@@ -143,8 +139,7 @@ def locate(
     beside = dict(lines(own))
     found = [
         (path, _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of, job_of))
-        for controllers, path in lines(cgroup)
-    ]
+        for controllers, path in lines(cgroup)]
     known = [one for _, one in found if isinstance(one, Tenant)]
     best = min(known, key=lambda one: list(Kind).index(one.kind), default=None)
     whole = Tenant(Kind.USER, user(uid))

@@ -32,8 +32,7 @@ def check_guarded(tree: Tree, library: Path) -> None:
     if bad := sorted(FORBIDDEN & set(str(library))):
         raise InvalidArgs(
             f"{str(library)!r} cannot stand in the list, it has a {bad[0]!r}",
-            "install the library elsewhere",
-        )
+            "install the library elsewhere")
     if not tree.has(library):
         raise NvshareError(
             f"there is no {tree.outside(library)}",
@@ -61,8 +60,7 @@ def _check_one(path: Path) -> None:
         return
     raise Unguarded(
         f"the library would be in every program, and others than root can change {path}: {reason}",
-        "install the library where only root can write, such as /usr/lib",
-    )
+        "install the library where only root can write, such as /usr/lib")
 
 
 # Links to the library in these folders are preferred: a link's path is the same for new versions.
@@ -82,8 +80,7 @@ class State:
         """The state as values for JSON."""
         return {
             "enabled": bool(self.entries), "list": self.place,
-            "entries": list(self.entries), "others": list(self.others), "fault": self.fault,
-        }
+            "entries": list(self.entries), "others": list(self.others), "fault": self.fault}
 
 
 def find(tree: Tree, named: Path | None) -> Path:
@@ -103,8 +100,7 @@ def find(tree: Tree, named: Path | None) -> Path:
     if not tree.has(path):
         raise NvshareError(
             f"there is no {path} in {tree.top}",
-            "name the library's path in that system with --library",
-        )
+            "name the library's path in that system with --library")
     return path
 
 
@@ -113,9 +109,7 @@ def read_state(tree: Tree) -> State:
     found = listing.entries(listing.read(tree))
     entries = tuple(entry for entry in found if listing.ours(entry))
     others = tuple(entry for entry in found if not listing.ours(entry))
-    return State(
-        str(tree.outside(listing.LIST)), entries, others, _fault(tree, entries),
-    )
+    return State(str(tree.outside(listing.LIST)), entries, others, _fault(tree, entries))
 
 
 def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:

@@ -150,8 +150,7 @@ def _setuid(tree: Tree, library: Path, baseline: frozenset[str]) -> TrialResult:
             done = _run([
                 "unshare", "--mount", "--propagation", "private", "--",
                 "/bin/sh", "-c", SETUID, "sh", str(tree.top).rstrip("/"), own, str(inside),
-                str(library),
-            ])
+                str(library)])
     except OSError as error:
         return TrialResult(name, f"{temporary} cannot be used: {error.strerror}")
     if not done.stdout.startswith(READY + "\n"):
@@ -171,8 +170,7 @@ def _run(command: Sequence[str]) -> Ended:
         return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=PATIENCE,
             check=False, stdin=subprocess.DEVNULL, cwd="/",
-            env={"PATH": os.environ.get("PATH", os.defpath)},
-        )
+            env={"PATH": os.environ.get("PATH", os.defpath)})
     except subprocess.TimeoutExpired:
         return Ended(command, -1, "", f"it did not end within {PATIENCE:.0f} seconds")
     except OSError as error:

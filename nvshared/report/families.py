@@ -66,9 +66,7 @@ def read_metrics(
     programs = [(_client(client), client) for client in clients]
     used = [(labels, client.usage) for labels, client in programs]
     tenants = [
-        ((*labels, name), usage) for labels, gpu in cards
-        for name, usage in totals.of(gpu).items()
-    ]
+        ((*labels, name), usage) for labels, gpu in cards for name, usage in totals.of(gpu).items()]
     return [
         *_read(GaugeMetricFamily, "nvshare_", (), BUILD_INFO, [((), __version__)]),
         *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_INFO, cards),
@@ -78,8 +76,7 @@ def read_metrics(
         *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_INFO, programs),
         *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, programs),
         *_read(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, used),
-        *_read(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants),
-    ]
+        *_read(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants)]
 
 
 BUILD_INFO: InfoTable[str] = [
@@ -97,15 +94,13 @@ CARD_GAUGES: Table[GPU] = [
      lambda gpu: gpu.sample.utilisation),
     ("gpu_temperature_celsius", "Temperature of the GPU, as NVML says",
      lambda gpu: gpu.sample.temperature),
-    ("gpu_power_watts", "Power that the card draws, as NVML says",
-     lambda gpu: gpu.sample.power),
+    ("gpu_power_watts", "Power that the card draws, as NVML says", lambda gpu: gpu.sample.power),
     ("gpu_memory_total_bytes", "Memory that the GPU has", lambda gpu: gpu.facts.memory_total),
     ("gpu_memory_used_bytes", "Memory of the GPU in use, by processes and driver, as NVML says",
      lambda gpu: gpu.sample.memory_used),
     ("gpu_memory_outside_bytes", "Memory of the GPU in use, but not by the programs that share it",
      lambda gpu: gpu.capacity.outside),
-    ("gpu_capacity_bytes", "Memory that the daemon can hand out",
-     lambda gpu: gpu.capacity.bytes),
+    ("gpu_capacity_bytes", "Memory that the daemon can hand out", lambda gpu: gpu.capacity.bytes),
     ("gpu_lent_bytes", "Memory lent to programs of other GPUs for swapped memory, taken or not",
      lambda gpu: gpu.neighbour.lent),
     ("swap_budget_bytes", "Host memory that programs on the GPU may take for swapped memory",
@@ -176,8 +171,7 @@ def _usage(subject: str) -> Table[Usage]:
         ("handover_seconds", f"Time of hand-overs that loaded memory of {subject}",
          lambda used: used.handover / SECOND),
         ("loaded_bytes", f"Bytes of {subject} brought to the GPU", lambda used: used.bytes_in),
-        ("evicted_bytes", f"Bytes of {subject} moved to the host", lambda used: used.bytes_out),
-    ]
+        ("evicted_bytes", f"Bytes of {subject} moved to the host", lambda used: used.bytes_out)]
 
 
 CLIENT_COUNTERS = _usage("the program")[:3]     # only three: there may be thousands of clients
@@ -191,9 +185,7 @@ def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Samples:
         "How long the scheduler took to decide on an event", CARD, [
             (labels, list(zip(bounds, accumulate(gpu.decisions), strict=True)),
              gpu.decision_time / SECOND)
-            for labels, gpu in cards
-        ],
-    )
+            for labels, gpu in cards])
 
 
 def _read(
@@ -206,8 +198,7 @@ def _read(
         values = [(its_labels, read(source)) for its_labels, source in labelled]
         yield Samples(kind, prefix + name, help_text, (*labels, *chain(*more)), [
             ((*its_labels, *value), 1) if isinstance(value, tuple) else (its_labels, value)
-            for its_labels, value in values if value is not None
-        ])
+            for its_labels, value in values if value is not None])
 
 
 def _card(gpu: GPU) -> tuple[str, ...]:
@@ -218,5 +209,4 @@ def _client(client: Client) -> tuple[str, ...]:
     peer, pod = client.peer, client.pod
     return (
         *_card(client.gpu), str(client.id), str(peer.pid), peer.tenants[0].name, client.tenant,
-        *(("", "") if pod is None else pod[:2]), client.container, peer.title or peer.name,
-    )
+        *(("", "") if pod is None else pod[:2]), client.container, peer.title or peer.name)

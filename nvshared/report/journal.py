@@ -41,8 +41,7 @@ def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
             case actions.TurnStarted():
                 logger.debug("%s: %s runs", gpu, client)
             case actions.TurnEnded(_, reason, held_time):
-                logger.debug(
-                    "%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, reason)
+                logger.debug("%s: %s ran for %.3f s: %s", gpu, client, held_time / SECOND, reason)
             case actions.Pinned(_, pin_reason):
                 log(logging.WARNING, "pin_reason", client, lambda:
                     f"stays on the GPU from now on, and others get what is left: "
@@ -72,8 +71,7 @@ def _held(strangers: dict[int, int]) -> str:
 
 def log_fault(limited: Limited, peer: Peer, kind: str, message: str) -> None:
     """Logs an error of the client `peer`. Lines are limited by `kind` and user."""
-    limited.say(
-        logging.WARNING, (kind, peer.account), lambda: f"{peer} of {peer.user}: {message}")
+    limited.say(logging.WARNING, (kind, peer.account), lambda: f"{peer} of {peer.user}: {message}")
 
 
 def log_waiting_clients(manager: Manager) -> None:
@@ -83,8 +81,7 @@ def log_waiting_clients(manager: Manager) -> None:
         swapped = client.memory.allocated - client.memory.resident
         logger.warning(
             "%s: %s of %s stands still at its next use of the GPU, with %d MiB in host memory, "
-            "until nvshared is started again", client.gpu, client, client.peer.user, swapped // MIB,
-        )
+            "until nvshared is started again", client.gpu, client, client.peer.user, swapped // MIB)
     if len(left) > MOST_NAMED:
         logger.warning("%d more programs stand still, too", len(left) - MOST_NAMED)
 
@@ -112,8 +109,7 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
     ignore = [
         disconnect for gpu in manager.gpus for disconnect in (
             gpu.client_new.connect(note), gpu.client_removed.connect(note),
-            gpu.reported.connect(note))
-    ]
+            gpu.reported.connect(note))]
     ended = asyncio.ensure_future(stopped.wait())
     ended.add_done_callback(note)
     last = ""
@@ -141,7 +137,5 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
 
 def _status(manager: Manager) -> str:
     words = [counted(len(manager.gpus), "GPU"), counted(len(tuple(manager.clients)), "client")]
-    words += [
-        f"{gpu}: {', '.join(map(str, gpu.holders))}" for gpu in manager.gpus if gpu.holders
-    ]
+    words += [f"{gpu}: {', '.join(map(str, gpu.holders))}" for gpu in manager.gpus if gpu.holders]
     return ", ".join(words)

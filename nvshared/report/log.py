@@ -23,8 +23,7 @@ BURST = 20                              # lines of one kind in one interval at m
 INTERVAL = 30 * SECOND
 
 PRIORITIES = {
-    logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2,
-}
+    logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 
 class JournalFormatter(logging.Formatter):
@@ -115,8 +114,7 @@ class Limited:
         if lines.last is not None:
             self._logger.log(
                 level, "%d more such lines were left out within %d s, the last: %s",
-                lines.left_out, INTERVAL // SECOND, lines.last(),
-            )
+                lines.left_out, INTERVAL // SECOND, lines.last())
 
 
 def _is_journal(stream: str) -> bool:

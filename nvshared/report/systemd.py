@@ -53,8 +53,7 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
             one.detach()
         raise InvalidArgs(
             "systemd gave us other sockets than the one we need",
-            "the socket unit must have one ListenSequentialPacket= and nothing else",
-        )
+            "the socket unit must have one ListenSequentialPacket= and nothing else")
     for one in [*listening, *kept.values()]:
         os.set_inheritable(one.fileno(), False)
     return Inherited(listening[0] if listening else None, kept)
@@ -83,8 +82,7 @@ class Notifier:
         except ImportError as error:
             raise InvalidArgs(
                 "systemd wants to be notified, and the Python package sdnotify is not installed",
-                "install it, or set Type=simple in the unit",
-            ) from error
+                "install it, or set Type=simple in the unit") from error
         self._notifier = sdnotify.SystemdNotifier()
         if environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid()):
             self.watchdog = int(environment.get("WATCHDOG_USEC", "0")) or None

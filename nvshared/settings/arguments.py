@@ -37,20 +37,16 @@ def parser() -> argparse.ArgumentParser:
     """Makes the parser. Manual page and completions are generated from it, too."""
     made = Parser(
         prog="nvshared", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+        formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--version", action="version", version=f"nvshared {__version__}")
     made.add_argument(
-        "--config", metavar="FILE", type=Path, help=f"the settings' file (default: {DEFAULT_FILE})"
-    )
+        "--config", metavar="FILE", type=Path, help=f"the settings' file (default: {DEFAULT_FILE})")
     made.add_argument(
         "--check", action="store_true",
-        help="read all settings, say what is wrong with them, and end; start nothing",
-    )
+        help="read all settings, say what is wrong with them, and end; start nothing")
     groups = {
         "nvshared": made.add_argument_group("the daemon ([nvshared] in the file)"),
-        "gpu": made.add_argument_group("the cards ([gpu] in the file)"),
-    }
+        "gpu": made.add_argument_group("the cards ([gpu] in the file)")}
     for option in options():
         words = f"{option.help} (default: {option.default}"
         if option.variable:

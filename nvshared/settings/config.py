@@ -154,8 +154,7 @@ class Config:
         "TIME", _auto(quantity.quantum, ", or auto"), "30", "how long a program may keep the GPU "
         "while others wait, in seconds, or as in 500ms; auto: as short as keeps moving memory at "
         "5% of the time or less")
-    longest_tq: int = _gpu(
-        "TIME", quantity.quantum, "30", "the longest quantum, where tq is auto")
+    longest_tq: int = _gpu("TIME", quantity.quantum, "30", "the longest quantum, where tq is auto")
     anti_thrash: str = _gpu(
         "MODE", _mode, "auto", "take turns as needed (auto), always (on), or never (off); auto: "
         "programs that do not fit together, and programs that all keep the GPU busy")
@@ -253,8 +252,7 @@ def waiting(running: Config, read: Config) -> list[str]:
     return [
         option.name for option in options()
         if option.section == "nvshared" and option.name != "debug"
-        and getattr(running, option.attribute) != getattr(read, option.attribute)
-    ]
+        and getattr(running, option.attribute) != getattr(read, option.attribute)]
 
 
 def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, str]) -> Config:
@@ -280,8 +278,7 @@ def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, 
         if option.name in given:
             places.pop(option.name, None)       # then error messages name the option
             values[option.name] = _parse(
-                option.parse, given[option.name], f"--{option.name}", InvalidArgs
-            )
+                option.parse, given[option.name], f"--{option.name}", InvalidArgs)
     named = {name.replace("-", "_"): value for name, value in values.items()}
     return Config(**named, places=places, rules=tuple(files.rules))
 
@@ -344,8 +341,7 @@ class _Files:
         if section not in known and not rules.pattern(section, place):
             raise ConfigError(
                 f"{place}: there is no section {line}",
-                _meant(section, [*known, f"{rules.SECTION} PATTERN"]),
-            )
+                _meant(section, [*known, f"{rules.SECTION} PATTERN"]))
         return section
 
     def _set(self, section: str, line: str, place: str) -> None:
@@ -354,8 +350,7 @@ class _Files:
             raise ConfigError(f"{place}: {line!r} is no setting", "write NAME = VALUE")
         if not section:
             raise ConfigError(
-                f"{place}: {name!r} stands in no section", SECTIONS.format("put it below")
-            )
+                f"{place}: {name!r} stands in no section", SECTIONS.format("put it below"))
         pattern = rules.pattern(section, place)
         option: Option | Term | None = self._known.get((section, name))
         if pattern:
@@ -370,9 +365,7 @@ class _Files:
             self.values[name], self.places[name] = value, place
 
 
-def _parse(
-    parse: Callable[[str], Any], text: str, place: str, error: type[InvalidArgs]
-) -> Any:
+def _parse(parse: Callable[[str], Any], text: str, place: str, error: type[InvalidArgs]) -> Any:
     try:
         return parse(text)
     except ValueError as wrong:

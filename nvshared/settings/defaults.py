@@ -59,8 +59,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         raise ConfigError(
             f"{_place(config, 'swap-budget')}a swap-budget of {rounded(budget)} is more than the "
             f"{rounded(host.total())} this host has",
-            "give less, a percentage, or auto",
-        )
+            "give less, a percentage, or auto")
     same_name = {one.name: getattr(config, one.name) for one in fields(Settings)
                  if hasattr(config, one.name)}
     accounting = Accounting(config.compute_window, config.quota_sample_interval,
@@ -68,8 +67,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
     settings = Settings(**same_name | {
         "anti_thrash": AntiThrash(config.anti_thrash), "capacity": 0, "total": 0,
         "host_budget": budget, "step": PAGE, "deep_idle": config.deep_idle is not None,
-        "accounting": accounting,
-    })
+        "accounting": accounting})
     return Defaults(
         settings, lambda facts: _card(config, facts), config.swap_budget is None,
         config.neighbour if "neighbour" in config.tiers else "off", config.deep_idle,
@@ -88,8 +86,7 @@ def _card(config: Config, facts: Facts) -> GPUDefaults:
     allowances = Allowances(
         configured=_within(config, "capacity", config.capacity, facts),
         reserve=_within(config, "reserve", config.reserve, facts),
-        context_reserve=_within(config, "context-reserve", config.context_reserve, facts),
-    )
+        context_reserve=_within(config, "context-reserve", config.context_reserve, facts))
     offer = Capacity(total, allowances)
     if not offer.bytes:
         raise ConfigError(
@@ -97,8 +94,7 @@ def _card(config: Config, facts: Facts) -> GPUDefaults:
             f"a reserve of {rounded(offer.reserve)} and a context-reserve of "
             f"{rounded(offer.context_reserve)} leave nothing of GPU {facts.index} ({facts.name}), "
             f"which has {rounded(total)}",
-            "give less, or a percentage",
-        )
+            "give less, or a percentage")
     step = _within(config, "step", config.step, facts)
     if step is None:
         step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))
@@ -114,8 +110,7 @@ def _within(config: Config, name: str, amount: Amount | None, facts: Facts) -> i
         raise ConfigError(
             f"{_place(config, name)}a {name} of {rounded(wanted)} is more than GPU {facts.index} "
             f"({facts.name}) has: {rounded(facts.memory_total)}",
-            "give less, or a percentage",
-        )
+            "give less, or a percentage")
     return wanted
 
 

@@ -152,14 +152,12 @@ def contradictions(rules: Collection[Rule]) -> Iterator[ConfigError]:
     that can never be met: above the limit, or more than 100% together."""
     by_term = sorted(
         ((rule.place.rpartition(":")[0], rule.pattern, rule.term), number, rule)
-        for number, rule in enumerate(rules)
-    )
+        for number, rule in enumerate(rules))
     for (key, _, first), (next_key, _, second) in pairwise(by_term):
         if key == next_key and first.value != second.value:
             yield ConfigError(
                 f"{second.place}: {second.term} of [{SECTION} {second.pattern}] contradicts "
-                f"{first.place}", "leave one of them",
-            )
+                f"{first.place}", "leave one of them")
     yield from _requests(rules)
 
 
@@ -173,8 +171,7 @@ def _requests(rules: Collection[Rule]) -> Iterator[ConfigError]:
         if request is not None and most is not None and request.value > most.value:
             yield ConfigError(
                 f"{request.place}: {request.term} of [{SECTION} {pattern}] contradicts "
-                f"{most.place}", f"{request.value} % are more than the limit of {most.value} %",
-            )
+                f"{most.place}", f"{request.value} % are more than the limit of {most.value} %")
         if request is not None and request.pattern == pattern and is_tenant(pattern):
             named[pattern] = request
     whole = sum(rule.value for rule in named.values())
@@ -183,8 +180,7 @@ def _requests(rules: Collection[Rule]) -> Iterator[ConfigError]:
         places = ", ".join(f"{rule.place} ({rule.value} %)" for rule in others)
         yield ConfigError(
             f"{last.place}: {last.term} of [{SECTION} {last.pattern}] cannot be {last.value} % "
-            f"beside {places}", f"together that is {whole} % of the time",
-        )
+            f"beside {places}", f"together that is {whole} % of the time")
 
 
 def is_tenant(pattern: str) -> bool:
@@ -192,9 +188,7 @@ def is_tenant(pattern: str) -> bool:
     return not WILDCARDS.search(pattern) and not pattern.startswith(f"{GROUP}:")
 
 
-def holding(
-    rules: Iterable[Rule], names: Collection[str], groups: Collection[str]
-) -> list[Rule]:
+def holding(rules: Iterable[Rule], names: Collection[str], groups: Collection[str]) -> list[Rule]:
     """The rules that match a tenant with these names and its user's groups, the most specific
     first."""
     found = []

@@ -74,15 +74,13 @@ class TenantsFile:
 
     def load(self) -> KeptTerms:
         """Returns the terms in the file; {} if it is missing or broken."""
-        return load(
-            self.path, _kept, "the rules of the configuration alone hold for tenants") or {}
+        return load(self.path, _kept, "the rules of the configuration alone hold for tenants") or {}
 
     def save(self, kept: KeptTerms) -> Future[None]:
         """Writes the terms in the file's thread. The future raises NotKept if the write fails."""
         return self._writer.submit(keep, self.path, {"version": VERSION, "tenants": {
             name: {term: given if given[1] else given[0] for term, given in terms.items()}
-            for name, terms in kept.items()
-        }})
+            for name, terms in kept.items()}})
 
 
 def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Read | None:
@@ -118,8 +116,7 @@ def keep(path: Path, plain: dict[str, Any]) -> None:
         failure = NotKept(
             "what was changed holds, but will be forgotten at the next start: "
             f"{path} cannot be written: {error.strerror}",
-            "put that right and change it again",
-        )
+            "put that right and change it again")
         logger.warning("%s", failure)
         raise failure from error
 

@@ -53,8 +53,7 @@ def frame(
     return [
         Text.assemble(("╭─", style), head, ("─" * (width - 3 - head.cell_len) + "╮", style)),
         *(Text.assemble(("│ ", style), fit(line, inner), (" │", style)) for line in lines),
-        Text.assemble(("╰" + "─" * (width - 3 - below.cell_len), style), below, ("─╯", style)),
-    ]
+        Text.assemble(("╰" + "─" * (width - 3 - below.cell_len), style), below, ("─╯", style))]
 
 
 def wrapped(text: str, width: int, style: str = "") -> list[Text]:
@@ -72,8 +71,7 @@ def graph(values: Sequence[float | None], most: float, height: int = 1) -> list[
     levels = [_level(value, most, height * FULL) for value in values]
     return [
         "".join(LEVELS[min(FULL, max(0, level - FULL * row))] for level in levels)
-        for row in reversed(range(height))
-    ]
+        for row in reversed(range(height))]
 
 
 def _level(value: float | None, most: float, full: int) -> int:
@@ -111,8 +109,7 @@ def grid(
         max(column.min_width, *(
             min(bar_width if isinstance(cell, Bar) else cell.cell_len, column.max_width)
             for cell in (line[at] for line in cells)))
-        for at, column in enumerate(columns)
-    ]
+        for at, column in enumerate(columns)]
     widths = fitted(columns, natural, width, gap)
     spare = width - sum(widths) - gap * (sum(map(bool, widths)) - 1)
     for at, column in enumerate(columns):
@@ -126,10 +123,8 @@ def grid(
     title, *lines = (
         fit(Text(" " * gap).join(
             _drawn(cell, wide, right=column.right)
-            for column, cell, wide in zip(columns, line, widths, strict=True) if wide
-        ), width)
-        for number, line in enumerate(cells, -1) if seen is None or number in seen or number < 0
-    )
+            for column, cell, wide in zip(columns, line, widths, strict=True) if wide), width)
+        for number, line in enumerate(cells, -1) if seen is None or number in seen or number < 0)
     return Grid(title, lines, spans)
 
 
@@ -138,8 +133,7 @@ def table(columns: Sequence[Column], rows: Sequence[Any], width: int) -> Text:
     columns, narrow = chosen(columns, rows), width < WIDE
     titles = [
         Text(column.short if narrow and column.short else column.name, style="bold")
-        for column in columns
-    ]
+        for column in columns]
     title, lines, spans = grid(columns, rows, width, 1 if narrow else 2, titles, empty="-")
     rule = Text("─" * min(width, max(end for _, end in spans)))
     for line in (title, *lines):

@@ -130,54 +130,44 @@ TERM_FORMATS: dict[str, TermFormat] = {
     "memory-limit": TermFormat(
         limit, _limit, size, _memory,
         "The programs of {name} together may allocate {value} on each GPU",
-        "{name} may allocate {value}{on}",
-    ),
+        "{name} may allocate {value}{on}"),
     "host-memory-limit": TermFormat(
         limit, _limit, lambda limit: f"h{size(limit)}", _memory,
-        "The programs of {name} together may need {value} of host memory for eviction",
-    ),
+        "The programs of {name} together may need {value} of host memory for eviction"),
     "disk-limit": TermFormat(
         limit, _limit, lambda limit: f"d{size(limit)}", _memory,
-        "The programs of {name} together may have {value} of swapped memory on the disk",
-    ),
+        "The programs of {name} together may have {value} of swapped memory on the disk"),
     "neighbour-limit": TermFormat(
         limit_or_off, lambda limit: "off" if limit == OFF else _limit(limit),
         lambda limit: "n off" if limit == OFF else f"n{size(limit)}",
         lambda limit: "nothing" if limit == OFF else _memory(limit),
-        "The programs of {name} together may borrow {value} of other GPUs' memory for each GPU",
-    ),
+        "The programs of {name} together may borrow {value} of other GPUs' memory for each GPU"),
     "compute-limit": TermFormat(
         share, lambda percent: f"{percent} %" if percent < UNLIMITED else "no limit",
         lambda percent: f"{percent}%",
         lambda percent: f"at most {percent} % of the time" if percent < UNLIMITED else
         "all of the time that other programs leave",
-        "The programs of {name} together may use each GPU {value}", "{name} may use {gpu} {value}",
-    ),
+        "The programs of {name} together may use each GPU {value}", "{name} may use {gpu} {value}"),
     "compute-request": TermFormat(
         share, lambda percent: f"{percent} %" if percent else "none",
         lambda percent: f"r{percent}%",
         lambda percent: f"{percent} % of the time of each GPU, whenever they want it" if percent
         else "the share of the time that their weight gives them",
-        "The programs of {name} together get {value}",
-    ),
+        "The programs of {name} together get {value}"),
     "weight": TermFormat(
         weight, str, lambda weight: f"w{weight}", str,
-        "The weight of {name} is {value}", "The weight of {name}{on} is {value}",
-    ),
+        "The weight of {name} is {value}", "The weight of {name}{on} is {value}"),
     "priority": TermFormat(
         PRIORITIES.__getitem__, _priority, _priority, _priority,
-        "The priority of {name} is {value}",
-    ),
+        "The priority of {name} is {value}"),
     "suspended": TermFormat(
         int, lambda on: "yes" if on else "no", lambda _on: "suspended",
         lambda on: "suspended" if on else "no longer suspended",
-        "The programs of {name} are {value}", "{name} is {value}{on}",
-    ),
+        "The programs of {name} are {value}", "{name} is {value}{on}"),
     "unshared": TermFormat(
         int, lambda on: "checkpoint" if on else "no", lambda _on: "checkpoint",
         lambda on: "take turns by checkpoints" if on else "are left alone",
-        "Programs of {name} without libnvshare.so {value}",
-    ),
+        "Programs of {name} without libnvshare.so {value}"),
 }
 
 
@@ -192,8 +182,7 @@ def program_terms(client: "ClientSnapshot") -> dict[str, int]:
     """The program's own terms; terms that are not set have their usual values."""
     return {
         "memory-limit": client.memory_limit, "compute-limit": client.compute_limit,
-        "weight": client.weight, "suspended": client.suspended,
-    }
+        "weight": client.weight, "suspended": client.suspended}
 
 
 def program_limits(client: "ClientSnapshot") -> str:

@@ -107,9 +107,7 @@ ROWS = 5                                # rows of the list for which graphs alwa
 QUIET = frozenset({"idle", "suspended", "parked"})
 
 
-def gpus(
-    snapshot: Snapshot, past: Past, width: int, height: int | None, below: int
-) -> list[Text]:
+def gpus(snapshot: Snapshot, past: Past, width: int, height: int | None, below: int) -> list[Text]:
     """Draws the GPUs in 1 to `height` lines, with graphs, in frames, or as a line each, as fits.
 
     `height`: None: any. `below`: lines that the whole list of programs, below the GPUs, needs. If
@@ -169,8 +167,7 @@ def _framed(
         lines, width,
         title=Text.assemble((f"GPU {gpu.index}", "bold"), " ", gpu.name.removeprefix("NVIDIA ")),
         note=Text.assemble((gpu.state, STATES.get(gpu.state, "")), note),
-        style="red" if gpu.state == "lost" else "bright_black",
-    )
+        style="red" if gpu.state == "lost" else "bright_black")
 
 
 def _used(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot]) -> int:
@@ -219,8 +216,7 @@ def _graphs(
     rooms[-1] = width - sum(rooms[:-1]) - len(BETWEEN) * (len(columns) - 1)
     pictures = [
         _pair(gpu, past, pair, now, room, height)
-        for pair, room in zip(columns, rooms, strict=True)
-    ]
+        for pair, room in zip(columns, rooms, strict=True)]
     return [Text(BETWEEN, style="bright_black").join(row) for row in zip(*pictures, strict=True)]
 
 
@@ -250,8 +246,7 @@ def _pair(
                 labels, numbers, graph(values[figure], most, height)):
             if line is not None:
                 found.append(Text.assemble(
-                    fit(label or "", LABEL), (line, style),
-                    fit(number or "", FIGURE, right=True)))
+                    fit(label or "", LABEL), (line, style), fit(number or "", FIGURE, right=True)))
     return found
 
 
@@ -272,6 +267,5 @@ def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[
         Column("", lambda gpu: gpu.state, style=lambda gpu: STATES.get(gpu.state, ""), min_width=9),
         Column("", lambda gpu: holder(snapshot, gpu), shrinks_to=PROCESS, max_width=PROCESS_WIDTH),
         Column("", lambda gpu: f"{gpu.queue_length} waiting", right=True, drop_rank=3,
-               style=lambda _: "dim"),
-    )
+               style=lambda _: "dim"))
     return grid(columns, some, width).lines

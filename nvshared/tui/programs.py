@@ -40,8 +40,7 @@ def _columns(snapshot: Snapshot, width: int) -> list[Column]:
     def memory(one: ClientSnapshot) -> Bar:
         return Bar(totals.get(one.gpu, 1), (
             Part(one.resident + one.pinned, RESIDENT, "green"),
-            Part(one.swapped, SWAPPED, "yellow"),
-        ))
+            Part(one.swapped, SWAPPED, "yellow")))
 
     known = {**CLIENT, "": Column("", memory, drop_rank=4, max_width=LONGEST_BAR)}
     layout = LAYOUT | {"COMMAND": {
@@ -65,23 +64,19 @@ def listing(
     titles = [
         Text(one.name + mark, style="bold underline") if one.name == state.sort else
         Text(one.name, style="bold")
-        for one in columns
-    ]
+        for one in columns]
     title, lines, spans = grid(
         columns, clients, width - LEAD, titles=titles, seen=range(first, first + page))
     found = [Text.assemble(" " * LEAD, title)]
     hits = [
         Hit(line, start + LEAD, end + LEAD, Sort(one.name))
-        for one, (start, end) in zip(columns, spans, strict=True) if one.name and end > start
-    ]
+        for one, (start, end) in zip(columns, spans, strict=True) if one.name and end > start]
     (memory,) = [span for one, span in zip(columns, spans, strict=True) if not one.name]
     for client, line_of_it in zip(clients[first:first + page], lines, strict=True):
         selected = program_key(client) == state.selected
         holds = client.id in holders
         row = Text.assemble(
-            SELECTED if selected else " ", (HOLDS, "green") if holds else " ", " ",
-            line_of_it,
-        )
+            SELECTED if selected else " ", (HOLDS, "green") if holds else " ", " ", line_of_it)
         if client.state == UNSHARED:
             row.stylize("dim")
         if selected:
@@ -135,8 +130,7 @@ def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
     if wide:
         lines += [
             Text.assemble(fit(one, half), "   ", two)
-            for one, two in zip_longest(left, right, fillvalue=Text())
-        ]
+            for one, two in zip_longest(left, right, fillvalue=Text())]
     else:
         lines += left + right
     title = Text.assemble((process(client), "bold"), f" on GPU {client.gpu}")
@@ -176,8 +170,7 @@ def _memory(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text
     whole = next((gpu.memory_total for gpu in snapshot.gpus if gpu.index == client.gpu), 1)
     picture = Bar(whole, (
         Part(client.resident, RESIDENT, "green"), Part(client.pinned, "▓", "cyan"),
-        Part(client.swapped, SWAPPED, "yellow"),
-    ), rest="░")
+        Part(client.swapped, SWAPPED, "yellow")), rest="░")
     away = f"swapped, {size(client.borrowed)} of it to another GPU" if client.borrowed else (
         f"swapped, {size(client.on_disk)} of it to disk" if client.on_disk else "in host memory")
     found = [Text(), Text("Memory", style="bold"), bar(picture, width)]
@@ -205,8 +198,7 @@ def _time(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
             f"It held the GPU for {duration(client.held_usec)} in {counted(client.turns, 'turn')} "
             f"and waited for {duration(client.waited_usec)}. Loaded {size(client.bytes_in)}, "
             f"evicted {size(client.bytes_out)}.", width),
-        *(wrapped(f"nvshared moved it here {client.moved}.", width) if client.moved else ()),
-    ]
+        *(wrapped(f"nvshared moved it here {client.moved}.", width) if client.moved else ())]
 
 
 def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> list[Text]:
@@ -216,20 +208,17 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
     found = [Text(), Text("Terms", style="bold")]
     rows = [
         (name, TERM_FORMATS[name].value(value), "set for this program")
-        for name, value in program_terms(client).items() if value != USUAL_TERMS[name]
-    ]
+        for name, value in program_terms(client).items() if value != USUAL_TERMS[name]]
     for one in tenants:
         rows += [
             (term.name, term_value(term), f"{one.name}: {term_source(term)}")
-            for term in one.terms if term is one.holding(term.name)
-        ]
+            for term in one.terms if term is one.holding(term.name)]
     if not rows:
         return [*found, Text("No terms are set for the program or its tenants.", style="dim")]
     wide = max(len(value) for _, value, _ in rows)
     return found + [
         line for name, value, source in rows
-        for line in _indented(Text(f"{name:<16}{value:>{wide}}  "), source, width)
-    ]
+        for line in _indented(Text(f"{name:<16}{value:>{wide}}  "), source, width)]
 
 
 def _turns(opened: Opened, width: int) -> list[Text]:
@@ -246,8 +235,7 @@ def _turns(opened: Opened, width: int) -> list[Text]:
             f"{duration(turn.ago_usec):>9} {duration(turn.held_usec):>8} "
             f"{duration(turn.waited_usec):>8}  {size(turn.bytes_in):>10}  "
             f"{turn.reason or 'not yet'}"), width)
-        for turn in opened.turns
-    ]
+        for turn in opened.turns]
 
 
 def _field(label: str, words: str, width: int) -> list[Text]:

@@ -32,8 +32,7 @@ _CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in COMMANDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
     Screen.MAIN: (
         *_BASIC, ("down", "↑↓", "select"), ("enter", "Enter", "open"), ("/", "/", "filter"),
-        (">", "<>", "sort"), ("i", "i", "order"), *_CHANGES,
-    ),
+        (">", "<>", "sort"), ("i", "i", "order"), *_CHANGES),
     Screen.DETAILS: (*_BASIC, ("escape", "Esc", "back"), ("down", "↑↓", "scroll"), *_CHANGES),
     Screen.HELP: (*_BASIC, ("escape", "Esc", "back"), ("down", "↑↓", "scroll")),
 }

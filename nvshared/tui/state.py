@@ -95,8 +95,7 @@ class Past:
         seconds = now - then
         return None if seconds <= 0 else Rates(
             (last.turns - first.turns) / seconds, (last.bytes_in - first.bytes_in) / seconds,
-            (last.bytes_out - first.bytes_out) / seconds,
-        )
+            (last.bytes_out - first.bytes_out) / seconds)
 
     def series(self, gpu: int, figure: str, cells: int) -> list[float | None]:
         """The means of a field of Figures in each of `cells` equal parts of SPAN, the latest last.
@@ -243,8 +242,7 @@ def all_rows(snapshot: Snapshot) -> list[ClientSnapshot]:
     """All programs on all GPUs, including programs that use a GPU unshared."""
     return [
         *snapshot.clients,
-        *(_unshared_row(gpu, one) for gpu in snapshot.gpus for one in gpu.unshared),
-    ]
+        *(_unshared_row(gpu, one) for gpu in snapshot.gpus for one in gpu.unshared)]
 
 
 def rows(state: State) -> list[ClientSnapshot]:
@@ -262,8 +260,7 @@ def matches(client: ClientSnapshot, text: str) -> bool:
     """Whether the program matches the words of `text`: gpu0, user:alice, idle, part of a name."""
     known = " ".join((
         f"gpu{client.gpu}", f"gpu:{client.gpu}", process(client), client.tenant,
-        tenant(client), f"user:{user(client.uid)}", client.state, client.command,
-    )).lower()
+        tenant(client), f"user:{user(client.uid)}", client.state, client.command)).lower()
     return all(word in known for word in text.lower().split())
 
 
@@ -275,8 +272,7 @@ def _unshared_row(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
         weight=100, suspended=False, allocated=0, resident=0, swapped=0, borrowed=0,
         pinned=one.memory,
         held_usec=0, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0, position=0,
-        turns=0, bytes_in=0, bytes_out=0, unparkable=one.unsuspendable,
-    )
+        turns=0, bytes_in=0, bytes_out=0, unparkable=one.unsuspendable)
 
 
 class CommandKind(NamedTuple):
@@ -296,31 +292,25 @@ COMMANDS: dict[str, CommandKind] = {
         "m", "memory limit", "memory-limit",
         "Limit {name} on GPU {gpu} to {value} of memory?",
         "Limit all programs of {name} together to {value} of memory on each GPU?",
-        "Memory limit (such as 20GiB, or none)",
-    ),
+        "Memory limit (such as 20GiB, or none)"),
     "compute": CommandKind(
         "c", "time limit", "compute-limit",
         "Limit the time of {name} on GPU {gpu}: {value}?",
         "Limit the time of all programs of {name} together on each GPU: {value}?",
-        "Share of the GPU's time at most (1 to 100 percent, or none)",
-    ),
+        "Share of the GPU's time at most (1 to 100 percent, or none)"),
     "weight": CommandKind(
         "w", "weight", "weight", "Give {name} the weight {value} on GPU {gpu}?",
         "Give {name} the weight {value} on each GPU?",
-        f"Weight (1 to 1000, usual is {USUAL_TERMS['weight']})",
-    ),
+        f"Weight (1 to 1000, usual is {USUAL_TERMS['weight']})"),
     "suspend": CommandKind(
         "s", "suspend", "suspended",
         "Suspend {name}? It leaves GPU {gpu} and waits until it is resumed.",
-        "Suspend all programs of {name}? They leave the GPUs until they are resumed.",
-    ),
+        "Suspend all programs of {name}? They leave the GPUs until they are resumed."),
     "resume": CommandKind(
         "r", "resume", "suspended", "Resume {name}? It queues for GPU {gpu} again.",
-        "Resume all programs of {name}? They queue for the GPUs again.",
-    ),
+        "Resume all programs of {name}? They queue for the GPUs again."),
     "preempt": CommandKind(
-        "p", "preempt", "", "End the present turns on GPU {gpu} at once if a program waits?",
-    ),
+        "p", "preempt", "", "End the present turns on GPU {gpu} at once if a program waits?"),
 }
 VERB_BY_KEY = {kind.key: verb for verb, kind in COMMANDS.items()}
 

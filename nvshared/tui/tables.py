@@ -130,8 +130,7 @@ def gpu_columns(snapshot: "Snapshot") -> list[Column]:
         Column("Mode", lambda gpu: gpu.anti_thrash, drop_rank=5),
         Column("Holder", lambda gpu: "lost" if gpu.state == "lost" else holder(snapshot, gpu),
                shrinks_to=PROCESS, style=lambda gpu: STATES.get(gpu.state, "")),
-        Column("Queue", lambda gpu: str(gpu.queue_length), right=True, drop_rank=1),
-    ]
+        Column("Queue", lambda gpu: str(gpu.queue_length), right=True, drop_rank=1)]
 
 
 UNSHARED = "unshared"                   # the state of a program that uses a GPU without nvshare
@@ -234,10 +233,8 @@ def plain(columns: Sequence[Column], rows: Sequence[Any]) -> str:
     return "\n".join(
         "  ".join(
             cell.rjust(width) if column.right else cell.ljust(width)
-            for cell, width, column in zip(cells, widths, columns, strict=True)
-        ).rstrip()
-        for cells in lines
-    )
+            for cell, width, column in zip(cells, widths, columns, strict=True)).rstrip()
+        for cells in lines)
 
 
 def fitted(columns: Sequence[Column], natural: Sequence[int], width: int, gap: int) -> list[int]:

@@ -150,9 +150,7 @@ class Terminal:
         self._handlers = {
             number: signal.signal(number, handler) for number, handler in (
                 (signal.SIGTERM, _end), (signal.SIGHUP, _end), (signal.SIGTSTP, self._suspend),
-                (signal.SIGCONT, self._resume), (signal.SIGWINCH, self._resume),
-            )
-        }
+                (signal.SIGCONT, self._resume), (signal.SIGWINCH, self._resume))}
         signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
         self._set_modes()
         return self
@@ -209,8 +207,7 @@ class Terminal:
         before = [""] * len(drawn) if must_redraw else self._shown
         self._write(CLEAR * must_redraw + "".join(
             f"\x1b[{number};1H{line}" for number, (line, old) in enumerate(
-                zip(drawn, before, strict=True), 1) if line != old
-        ))
+                zip(drawn, before, strict=True), 1) if line != old))
         self._shown = drawn
 
     def redraw(self) -> None:
