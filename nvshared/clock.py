@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The types of clock and timer in the daemon, in monotonic microseconds.
 
-Modules that make decisions do not read the system's clock or set timers of the event loop.
-daemon.py passes a clock and a timer to them, so that tests can control the time.
-"""
+Modules that make decisions get a clock and a timer, so that tests can control the time."""
 
 import time
 from collections.abc import Callable
@@ -13,10 +11,8 @@ Clock = Callable[[], int]               # microseconds since an arbitrary time o
 
 
 class Timer(Protocol):
-    """Calls a function once, at or after a time of the clock."""
-
     def __call__(self, when: int, callback: Callable[[], None], /) -> Callable[[], None]:
-        """Arms the timer. Returns a function that disarms it; a no-op once it has fired."""
+        """Calls `callback` once, at or after `when`. Returns a function that disarms the timer."""
 
 
 def monotonic() -> int:

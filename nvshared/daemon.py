@@ -90,7 +90,6 @@ class WatchedSelector(selectors.DefaultSelector):
         self.restart()
 
     def restart(self) -> None:
-        """Resets the measurement."""
         self._woke = (time.monotonic(), time.thread_time())
         self.longest = (0.0, 0.0)       # the longest such time, and its CPU time, in seconds
 
@@ -107,7 +106,6 @@ class WatchedSelector(selectors.DefaultSelector):
 async def _serve(
     config: Config, read: Callable[[], Config], watch: Watch, selector: WatchedSelector,
 ) -> None:
-    """Starts all parts, serves until SIGTERM or SIGINT, and ends all parts."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -269,8 +267,6 @@ def _history(
 
 
 def _timer(loop: asyncio.AbstractEventLoop) -> Timer:
-    """Makes a Timer of the event loop, whose clock is CLOCK_MONOTONIC in seconds."""
-
     def at(when: int, callback: Callable[[], None]) -> Callable[[], None]:
         return loop.call_at(when / SECOND, callback).cancel
 

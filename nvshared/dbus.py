@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """D-Bus for the daemon and nvsharectl: finds message buses, encodes and decodes messages.
 
-dbus-next does the encoding. Its package imports asyncio and TLS for its own bus connections, which
-are not used here; the import takes longer than a call of the daemon. So the package's __init__.py
-is not run, and its modules are imported one by one. Only this module and bus/dispatch.py use
-private names of dbus-next.
-
-https://dbus.freedesktop.org/doc/dbus-specification.html
-"""
+dbus-next encodes. Its __init__.py would import asyncio and TLS, which takes longer than a call of
+the daemon, so its modules are imported one by one. Only this module and bus/dispatch.py use its
+private names. https://dbus.freedesktop.org/doc/dbus-specification.html"""
 
 import io
 import os
@@ -62,10 +58,9 @@ def introduction() -> bytes:
 
 
 def locate(bus: str) -> str:
-    """Returns the address of "system" or "session"; an address is returned as it is.
+    """The address of "system" or "session"; an address is returned as it is.
 
-    Raises BusUnavailable if there is no session bus, InvalidArgs for any other text.
-    """
+    Raises BusUnavailable if there is no session bus, InvalidArgs for any other text."""
     if bus == "system":
         return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS", SYSTEM_BUS)
     if bus == "session":
@@ -129,10 +124,9 @@ def array(entries: Iterable[bytes]) -> bytes:
 
 
 def pack(message: Message, serial: int) -> bytes:
-    """Encodes a message with this serial number. Its body may be bytes made by `marshalled`.
+    """Encodes a message with this serial number; its body may be bytes made by `marshalled`.
 
-    Raises ValueError if a value of the body is not of its type.
-    """
+    Raises ValueError if a value of the body is not of its type."""
     body: Any = message.body
     if not isinstance(body, bytes):
         body = marshalled(message.signature, *body)
@@ -166,10 +160,7 @@ def size(start: bytes) -> tuple[int, int]:
 
 
 class Received:
-    """A received message. Only its header is decoded until values() is called.
-
-    So a call can be refused by its header, without the cost of decoding its body.
-    """
+    """A received message. Only its header is decoded until values(), as a call may be refused."""
 
     def __init__(self, header: bytes, body: bytes | None) -> None:
         """`body`: None if it was too long to be stored. Raises WireError."""

@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds faults that keep programs of this machine from sharing GPUs, with advice.
 
-    for finding in examine("system"):
-        print(finding.grade, finding.topic, finding.words, finding.advice)
-
-Each function examines one part of the installation. If the daemon, the bus or the driver is
-missing, that is a finding, and the other checks go on.
-"""
+A missing daemon, bus or driver is a finding, and the other checks go on."""
 
 import ctypes
 import errno
@@ -37,8 +32,6 @@ from nvshared.units import GIB
 
 
 class Grade(StrEnum):
-    """The severity of a finding."""
-
     OK = "ok"
     NOTE = "note"                       # information
     WARNING = "warning"                 # sharing works, with a disadvantage
@@ -46,7 +39,7 @@ class Grade(StrEnum):
 
 
 class Finding(NamedTuple):
-    """`words` is a sentence without its full stop; `advice` says what to do, or is empty."""
+    """`words` is a sentence without its full stop; `advice` may be empty."""
 
     grade: Grade
     topic: str
@@ -73,8 +66,6 @@ def examine(bus: str) -> list[Finding]:
 
 
 class InspectedGPU(NamedTuple):
-    """NVML's data of one card."""
-
     facts: Facts
     mode: Mode
     sample: Sample | None               # None: NVML returned an error
@@ -126,10 +117,7 @@ def driver_findings(inspection: Inspection) -> Iterator[Finding]:
 def neighbour_findings(
     inspection: Inspection, snapshot: Snapshot | None, mode: str
 ) -> Iterator[Finding]:
-    """Findings: which cards can swap to another card's memory, and why other cards cannot.
-
-    `mode`: the setting `neighbour`.
-    """
+    """Which cards can swap to other cards, by the setting `neighbour`, and why others cannot."""
     cards, topic = [card.facts for card in inspection.cards], "neighbour"
     linked = [facts for facts in cards if facts.linked]
     alone = ", ".join(str(facts.index) for facts in cards if not facts.linked)
@@ -245,10 +233,7 @@ def _limited(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
 
 
 def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Finding:
-    """The finding about a process on a GPU that is not known to be a client.
-
-    `answered`: nvshared answered, so the process is certainly not one of its clients.
-    """
+    """The finding about a process that is not a client; `answered`: nvshared confirms that."""
     size = "" if memory is None else f" with {rounded(memory)}"
     uses = f"{shown(pid)} uses GPU {gpu}{size}"
     mapped = _mapped(pid)
@@ -283,7 +268,6 @@ Answer = Snapshot | NvshareError | None             # None: the bus is `none`
 
 
 def ask_daemon(bus: str) -> Answer:
-    """A snapshot from nvshared, or the error of the call."""
     if bus == NO_BUS:
         return None
     try:
@@ -294,7 +278,6 @@ def ask_daemon(bus: str) -> Answer:
 
 
 def _start() -> str:
-    """Advice how to start nvshared on this machine."""
     return f"start it with: {'systemctl enable --now ' * unit.runs_here()}nvshared"
 
 
@@ -365,7 +348,6 @@ def _unit(name: str) -> Finding:
 
 
 def _socket(path: str, *, answered: bool) -> Finding:
-    """The finding about the daemon's socket. `answered`: nvshared answers on the bus."""
     if (error := unit.unreachable(path)) is None:
         return ok("socket", f"programs find nvshared at {path}")
     unshared = "programs would use the GPU unshared"
@@ -447,7 +429,6 @@ def neighbour_mode() -> str:
 
 
 def _budget(cards: int) -> Finding:
-    """The finding about the swap budget. `cards`: bytes of all cards together."""
     topic = "swap budget"
     try:
         settings = load(None, os.environ, {})

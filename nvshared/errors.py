@@ -1,21 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of nvshared.
-
-Each class has a D-Bus error name, and the exit status of a command that ends with the error. The
-message is one sentence that names the wrong value. The hint, if there is one, gives the user
-advice.
-"""
+"""The exceptions of nvshared, each with a D-Bus error name and a command's exit status."""
 
 from enum import IntEnum
 from typing import Any, ClassVar
 
 
 class ExitCode(IntEnum):
-    """The exit statuses of nvshared and nvsharectl. 2 to 7 are those of LSB and systemd.
-
-    126, 127 and 130 have their meanings in shells: a program was not executable, was not found, or
-    was ended by Ctrl-C.
-    """
+    """The exit statuses. 2 to 7 are those of LSB and systemd; 126, 127 and 130 those of shells."""
 
     OK = 0
     FAILURE = 1
@@ -37,10 +28,9 @@ OURS = "com.nvshare.Error."
 
 
 class NvshareError(Exception):
-    """The base class. `message` is one sentence without its full stop; `hint` may be empty.
+    """The base class. `message` is a sentence without its full stop; `hint`, advice, may be "".
 
-    `answered` is False if a request was sent, but it is unknown whether it was carried out.
-    `details` are shown with --json only.
+    `answered` is False if it is unknown whether a request was carried out. --json shows `details`.
     """
 
     by_bus_name: ClassVar[dict[str, type["NvshareError"]]] = {}     # subclasses by `bus_name`

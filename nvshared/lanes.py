@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes calls that may block in threads, so that the event loop does not wait for them.
 
-Each call has a key, usually the account of the user who caused it. Calls of one key are made one
-after the other, and keys take turns. So a call that blocks delays only later calls of its own key,
-and occupies one thread. A caller that can do without the result gives `patience`, a maximum wait. A
-call that blocks for ever then costs one thread, and delays each caller by at most this time.
-
-docs/security.md lists which calls are made here, and why the others do not block.
-"""
+Calls of one key (usually the account of a user) are made in order, and keys take turns. So a call
+that blocks delays later calls of its key only, each by its `patience`. docs/security.md lists the
+calls that are made here."""
 
 import asyncio
 import logging
@@ -62,12 +58,10 @@ class _Job:
 class Lanes:
     """A lane for each key, and a few threads for all of them.
 
-    Only the event loop changes `_lanes` and `_threads`. A lock shared with the threads would make
-    the event loop wait for a thread that holds the lock and itself waits for the interpreter.
-    """
+    Only the event loop changes `_lanes` and `_threads`: with a lock it would wait for threads."""
 
     def __init__(self, name: str, threads: int, post: Post, clock: Clock, timer: Timer) -> None:
-        """`post` runs a function in the event loop; it is called from the threads."""
+        """`post` runs a function in the event loop; the threads call it."""
         self._name = name
         self._most = threads
         self._post = post
@@ -84,9 +78,8 @@ class Lanes:
     ) -> None:
         """Makes `call` in a thread, and passes its result to `answer` in the event loop.
 
-        `answer` gets None if the call raised an exception, or did not return within `patience`
-        microseconds; a later result is dropped. Must be called in the event loop.
-        """
+        `answer` gets None if the call raises or takes longer than `patience` microseconds; a later
+        result is dropped. Must be called in the event loop."""
         job = _Job(call, answer)
         if patience is not None:
             job.disarm = self._timer(self._clock() + patience, partial(_finish, job, None))

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the compiled files: the preloaded library and the programs that belong to it.
-
-They are in `nvshared/lib/` in an installed package, and in `libhook/build/` in a checkout, where
-`make build` writes them.
-"""
+"""Finds the compiled files in `nvshared/lib/` or, in a checkout, in `libhook/build/`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,17 +19,15 @@ def hook() -> Path:
 
 
 def preloads(environment: Mapping[str, str]) -> list[str]:
-    """Returns the entries of LD_PRELOAD, without libnvshare.so of any directory."""
+    """The entries of LD_PRELOAD, without libnvshare.so of any directory."""
     entries = environment.get(PRELOAD, "").replace(":", " ").split()
     return [entry for entry in entries if Path(entry).name != HOOK]
 
 
 def preloaded(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment with libnvshare.so added to LD_PRELOAD.
+    """The environment with libnvshare.so last in LD_PRELOAD, as sanitizers must be first.
 
-    libnvshare.so is the last entry, because sanitizers must be the first. Raises NvshareError if
-    libnvshare.so is missing, InvalidArgs for a path that LD_PRELOAD cannot contain.
-    """
+    Raises NvshareError if it is missing, InvalidArgs for a path that LD_PRELOAD cannot contain."""
     path = str(hook())
     if " " in path or ":" in path:
         raise InvalidArgs(
@@ -53,10 +47,7 @@ def checkpoint() -> Path:
 
 
 def simulator() -> Path:
-    """Folder with the simulated libcuda.so.1 and libnvidia-ml.so.1, for LD_LIBRARY_PATH.
-
-    Raises NvshareError if it is not there.
-    """
+    """Folder with the simulated libcuda.so.1 and libnvidia-ml.so.1. Raises NvshareError."""
     return _find("simulator/libcuda.so.1").parent
 
 

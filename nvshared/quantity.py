@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses sizes, shares and times as users write them: 40GiB, 512M, 75%, 30, 500ms.
 
-Each function converts a text to a value, or raises ValueError with a sentence on what is valid; the
-caller adds where the text was found. `counted`, `rounded` and `sized` convert values to texts.
-"""
+Each function raises ValueError with a sentence on what is valid; the caller adds the place."""
 
 import re
 from collections.abc import Callable
@@ -34,10 +32,7 @@ NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 def or_word(
     word: str, value: Any, parse: Callable[[str], Any], hint: str = ""
 ) -> Callable[[str], Any]:
-    """Returns a parser of `word`, as `value`, and of what `parse` accepts.
-
-    `hint` is appended to the errors of `parse`.
-    """
+    """A parser of `word`, as `value`, and of what `parse` accepts, whose errors get `hint`."""
     def parsed(text: str) -> Any:
         try:
             return value if text == word else parse(text)
@@ -54,7 +49,6 @@ class Amount(NamedTuple):
     share: float | None = None          # 0 to 1
 
     def of(self, whole: int) -> int:
-        """Returns the amount in bytes, for a size of `whole` bytes."""
         return self.bytes if self.share is None else int(self.share * whole)
 
 
@@ -234,8 +228,7 @@ def rounded(size: int) -> str:
 
 
 def sized(size: int) -> str:
-    """An exact size in the unit that gives the smallest whole number: 700MiB; 1500MB; 4097 bytes.
-    """
+    """An exact size in the unit that gives the smallest whole number: 700MiB; 4097 bytes."""
     units = ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB")
     fitting = [unit for unit in units if size and size % UNITS[unit.lower()] == 0]
     if not fitting:

@@ -1,17 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals between objects: lists of functions that are called synchronously and in order.
 
-    class GPU:
-        def __init__(self) -> None:
-            self.client_new: Signal[Client] = Signal("client_new")
-
     gpu.client_new.connect(publish)        # publish(client) from now on
     gpu.client_new.emit(client)
 
-The emitting object does not know the listeners. If a listener raises an exception, it is logged
-with its traceback, and the other listeners are called nevertheless. So a failure of the bus cannot
-make a hand-over fail.
-"""
+A listener's exception is logged and the others are called: the bus cannot make a hand-over fail."""
 
 import logging
 from collections.abc import Callable
@@ -23,8 +16,6 @@ logger = logging.getLogger(__name__)
 
 
 class Signal(Generic[*Values]):
-    """A named list of listeners, each called with the arguments of `emit`."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self._listeners: list[Callable[[*Values], None]] = []
@@ -40,7 +31,6 @@ class Signal(Generic[*Values]):
         return disconnect
 
     def emit(self, *values: *Values) -> None:
-        """Calls all listeners that are connected when emit() begins."""
         for listener in tuple(self._listeners):
             try:
                 listener(*values)

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl completion: completes words at the Tab key in bash, zsh and fish; nvsharectl help.
 
-The completion script of a shell runs `nvsharectl completion SHELL WORD...`. That prints the
-candidates for the last word, one a line; or @files, if a path may follow; or `@program N`, if the
-words from number N on are the command line of another program.
-"""
+A shell runs `nvsharectl completion SHELL WORD...`, which prints the candidates for the last word,
+one a line; or @files for paths; or `@program N` if another program's words begin at number N."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -143,7 +141,6 @@ def offered(parser: argparse.ArgumentParser, words: Sequence[str], shell: str) -
 def _after(
     parser: argparse.ArgumentParser, verbs: Verbs, verb: str, *, options: bool
 ) -> dict[str, str]:
-    """Maps each word that may follow `verb` ("": nvsharectl itself) to its help text."""
     found = {} if verb else {one.dest: one.help or "" for one in verbs._choices_actions}
     for action in (verbs.choices[verb] if verb else parser)._actions:
         if options:
@@ -154,7 +151,6 @@ def _after(
 
 
 def _runs(verbs: Verbs, verb: str) -> bool:
-    """Whether the command line of another program follows this verb."""
     return verb in verbs.choices and any(
         one.nargs == argparse.REMAINDER and one.help != argparse.SUPPRESS
         for one in verbs.choices[verb]._actions)

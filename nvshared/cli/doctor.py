@@ -59,7 +59,6 @@ def _print(findings: "list[Finding]", faults: int) -> None:
 
 
 def _text(finding: "Finding", width: int) -> str:
-    """The finding, folded to lines of `width` characters."""
     start = f"{finding.grade:8} {finding.topic:{TOPICS}} "
     rest = " " * len(start)
     fold = partial(textwrap.wrap, width=width, break_on_hyphens=False)

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl history: the use of GPUs by user, tenant or GPU, as a table, CSV, JSON or plot.
 
-Times are microseconds since 1970. Tables and plots show them in the local time zone, CSV in UTC.
---plot draws each name's share of the GPUs' time: as lines of a terminal, or as a stacked area in
-SVG or PNG. rsvg-convert makes the PNG.
-"""
+Times are microseconds since 1970, shown in the local time zone and, in CSV, in UTC."""
 
 import json
 import os
@@ -35,10 +32,7 @@ LONGEST_STEP = 366 * STEPS["day"]
 
 
 def moment(text: str) -> int:
-    """Parses a time, such as 7d (ago) or a local date, to microseconds since 1970.
-
-    Raises InvalidArgs.
-    """
+    """Parses 7d (ago) or a local date to microseconds since 1970. Raises InvalidArgs."""
     wrong = InvalidArgs(f"{text!r} is no moment since 1970", RIGHT)
     today = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
     days = {"now": datetime.now(), "today": today, "yesterday": today - timedelta(days=1)}
@@ -185,7 +179,6 @@ def _print(found: "History", by: str, labels: dict[str, str], cards: int) -> Non
 
 
 def _total(found: "History") -> list["Used"]:
-    """A row with the sums of all rows, if there are several and they are not split by --step."""
     if found.step_usec or len(found.rows) < 2:
         return []
     kind = type(found.rows[0])

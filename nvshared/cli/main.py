@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry point of nvsharectl: the verbs in the order of the help, a parser made of the verbs,
-and the report of errors."""
+"""The entry point of nvsharectl: the list of verbs, the parser, and the report of errors."""
 
 import argparse
 import io
@@ -108,10 +107,10 @@ EXAMPLES = (
 
 
 class Parser(parser.Parser):
-    """argparse's parser; adds hints to errors, and raises OSError if help cannot be printed."""
+    """argparse's parser, with hints in its errors."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Raises OSError if `message` cannot be written; argparse ignores that."""
+        """argparse would ignore that `message` cannot be written; this raises OSError."""
         print(message, end="", file=file)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
@@ -129,7 +128,6 @@ class Parser(parser.Parser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """Like argparse, but the error for an unknown argument refers to the help of its verb."""
         self._check_leading_options(args)
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
@@ -139,10 +137,9 @@ class Parser(parser.Parser):
         return options
 
     def _check_leading_options(self, args: Sequence[str]) -> None:
-        """Raises InvalidArgs for an option before the verb that nvsharectl itself does not have.
+        """Raises InvalidArgs for an option before the verb that nvsharectl itself lacks.
 
-        argparse would take the option's value for the verb, and report an unknown verb.
-        """
+        argparse would take the option's value for the verb, and report an unknown verb."""
         left = list(args)
         while left and left[0].startswith("-") and left[0] != "--":
             name, equals, _ = left.pop(0).partition("=")
@@ -186,7 +183,6 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
 
 
 def _add_common(parser: Parser, bus: str, json: bool | str) -> None:
-    """Adds the options that are accepted both before and after the verb, with their defaults."""
     parser.add_argument(
         "--bus", metavar="BUS", default=bus,
         help=f"message bus of nvshared: system, session or an address (or set {BUS_VARIABLE})")

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of programs and tenants: limit, weight, priority, suspend and resume. Settings of GPUs:
-set-tq, anti-thrash and reset; and -T and -S, the predecessor's flags.
-
-One command may need several changes. If one fails, the error lists the changes made before it.
-"""
+"""Terms of programs and tenants, and settings of GPUs, also by -T and -S, nvshare's flags."""
 
 import pwd
 import sys
@@ -52,11 +48,7 @@ class Step(NamedTuple):
 
 
 def carry_out(steps: Sequence[Step]) -> None:
-    """Carries out the steps in order, up to the first that fails, and raises its error.
-
-    The error lists the steps that are done, perhaps done and not done: in its details, for --json,
-    and in its message if there are several steps.
-    """
+    """Carries out the steps in order. The error of one lists the steps before and after it."""
     for at, step in enumerate(steps):
         try:
             step.act()
@@ -75,9 +67,7 @@ def carry_out(steps: Sequence[Step]) -> None:
 
 
 def set_terms(options: Options, terms: Mapping[str, int]) -> None:
-    """Sets or, with 0, removes terms of a tenant or process. Prints the result.
-
-    `terms`: by their names on D-Bus."""
+    """Sets terms, given by their D-Bus names, of a tenant or process; 0 removes a term."""
     if isinstance(options.target, str):
         _set_for_tenant(options, options.target, terms)
     else:
@@ -109,7 +99,6 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
 
 
 def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> None:
-    """Sets terms of a process on the GPU of --gpu, or on all GPUs that it uses."""
     gpu, around = options.gpu, list["Tenant"]()
     with Daemon(options.bus) as daemon:
         found = daemon.clients_of(pid, gpu)
@@ -138,7 +127,6 @@ def _is_limit(term: str) -> bool:
 
 
 def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
-    """Terms with their names and values in the output of --json."""
     return {
         term.replace("-", "_"): TERM_FORMATS[term].words(value) if term == "priority" else
         bool(value) if term == "suspended" else value
@@ -167,7 +155,7 @@ def _has_account(name: str) -> bool:
 
 
 def _term(names: str, metavar: str, term: str, help: str) -> Argument:
-    """The argument that sets a term. The value "none" is parsed as 0, which removes the setting."""
+    """An argument that sets a term; "none" is parsed as 0, which removes the setting."""
     parse = parsed(or_word("none", 0, TERM_FORMATS[term].parse, ", or none"),
                    f"the {term.replace('-', ' ')} cannot be {{!r}}")
     dest = {"dest": term} if names[0] == "-" else {}
@@ -411,10 +399,9 @@ def reset(options: Options) -> None:
 
 
 def act_predecessors(options: Options) -> bool:
-    """Carries out -T and -S, the predecessor's flags, on all GPUs. False: neither is given.
+    """Carries out nvshare's flags -T and -S on all GPUs. False: neither is given.
 
-    Raises InvalidArgs if a verb follows: a user may take -T and -S for options of the verb.
-    """
+    Raises InvalidArgs if a verb follows: a user may take -T and -S for options of the verb."""
     usec, mode = options.set_tq, options.anti_thrash
     commands = [] if usec is None else [
         f"nvsharectl set-tq {figures.quantum(usec) if usec else AUTO}"]

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvsharectl demo and trial. A trial runs the service on simulated GPUs, for all users' programs.
 
-During a trial, a drop-in of the unit, below /run, makes the service load the simulated driver, and
-keep terms and history in the trial's folder. All users may write to the file with the state of
-the GPUs, as they may open /dev/nvidia0. The folder's `settings` say how many GPUs there are and how
-large, so programs and a restarted service find the same GPUs. A reboot removes drop-in and folder.
-"""
+A drop-in of the unit, below /run, makes the service load the simulated driver, and keep terms and
+history in the trial's folder. The folder's `settings` are the number and size of the GPUs."""
 
 import os
 import shutil
@@ -147,7 +144,6 @@ def _undo() -> bool:
 
 
 def _refuse_while_clients_run(options: Options) -> None:
-    """Raises NvshareError if clients would lose their GPU when the service restarts."""
     if unit.state(SERVICE).get("ActiveState") != "active":
         return
     with Daemon(options.bus) as daemon:

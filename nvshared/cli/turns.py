@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl preempt ends turns, drain prepares programs for a stop of nvshared, park and move take
-a program off its GPU: until its next use, or to another GPU."""
+"""nvsharectl preempt, drain, park and move."""
 
 import time
 from collections.abc import Callable

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of all verbs of nvsharectl: make a verb of a function, parse arguments, and print JSON or
-text, on a terminal or into a pipe.
+"""Helpers of all verbs of nvsharectl, which must start fast.
 
-main.py lists the verbs; help, completion, dispatch and the man page use that list. nvsharectl must
-start fast: a module that is slow to import, such as rich, is imported in the function that uses it.
-"""
+So a module that is slow to import, such as rich, is imported in the function that uses it."""
 
 import argparse
 import json
@@ -35,8 +32,6 @@ EXAMPLE = re.compile(r"^ *(\S.*?)\s+# (.+)$", re.MULTILINE)
 
 
 class Verb(NamedTuple):
-    """One subcommand of nvsharectl."""
-
     name: str
     summary: str                        # one line, for the list of verbs
     description: str                    # for --help
@@ -50,11 +45,9 @@ class Verb(NamedTuple):
 def verb(
     name: str, *arguments: Argument, usage: str | None = None, more: str = ""
 ) -> Callable[[Act], Verb]:
-    """Makes a verb of a function that carries it out. The function's docstring is the help.
+    """Makes a verb of a function. Its docstring is the help: summary, description, examples.
 
-    The docstring's first line is the summary. The description follows, then the examples: each a
-    command and, behind " # ", its effect.
-    """
+    An example is a command and, behind " # ", its effect."""
     def made(act: Act) -> Verb:
         summary, _, text = (act.__doc__ or "").partition(".\n")
         description = " ".join(EXAMPLE.split(text)[0].split())
@@ -65,19 +58,15 @@ def verb(
 
 
 def argument(names: str, metavar: str, help: str, **options: Any) -> Argument:
-    """An argument of a verb, or an option with its names; without metavar, an option is a switch.
-
-    `options`: further parameters of argparse's add_argument().
-    """
+    """An argument or option for add_argument(); an option without metavar is a switch."""
     kind = {"metavar": metavar or None} if metavar or names[0] != "-" else {"action": "store_true"}
     return names.split(), {**kind, "help": help, **options}
 
 
 def parsed(parse: Callable[[str], Any], wrong: str) -> Callable[[str], Any]:
-    """A parser of an argument's values that raises InvalidArgs where `parse` raises ValueError.
+    """A parser that raises InvalidArgs where `parse` raises ValueError.
 
-    The error's message is `wrong` with the argument in place of {}; its hint is the message of the
-    ValueError.
+    The message is `wrong` with the argument in place of {}; the hint is the ValueError's message.
     """
     def value(text: str) -> Any:
         try:
@@ -99,8 +88,7 @@ quantum = parsed(quantity.or_word(AUTO, 0, quantity.quantum, ", or auto"),
 
 
 def gpu(without: str) -> Argument:
-    """The option --gpu of a verb. `without`: in words, the GPUs that the verb changes if the
-    option is not given."""
+    """The option --gpu of a verb. `without`: the GPUs that the verb changes without the option."""
     return argument("--gpu", "GPU", f"index, UUID or PCI address of one GPU (default: {without})")
 
 

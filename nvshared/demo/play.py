@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: runs two programs in three acts, and reports their times and results.
+"""The demonstration: two programs together under nvshared, one after the other, and without it.
 
-The acts: together under nvshared, one after the other, together without nvshared. A program needs
-70 % of the GPU's memory, and computes from the same seed in each act. So a program's results must
-be the same in all acts. Each program checks every word of its results against the CPU's.
-
-Ctrl-C, a closed terminal and `kill` all end the demonstration by a signal. The first signal cancels
-the main task, which is interrupted only where it waits. So each process and file already belongs to
-a block that removes it. Further signals are ignored.
+A program computes from the same seed in each act, so its results must be the same. The first signal
+cancels the main task where it waits, when each process and file belongs to a block that removes it.
 """
 
 import asyncio
@@ -50,8 +45,6 @@ HOLD_CHUNK = GIB                        # bytes of one allocation of the ballast
 
 
 class Act(NamedTuple):
-    """The result of one act."""
-
     name: str
     outcomes: tuple[Outcome, Outcome]
     seconds: float                      # from the start until the last program had its results
@@ -60,7 +53,6 @@ class Act(NamedTuple):
 
 
 def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
-    """The two programs, sized for the GPU."""
     memory = int(gpu.capacity * SHARE) // BLOCK * BLOCK
     chunk = (memory // CHUNKS // BLOCK + 1) * BLOCK
     chunks = -(-memory // chunk)
@@ -186,8 +178,6 @@ COLUMNS = [
 
 
 class Report(NamedTuple):
-    """The results of all three acts."""
-
     gpu: DemoGPU
     shared: Act
     in_turn: Act
@@ -241,8 +231,7 @@ LONGEST_TMPDIR = 60                     # characters; socket paths below it must
 
 
 def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
-    """Runs the demonstration. Raises NvshareError, or SystemExit after a signal and
-    the removal of all processes and files."""
+    """Runs the demonstration. Raises NvshareError, or SystemExit after a signal."""
     received: list[signal.Signals] = []
 
     async def main() -> Report:
@@ -267,10 +256,9 @@ def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
 
 
 async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
-    """Runs the three acts and prints them to `file`. Raises NvshareError if an act cannot run.
+    """Runs the three acts and prints them to `file`. `simulate`: even if there is a real GPU.
 
-    `simulate`: use a simulated GPU even if the machine has a real one.
-    """
+    Raises NvshareError if an act cannot run."""
     parent = "/tmp" if len(tempfile.gettempdir()) > LONGEST_TMPDIR else None
     with tempfile.TemporaryDirectory(prefix="nvshare-demo-", dir=parent) as name:
         folder = Path(name)

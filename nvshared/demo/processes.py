@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs, the GPU and the daemon of the demonstration.
+"""The programs, the GPU (real if one works) and the private daemon of the demonstration.
 
-The GPU is a real one if one works, else a simulated one. The daemon is a private nvshared, on a
-private D-Bus if dbus-daemon is installed. Programs and daemon are child processes, each in its own
-session. So Ctrl-C in the terminal reaches only this process, which then ends the programs before
-the daemon. If this process is killed, the kernel kills the children (PR_SET_PDEATHSIG).
-"""
+Each child process has its own session, so Ctrl-C reaches only this process, which ends the programs
+before the daemon. If this process is killed, the kernel kills the children (PR_SET_PDEATHSIG)."""
 
 import asyncio
 import contextlib
@@ -105,15 +102,12 @@ class Task(NamedTuple):
     seed: int
 
     def command(self) -> list[str]:
-        """The command line."""
         _, *options = self._asdict().items()
         words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options]
         return [str(library.workload()), "--json", *(word for pair in words for word in pair)]
 
 
 class Outcome(NamedTuple):
-    """The result of a run of nvshare-workload."""
-
     task: Task
     status: int                         # exit status, negative for a signal
     checksum: str                       # of the result; "": the program ended before it
@@ -123,12 +117,10 @@ class Outcome(NamedTuple):
 
     @property
     def out_of_memory(self) -> bool:
-        """The program ended because an allocation failed."""
         return self.status == OUT_OF_MEMORY
 
     @property
     def verdict(self) -> str:
-        """The result in a few words."""
         if self.out_of_memory:
             return f"{self.task.name} out of memory"
         if self.right:
@@ -163,11 +155,9 @@ class DemoGPU(NamedTuple):
 
 
 async def find(folder: Path, simulate: bool) -> DemoGPU:
-    """The real GPU, or a simulated one whose state lies in `folder`.
+    """The real GPU, or a simulated one (always with `simulate`) whose state lies in `folder`.
 
-    `simulate`: return a simulated GPU in any case. Raises NvshareError if the real GPU works but
-    has too little free memory.
-    """
+    Raises NvshareError if the real GPU works but has too little free memory."""
     # No daemon serves this socket yet: programs must not find the machine's own nvshared.
     environment = {**os.environ, "NVSHARE_SOCKET": str(folder / "nvshare.sock")}
     environment[library.PRELOAD] = ":".join(library.preloads(environment))
@@ -254,11 +244,9 @@ capacity = {capacity}
 
 @contextlib.asynccontextmanager
 async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
-    """Runs nvshared for the programs of `gpu`; it writes its trace to TRACE in `folder`.
+    """Runs nvshared for the programs of `gpu`, with its trace in TRACE. Yields the bus; "": none.
 
-    Yields the address of the daemon's D-Bus; "": none. Raises NvshareError if the daemon does not
-    start.
-    """
+    Raises NvshareError if the daemon does not start."""
     (folder / TRACE).touch()
     async with contextlib.AsyncExitStack() as stack:
         bus = ""

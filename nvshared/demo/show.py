@@ -62,21 +62,15 @@ ENDED = {"finished", "checked", "failed"}
 
 @dataclass(slots=True)
 class Progress:
-    """A program's progress in the current act."""
-
     task: Task
     step: int = 0
     words: str = "starting"
 
 
 class Show:
-    """Shows the demonstration: on a terminal as a picture, elsewhere as a line for each event.
-
-    The picture is the dashboard of `nvsharectl top` above the programs' progress.
-    """
+    """Shows the demonstration: a picture on a terminal (`live`), else a line for each event."""
 
     def __init__(self, file: TextIO, live: Live | None = None) -> None:
-        """`live`: draws the picture; None: print lines to `file`."""
         self._file = file
         self._live = live
         self._programs: dict[int, Progress] = {}
@@ -85,7 +79,7 @@ class Show:
         self._snapshot: Snapshot | None = None
 
     def act(self, title: str) -> None:
-        """Begins a new act: forgets the programs of the last act, and shows the title."""
+        """Begins a new act."""
         self._programs.clear()
         self._title, self._snapshot, self._start = title, None, time.monotonic()
         if self._live is None:
@@ -93,7 +87,6 @@ class Show:
         self._draw()
 
     def program_started(self, task: Task, pid: int) -> None:
-        """Adds a program that was started to the picture."""
         self._programs[pid] = Progress(task)
         self._draw()
 
@@ -128,7 +121,6 @@ class Show:
             self._print(f"{program.task.name} holds the GPU; {', '.join(parts)}")
 
     def snapshot_taken(self, snapshot: Snapshot) -> None:
-        """Draws a new snapshot of the daemon."""
         self._snapshot = snapshot
         self._draw()
 

@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history of usage by tenant: turns, waits, hand-overs, bytes moved, memory and time.
 
-    a client leaves, or a minute is over ─► History ─► HistoryFile ─► store.py
-                                       usage since    a thread   sqlite3
-                                      the last one
-
-Usage is the difference between two samples of the scheduler's counters of a client. A client is
-sampled once a minute while it is connected, and when it leaves. A scheduler's counters begin at 0
-when a client connects, so a restarted daemon counts nothing twice. Usage while no daemon runs is
-not recorded. The event loop never waits for the disk.
-
-A batch that cannot be written stays in memory, and its write is repeated each minute. The journal
-reports the failure once, and the recovery once. At its end the daemon waits for the thread.
-"""
+Usage is the difference between two samples of a client's counters in the scheduler: once a minute,
+and when the client leaves. A thread writes it. A batch that cannot be written stays in memory, and
+its write is repeated each minute."""
 
 import asyncio
 import logging
@@ -62,8 +53,6 @@ MOST_PENDING = 4                        # pending queries of one user; more are 
 
 
 class HistoryFile:
-    """Writes and reads one history file, in a thread of its own."""
-
     def __init__(self, folder: Path, size: int) -> None:
         """`size`: bytes that the file may have at most."""
         self._store = Store(folder / store.FILE_NAME, size)
@@ -76,22 +65,17 @@ class HistoryFile:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a batch is not written yet."""
         return bool(self._unwritten) or (self._last is not None and not self._last.done())
 
     def keep(self, start: int, batch: Batch) -> None:
-        """Has the thread write a minute's usage, after earlier unwritten batches.
-
-        `start`: the beginning of the minute in seconds since 1970.
-        """
+        """Has the thread write the usage of the minute that began at `start` (s since 1970)."""
         self._last = self._do(partial(self._take, start, batch))
         self._last.add_done_callback(_report)
 
     async def ask(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
         """Looks up usage. Returns the result of `shape`, which is called in the thread.
 
-        Raises InvalidArgs for an invalid query, NoHistory if the file cannot be read.
-        """
+        Raises InvalidArgs for an invalid query, NoHistory if the file cannot be read."""
         store.validate(query)
         if self._pending[query.uid] >= MOST_PENDING:
             raise NoHistory("too many ask for the history at once", "try again")
@@ -151,7 +135,7 @@ class HistoryFile:
 
 
 def _report(written: "Future[None]") -> None:
-    """Logs an unexpected exception of a write. The write's batches are lost; the thread goes on."""
+    """Logs an unexpected exception of a write. The write's batches are lost."""
     if error := written.exception():
         logger.error("the history has a fault", exc_info=error)
 
@@ -170,8 +154,6 @@ def _together(older: Batch, newer: Batch) -> Batch:
 
 
 class History:
-    """Samples the usage of all GPUs' clients, and passes it to the file once a minute."""
-
     def __init__(self, file: HistoryFile, clock: Clock, timer: Timer, wall: WallClock) -> None:
         self._file = file
         self._clock, self._timer, self._wall = clock, timer, wall
@@ -188,10 +170,7 @@ class History:
         gpu.happens.connect(self._event_happens)
 
     async def ask(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
-        """Looks up the usage until now. Returns the result of `shape`, called in another thread.
-
-        Raises InvalidArgs, NoHistory.
-        """
+        """Looks up the usage until now, as HistoryFile.ask does."""
         if self._clock() - self._sampled_at >= FRESH:
             self._sampled_at = self._clock()
             collected = asyncio.Event()
@@ -208,10 +187,7 @@ class History:
         self._file.close()
 
     def _slice(self, clients: Iterator[int], done: Callable[[], None]) -> None:
-        """Samples clients, passes the usage until now to the file, then calls `done`.
-
-        SLICE clients are sampled at a time: the event loop handles hand-overs in between.
-        """
+        """Samples SLICE clients at a time, passes the usage to the file, then calls `done`."""
         now, some = self._clock(), [*islice(clients, SLICE)]
         for id in some:
             if id in self._clients:

@@ -1,25 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The usage of tenants in an sqlite3 file: adding, storing, limiting and querying it.
 
-The file is opened when it is needed. It survives a power cut: each write is one transaction, with
-a rollback journal that is on the disk before the file changes. A file that is not ours, has another
-version or is broken is renamed, and a new one is made. If the file cannot be used for another
-reason (permissions, a full disk), sqlite3.Error or OSError is raised.
+Each write is one transaction. A file that is not ours, has another version or is broken is renamed,
+and a new one is made. Errors that have other reasons are raised as sqlite3.Error or OSError.
 
     usage:   one row of sums for each step of time, GPU and party
-    step:    minutes, hours and days. Usage is added to one step of each length at once, so hours
-             and days need no later aggregation, and outlive the minutes
+    step:    minutes, hours and days; usage is added to one of each at once
     dropped: the start of the latest deleted step of each length
 
-Of each length the latest inserted steps are kept, whatever times they have, so a wrong clock
-deletes no data. In each step the number of parties per GPU is limited; those with the least GPU
-time are merged. If the file reaches its maximum size nevertheless, the oldest minutes are deleted
-first, then hours.
-
-The time span of a query is covered by days, then at both ends by hours and by minutes: coarse steps
-are fewer, and have more parties. Where the minutes are deleted, the ends of the span are rounded to
-hours or days.
-"""
+Of each length the latest inserted steps are kept, so a wrong clock deletes no data. In a full step
+the parties with the least GPU time are merged; a full file loses minutes first, then hours. A query
+is covered by days and, at both ends, by hours and minutes, as far as these are kept."""
 
 import logging
 import os
@@ -69,8 +60,6 @@ class Query(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row of a query's result."""
-
     start: int                          # seconds since 1970
     name: str                           # user, tenant or card's UUID; OTHERS: a sum of several
     user: str                           # the tenant's user; OTHERS: several users, or no tenant
@@ -94,10 +83,8 @@ def add(to: Used, party: Party, usage: Usage) -> None:
 
 
 def joined(used: Mapping[Party, Usage], most: int) -> Used:
-    """Reduces the number of parties to `most`: those with the least GPU time are summed up.
-
-    First all tenants of a user are summed up, then, if that is not enough, all users.
-    """
+    """Reduces the parties to `most`: of those with the least GPU time, a user's tenants are summed
+    up first, then, if that is not enough, all users."""
     kept = dict(used)
     for wider in (lambda party: party._replace(tenant=OTHERS), lambda _: EVERYBODY):
         if len(kept) <= most:
@@ -123,13 +110,11 @@ class ForeignFile(Exception):
 
 
 def is_broken(error: sqlite3.Error) -> bool:
-    """Whether the error means that the file is corrupt."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN
 
 
 @contextmanager
 def transaction(file: sqlite3.Connection) -> Iterator[None]:
-    """A transaction: committed at the end, rolled back on an exception."""
     file.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -141,7 +126,6 @@ def transaction(file: sqlite3.Connection) -> Iterator[None]:
 
 
 def number(file: sqlite3.Connection, query: str, *values: object) -> int:
-    """The result of a query with one integer."""
     return int(file.execute(query, values).fetchone()[0])
 
 
@@ -178,10 +162,7 @@ _ROWS = (
 
 
 class Store:
-    """The sqlite3 file at a path, created when needed, and the usage in it.
-
-    Raises sqlite3.Error or OSError if the file cannot be used.
-    """
+    """The sqlite3 file at a path, created when needed. Raises sqlite3.Error or OSError."""
 
     def __init__(self, path: Path, size: int) -> None:
         """`size`: bytes that the file may have at most."""
@@ -261,8 +242,7 @@ class Store:
     def _check(self, file: sqlite3.Connection) -> None:
         """Raises ForeignFile unless nvshared made the file. Makes tables in an empty file.
 
-        A file of one page without tables counts as empty, too: a failed write to a full disk can
-        leave such a file.
+        A failed write to a full disk can leave a page without tables, which counts as empty, too.
         """
         identity = number(file, "PRAGMA application_id")
         if not identity and not number(file, "SELECT count(*) FROM sqlite_schema"):
@@ -383,7 +363,6 @@ LIMIT {most_rows}
 
 
 def validate(query: Query) -> None:
-    """Raises InvalidArgs for an invalid query."""
     if query.by not in NAMES:
         raise InvalidArgs(f"the history cannot be shown by {query.by!r}",
                           f"give {', '.join(NAMES)}")

@@ -3,28 +3,16 @@
 
     capacity = min(configured, total - outside - reserve - contexts to come)
 
-*Outside* is memory that no client reports: contexts, modules, the driver itself
-and programs that run without the library. It is the memory in use by NVML's
-figure less the sum of the clients' reports. The two are read at different
-moments, so a sample is valid only if no memory moved in between: no order is in
-progress, and the reports are the same before and after NVML's query
-(nvshared/sharing/gpu.py checks that).
+*Outside* is memory that no client reports: contexts, the driver, programs without the library. It
+is NVML's figure less the clients' reports, sampled only while no memory moves (sharing/gpu.py).
 
-Even then a client may have mapped memory that it has not reported yet. Counting
-that as outside memory would make the scheduler evict for nothing, or refuse
-available memory. So outside memory is raised only by an increase that two samples
-in a row show, less the bytes that clients have reported between them; a decrease
-lowers it at once.
+A client may have mapped memory that it has not reported yet. So outside memory is raised only by an
+increase that two samples in a row show, less the bytes reported between them; a decrease lowers it
+at once.
 
-A client's context is created just before its HELLO, and the driver goes on
-allocating for it (modules, printf buffers) while the program starts. Until two
-samples have been taken since its HELLO, a reserve is kept for its context; for at
-most YOUNG_MOST clients of an account (scheduler/promises.py), as every user can
-connect. One more reserve is always kept for the next client, as its context exists
-before its HELLO. If no sample is valid, because NVML fails or orders are always in
-progress, the client's reserve is given up after a while (forget()); a later
-sample then counts the context as outside memory.
-"""
+The driver allocates for a client's context before its HELLO and while the program starts. So a
+reserve is kept for one context to come, and for a client until two samples after its HELLO or
+forget(); for at most YOUNG_MOST clients of an account, as every user can connect."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -61,7 +49,6 @@ class Capacity:
 
     @property
     def reserve(self) -> int:
-        """Bytes never handed out."""
         if self.allowances.reserve is not None:
             return self.allowances.reserve
         return min(RESERVE, self.total // RESERVE_PART)
@@ -81,7 +68,6 @@ class Capacity:
 
     @property
     def bytes(self) -> int:
-        """Bytes that can be handed out now."""
         # + 1: a program creates its context before its HELLO, so one more may exist.
         free = self.total - self.outside - self.reserve - (self._unseen + 1) * self.context_reserve
         return max(0, min(self.offered, free))
@@ -93,7 +79,7 @@ class Capacity:
         return sum(min(n, YOUNG_MOST) if account else n for account, n in of_all.items())
 
     def joined(self, client: int, account: str = "") -> None:
-        """Keeps a reserve for the context of a new client; for YOUNG_MOST of an account at most."""
+        """Keeps a reserve for the context of a new client."""
         self._young[client] = account, 0
 
     def forget(self, client: int) -> None:
@@ -101,17 +87,15 @@ class Capacity:
         self._young.pop(client, None)
 
     def take_in(self, size: int) -> None:
-        """Moves `size` bytes from outside memory to clients: a program without the library has
-        become a client. A negative size moves bytes back when such a client leaves."""
+        """Moves `size` bytes from outside memory to clients; back if negative."""
         self.outside = max(0, self.outside - size)
         if self._last is not None:
             self._last = self._last[0], self._last[1] + size
 
     def sampled(self, used: int, held: int, *, alone: bool = False) -> None:
-        """Takes in a valid sample in bytes: NVML's `used`, and `held`, what clients report in all.
+        """Takes in a sample in bytes: NVML's `used`, and `held`, what clients report in all.
 
-        `alone`: there are no clients, so no mapping can be unreported.
-        """
+        `alone`: there are no clients, so no mapping can be unreported."""
         outside = max(0, used - held)
         if self._last is None:
             self.outside = max(0, outside - self._unseen * self.context_reserve)

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Control groups: those of a process, and the memory that their limits leave it.
+"""Control groups (versions 1 and 2): those of a process, and the memory that they leave it.
 
-A process may use as much as the tightest limit of its own group and all groups above it allows.
-Versions 1 and 2 of the kernel's interface are read, also side by side.
-
-Memory evicted from the card is locked, so the kernel cannot swap it. memory.high therefore counts
-like memory.max: the kernel would throttle the program until that memory is freed. A group's limit
-of swap is ignored. The kernel drops the page cache of files before it kills a process, so the
-page cache counts as free.
-"""
+A process may use what the tightest limit of its group and of all groups above it allows. Memory
+evicted from the card is locked, so a limit of swap is ignored, and memory.high counts like
+memory.max, as the kernel would throttle the program. Page cache of files counts as free."""
 
 import os
 import re
@@ -51,8 +46,6 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A control group that may limit memory."""
-
     folder: Path
     controllers: str                    # of the group's hierarchy; "": version 2
 
@@ -79,10 +72,7 @@ def memberships(text: str) -> list[Membership]:
 
 
 def owner(controllers: str, path: str) -> int | None:
-    """The id of the user who owns a group's directory: who created it, or got it from root.
-
-    OTHERS: users other than the owner may create groups in it, too. None: not visible.
-    """
+    """The uid of a group's owner; OTHERS: others may create groups in it; None: not visible."""
     located = _directory(controllers, path)
     if located is None:
         return None
@@ -94,10 +84,7 @@ def owner(controllers: str, path: str) -> int | None:
 
 
 def slurm_job(controllers: str, path: str) -> str:
-    """The number of the SLURM job that this group belongs to; "": not found.
-
-    Each step has a group of its own for slurmstepd, a process of root with the number in its title.
-    """
+    """The number of this group's SLURM job, from the title of a step's slurmstepd; "": none."""
     located = _directory(controllers, path)
     steps = sorted(located[1].glob("step_*/slurm*")) if located is not None else []
     for step in steps[:STEPS_MOST]:
@@ -121,8 +108,7 @@ def slurm_job(controllers: str, path: str) -> str:
 def chain(text: str) -> tuple[Group, ...]:
     """The groups named in /proc/PID/cgroup, and all above them, the innermost first.
 
-    Groups that are not visible are missing, and so are levels below DEPTH.
-    """
+    Groups that are not visible are missing, and so are levels below DEPTH."""
     groups: list[Group] = []
     for controllers, path in memberships(text):
         located = _directory(controllers, path)
@@ -159,10 +145,7 @@ def has_hidden_ancestors(text: str) -> bool:
 
 
 def _directory(controllers: str, path: str) -> tuple[Path, Path] | None:
-    """The visible top of a hierarchy, and the directory of a group in it.
-
-    None: the group is not visible.
-    """
+    """The visible top of a hierarchy, and the directory of a group; None: not visible."""
     names = [name for name in path.split("/") if name not in ("", "..")][:DEPTH]
     out = path.split("/").count("..")
     start, ours = _visible_top(controllers)
@@ -175,13 +158,10 @@ def _directory(controllers: str, path: str) -> tuple[Path, Path] | None:
 def _visible_top(controllers: str) -> tuple[Path, tuple[str, ...] | None]:
     """The highest visible group of a hierarchy, and the path from there to the namespace's root.
 
-    Paths in /proc/PID/cgroup are relative to the root of the daemon's control group namespace, and
-    a mount that was made in the namespace begins there: the path is empty. A container may also
-    have a mount of the host's hierarchy. Its root in /proc/self/mountinfo, such as /../../.., tells
-    how many levels above the namespace's root the mount begins, but not the names of the groups
-    between. The inode number of the namespace's root finds that group, and so the names. None: the
-    group is not found.
-    """
+    Paths in /proc/PID/cgroup begin at the root of the daemon's control group namespace. A container
+    may have a mount of the host's hierarchy, whose root in /proc/self/mountinfo (/../../..) tells
+    how many levels higher it begins. The inode of the namespace's root then finds the names
+    between. None: it is not found."""
     found = _mounted(controllers)
     above = {point: root.count("..") for root, point in found if not root.strip("/.")}
     begin = max(above, key=lambda point: above[point], default=None)
@@ -225,7 +205,7 @@ def _mounted(controllers: str) -> list[tuple[str, Path]]:
 
 
 def _files(path: Path) -> int:
-    """Bytes of page cache in a file memory.stat; the kernel can drop them."""
+    """Bytes of page cache in a file memory.stat."""
     try:
         figures = [line.split() for line in path.read_text(encoding="ascii").split("\n")]
     except OSError:

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's checkpoints of processes, by nvshare-checkpoint (libhook/checkpoint).
+"""The driver's checkpoints of processes, by the program nvshare-checkpoint (libhook/checkpoint).
 
-nvshare-checkpoint is a separate program, because the daemon has neither CUDA nor privileges. If
-systemd offers it on a socket, it runs as root; otherwise the daemon starts it with its own
-privileges. Each command takes only the steps that the process's current state still lacks, so a
-command can be repeated after any failure.
-"""
+The daemon has neither CUDA nor privileges. systemd offers the program on a socket, as root, or the
+daemon starts it. A command takes only the steps that the process lacks, so it can be repeated."""
 
 import asyncio
 import contextlib
@@ -29,8 +26,6 @@ class NotSent(NvshareError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of the driver, with its result."""
-
     name: str
     code: int                           # CUresult; -1: the driver was not called
     took: int                           # microseconds
@@ -39,8 +34,6 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a command."""
-
     state: str                          # running, locked, checkpointed, failed, none
     steps: tuple[Step, ...] = ()
     held: tuple[tuple[int, str], ...] = ()      # pids and tags, in reply to the command "held"
@@ -61,8 +54,7 @@ class Answer:
 def parse(output: str) -> Answer:
     """Parses the lines of nvshare-checkpoint. Without the last line the state is "none".
 
-    Raises ValueError if a number is malformed.
-    """
+    Raises ValueError if a number is malformed."""
     steps, held, state = [], [], "none"
     for line in output.splitlines():
         match line.split(" ", 4):
@@ -78,12 +70,10 @@ def parse(output: str) -> Answer:
 async def ask(
     command: str, pid: int, pairs: Iterable[tuple[str, str]] = (), tag: str = "",
 ) -> Answer:
-    """Sends a command of libhook/checkpoint/nvshare_checkpoint.c and returns the result.
+    """Sends a command of libhook/checkpoint/nvshare_checkpoint.c. `pid` 0: no process is concerned.
 
-    `pid`: 0 for a command that concerns no process. `pairs`: UUIDs of the old and the new card.
-
-    Raises NotSent if the command was not sent, NvshareError if the answer is late or malformed.
-    """
+    `pairs`: UUIDs of the old and the new card. Raises NotSent if the command was not sent,
+    NvshareError if the answer is late or malformed."""
     words = [command, *([str(pid)] if pid else []), *([tag] if tag else []),
              *(f"{old}={new}" for old, new in pairs)]
     first = f"state {pid}" if pid else " ".join(words)
@@ -130,17 +120,14 @@ async def ask(
 
 
 class _Helper(NamedTuple):
-    """A running helper, which initialises CUDA once for all of its commands."""
+    """A running nvshare-checkpoint, which initialises CUDA once for all of its commands."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     process: asyncio.subprocess.Process | None      # None: systemd has started it
 
     async def ask(self, line: str) -> str:
-        """Sends a line. Returns the answer's lines, up to the helper's end if the helper ends.
-
-        Raises ValueError if the answer is too long.
-        """
+        """Sends a line and returns the answer. Raises ValueError if it is too long."""
         self.writer.write(line.encode() + b"\n")
         said = ""
         while answer := (await self.reader.readline()).decode(errors="replace"):

@@ -58,12 +58,12 @@ def open_file(directory: Path, *, direct: bool = True) -> int:
 
 
 def written(descriptor: int) -> int:
-    """Returns the bytes that a file occupies on the disk."""
+    """The bytes that a file occupies on the disk."""
     return os.fstat(descriptor).st_blocks * SECTOR
 
 
 def _file_system(descriptor: int) -> str:
-    """Returns the type of a descriptor's file system, found by its mount id; "": not found."""
+    """The type of a descriptor's file system, found by its mount id; "": not found."""
     info = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii").split()
     number = info[info.index("mnt_id:") + 1]
     for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).split("\n"):

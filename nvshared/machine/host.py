@@ -1,25 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget of host memory for swapped memory.
+"""The budget of host memory for swapped memory, which is locked: a part of the free memory.
 
-Swapped memory cannot be swapped out by the kernel: it is locked, because the
-card's copy engines read and write it. The budget is therefore derived from free
-memory, and the rest is left to other programs.
-
-Host memory that programs hold already, granted by an earlier daemon, is not free, but it
-is part of the budget. The programs report it, and a program may report anything. So only
-as much of a report is added as the kernel's figures confirm, read at the same moment as
-free memory:
+Host memory that programs hold from an earlier daemon is added to it. They may report anything, so
+only as much is added as the kernel confirms, read at the same moment as free memory:
 
     of a process     at most its private memory (RssAnon), which includes the library's;
-    of all together  at most the private memory of all processes of the host (AnonPages),
-                     because memory shared with a child counts in the figure of each;
+    of all together  at most AnonPages, as memory shared with a child counts in both;
     in a container   only processes inside, and at most the memory used inside.
 
-A program that reports other private memory gains nothing: it could as well allocate
-that memory after the check. /proc/PID/smaps_rollup has exact figures for shared
-memory, but needs privileges, and waits for a lock that the process may hold.
-Swapped managed memory is not in RssAnon, so it is not added to the budget.
-"""
+/proc/PID/smaps_rollup is exact, but needs privileges and waits for a lock of the process."""
 
 import os
 from collections.abc import Mapping
@@ -37,7 +26,6 @@ START_FIELD = 22 - 3                    # of proc(5)'s stat: index in the fields
 
 
 def total() -> int:
-    """Bytes of memory of this host, or of the container in which the daemon runs."""
     return min(limit.size for limit in _limits())
 
 
@@ -47,10 +35,7 @@ def free() -> int:
 
 
 def safe_budget(held: Mapping[int, int] | None = None) -> int:
-    """The default budget in bytes, including the memory that programs hold already.
-
-    `held`: the bytes that processes report, by process id.
-    """
+    """The default budget in bytes. `held`: bytes that processes report, by process id."""
     before = _limits()
     confirmed = [
         (min(size, private(pid)), {group.folder for group in cgroup.chain(process(pid, "cgroup"))})
@@ -76,7 +61,6 @@ def _limits() -> list[Limit]:
 
 
 def private(pid: int) -> int:
-    """Bytes of the process's private memory; 0 if not visible."""
     return _sizes(process(pid, "status")).get("RssAnon", 0)
 
 
@@ -102,10 +86,9 @@ def process(pid: int, name: str) -> str:
 
 
 def kernel_text(path: Path) -> str:
-    """The content of a file that may contain names chosen by users, byte for byte.
+    """A file that may contain names chosen by users, byte for byte.
 
-    Path.read_text() would treat a carriage return in a name as the end of a line.
-    """
+    Path.read_text() would treat a carriage return in a name as the end of a line."""
     return os.fsdecode(path.read_bytes())
 
 

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries the driver's management library (NVML). Only this module imports pynvml.
 
-NVML calls can take seconds (a card is reset, a driver is unloaded). So after the start they are
-made in one thread per card (sampler.py). The dynamic loader finds the library, so LD_LIBRARY_PATH
-can select the simulated library.
-
-Drivers and cards support different queries, and pynvml raises other exceptions than NVMLError, too:
-for text that is not UTF-8, or for a function that the library lacks. So any exception of a query
-concerns only its card: the figure is absent, or the card is left out.
-"""
+NVML calls can take seconds, so after the start they are made in one thread per card (sampler.py).
+Any exception of a query concerns only its card: the figure is absent, or the card is left out.
+pynvml raises others than NVMLError, too, for text that is not UTF-8 or for a missing function."""
 
 import ctypes
 import logging
@@ -62,7 +57,6 @@ class Facts:
 
     @cached_property
     def uuid_bytes(self) -> bytes:
-        """The UUID as 16 bytes, as cuDeviceGetUuid returns it."""
         return uuid_bytes(self.uuid)
 
     @cached_property
@@ -111,12 +105,10 @@ class Mode:
 class NVML:
     """The initialised library. Calls may block; query a card in one thread at a time.
 
-    Handles of cards are kept, and looked up again only after a failure: a lookup by UUID may make
-    the library query other cards, too, and wait for a card that does not respond.
-    """
+    Handles of cards are kept: a lookup by UUID may wait for another card that does not respond."""
 
     def __init__(self) -> None:
-        """Raises NoDriver with a hint for the user."""
+        """Raises NoDriver."""
         try:
             import pynvml
         except ImportError as error:
@@ -213,8 +205,7 @@ class NVML:
     def watch_faults(self, uuids: Iterable[str], report: Callable[[str, str], None]) -> None:
         """Calls `report` with a card's UUID and a text for each error not caused by a program.
 
-        Blocks while at least one card reports errors. Cards that NVML loses are left out.
-        """
+        Blocks while at least one card reports errors. Cards that NVML loses are left out."""
         nvml = self._nvml
         uuids = tuple(uuids)
         try:
@@ -311,7 +302,6 @@ class NVML:
             return None
 
     def _raise_if_lost(self, error: Exception) -> None:
-        """Raises GPULost if the error means that the card is lost."""
         lost = (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_NOT_FOUND)
         if getattr(error, "value", None) in lost:
             raise GPULost(self._describe(error)) from error
@@ -323,7 +313,6 @@ class NVML:
 
 
 def _no_driver(nvml: Any, error: Exception) -> NoDriver:
-    """Returns the exception for an error of NVML's initialisation."""
     match getattr(error, "value", None):
         case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             return NoDriver(

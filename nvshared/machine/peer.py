@@ -45,7 +45,6 @@ class Peer:
 
     @classmethod
     def unknown(cls, pid: int, uid: int) -> "Peer":
-        """A process that is not identified. Does not block."""
         return cls(pid, uid, uid, "?", (Tenant(Kind.USER, str(uid)),), is_contained=True)
 
     @property
@@ -60,11 +59,10 @@ class Peer:
 
     @property
     def sharers(self) -> tuple[Tenant, ...]:
-        """The process's tenants, the outermost first: each shares the GPU time of the previous one.
+        """The process's tenants, the outermost first: each shares the time of the previous one.
 
-        A tenant that a user created is inside the user. In a pod or container of the system, root
-        in that container chooses user ids, so there the user is inside the tenant.
-        """
+        A tenant that a user created is inside the user; in a container of the system, root chooses
+        user ids, so there the user is inside the tenant."""
         return self.tenants if self.tenant.is_users_own else self.tenants[::-1]
 
     @property
@@ -83,14 +81,11 @@ class Peer:
 
 
 class Credentials(NamedTuple):
-    """The pid and uid, from the kernel, of the process that connected."""
-
     pid: int
     uid: int
 
 
 def credentials(connection: socket.socket) -> Credentials:
-    """The peer's credentials. Does not block."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, _ = CREDENTIALS.unpack(raw)
     return Credentials(pid, uid)
@@ -99,11 +94,8 @@ def credentials(connection: socket.socket) -> Credentials:
 def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     """Identifies a process by /proc and the user database; an ended process only by its user.
 
-    `grouped`: also reads the groups of the process's user.
-
-    May block (nvshared/lanes.py), but not on locks of the process's memory, except for a SLURM job
-    with its number only in the environment, which the kernel reads from that memory.
-    """
+    `grouped`: also reads the user's groups. May block (nvshared/lanes.py), but not on the process's
+    memory, except for a SLURM job with its number only in the environment."""
     called = name(pid)
     started = host.started(pid)
     owner = subordinate.owner(uid)
@@ -123,7 +115,6 @@ def _is_of_the_systems_container(tenant: Tenant) -> bool:
 
 
 def shown(pid: int) -> str:
-    """Name and id of a process, for people."""
     return f"{name(pid)}[{pid}]"
 
 
@@ -133,10 +124,9 @@ def name(pid: int) -> str:
 
 
 def whole_name(pid: int, called: str) -> str:
-    """The full name of a program or script; `called`: the 15 characters that the kernel keeps.
+    """The full name of a program; `called`: the 15 characters that the kernel keeps.
 
-    Blocks while the process changes its own mappings, possibly for ever.
-    """
+    Blocks while the process changes its own mappings, possibly for ever."""
     command = _read(pid, "cmdline").replace("\0", " ").strip()
     words = (word.rpartition("/")[2] for word in command.split(" ")[:WORDS_WITH_NAME])
     return next((printable(one) for one in words if one.startswith(called)), called)
@@ -151,14 +141,11 @@ def owner(pid: int) -> int:
 
 
 def watch(connection: socket.socket, pid: int) -> int | None:
-    """A descriptor that becomes readable when the process that connected ends; None if the kernel
-    provides none.
+    """A descriptor that becomes readable when the process ends; None if the kernel provides none.
 
-    Needed because a forked child keeps its parent's socket open. Raises ProcessLookupError if the
-    process has ended already: its id may have been reused, and information read by id belongs to
-    another process. A kernel before 6.5 detects that only while no process has
-    the id.
-    """
+    A forked child keeps its parent's socket open. Raises ProcessLookupError if the process has
+    ended, as its id may have been reused; kernels before 6.5 detect that only while no process has
+    the id."""
     found: int | None
     try:
         found = connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
@@ -173,8 +160,7 @@ def watch(connection: socket.socket, pid: int) -> int | None:
 
 
 def has_ended(pidfd: int | None) -> bool:
-    """Whether the process has ended; True without a descriptor. While False, no other process has
-    its id."""
+    """Whether the process has ended; True without a descriptor. While False, its id is its own."""
     if pidfd is None:
         return True
     poll = select.poll()               # select.select() is limited to 1,024 descriptors
@@ -213,7 +199,6 @@ def _contained(pid: int) -> bool:
 
 @cache
 def own(name: str) -> str:
-    """A file in the daemon's /proc directory; cached, as cgroup and uid_map never change."""
     return _read(os.getpid(), name, FILE_LONGEST)
 
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The users to which /etc/subuid assigns subordinate user ids.
+"""The users to which /etc/subuid assigns subordinate user ids, for rootless containers.
 
-A user has tens of thousands of subordinate ids for rootless containers (newuidmap(1)) and may use
-any of them; all of them are treated as that user. Ranges assigned to root or to a system user are
-for containers that root runs: each id in such a range is treated as a user of its own.
-"""
+All ids of a range count as its user. In ranges of root or of a system user, for containers that
+root runs, each id counts as a user of its own."""
 
 import os
 import pwd
@@ -22,18 +20,14 @@ Range = tuple[str, int, int]            # name or number of the user, first id, 
 
 
 def owner(uid: int) -> int:
-    """The user to whom a subordinate user id is assigned; any other user id itself.
-
-    May block: the user database may be on another machine.
-    """
+    """The user to whom a subordinate user id is assigned; any other user id itself. May block."""
     return _owner(uid, _all())
 
 
 def lenders() -> Callable[[int], int | str]:
-    """Returns a function from a user id to its user as written in the file: a name or a number.
+    """A function from a user id to its user as written in the file: a name or a number.
 
-    Does not block: no user is looked up. The function does not notice later changes of the file.
-    """
+    Does not block, and does not notice later changes of the file."""
     ranges = _all()
     return lambda uid: next(
         (name for name, first, count in ranges if first <= uid < first + count), uid)

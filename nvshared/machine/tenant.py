@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the tenant of a process: programs that are limited, weighted and shown as one.
 
-A tenant is a pod, a job, a container, a unit or a user. If a process is in several, it belongs to
-the first in this order. The tenant follows from the kernel's information only: /proc/PID/cgroup and
-the user id.
+A tenant is a pod, a job, a container, a unit or a user; a process in several belongs to the first
+in this order. Only /proc/PID/cgroup and the user id count.
 
-A path in that file is read from the root down. The first directory that names a tenant decides.
-Directories below it were created inside the tenant and may have any name: the root of a container
-creates directories in the container's group, and each user has a systemd instance below
-user@UID.service. So names below the first directory that root does not own are not trusted.
-Everything below it belongs to that directory's owner, which only root can change; a name there is
-valid within that user only, and never a pod's, a job's or another user's. If the directories are
-not visible, user@UID.service names the owner. Runtimes with other tenants below themselves
-(containerd.service, slurmstepd.scope) are skipped.
+The first directory of a path, from the root down, that names a tenant decides: directories below it
+were created inside the tenant and may have any name. Everything below the first directory that root
+does not own belongs to its owner, and never names a pod, a job or another user's tenant. If the
+directories are not visible, user@UID.service names the owner. Runtimes with other tenants below
+themselves (containerd.service, slurmstepd.scope) are skipped.
 
-A daemon in a container sees only its neighbours. Directories that it shares with a process
-therefore say nothing about that process.
-"""
+A daemon in a container sees only its neighbours, so directories that it shares with a process say
+nothing about that process."""
 
 import grp
 import os
@@ -104,7 +99,6 @@ ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 
 
 def user(uid: int) -> str:
-    """The name of a user, or the number of a user without a name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -127,15 +121,12 @@ def locate(
     cgroup: str, uid: int, own: str, owner_of: OwnerOf, job_of: JobOf,
     environment: Callable[[], str],
 ) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
-    """Returns the tenants whose terms apply to a process: its user, then the pod, job,
-    container or unit that contains the process; and cgroup paths to report to the administrator.
+    """The tenants of a process: its user, then its pod, job, container or unit.
 
-    `cgroup` and `own` are /proc/PID/cgroup of the process and of the daemon; `environment` reads
-    /proc/PID/environ, which the process's user controls: it is used only in a directory that SLURM
-    created for a job, if `job_of` does not find the job's number.
-
-    If no tenant but the user is found, the paths with directories of no known kind are returned.
-    """
+    Without the latter also the cgroup paths of no known kind, to report to the administrator.
+    `cgroup` and `own` are /proc/PID/cgroup of the process and of the daemon. `environment` reads
+    /proc/PID/environ, which the process's user controls: used only in a directory that SLURM
+    created for a job whose number `job_of` does not find."""
     beside = dict(lines(own))
     found = [
         (path, _of_path(controllers, path, beside.get(controllers, ""), uid, owner_of, job_of))
@@ -160,9 +151,7 @@ def _is_unnumbered(tenant: Tenant) -> bool:
 def lines(cgroup: str) -> list[tuple[str, str]]:
     """Controllers and path of each line ID:CONTROLLERS:PATH of cgroups(7).
 
-    A directory's name may contain any character but "/" and the newline, including those at which
-    str.splitlines() would split.
-    """
+    A name may contain those line breaks at which str.splitlines() would split."""
     parts = [line.split(":", 2) for line in cgroup.split("\n")]
     return [(part[1], part[2]) for part in parts if len(part) == 3]
 
@@ -170,11 +159,7 @@ def lines(cgroup: str) -> list[tuple[str, str]]:
 def _of_path(
     controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf, job_of: JobOf,
 ) -> Tenant | object | None:
-    """Returns the tenant that a path names.
-
-    None: the path has only directories of a user's sessions. UNKNOWN: a directory of the path is
-    of no known kind.
-    """
+    """The tenant that a path names; None: only directories of sessions; UNKNOWN: no known kind."""
     folders = [folder for folder in path.split("/") if folder not in ("", "..")][:DEPTH]
     out = "/.." * path.split("/").count("..")   # levels above the visible directories
     alike = zip(folders, [one for one in beside.split("/") if one], strict=False)
@@ -212,7 +197,6 @@ def _of_path(
 
 
 def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
-    """The tenant that the first known directory below a directory of this user names."""
     for folder in folders:
         if match := CONTAINER.fullmatch(folder):
             return Tenant(Kind.CONTAINER, f"{user(uid)}/{_plain(match)}")
@@ -224,7 +208,6 @@ def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
 
 
 def _is_of_users(folder: str, above: list[str]) -> bool:
-    """Whether root created the directory for programs that users start."""
     if SESSION.fullmatch(folder):
         # init.scope at the top: a system whose first process and its children stay in that group.
         return any(map(USERS.fullmatch, above)) or (folder == "init.scope" and not above)
@@ -232,10 +215,9 @@ def _is_of_users(folder: str, above: list[str]) -> bool:
 
 
 def _of_the_system(folder: str, above: list[str], *, beneath: bool) -> Tenant | None:
-    """A tenant whose directory only root can create: a pod, a job, a container of LXC.
+    """A pod, job or LXC container, whose directory only root can create.
 
-    `beneath`: the path leaves the daemon's namespace, which hides the names of groups above.
-    """
+    `beneath`: the path leaves the daemon's namespace, which hides the names of groups above."""
     if (match := POD.search(folder)) and (
         any("kubepods" in name for name in (folder, *above))
         or (beneath and above in ([], *([one] for one in QUALITY)))

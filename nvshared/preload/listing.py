@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads /etc/ld.so.preload, and replaces it atomically.
+"""Reads /etc/ld.so.preload, and replaces it atomically, under a lock on its folder.
 
-Names in the list are separated by blanks, line ends and colons. A # begins a
-comment until the end of the line. (glibc, at least up to 2.36, may take words of a
-second comment for names.) Lines without libnvshare.so are kept byte for byte.
-
-The new list is written to a temporary file in the same folder, synced, and
-renamed over the old list. So programs find either the old or the new list, also
-after a crash. A lock on the folder excludes other processes that run this code.
-"""
+Blanks, line ends and colons separate names; a # begins a comment. (glibc, at least up to 2.36, may
+take words of a second comment for names.) Lines without libnvshare.so are kept byte for byte."""
 
 import errno
 import fcntl
@@ -32,7 +26,6 @@ _BLANKS = re.compile(rb"[ \t:]+")
 
 
 def entries(data: bytes) -> list[str]:
-    """The names of libraries in a list, in order."""
     found: list[str] = []
     for line in data.splitlines():
         names = _BLANKS.split(line.partition(b"#")[0])
@@ -46,10 +39,7 @@ def ours(entry: str) -> bool:
 
 
 def with_library(data: bytes, library: Path) -> bytes:
-    """The list with `library` as its last entry, and without any other libnvshare.so.
-
-    Two copies of libnvshare.so would conflict. Other libraries may need to be first.
-    """
+    """The list with `library` last, as other libraries may need to be first, and only once."""
     if [entry for entry in entries(data) if ours(entry)] == [str(library)]:
         return data
     rest = without_library(data)
@@ -93,10 +83,9 @@ def writable(tree: Tree) -> None:
 
 
 def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
-    """Replaces the list by `edit` of the list, and returns the old list.
+    """Replaces the list by `edit` of the list, and returns the old list. Removes a blank list.
 
-    Removes the file if the result is blank. Raises NotPermitted, NvshareError.
-    """
+    Raises NotPermitted, NvshareError."""
     path = _list_path(tree)
     try:
         with _locked(path.parent) as folder:
@@ -152,7 +141,6 @@ def _label(tree: Tree, path: Path, descriptor: int) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[int]:
-    """Locks the folder against other processes that run this code; yields its descriptor."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Enables and disables the library, and checks that only root can replace its file.
 
-Libraries in /etc/ld.so.preload run in every program of root. So only root may
-have write permission to the library's file and to all folders of its path.
-"""
+Every program of root runs it, so only root may write to the file and the folders of its path."""
 
 import os
 import stat
@@ -26,9 +24,7 @@ class Unguarded(NvshareError):
 def check_guarded(tree: Tree, library: Path) -> None:
     """Checks that only root can change `library`, a path in the system `tree`.
 
-    Raises Unguarded with the user and path, NvshareError if the file is missing, InvalidArgs for a
-    path with FORBIDDEN characters.
-    """
+    Raises Unguarded, NvshareError if the file is missing, InvalidArgs for FORBIDDEN characters."""
     if bad := sorted(FORBIDDEN & set(str(library))):
         raise InvalidArgs(
             f"{str(library)!r} cannot stand in the list, it has a {bad[0]!r}",
@@ -69,7 +65,7 @@ STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of the list. --json prints `as_dict`."""
+    """The state of the list."""
 
     place: str                          # path of the list outside the Tree, for this process
     entries: tuple[str, ...]            # entries that are libnvshare.so
@@ -77,7 +73,6 @@ class State:
     fault: str                          # the fault of `entries`; "": none
 
     def as_dict(self) -> dict[str, Any]:
-        """The state as values for JSON."""
         return {
             "enabled": bool(self.entries), "list": self.place,
             "entries": list(self.entries), "others": list(self.others), "fault": self.fault}
@@ -86,8 +81,7 @@ class State:
 def find(tree: Tree, named: Path | None) -> Path:
     """The library's path in the system: `named` by the user, or the installed one.
 
-    Raises NvshareError if none is installed, InvalidArgs if `named` is not absolute.
-    """
+    Raises NvshareError if none is installed, InvalidArgs if `named` is not absolute."""
     if named is not None:
         path = named.absolute() if tree.running else named
         tree.outside(path)
@@ -105,7 +99,6 @@ def find(tree: Tree, named: Path | None) -> Path:
 
 
 def read_state(tree: Tree) -> State:
-    """The state of the list. Raises NvshareError if the list cannot be read."""
     found = listing.entries(listing.read(tree))
     entries = tuple(entry for entry in found if listing.ours(entry))
     others = tuple(entry for entry in found if not listing.ours(entry))
@@ -115,8 +108,7 @@ def read_state(tree: Tree) -> State:
 def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:
     """Adds the library to the list after checks and trials. Returns the trials' results.
 
-    If /bin/true then fails, restores the list. After an NvshareError the list is as before.
-    """
+    If /bin/true then fails, restores the list. After an NvshareError the list is as before."""
     listing.writable(tree)              # checked first, since trials take long
     check_guarded(tree, library)
     baseline = trial.baseline_stderr(tree)
@@ -131,16 +123,12 @@ def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:
 
 
 def disable(tree: Tree) -> bool:
-    """Removes every libnvshare.so from the list, without checks. False: the list had none.
-
-    Raises NvshareError if the list cannot be written.
-    """
+    """Removes every libnvshare.so from the list. False: it had none. Raises NvshareError."""
     before = listing.change(tree, listing.without_library)
     return any(listing.ours(entry) for entry in listing.entries(before))
 
 
 def _fault(tree: Tree, entries: tuple[str, ...]) -> str:
-    """The fault of these entries of libnvshare.so; "": none."""
     if len(entries) > 1:
         return f"it is in the list {len(entries)} times"
     for entry in entries:

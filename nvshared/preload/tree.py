@@ -30,7 +30,6 @@ class Tree:
 
     @property
     def running(self) -> bool:
-        """Whether this is the running system."""
         return self.top == Path("/")
 
     def outside(self, path: Path) -> Path:
@@ -47,11 +46,9 @@ class Tree:
             raise unreadable(error) from error
 
     def steps(self, path: Path) -> Iterator[Path]:
-        """Yields every folder, link and file through which a path in the system leads.
+        """Yields every folder, link and file through which a path leads, the file itself last.
 
-        The last path is the file's own, without links. A missing file is not taken for a link.
-        Raises InvalidArgs for a loop of links.
-        """
+        A missing file is not taken for a link. Raises InvalidArgs for a loop of links."""
         links = 0
         done, left = Path("/"), list(path.parts[1:])
         yield done
@@ -85,7 +82,6 @@ class Tree:
 
 
 def unreadable(error: OSError) -> NvshareError:
-    """The error for a file that cannot be examined."""
     words = f"{error.filename} cannot be read: {error.strerror}"
     if isinstance(error, PermissionError):
         return NotPermitted(words, "run it with sudo")

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs programs with the library preloaded, before the list makes all programs load it.
 
-There are three child processes: /bin/true, Python with threads and children, and
-a setuid root program. The loader ignores LD_PRELOAD in a setuid program, so that
-program runs in a mount namespace with a private /etc that has the list. Making
-the namespace needs root and is forbidden in many containers. A program that
-cannot be tried is reported, and is no failure.
+These are /bin/true, Python with threads and children, and a setuid root program. The loader ignores
+LD_PRELOAD in that one, so it runs in a mount namespace with a private /etc that has the list, which
+needs root. A program that cannot be tried is reported, and is no failure.
 
-A program passes if it exits with 0, prints nothing on stderr that it does not
-print without the library, and has the library mapped. The loader only warns of a
-library that it cannot load, which is why stderr is compared. So the loader itself
-checks that the library is for this machine and that its dependencies exist.
-"""
+A program passes if it exits with 0, prints nothing new on stderr, where the loader warns of a
+library that it cannot load, and has the library mapped."""
 
 import os
 import shutil
@@ -77,10 +72,7 @@ Ended = subprocess.CompletedProcess[str]
 
 
 def check(tree: Tree, library: Path) -> None:
-    """Raises Unloadable if the system's loader cannot load the library.
-
-    Only root can run programs of another system; for other users nothing is checked.
-    """
+    """Raises Unloadable if the loader cannot load the library; other systems need root."""
     if _can_run(tree):
         _check_result(SIMPLE, _run_true(tree, library), baseline_stderr(tree), library)
 
@@ -129,7 +121,6 @@ def run(tree: Tree, library: Path, baseline: frozenset[str]) -> Iterator[TrialRe
 
 
 def _preloaded(tree: Tree, library: Path | None, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` in the system with the library preloaded, if any."""
     # env sets LD_PRELOAD inside the system, since chroot itself must not load the library.
     variables = [] if library is None else [f"LD_PRELOAD={library}"]
     into = [] if tree.running else ["chroot", str(tree.top)]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The line magic %nvshare: prints this notebook's memory and time on the GPUs, and their holders.
 
-`%load_ext nvshare`, with this folder in sys.path, registers the magic in IPython. Each call of the
-magic runs nvsharectl. The module works in Python 3.8 or later and has no dependencies.
-"""
+`%load_ext nvshare`, with this folder in sys.path, registers it; each call runs nvsharectl. The
+module works in Python 3.8 or later and has no dependencies."""
 
 from __future__ import annotations
 
@@ -41,7 +40,6 @@ def report(status: dict[str, Any], pid: int) -> str:
 
 
 def _own(client: dict[str, Any]) -> str:
-    """A line about this notebook's memory and time on one GPU."""
     on_card = client["resident"] + client["pinned"]
     return (f"      yours: {_size(on_card)} on the GPU, {_size(client['swapped'])} swapped; "
             f"held for {client['held_usec'] / SECOND:.0f} s, "

@@ -1,29 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes PyTorch and CuPy free cached GPU memory when libnvshare.so requests that.
 
-The program imports this module, or the `sitecustomize` beside it does, by `nvsharectl run`. The
-module works in Python 3.8 or later and has no dependencies. It does nothing without
-NVSHARE_TRIM_CACHES=1 in the environment, without libnvshare.so, and until the program imports
-PyTorch or CuPy.
+`sitecustomize` beside it imports this module under `nvsharectl run`; it works in Python 3.8 or
+later, and does nothing without NVSHARE_TRIM_CACHES=1, libnvshare.so, and PyTorch or CuPy.
 
-Both frameworks cache the memory that the program frees. Cached memory that is freed before an
-eviction need not be copied to the host. libhook/src/daemon/caches.c decides when to trim the
-caches. This module trims them, and judges whether a trim was useful.
+Cached memory that is freed before an eviction need not be copied. libhook/src/daemon/caches.c
+decides when to trim; a thread that waits in the library calls the frameworks, whose functions take
+their own locks. The interpreter's end waits for a trim, lest it stop the thread inside a framework.
 
-A separate thread waits in the library for requests. It may call the frameworks' functions, since
-the functions take the locks that they need. Python runs the program's signal handlers in the main
-thread only, so they raise no exception in this thread. The interpreter's end waits for a trim under
-way, since it would otherwise stop the thread inside the framework.
+A trim has failed if it freed less than half of the cache, raised an error, or if by the next
+request the program has allocated half of it again. After a failure the next request of the same
+kind (OCCASIONS) is skipped, then two, then four, up to LONGEST_PAUSE. So a training that uses its
+whole cache in each step is trimmed rarely when its turn begins, and always when it pauses.
 
-A trim has failed if, by the next request, the program has allocated more than half of the memory
-again: the program needs that memory all the time. A trim has also failed if it freed less than half
-of the cache, or raised an error. After a failure the next request of the same kind (OCCASIONS) is
-skipped, after the next failure two requests, then four, up to LONGEST_PAUSE. So a training that
-uses its whole cache in each step is trimmed rarely when its turn begins, and always when the
-training pauses for data.
-
-There is no function for JAX, which cannot return allocated memory to the driver.
-"""
+JAX cannot return allocated memory to the driver."""
 
 from __future__ import annotations
 
@@ -69,8 +59,6 @@ FRAMEWORKS = {"torch": ("PyTorch", _pytorch), "cupy": ("CuPy", _cupy)}
 
 
 class Cache:
-    """The cache of one framework on one device."""
-
     def __init__(self, name: str, device: int) -> None:
         self._name, self._device = name, device
         self._pauses = [0] * OCCASIONS  # requests to skip after the latest failure, by kind

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads nvshare_caches, then the program's own sitecustomize, which this module shadows.
 
-Python imports the first `sitecustomize` that it finds when it starts. `nvsharectl run` puts this
-folder at the front of PYTHONPATH.
-"""
+`nvsharectl run` puts this folder at the front of PYTHONPATH."""
 
 import importlib
 import sys

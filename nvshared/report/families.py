@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Prometheus metrics: some under the names of nvshared's predecessors, others in base units.
 
-`read_metrics` reads the figures in the event loop, which must not be blocked for long.
-`Samples.family` makes metrics of them in another thread. The manual and docs/monitoring.md take the
-help texts from here.
-"""
+`read_metrics` reads in the event loop, `Samples.family` makes metrics in another thread. The manual
+and docs/monitoring.md take the help texts from here."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
@@ -61,7 +59,6 @@ def families() -> dict[str, Family]:
 def read_metrics(
     gpus: Iterable[GPU], clients: Iterable[Client], totals: TenantTotals
 ) -> list[Samples]:
-    """Reads the current values of all metrics."""
     cards = [(_card(gpu), gpu) for gpu in gpus]
     programs = [(_client(client), client) for client in clients]
     used = [(labels, client.usage) for labels, client in programs]

@@ -26,8 +26,7 @@ MOST_NAMED = 20                         # waiting clients that are logged by nam
 def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
     """Logs when clients connect and disconnect, and their problems; with --debug, each turn.
 
-    Once `stopped` is set, disconnections are not logged: the programs go on.
-    """
+    Once `stopped` is set, disconnections are not logged: the programs go on."""
 
     def log(level: int, kind: str, client: Client, words: Callable[[], str]) -> None:
         limited.say(level, (kind, client.peer.account), lambda: f"{gpu}: {client} {words()}")
@@ -63,7 +62,6 @@ def follow(gpu: GPU, limited: Limited, stopped: asyncio.Event) -> None:
 
 
 def _held(strangers: dict[int, int]) -> str:
-    """Names the largest processes that use the GPU unshared; "" if the driver reports none."""
     most = sorted(strangers.items(), key=lambda one: -one[1])[:MOST_HOLDERS]
     held = ", ".join(f"{shown(pid)} ({size // MIB} MiB)" for pid, size in most)
     return f"; these use it unshared: {held}" if held else ""
@@ -87,7 +85,6 @@ def log_waiting_clients(manager: Manager) -> None:
 
 
 def cards(manager: Manager) -> str:
-    """All GPUs with their product names, for a line of the log."""
     return ", ".join(f"{gpu} ({gpu.facts.name})" for gpu in manager.gpus)
 
 

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Log lines for the journal, or for a person who runs the daemon in a terminal.
 
-Under systemd a line begins with its priority in angle brackets (sd-daemon(3))
-and has no timestamp. Lines that clients cause are limited, so that a program in
-a loop cannot fill the disk.
-"""
+Under systemd a line begins with its priority in angle brackets (sd-daemon(3)). Lines that clients
+cause are limited, so that a program in a loop cannot fill the disk."""
 
 import logging
 import os
@@ -35,11 +33,7 @@ class JournalFormatter(logging.Formatter):
 
 
 class Lines(logging.Handler):
-    """Writes to stderr without a buffer. A line that cannot be written is lost silently.
-
-    A buffered stream would keep the line and write it at exit; if the disk is still full, Python
-    would end with an error.
-    """
+    """Writes to stderr without a buffer, which on a full disk would fail again at exit."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line once. A failure is not reported, as the report would go to stderr, too."""
@@ -59,7 +53,6 @@ def write_line(line: str) -> None:
 
 
 def start(environment: Mapping[str, str], *, debug: bool) -> None:
-    """Sends all log lines to stderr, in the format of the journal or of a terminal."""
     handler = Lines()
     if _is_journal(environment.get("JOURNAL_STREAM", "")):
         handler.setFormatter(JournalFormatter("%(message)s"))
@@ -70,7 +63,6 @@ def start(environment: Mapping[str, str], *, debug: bool) -> None:
 
 
 def set_debug(debug: bool) -> None:
-    """Sets the log level to debug or info."""
     logging.getLogger().setLevel(logging.DEBUG if debug else logging.INFO)
 
 
@@ -86,9 +78,7 @@ class _Lines:
 class Limited:
     """Logs at most BURST lines of one kind in an interval, then the number of lines left out.
 
-    A kind is an event together with the user who caused it, so that one user's lines do not
-    suppress another's. The interval of a kind begins with the first line of that kind.
-    """
+    A kind is an event with its user, so that one user's lines do not suppress another's."""
 
     def __init__(self, logger: logging.Logger, clock: Clock, timer: Timer) -> None:
         self._logger = logger

@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the Prometheus metrics over HTTP, to any process that can connect.
 
-A scrape reads the figures from the manager, at most once per FRESH seconds: a thousand clients
-take the event loop noticeable time. Formatting takes longer, so it is done in another thread, one
-response at a time. Two headers choose among four forms of a response: two formats, each plain or
-gzipped. Other headers are ignored.
-
-Connections are limited in number and in time, independent of their traffic. If there are too many,
-the oldest connection is closed. A normal scrape takes milliseconds, so its connection is hardly
-ever the oldest.
-"""
+A scrape reads the figures at most once per FRESH seconds, as a thousand clients take the event loop
+noticeable time; another thread formats them. Connections are limited in number and time; the oldest
+is closed first, as a normal scrape takes milliseconds."""
 
 import asyncio
 import errno
@@ -46,8 +40,6 @@ Form = tuple[str, bool]                 # format (OPENMETRICS or ""), and whethe
 
 
 class Figures(Collector):
-    """The values of all metrics, read in the event loop."""
-
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
         self._totals = TenantTotals()
@@ -59,11 +51,9 @@ class Figures(Collector):
 
     @property
     def fresh(self) -> bool:
-        """Whether the figures are younger than FRESH seconds."""
         return self._clock() - self._read_at < FRESH
 
     async def read(self) -> None:
-        """Reads the figures, unless they are fresh."""
         if not self.fresh:
             await take_samples(self._manager.gpus)
             clients = tuple(self._manager.clients)
@@ -76,8 +66,6 @@ class Figures(Collector):
 
 
 class Scrapes:
-    """Serves scrapes, each in a task of its own."""
-
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
         self._registry = CollectorRegistry()
@@ -89,7 +77,6 @@ class Scrapes:
 
     @property
     def count(self) -> int:
-        """The number of open connections."""
         return len(self._tasks)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -114,7 +101,6 @@ class Scrapes:
             self._tasks.pop(task, None)
 
     async def close(self) -> None:
-        """Cancels all scrapes."""
         ending = [*self._tasks, *self._responses.values()]
         for task in ending:
             task.cancel()

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """systemd's service protocol: inherited sockets and notifications. Without systemd, a no-op.
 
-systemd also stores sockets for us (sd_notify's FDSTORE): the next daemon inherits them by name,
-after the listening socket, however this daemon ended. systemd drops a stored socket by itself when
-its peer has closed.
-"""
+systemd also stores clients' sockets (FDSTORE), which the next daemon inherits by name."""
 
 import os
 import socket
@@ -21,18 +18,14 @@ KEPT_AS = "client-"                     # prefix of the names of stored sockets
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """The sockets that systemd passed to this daemon."""
-
     listening: socket.socket | None     # of nvshared.socket
     kept: Mapping[str, socket.socket]   # an earlier daemon's connections, by name
 
 
 def inherited(environment: Mapping[str, str]) -> Inherited:
-    """Takes over the sockets that systemd passed to this process.
+    """Takes over the sockets that systemd passed to this process, and that a daemon stored.
 
-    Raises InvalidArgs if systemd passed more than one listening SOCK_SEQPACKET socket, or other
-    sockets, besides the sockets that an earlier daemon stored.
-    """
+    Raises InvalidArgs unless at most one is listening, of type SOCK_SEQPACKET."""
     if environment.get("LISTEN_PID") != str(os.getpid()):
         return Inherited(None, {})
     count = int(environment.get("LISTEN_FDS", "0"))
@@ -68,8 +61,6 @@ def send_failure(environment: Mapping[str, str], words: str) -> None:
 
 
 class Notifier:
-    """Sends state changes to systemd (Type=notify)."""
-
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Imports the package sdnotify only if NOTIFY_SOCKET is set. Raises InvalidArgs."""
         self._notifier: Any = None
@@ -93,11 +84,9 @@ class Notifier:
         return self._notifier is not None
 
     def ready(self) -> None:
-        """Reports that clients can connect. This call may block; later calls drop what would block.
+        """Reports that clients can connect. May block; later calls drop what would block.
 
-        A service manager that hangs, or wants READY=1 only, stops reading. Once the socket's queue
-        is full, a blocking call would stop the whole daemon.
-        """
+        A service manager may stop reading; a blocking call would then stop the whole daemon."""
         self._notify("READY=1")
         if self._notifier is not None and self._notifier.socket is not None:
             self._notifier.socket.setblocking(False)
@@ -107,7 +96,6 @@ class Notifier:
         self._notify("STATUS=" + words.replace("\n", "; "))
 
     def alive(self) -> None:
-        """Sends a ping to systemd's watchdog."""
         self._notify("WATCHDOG=1")
 
     def keep(self, name: str, descriptor: int) -> None:
@@ -129,7 +117,6 @@ class Notifier:
         return True
 
     def stopping(self) -> None:
-        """Reports that the daemon is stopping."""
         self._notify("STOPPING=1")
 
     def close(self) -> None:

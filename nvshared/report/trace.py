@@ -5,12 +5,8 @@
     {"at": 81731022, "gpu": 0, "client": 3, "pid": 4711, "event": "evicted", "number": 17,
      "bytes": 536870912, "microseconds": 9402}
 
-`at` is in microseconds of CLOCK_MONOTONIC. An order and its acknowledgement have the
-same number. protocol.h and nvshared/scheduler describe the records.
-
-A thread writes the lines, as the disk may be slow. The event loop waits up to PATIENCE until a line
-is written, so that readers of the file find it; while earlier lines are unwritten, it does not.
-"""
+`at` is in microseconds of CLOCK_MONOTONIC. A thread writes the lines; the event loop waits up to
+PATIENCE for it, so that readers find the line, unless earlier lines are unwritten."""
 
 import dataclasses
 import json
@@ -33,8 +29,6 @@ CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Trace:
-    """Writes the events and actions of GPUs to a file."""
-
     def __init__(self, path: Path) -> None:
         """Opens the file for appending. Raises NvshareError if that fails."""
         self.path = path
@@ -76,7 +70,6 @@ class Trace:
             wait([self._last], PATIENCE)
 
     def _put(self, line: str) -> None:
-        """Writes a line; called in the thread."""
         try:
             if self._file is not None:
                 self._file.write(line)

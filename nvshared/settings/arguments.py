@@ -34,7 +34,6 @@ PATHS = frozenset({"PATH", "DIR", "FILE"})
 
 
 def parser() -> argparse.ArgumentParser:
-    """Makes the parser. Manual page and completions are generated from it, too."""
     made = Parser(
         prog="nvshared", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -66,10 +65,9 @@ def _path(text: str) -> str:
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[Path | None, dict[str, str], bool]:
-    """Returns the value of --config, the given options by name, and whether --check was given.
+    """Returns --config, the given options by name, and whether --check was given.
 
-    Raises InvalidArgs.
-    """
+    Raises InvalidArgs."""
     given = vars(parser().parse_args(arguments))
     found = {option.name: text for option in options()
              if (text := given[option.attribute]) is not None}

@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings: one table of them, and the reader of the sources that set them.
 
-Each of these sources overrides the sources before it: the defaults in the table,
-/etc/nvshare/nvshared.conf, its drop-ins nvshared.conf.d/*.conf in the order of their names,
-environment variables, the command line. `Config` is the table: the reader of files, the parser of
-the command line (arguments.py), --help and the manual page are all made from its fields. `load`
-reads all sources; it goes on after an invalid line, so that it can report all errors at once.
-
-    # /etc/nvshare/nvshared.conf
-    [gpu]
-    tq = 20
-    swap-budget = 64GiB
-"""
+Each source overrides the ones before it: defaults, /etc/nvshare/nvshared.conf, its drop-ins
+nvshared.conf.d/*.conf by name, environment variables, the command line. Files, command line, --help
+and the manual page are all made from the fields of `Config`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -37,7 +29,7 @@ SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting: its section, parser, default and help text."""
+    """One setting."""
 
     name: str                           # as in files, and with two dashes on the command line
     section: str
@@ -51,14 +43,12 @@ class Option:
 
     @property
     def attribute(self) -> str:
-        """The name of its field in Config."""
         return self.name.replace("-", "_")
 
 
 def _setting(
     section: str, metavar: str, parse: Callable[[str], Any], default: str, help: str, **more: Any
 ) -> Any:
-    """Makes a field of Config with its Option; `default` as in a file."""
     more |= {"section": section, "metavar": metavar, "parse": parse, "help": help}
     return field(default=parse(default), metadata=more | {"default": default})
 
@@ -241,7 +231,6 @@ class Config:
 
 
 def options() -> Iterator[Option]:
-    """All settings, from the fields of Config."""
     for one in fields(Config):
         if one.metadata:
             yield Option(name=one.name.replace("_", "-"), **one.metadata)
@@ -256,11 +245,10 @@ def waiting(running: Config, read: Config) -> list[str]:
 
 
 def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, str]) -> Config:
-    """Reads all settings. `given`: options of the command line, by name.
+    """Reads all settings. `given`: options of the command line, by name; `file` None: DEFAULT_FILE.
 
-    `file` None: DEFAULT_FILE, which need not exist. Raises ConfigError, which names file and line
-    or the variable; InvalidArgs for the command line.
-    """
+    Raises ConfigError with all errors of the files or the variable, InvalidArgs for the command
+    line."""
     path = file or DEFAULT_FILE
     files = _Files()
     for one in [path] * (file is not None or _is_there(path)) + drop_ins(path):
@@ -302,8 +290,6 @@ def _is_there(path: Path) -> bool:
 
 
 class _Files:
-    """The merged settings of several files; later files override earlier files."""
-
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.places: dict[str, str] = {}
@@ -312,7 +298,7 @@ class _Files:
         self._known = {(option.section, option.name): option for option in options()}
 
     def read(self, path: Path) -> None:
-        """Reads one more file; appends errors to `wrong`."""
+        """Reads one more file, which overrides earlier files; appends errors to `wrong`."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:

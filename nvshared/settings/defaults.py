@@ -33,9 +33,8 @@ class GPUDefaults:
 class Defaults:
     """Settings derived from the configuration.
 
-    `settings` applies to all GPUs, except `capacity`, `total` and `step`, which `card` computes.
-    `safe`: swap-budget is auto, so the host budget is measured at start (safebudget.py).
-    """
+    `settings` applies to all GPUs, but for `capacity`, `total` and `step`, which `card` computes.
+    `safe`: swap-budget is auto, so the host budget is measured at start (safebudget.py)."""
 
     settings: Settings
     card: Callable[[Facts], GPUDefaults]
@@ -49,9 +48,7 @@ class Defaults:
 def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults:
     """Derives the settings. Raises ConfigError if a setting does not fit a card or the host.
 
-    `safe_budget`: bytes of host memory for swap-budget = auto. It is measured at start
-    (safebudget.py), because memory that clients have swapped is not free later.
-    """
+    `safe_budget`: bytes of host memory for swap-budget = auto, measured at start."""
     for facts in cards:
         _card(config, facts)
     budget = safe_budget if config.swap_budget is None else config.swap_budget.of(host.total())

@@ -1,28 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration's rules, which set terms of tenants, in sections [tenant PATTERN].
 
-    [tenant user:*]
-    memory-limit = 60GiB
-
     [tenant unit:jupyter-*.service]
     weight = 50
 
-    [tenant group:staff]
-    memory-limit = none
-
-In a pattern, * stands for any characters except a slash, and ? for one such character. The text
-before a slash is the owner of the unit (unit:alice/train.service). Owners choose the text after it,
-so such a name must not match a rule for the system's units.
-
-For each term the most specific rule is in force: a rule that names the tenant, then a rule for a
-group of its user, then a rule with wildcards. Among rules with wildcards, the rule with more
-characters that are not wildcards has priority; among equally specific rules, the last in the files.
+In a pattern, * stands for any characters except a slash, and ? for one such character. Owners of
+units choose the text after a slash (unit:alice/train.service), so it must not match a rule for the
+system's units. For each term the most specific rule is in force: of the tenant, of a group of its
+user, with wildcards (the most other characters); then the last in the files.
 
 A new term is one line of TERMS, its usual value in nvshared/names.py, and the field of TenantTerms
-in nvshared/scheduler/events.py that it sets: rules, --check, D-Bus and the state file follow.
-nvshared/tui/figures.py has the words for the term, cli/settings.py its option;
-nvshared/sharing/tenancy.py passes it to the schedulers.
-"""
+in nvshared/scheduler/events.py: rules, --check, D-Bus and the state file follow.
+nvshared/tui/figures.py has its words, cli/settings.py its option; nvshared/sharing/tenancy.py
+passes it to the schedulers."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -57,10 +47,7 @@ LONGEST = 256                           # characters of a tenant's name
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term (limit, weight, ...) that can be set for a tenant: an integer from 1 to `most`.
-
-    The term's name is that of a field of the scheduler's TenantTerms, with dashes.
-    """
+    """A limit, weight, … of a tenant: an integer from 1 to `most`, named as in TenantTerms."""
 
     most: int
     right: str                          # the allowed values, in words
@@ -148,8 +135,8 @@ def pattern(section: str, place: str) -> str:
 
 
 def contradictions(rules: Collection[Rule]) -> Iterator[ConfigError]:
-    """Errors for terms that one section sets twice to different values, and for compute requests
-    that can never be met: above the limit, or more than 100% together."""
+    """Errors for terms that a section sets twice to different values, and for compute requests
+    above the limit, or above 100% together."""
     by_term = sorted(
         ((rule.place.rpartition(":")[0], rule.pattern, rule.term), number, rule)
         for number, rule in enumerate(rules))
@@ -184,13 +171,11 @@ def _requests(rules: Collection[Rule]) -> Iterator[ConfigError]:
 
 
 def is_tenant(pattern: str) -> bool:
-    """Whether a pattern names one tenant: no wildcards, no group."""
     return not WILDCARDS.search(pattern) and not pattern.startswith(f"{GROUP}:")
 
 
 def holding(rules: Iterable[Rule], names: Collection[str], groups: Collection[str]) -> list[Rule]:
-    """The rules that match a tenant with these names and its user's groups, the most specific
-    first."""
+    """The rules that match a tenant with these names and its user's groups, most specific first."""
     found = []
     for number, rule in enumerate(rules):
         kind, _, name = rule.pattern.partition(":")

@@ -7,13 +7,8 @@
     {"version": 1, "tenants": {"user:alice": {"memory-limit": 42949672960, "weight": 200},
                                "pod:UID": {"memory-limit": [4294967296, "annotation"]}}}
 
-A new file replaces the old one by rename, so a reader never sees a part. If the disk is full, the
-change is in force until the daemon ends but is not saved, and its caller gets an error. A file that
-cannot be read counts as empty, and the journal says so.
-
-The disk may be slow, so each file has a thread that writes its changes in order. The interpreter
-waits for these threads before it ends.
-"""
+A new file replaces the old one by rename. A file that cannot be read counts as empty. The disk may
+be slow, so each file has a thread, for which the interpreter waits before it ends."""
 
 import json
 import logging
@@ -47,47 +42,38 @@ NOISE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionErro
 
 
 class StateFile:
-    """The file of overrides, in a folder set by systemd (StateDirectory=) or the administrator."""
+    """The file of overrides."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
         self._writer = ThreadPoolExecutor(1, FILE_NAME)
 
     def load(self) -> Overrides:
-        """Returns the overrides in the file; {} if it is missing or broken."""
         return load(self.path, _overrides, "the configuration alone holds") or {}
 
     def save(self, overrides: Overrides) -> Future[None]:
-        """Writes the overrides in the file's thread.
-
-        The future raises NotKept if the write fails, which the journal reports, too.
-        """
+        """Writes the overrides in the file's thread. The future raises NotKept if that fails."""
         return self._writer.submit(keep, self.path, _plain(overrides))
 
 
 class TenantsFile:
-    """The file of tenants' terms that were set at run time, in the folder of StateFile."""
+    """The file of tenants' terms that were set at run time."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / TENANTS_FILE
         self._writer = ThreadPoolExecutor(1, TENANTS_FILE)
 
     def load(self) -> KeptTerms:
-        """Returns the terms in the file; {} if it is missing or broken."""
         return load(self.path, _kept, "the rules of the configuration alone hold for tenants") or {}
 
     def save(self, kept: KeptTerms) -> Future[None]:
-        """Writes the terms in the file's thread. The future raises NotKept if the write fails."""
         return self._writer.submit(keep, self.path, {"version": VERSION, "tenants": {
             name: {term: given if given[1] else given[0] for term, given in terms.items()}
             for name, terms in kept.items()}})
 
 
 def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Read | None:
-    """Parses a file with `read`; None if it does not exist or cannot be used.
-
-    `instead`: words for the journal: which values are in force without the file.
-    """
+    """Parses a file; None if missing or unusable: then, in the journal, `instead` is in force."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain["version"] != VERSION:

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notices that a file of the configuration has changed, with inotify(7).
 
-Folders are watched, not files: an editor replaces a file by a new one, and Kubernetes changes the
-folder that a link leads to. If a folder does not exist yet, its nearest existing parent is watched.
-An event only causes a comparison of the files' metadata, PATIENCE later, so that the program which
-writes the files can finish.
-"""
+Folders are watched, as editors replace files and Kubernetes changes the folder of a link. An event
+causes a comparison of the files' metadata, PATIENCE later, so that a writer can finish."""
 
 import asyncio
 import ctypes
@@ -57,7 +54,6 @@ class Watch:
         self._compare()
 
     def close(self) -> None:
-        """Stops watching."""
         if self._waiting is not None:
             self._waiting.cancel()
         if self._inotify >= 0:

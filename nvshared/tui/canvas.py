@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of a screen: truncated, padded, framed, in columns, with bars and graphs.
-
-No line is longer than the `width` that the caller passes.
-"""
+"""Lines of a screen: truncated, padded, framed, in columns, with bars and graphs."""
 
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
@@ -32,7 +29,6 @@ def fit(text: Text | str, width: int, *, right: bool = False) -> Text:
 
 
 def bar(drawn: Bar, width: int) -> Text:
-    """Draws the bar as `width` characters."""
     line = Text()
     counts = drawn.characters(width)
     for part, count in zip(drawn.parts, counts, strict=True):
@@ -65,9 +61,7 @@ def wrapped(text: str, width: int, style: str = "") -> list[Text]:
 def graph(values: Sequence[float | None], most: float, height: int = 1) -> list[str]:
     """A graph of one column per value, as lines from the top down. `most` fills the height.
 
-    Unknown values (None) are blank. Zero is drawn as the lowest level, unlike unknown values, and
-    any value above zero is drawn higher than zero.
-    """
+    None is blank; zero is the lowest level, and any value above zero is drawn higher than zero."""
     levels = [_level(value, most, height * FULL) for value in values]
     return [
         "".join(LEVELS[min(FULL, max(0, level - FULL * row))] for level in levels)
@@ -94,11 +88,10 @@ def grid(
     columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,
     titles: Sequence[Text] = (), seen: Collection[int] | None = None, empty: str = "",
 ) -> Grid:
-    """Draws rows as lines of `width` columns. On a narrow line columns are shortened or left out.
+    """Draws rows as lines of `width` columns; a narrow line has fewer and shorter columns.
 
-    `titles`: headings in place of the columns' names. `seen`: numbers of the rows to draw, None:
-    all; the widths of columns are computed from all rows. `empty`: the text of an empty cell.
-    """
+    `titles`: replace the columns' names. `seen`: numbers of the rows to draw, None: all; the widths
+    of columns are computed from all rows. `empty`: the text of an empty cell."""
     cells: list[Sequence[Text | Bar]] = [titles or [Text(column.name) for column in columns]]
     for row in rows:
         values = [(column, column.cell(row) or empty) for column in columns]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes, times and names as text, short enough for a column; and terms of programs and tenants:
-their parsing, and their formatting for tables and sentences."""
+"""Bytes, times and names as short text; terms: their parsing, for tables, and in sentences."""
 
 import pwd
 from collections.abc import Callable, Mapping
@@ -64,7 +63,6 @@ def quantum(microseconds: int) -> str:
 
 @cache
 def user(uid: int) -> str:
-    """A user's name, or the number where it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -172,7 +170,7 @@ TERM_FORMATS: dict[str, TermFormat] = {
 
 
 def limits(values: Mapping[str, int]) -> str:
-    """Formats terms for the column LIMITS: 20.0G,50%,w200; "" if all have their usual values."""
+    """Terms for the column LIMITS: 20.0G,50%,w200; "" if all have their usual values."""
     return ",".join(
         meaning.short(values[name]) for name, meaning in TERM_FORMATS.items()
         if name in values and values[name] != USUAL_TERMS[name])
@@ -191,19 +189,17 @@ def program_limits(client: "ClientSnapshot") -> str:
 
 
 def tenant_limits(tenant: Tenant) -> str:
-    """The terms in force for a tenant, for the column LIMITS."""
     return limits({name: tenant.value(name) for name in TERM_FORMATS})
 
 
 def sources(tenant: Tenant) -> str:
-    """The sources of the terms in force for a tenant, each once, for the column FROM."""
+    """The sources of the terms in force for a tenant, for the column FROM."""
     found = {"rule" if term.rule else term.place or "hand" for term in tenant.terms
              if term is tenant.holding(term.name)}
     return ",".join(sorted(found))
 
 
 def term_value(term: Term) -> str:
-    """The term's value, for a table."""
     return TERM_FORMATS[term.name].value(term.value)
 
 

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the dashboard on a terminal: draws the state, and applies keys and snapshots to the state.
-
-A separate thread calls the daemon, so that keys never wait for a reply. The thread fetches a
-snapshot in each interval, and at once after a command. If the daemon does not answer, the thread
-tries again, over a new connection.
-"""
+"""Runs the dashboard. A thread calls the daemon, so that keys never wait for a reply."""
 
 import time
 from collections import deque
@@ -43,8 +38,6 @@ def watch(bus: str, interval: float) -> None:
 
 
 class Watch:
-    """The dashboard of one daemon. A thread calls the daemon, and queues changes of the state."""
-
     def __init__(self, bus: str, interval: float, terminal: Terminal) -> None:
         self._bus = bus
         self._interval = interval
@@ -58,7 +51,6 @@ class Watch:
         Thread(target=self._serve, name="fetcher", daemon=True).start()
 
     def run(self) -> None:
-        """Draws after each event until the user quits."""
         while True:
             frame = draw(self._state, *self._terminal.size)
             if self._state.screen is Screen.MAIN:
@@ -82,7 +74,6 @@ class Watch:
                 self._state = replace(self._state, daemon_error="nvshared does not answer")
 
     def _seconds_until_outdated(self) -> float:
-        """Seconds until nvshared counts as not answering."""
         return self._fetched_at + self._interval + REPLY_GRACE - time.monotonic()
 
     def _with_password(self, command: Command, state: State) -> State:
@@ -94,7 +85,7 @@ class Watch:
             return replace(state, message=f"{error}.")
 
     def _serve(self) -> None:
-        """The thread: fetches snapshots and carries out commands."""
+        """Fetches a snapshot in each interval, and at once after a command. Runs in the thread."""
         try:
             while True:
                 end = time.monotonic() + self._interval
@@ -123,7 +114,6 @@ class Watch:
         self._queue_change(change)
 
     def _details(self, daemon: Daemon, snapshot: Snapshot) -> tuple[list[Tenant], list[Turn]]:
-        """Tenants and last turns of the program whose details are shown."""
         opened = self._state.opened
         for client in snapshot.clients:
             if opened is not None and program_key(client) == opened.key:

@@ -64,11 +64,9 @@ def waited(client: ClientSnapshot) -> str:
 
 
 def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
-    """Names the next client that waits for a GPU, and the number of others.
+    """Names the next waiting client of a GPU, and the number of others.
 
-    If the sentence is longer than `width`, the reason of the wait is left out; if it is still too
-    long, the name is shortened.
-    """
+    A sentence longer than `width` lacks the reason of the wait, and then the name is shortened."""
     waiting = [one for one in snapshot.of(gpu) if one.waiting_usec]
     if not waiting:
         return "no program waits"
@@ -108,11 +106,9 @@ QUIET = frozenset({"idle", "suspended", "parked"})
 
 
 def gpus(snapshot: Snapshot, past: Past, width: int, height: int | None, below: int) -> list[Text]:
-    """Draws the GPUs in 1 to `height` lines, with graphs, in frames, or as a line each, as fits.
+    """Draws the GPUs in 1 to `height` lines (None: any): with graphs, in frames, or a line each.
 
-    `height`: None: any. `below`: lines that the whole list of programs, below the GPUs, needs. If
-    not all frames fit, busy GPUs get a frame and other GPUs a line.
-    """
+    `below`: lines that the list of programs needs. If space lacks, only busy GPUs get a frame."""
     def rank(gpu: GPUSnapshot) -> tuple[bool, int, int]:
         clients = snapshot.of(gpu)
         busy = gpu.state == "lost" or any(client.state not in QUIET for client in clients)
@@ -171,7 +167,6 @@ def _framed(
 
 
 def _used(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot]) -> int:
-    """Used bytes of the card, as NVML reports them or, without NVML, as nvshared counts them."""
     ours = sum(client.resident + client.pinned for client in clients)
     return gpu.outside + ours if gpu.memory_used is None else gpu.memory_used
 
@@ -206,7 +201,6 @@ def _movement(
 def _graphs(
     gpu: GPUSnapshot, past: Past, rates: Rates | None, width: int, height: int
 ) -> list[Text]:
-    """Pairs of graphs: use and waiting; bytes in and out; on a wide line, resident and swapped."""
     now: dict[str, float | None] = {"use": gpu.utilization, "waiting": gpu.queue_length}
     if past.samples and gpu.index in past.samples[-1].gpus:
         now = past.samples[-1].gpus[gpu.index]._asdict()
@@ -226,9 +220,7 @@ def _pair(
 ) -> list[Text]:
     """Two graphs, one above the other, with the same scale if both show bytes.
 
-    A column shows the mean over its time, so the present value may exceed all columns. The scale
-    is large enough for the present value, too.
-    """
+    A column is a mean over time, so the present value, which the scale includes, may exceed it."""
     cells = max(1, room - LABEL - FIGURE)
     values = {figure: past.series(gpu.index, figure, cells) for figure in pair}
     highest = {
@@ -251,7 +243,6 @@ def _pair(
 
 
 def _lines(snapshot: Snapshot, some: Sequence[GPUSnapshot], width: int) -> list[Text]:
-    """Draws one line for each GPU in `some`, the GPUs for which there is no space for a frame."""
     def used(gpu: GPUSnapshot) -> int:
         return _used(gpu, snapshot.of(gpu))
 

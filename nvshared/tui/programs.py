@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard's list of programs, and the details of one program.
-
-A full memory bar is the card's size: the solid part is resident, the shaded part is swapped.
-"""
+"""The dashboard's list of programs, and the details of one program."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -54,8 +51,7 @@ def listing(
 ) -> tuple[list[Text], list[Hit]]:
     """The headings and `page` programs from `first` on. `line`: the headings' line on the screen.
 
-    Column widths are computed from all programs, so that columns do not move on scrolling.
-    """
+    All programs determine the columns' widths, so that columns do not move on scrolling."""
     assert state.snapshot is not None
     columns = _columns(state.snapshot, width)
     holders = {id for gpu in state.snapshot.gpus for id in gpu.holders}
@@ -114,7 +110,6 @@ PIN_REASONS = {
 
 
 def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
-    """All lines of a program's details; they may be more than the screen has."""
     client = opened.client
     inner = width - 4
     wide = width >= BESIDE
@@ -202,7 +197,6 @@ def _time(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
 
 
 def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> list[Text]:
-    """Terms of the program, then terms in force for its tenants, each with its source."""
     if client.state == UNSHARED:
         return []
     found = [Text(), Text("Terms", style="bold")]

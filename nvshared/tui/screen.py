@@ -73,7 +73,6 @@ _HELP: tuple[tuple[str, str], ...] = (
 
 
 def page(width: int) -> list[Text]:
-    """All lines of the help page, even if the screen has fewer."""
     label = max(len(key) for key, words in _HELP if words) + 4
     found: list[Text] = []
     for key, words in _HELP:
@@ -87,10 +86,9 @@ def page(width: int) -> list[Text]:
 
 
 def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[Hit]]:
-    """The bottom line with the keys of a screen, after `lead`, and the areas that can be clicked.
+    """The keys of a screen, after `lead`, and the areas that can be clicked.
 
-    If the line is too narrow for that, keys that sort or change settings have no description.
-    """
+    If the line is too narrow, keys that sort or change settings have no description."""
     found, hits = fit(lead, min(lead.cell_len, width)), []
     whole = sum(len(written) + len(label) + 3 for _, written, label in KEYS[screen]) - 2
     narrow = found.cell_len + whole > width
@@ -169,11 +167,9 @@ def _scrolled(lines: list[Text], state: State, height: int) -> Frame:
 
 
 def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[Hit]]:
-    """The lines at the bottom: a question, an input line, a message, or the keys.
+    """The lines at the bottom: a question, an input line, a message, or the keys with `note`.
 
-    The lines of hits are negative: -1 is the screen's last line. `note`: text at
-    the end of the line of keys.
-    """
+    The lines of hits are negative: -1 is the screen's last line."""
     if state.unconfirmed is not None:
         pending = f"{confirmation(state.unconfirmed)} y/n"
         if not COMMANDS[state.unconfirmed.verb].prompt:

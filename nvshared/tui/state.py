@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of `nvsharectl top`, its changes on keys, mouse events and snapshots, and its commands.
+"""The state of `nvsharectl top`, its changes on events, and its commands.
 
-The state keeps samples of each GPU over the last minutes, one for each snapshot. screen.py
-draws the state. Nothing here accesses a terminal or the daemon: `act` returns a Request or Command
-for the caller, and the caller of `carry_out` passes the connection.
+Nothing here accesses a terminal or the daemon: `act` returns requests and commands to its caller.
 """
 
 from collections.abc import Sequence
@@ -46,15 +44,11 @@ class Figures(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One sample of all GPUs, by index."""
-
     moment: float                       # seconds of a monotonic clock
     gpus: dict[int, Figures]
 
 
 class Rates(NamedTuple):
-    """Rates of one GPU, per second."""
-
     turns: float
     bytes_in: float
     bytes_out: float
@@ -65,12 +59,9 @@ COUNTERS = frozenset({"bytes_in", "bytes_out"})     # fields of Figures; graphs 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """All samples of the last SPAN seconds."""
-
     samples: tuple[Sample, ...] = ()
 
     def after(self, snapshot: Snapshot, moment: float) -> "Past":
-        """Returns a Past with the sample of `snapshot`, and without samples older than SPAN."""
         kept = (sample for sample in self.samples if moment - sample.moment <= SPAN)
         return Past((*kept, Sample(moment, {
             gpu.index: Figures(
@@ -133,13 +124,10 @@ LONGEST_NAME = 32                       # characters of a tenant's name in a que
 
 
 def tenant_named(name: str) -> str:
-    """A tenant's name, shortened for a question."""
     return shortened(short_tenant(name), LONGEST_NAME)
 
 
 class Screen(Enum):
-    """The kind of screen that is shown."""
-
     MAIN = "main"
     DETAILS = "details"
     HELP = "help"
@@ -155,13 +143,10 @@ class Command(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the target: the program or the tenant."""
         return tenant_named(self.tenant) if self.tenant else process(self.client)
 
 
 class Prompt(NamedTuple):
-    """An input line."""
-
     verb: str                           # "filter", or the verb of the command
     client: ClientSnapshot | None       # the command's program; None: for "filter"
     text: str = ""
@@ -181,8 +166,6 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The whole state of the dashboard at one time."""
-
     snapshot: Snapshot | None = None    # the last one received
     past: Past = field(default_factory=Past)
     daemon_error: str = ""              # of the last fetch of a snapshot; "": none
@@ -276,8 +259,7 @@ def _unshared_row(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
 
 
 class CommandKind(NamedTuple):
-    """A kind of command. `confirmation` and `together` are questions to the user: format strings
-    with {name}, {gpu} and {value}."""
+    """A kind of command. `confirmation` and `together` are formats of questions."""
 
     key: str
     label: str                          # in the help, beside the key
@@ -316,7 +298,6 @@ VERB_BY_KEY = {kind.key: verb for verb, kind in COMMANDS.items()}
 
 
 def confirmation(command: Command) -> str:
-    """The question to the user whether to carry out the command."""
     kind = COMMANDS[command.verb]
     if command.tenant and kind.prompt and not command.value:
         return f"Remove the {kind.label} of {command.name}?"
@@ -370,10 +351,7 @@ def with_snapshot(
     state: State, snapshot: Snapshot, moment: float,
     tenants: Sequence[Tenant] = (), turns: Sequence[Turn] = (),
 ) -> State:
-    """Returns the state with a new snapshot.
-
-    `moment`: seconds of a monotonic clock. `tenants` and `turns`: of the program in the details.
-    """
+    """Returns the state with a snapshot, and with `tenants` and `turns` of the details."""
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), daemon_error="")
     if state.opened is not None:
@@ -397,7 +375,7 @@ def reselected(state: State) -> State:
 
 
 def act(state: State, event: Event, frame: Frame) -> Answer:
-    """Handles a key or mouse event; `frame`: the present screen."""
+    """Handles a key or mouse event on the present screen `frame`."""
     match event:
         case Wheel(notches):
             return _scrolled_by(state, notches * NOTCH, frame), None
@@ -481,7 +459,6 @@ def _scrolled_by(state: State, steps: int, frame: Frame) -> State:
 
 
 def _leave_screen(state: State) -> State:
-    """Leaves the help or the details; in the list, removes the filter."""
     match state.screen:
         case Screen.HELP:
             return replace(state, screen=state.previous_screen, scroll=0)
@@ -501,7 +478,6 @@ def _open_details(state: State) -> Answer:
 
 
 def _chosen_program(state: State) -> ClientSnapshot | None:
-    """The program in the details or, in the list, the selected program."""
     if state.screen is Screen.DETAILS and state.opened is not None:
         return state.opened.client
     return next((one for one in rows(state) if program_key(one) == state.selected), None)
@@ -542,16 +518,14 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
 
 
 def _current_client(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
-    """The same program in the last snapshot; None: it has ended."""
     known = [] if state.snapshot is None else all_rows(state.snapshot)
     return next((one for one in known if program_key(one) == program_key(client)), None)
 
 
 def next_target(state: State, pending: Prompt | Command) -> str:
-    """The command's next target after Tab: the program (""), or one of its tenants.
+    """The command's target after Tab: the program (""), or one of its tenants.
 
-    Tenants other than the program's own are known only while its details are shown.
-    """
+    Tenants other than the program's own are known only while its details are shown."""
     if pending.client is None or not COMMANDS[pending.verb].term:
         return ""
     known = [one.name for one in _tenants(state, pending.client)] or [pending.client.tenant]
@@ -561,7 +535,6 @@ def next_target(state: State, pending: Prompt | Command) -> str:
 
 
 def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
-    """The program's tenants, the innermost first, if its details are shown; else none."""
     opened = state.opened
     return opened.tenants if opened is not None and opened.key == program_key(client) else ()
 

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of nvsharectl's tables, and tables as plain text.
 
-canvas.py draws the same columns in colours, cut to the width of a terminal. This module does not
-import rich, so that plain output starts faster.
-"""
+This module does not import rich, so that plain output starts faster."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -97,12 +95,10 @@ class Column(NamedTuple):
 
 
 def chosen(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
-    """The columns of a table with these rows."""
     return [one for one in columns if one.shown_if is None or any(map(one.shown_if, rows))]
 
 
 def holders(snapshot: "Snapshot", gpu: "GPUSnapshot") -> list[str]:
-    """The names of the programs that hold the card."""
     return [process(client) for client in snapshot.clients if client.id in gpu.holders]
 
 
@@ -240,10 +236,9 @@ def plain(columns: Sequence[Column], rows: Sequence[Any]) -> str:
 def fitted(columns: Sequence[Column], natural: Sequence[int], width: int, gap: int) -> list[int]:
     """Widths of columns, so that the line with `gap` blanks between them fits into `width`.
 
-    The widest column that may be shortened is shortened first. If that is not enough, the column
-    with the highest `drop_rank` is left out: its width is 0. The line is too long if no column is
-    left that may be shortened or left out.
-    """
+    The widest column that may be shortened is shortened first, down to `shrinks_to`. Then the
+    column with the highest `drop_rank` is left out (width 0). The line is too long if none can be
+    left out."""
     there = {at for at, wide in enumerate(natural) if wide}
     while True:
         widths = [wide if at in there else 0 for at, wide in enumerate(natural)]

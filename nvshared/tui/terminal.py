@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A full-screen terminal: parses keys and the mouse into events, and draws changed lines.
 
-A terminal sends a key as one or several bytes. The parser keeps an incomplete sequence until more
-bytes arrive. The byte of the Escape key also begins each sequence: it is taken for the key if no
-byte follows within ESCAPE_DELAY. The sequences are those of xterm, which terminals in use share:
-the terminfo database often lacks the terminal of a user who is logged in over ssh.
-
-The terminal's modes are restored however the program ends (a key, Ctrl-C, SIGTERM, an exception),
-and while Ctrl-Z suspends it.
-"""
+Key sequences are xterm's, which all terminals in use share; terminfo often lacks a remote user's
+terminal. The terminal's modes are restored however the program ends, and while it is suspended."""
 
 import codecs
 import os
@@ -69,7 +63,7 @@ Event = Key | Click | Wheel
 
 
 class Keys:
-    """Parses the bytes from one terminal."""
+    """Parses the bytes from one terminal. Keeps an incomplete sequence until more bytes arrive."""
 
     def __init__(self) -> None:
         self._incomplete = ""
@@ -77,7 +71,6 @@ class Keys:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether the last bytes may be the beginning of an escape sequence."""
         return bool(self._incomplete)
 
     def feed(self, data: bytes) -> list[Event]:
@@ -108,10 +101,7 @@ class Keys:
 
 
 def _event(mouse: str, numbers: str, last: str, single: str) -> list[Event]:
-    """The event of an escape sequence, by its parts; an empty list if the sequence is unknown.
-
-    `mouse`: "<", for a mouse report in the format of SGR 1006.
-    """
+    """The events of an escape sequence; none for an unknown one. `mouse`: "<" for SGR 1006."""
     if not mouse:
         name = BY_SEQUENCE.get(single or (numbers.partition(";")[0] if last == "~" else "") + last)
         return [] if name is None else [Key(name)]
@@ -134,8 +124,6 @@ ASCII = str.maketrans("█▓▒░▁▂▃▄▅▆▇▶›│╭╮╰╯─
 
 
 class Terminal:
-    """Standard input and output as a full-screen terminal."""
-
     def __init__(self) -> None:
         self._console = Console()
         self._keys = Keys()
@@ -171,15 +159,14 @@ class Terminal:
         return found.columns, found.lines
 
     def wake(self) -> None:
-        """Makes `events` return. Any thread may call this function."""
+        """Makes `events` return; may be called in any thread."""
         with suppress(BlockingIOError):     # the pipe is full, so `events` will return anyway
             os.write(self._waking, b"\0")
 
     def events(self, seconds: float | None) -> list[Event]:
-        """Waits for keys or the mouse. Returns no event after wake(), a signal, or `seconds`.
+        """Waits for keys or the mouse; none after wake(), a signal, or `seconds`.
 
-        Raises EOFError if the terminal is closed.
-        """
+        Raises EOFError if the terminal is closed."""
         terminal = sys.stdin.fileno()
         timeout = ESCAPE_DELAY if self._keys.is_incomplete else seconds
         ready, _, _ = select.select([terminal, self._reading], [], [], timeout)
@@ -196,7 +183,6 @@ class Terminal:
         return self._keys.feed(data)
 
     def show(self, lines: Sequence[Text]) -> None:
-        """Draws the lines that differ from those on the screen."""
         with self._console.capture() as captured:
             self._console.print(Text("\n").join(lines), soft_wrap=True, highlight=False, end="")
         drawn = captured.get().split("\n")
@@ -211,7 +197,6 @@ class Terminal:
         self._shown = drawn
 
     def redraw(self) -> None:
-        """Makes the next `show` draw all lines: another program may have written to the screen."""
         self._must_redraw = True
 
     @contextmanager

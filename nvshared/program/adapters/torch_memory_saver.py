@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A substitute for torch_memory_saver, for inference engines that use it to pause their memory.
 
-Engines import this module instead of torch_memory_saver if this folder and /usr/lib/nvshared are in
-PYTHONPATH. `pause` releases the process's turn; memory is evicted if other programs need space on
-the GPU. `resume` does nothing: the next work waits for a turn, and then finds its memory as
-before. Tags and regions are ignored: both functions apply to all memory of the process. There are
-two differences to torch_memory_saver: contents are always kept, so memory with useless contents is
-copied, too; and the freed space is for other processes, not for further allocations of this
-process.
-"""
+Engines import it if this folder and /usr/lib/nvshared are in PYTHONPATH. `pause` releases the turn,
+`resume` does nothing. Unlike torch_memory_saver, both ignore tags and regions, contents are always
+kept, and the freed space is for other processes."""
 
 from __future__ import annotations
 
@@ -46,8 +41,7 @@ class TorchMemorySaver:
             cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode)
 
     def pause(self, tag: str | None = None) -> None:
-        """Releases the turn. Raises RuntimeError if this process shares no GPU, as no memory
-        would be evicted."""
+        """Releases the turn. Raises RuntimeError if this process shares no GPU."""
         if not release():
             raise RuntimeError("this process shares no GPU, so no memory would leave it: start it "
                                "with nvsharectl run")
