@@ -10,6 +10,5 @@
                     │      └── plugin: has claims prepared
                     └── slices: publishes the GPUs: labels, and devices for claims
 
-nvshare-kubelet is a process of its own, since gRPC would double the daemon's memory. It makes no
-scheduling decisions: it offers shares of GPUs, and refuses them while nvshared does not reply.
+It is a process of its own, since gRPC would double the daemon's memory.
 """

@@ -1,30 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends the names of this node's pods to nvshared, and sets their annotations as terms of their
-tenants, also while they run.
+"""Sends the names of this node's pods to nvshared, and sets their annotations as tenants' terms.
 
-    nvshare.com/gpu-memory-limit: "4096"        MiB, or with a unit: 4Gi
-    nvshare.com/gpu-core-limit: "60"            percent of the time
-    nvshare.com/gpu-core-request: "30"
-    nvshare.com/host-memory-limit: 32Gi         for evicted memory
-    nvshare.com/priority: background
-    nvshare.com/weight: "200"
-
-With --foreign-annotations, annotations of KAI's scheduler and NVIDIA's GPU sharing set the memory
-limit, too. Of several, the first one in this list counts, after nvshare.com/gpu-memory-limit:
-
-    nvidia.com/container.NAME.gpu-memory.limit: 8Gi     the sum over the pod's containers
-    nvidia.com/container.NAME.gpu-memory.request: 4Gi   of a container that has no such limit
-    gpu-memory: "4096"                                  MiB
-    gpu-fraction: "0.5"                                 of the memory of the node's smallest GPU
-
-nvshared validates the terms. If an annotation is refused, the term keeps its value: an event of the
-pod gives the reason, and so does its status while the annotation is there. If an annotation is
-removed, its term is reset, and so are all terms when the pod is gone. While a pod exists, its terms
-that were set in another way, such as with nvsharectl, are not touched.
-
-A DRA claim's terms are in force unless an annotation overrides them. An annotation cannot exceed
-the memory and the time that are claimed. Without a priority from either, the pod's PriorityClass
-sets it.
+docs/kubernetes.md has the annotations, and their precedence over claims and PriorityClasses. Terms
+that were set in another way, such as with nvsharectl, are not touched while the pod exists.
 """
 
 import logging
@@ -57,8 +35,7 @@ from nvshared.units import MIB
 LIMIT = "memory-limit"                  # the term that foreign annotations set
 OF_CONTAINER = re.compile(
     rf"{re.escape(CONTAINER)}([a-z0-9-]+)\.gpu-memory\.(limit|request)", re.ASCII)
-# PriorityClasses by name or range of values, each with its nvshare priority. The last
-# match is used.
+# By PriorityClass (name or range of values): the nvshare priority. The last match is used.
 Classes = Sequence[tuple[str | range, int]]
 
 
@@ -127,10 +104,9 @@ def _fraction(smallest: Callable[[], int], text: str) -> int:
 def requested_terms(
     annotations: Mapping[str, str], smallest: Callable[[], int] | None
 ) -> dict[str, Requested]:
-    """The requested value of each term. An unknown nvshare.com/ annotation is its own term.
+    """The requested value of each term; an unknown nvshare.com/ annotation is a term of its own.
 
-    `smallest` returns the bytes of the node's smallest GPU, 0 while unknown; None: annotations of
-    other projects are ignored.
+    `smallest`: bytes of the node's smallest GPU, 0 while unknown; None: only our annotations count.
     """
     found = {}
     for key, text in annotations.items():
@@ -185,10 +161,9 @@ class Terms:
         write_condition: Callable[[Pod, str], None], claimed: Claimed | None = None,
         classes: Classes = (), smallest: Callable[[], int] | None = None,
     ) -> None:
-        """`report` reports a refused annotation once, as an event.
+        """`report` writes an event of the pod. `write_condition` sets its status to all refusals.
 
-        `write_condition` sets the pod's status to all current refusals, "" for none. `claimed`:
-        terms of the claims that an earlier process prepared. `smallest`: as for requested_terms().
+        `claimed`: by the claims that an earlier process prepared.
         """
         self._bus = bus
         self._report = report
@@ -203,9 +178,8 @@ class Terms:
         self._refusals: dict[Pod, list[str]] = {}       # reasons that no event has reported yet
         # The terms that nvshare-kubelet has set in nvshared: value and source.
         self._set = {pod: dict.fromkeys(terms, UNKNOWN) for pod, terms in self._claimed.items()}
-        # Pods of claims that an earlier process prepared, until the API server has first listed all
-        # pods. Nvshared may still have the stricter terms of the pods' annotations: until those are
-        # read, the claims' terms must not overwrite them.
+        # Pods of these claims until all pods have been listed: nvshared may still have stricter
+        # terms, which were set by annotations that have not been read yet.
         self._unlisted = set(self._claimed)
         self._changed: set[Pod] = set()                 # pods with terms nvshared may not have
         self._renamed = False                           # nvshared's names of pods are out of date
@@ -286,10 +260,9 @@ class Terms:
             self._update_pod(payload)
 
     def _update_pod(self, pod: Pod) -> None:
-        """Stores a new or changed pod, unless another pod has the same tenant.
+        """Stores a new or changed pod, unless an earlier pod has the same tenant.
 
-        A hash in a static pod's annotations names its tenant. Users can copy that hash to another
-        pod, but only after kubelet has published its own pod: so the first pod is the real one.
+        Users can copy a static pod's hash, but only after kubelet has published the real pod.
         """
         for other in self._pods.values():
             if other.tenant == pod.tenant and other.uid != pod.uid:
@@ -333,7 +306,6 @@ class Terms:
         self._compare(pod)
 
     def _claim(self, pod: Pod, terms: dict[str, int]) -> None:
-        """Sets the terms that a pod has by claims."""
         self._claimed[pod] = dict(terms)
         if not terms:
             del self._claimed[pod]
@@ -358,7 +330,7 @@ class Terms:
         return requested_terms(known.annotations, self._smallest)[term][:2]
 
     def _desired(self, pod: Pod) -> dict[str, tuple[int, str]]:
-        """The terms that a pod is to have, and the source of each."""
+        """By term: the value that a pod is to have, and its source."""
         known = self._pods.get(pod.uid)
         by_class = priority(self._classes, *known.priority_class) if known else 0
         found = {"priority": (by_class, CLASS)} if by_class else {}
@@ -394,10 +366,7 @@ class Terms:
             self._listed = False
 
     def _send(self, daemon: Daemon, pod: Pod, term: str, value: int, source: str) -> bool:
-        """Sets or, with the value 0, resets a term in nvshared.
-
-        Returns False if nvshared keeps its value until the pod changes or nvshared restarts.
-        """
+        """Sets a term, or resets it with value 0. False: nvshared refuses it until a change."""
         held, by_class = self._set[pod], f"{CLASS} {term}"
         try:
             daemon.set_tenant_terms(pod.tenant, {term: value}, source)
@@ -432,10 +401,7 @@ class Terms:
         return True
 
     def _reset_leftovers(self, daemon: Daemon) -> None:
-        """Resets terms of pods that were deleted while nvshare-kubelet did not run.
-
-        A deleted pod has no name in nvshared, so its tenant is still called by the pod's UID.
-        """
+        """Resets terms of pods, still called by UID, that were deleted while no process ran."""
         claimed = {pod.tenant for pod in self._claimed}
         for tenant in daemon.tenants():
             by_hand = {term.name: 0 for term in tenant.terms if not term.rule}
@@ -450,11 +416,7 @@ class Terms:
         self._refusals.setdefault(pod, []).append(reason)
 
     def _write_conditions(self) -> None:
-        """Writes the current refusals to the status of pods where it differs.
-
-        If a write fails, the next report of the pod by the API server still has the old status, so
-        the status is written again.
-        """
+        """Writes refusals to pods' statuses that differ; after a failure, on the next report."""
         for pod in list(self._pods.values()):
             reasons = ". ".join(sorted(self._reasons.get(pod, {}).values()))
             message = clipped(reasons, MOST_IN_STATUS)

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of Kubernetes' API server: credentials, requests, and watches.
+"""A client of Kubernetes' API server, by the service account or outside pods kubelet's kubeconfig.
 
-In a pod of a DaemonSet the client uses the service account, whose token is renewed from time to
-time. On a host it uses kubelet's own kubeconfig: a node may read its pods and write their events
-and status. The token or kubeconfig is read again for each connection.
-
-One request lists the objects of a node, the next watches their changes. Pods are fetched in full,
-not as metadata only, because the container ids are in their status.
+The credentials are read again for each connection, since tokens are renewed. Pods are fetched in
+full, because their status has the container ids.
 """
 
 import base64
@@ -39,8 +35,7 @@ WRITTEN = {"PATCH": "application/strategic-merge-patch+json"}
 PATIENCE = 10.0                         # seconds for a response, and after LISTEN for a watch
 NODES = "/api/v1/nodes"
 PERIOD = 2.0                            # seconds between attempts to reach the API server
-# Exceptions of a request. Not only an API server may answer at the address, so the content may be
-# of any form.
+# Raised by a request: any server may answer at the address, with content of any form.
 FAILURES = (
     NvshareError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError,
     AttributeError,
@@ -57,7 +52,6 @@ class Connection(http.client.HTTPSConnection):
         self._tls, self._name = context, name
 
     def connect(self) -> None:
-        """Connects as the base class does, but with `name`. Raises OSError."""
         http.client.HTTPConnection.connect(self)
         self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name or self.host)
 
@@ -121,9 +115,7 @@ class Server:
         with self.ask(method, path, body) as response:
             return json.load(response)
 
-    def follow(
-        self, path: str, node: str, read: Callable[[Any], Any]
-    ) -> Iterator[tuple[str, Any]]:
+    def follow(self, path: str, node: str, read: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
         """Yields LISTED with all objects of a node, then ADDED, MODIFIED or DELETED with one each.
 
         Ends when the objects must be listed again. Raises as ask() and read() do.
@@ -159,11 +151,7 @@ def watch(
     words: str, kubeconfig: Path, path: str, node: str, read: Callable[[Any], Any],
     handle: Callable[[str, Any], None],
 ) -> NoReturn:
-    """Passes everything that follow() yields for a node to `handle`, for ever; called in a thread.
-
-    `words`: the kind of objects, for the log. After an error the request is repeated; an
-    error that repeats is logged once.
-    """
+    """Passes all that follow() yields for a node to `handle`, for ever. `words`: for the log."""
     problem = ""
     while True:
         try:
@@ -179,14 +167,10 @@ def watch(
 
 
 class Writer:
-    """Writes an object to the API server whenever the object changes. A separate thread writes,
-    and repeats each failed write."""
+    """Writes an object to the API server when it changes, in a thread; repeats failed writes."""
 
     def __init__(self, words: str, write: Callable[[Any], object], pause: float = PERIOD) -> None:
-        """`words`: a name of the object, for the log. `write` may raise as Server.ask() does.
-
-        `pause`: seconds after which a failed write is repeated.
-        """
+        """`write` may raise as Server.ask() does: it is repeated after `pause` seconds then."""
         self._words = words
         self._write = write
         self._pause = pause
@@ -228,10 +212,7 @@ def _certificates(text: bytes) -> str:
 
 
 def server(kubeconfig: Path) -> Server:
-    """The API server that the service account or, outside pods, the kubeconfig names.
-
-    Raises NvshareError if that cannot be read.
-    """
+    """The server by the service account or, outside pods, the kubeconfig. Raises NvshareError."""
     try:
         if host := os.environ.get("KUBERNETES_SERVICE_HOST"):
             port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This node's GPUs, and whether they can be shared, from nvshared and kubelet's checkpoint file.
+"""This node's GPUs, their shares (called UUID::NUMBER), and whether these can be handed out.
 
-A GPU that another device plugin offers is not shared. The name of that plugin's device identifies a
-GPU by a UUID, a PCI address, or the minor number of /dev/nvidiaN; the name may have other text
-before and after that.
-
-Offer has the shares of GPUs that kubelet may hand out, preferred() the shares that kubelet should
-prefer. A share is called UUID::NUMBER. If a GPU cannot be shared now, the offer has a reason, which
-holds for all its shares: no container gets one, and kubelet counts the shares as unhealthy.
+A GPU that another device plugin offers is not shared: kubelet's checkpoint file has the names of
+that plugin's devices, with a UUID, a PCI address, or the minor number of /dev/nvidiaN.
 """
 
 import asyncio
@@ -59,10 +54,7 @@ class Card:
 
 
 def identifies(device: str, card: Card) -> bool | None:
-    """Whether a device's name identifies this GPU; None if the name identifies no GPU.
-
-    The UUID of a MIG device matches no GPU: a GPU divided by MIG is not shared in any case.
-    """
+    """Whether a device's name identifies this GPU; None: no GPU. A MIG device's matches none."""
     text = device.lower()
     uuid = card.uuid.lower()
     if uuid in text or (len(uuid) > len("gpu-") and uuid.removeprefix("gpu-") == text):
@@ -85,8 +77,7 @@ def address(text: str) -> str:
     return f"{int(domain or '0', 16):04x}:{rest}:{text.lower().rpartition(':')[2]}"
 
 
-# The result of a call of nvshared: the GPUs, or the error; and nvshared's unique D-Bus name, which
-# is "" after an error.
+# The GPUs or the error, and nvshared's unique D-Bus name, which is "" after an error.
 Reading = tuple[tuple[Card, ...] | NvshareError, str]
 CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
 # Names of resources whose devices may be NVIDIA GPUs, and of other makers' resources.
@@ -104,10 +95,7 @@ class Entry(NamedTuple):
 
 
 def checkpoint(kubelet: Path) -> list[Entry]:
-    """The devices of all resources that device plugins have registered, and that pods have.
-
-    Raises NvshareError if kubelet's file cannot be read or parsed: then any GPU may be in use.
-    """
+    """Devices that plugins registered, and that pods have. Raises NvshareError if unreadable."""
     path = kubelet / CHECKPOINT
     try:
         data = json.loads(path.read_text())["Data"]
@@ -131,10 +119,7 @@ def checkpoint(kubelet: Path) -> list[Entry]:
 
 
 def conflict(card: Card, devices: Mapping[str, str]) -> str:
-    """Why another device plugin may have handed out this GPU; "" if none has.
-
-    `devices`: names of devices, each with its resource.
-    """
+    """Why another plugin may have handed out this GPU; `devices`: resources by device; "": none."""
     unknown = ""
     for device, resource in devices.items():
         match identifies(device, card):
@@ -160,11 +145,7 @@ async def retry_until_reply(
 
 
 def read_gpus(bus: str, socket: Path, kubelet: Path, *, fresh: bool = False) -> Reading:
-    """The current GPUs, or the error of the call of nvshared; and nvshared's unique D-Bus name.
-
-    The name differs after each restart of nvshared; "" after an error. `socket`: the socket at
-    which nvshared serves programs. `fresh`: nvshared queries NVML first, which may take a second.
-    """
+    """Reads the GPUs from nvshared; `fresh`: nvshared queries NVML first, for up to a second."""
     try:
         with Daemon(bus, PATIENCE) as daemon:
             gpus, name = daemon.gpus(fresh=fresh), daemon.peer
@@ -194,10 +175,7 @@ def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
 
 
 SEPARATOR = "::"
-
-
-# For an index, UUID or PCI address of a GPU ("": each GPU): how many pods may share the GPU. Of
-# several entries that match a GPU, the last is used.
+# By a GPU's index, UUID or PCI address ("": each GPU): its shares. The last match is used.
 Replicas = Sequence[tuple[str, int]]
 
 
@@ -291,10 +269,7 @@ class Offer:
         return "; ".join(parts) or "nvshared knows no GPU"
 
     def check(self, shares: Sequence[str]) -> list[str]:
-        """The GPUs of the shares that a container is to get, sorted by index.
-
-        Raises NvshareError if a share is unavailable; SameCardTwice for two shares of one GPU.
-        """
+        """The GPUs of a container's shares, by index. Raises NvshareError; SameCardTwice."""
         if self.common_problem:
             raise NvshareError(self.common_problem)
         cards = {card.uuid: card for card in self._cards}

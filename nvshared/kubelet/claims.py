@@ -1,19 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods, with the parts of their API objects that nvshare-kubelet needs; and DRA claims: shares of
-GPUs that Kubernetes has allocated to pods, and the terms that these shares set for the pods.
+"""Pods, and DRA claims: shares of GPUs that Kubernetes has allocated to pods, with their terms.
 
-    status:
-      allocation:
-        devices:
-          results: [{driver: gpu.nvshare.com, pool: NODE, device: gpu-…, request: gpu,
-                     consumedCapacity: {memory: 12Gi, compute: "50", clients: "1"}}]
-          config: [{opaque: {driver: gpu.nvshare.com, parameters: {weight: 200}}}]
-      reservedFor: [{resource: pods, name: train, uid: …}]
-
-A pod is a tenant: its terms are the same on each GPU and hold for all its containers together. So
-the capacity that its claims consume of one GPU is added up, and the sum must be the same on each
-GPU of the pod. If several pods use one claim, each gets an equal part of its capacity. Without
-consumed capacity there is no limit.
+A pod is a tenant: its terms are the same on each GPU, for all its containers together. So capacity
+that its claims consume of one GPU is added up, and the sum must be equal on each GPU of the pod.
+Pods that use one claim get equal parts of its capacity.
 """
 
 import json
@@ -145,7 +135,6 @@ class Claim:
 
     @property
     def uids(self) -> list[str]:
-        """The UIDs of the claim's pods."""
         return [pod.uid for pod in self.pods]
 
     def without(self, gone: Collection[str]) -> "Claim":
@@ -234,8 +223,7 @@ def parameters(values: Any) -> dict[str, int]:
 def terms(claims: Iterable[Claim], *, strictly: bool = True) -> dict[str, int]:
     """The terms of a pod that has all these claims.
 
-    `strictly`: raises InvalidArgs if the claims contradict each other. While a pod's claims are
-    unprepared one by one, the rest may contradict each other, which is no error.
+    `strictly`: raises InvalidArgs for a contradiction. Claims unprepared one by one may have some.
     """
     by_card: dict[str, dict[str, int]] = defaultdict(dict)
     found: dict[str, int] = {}
@@ -284,7 +272,6 @@ class Prepared:
                 logger.warning("claim %d of %s is not used: %r", number, self._path, error)
 
     def claims(self) -> list[Claim]:
-        """All prepared claims."""
         with self._lock:
             return list(self._claims.values())
 
@@ -304,9 +291,7 @@ class Prepared:
         }
 
     def change(self, uid: str, claim: Claim | None) -> set[Pod]:
-        """Replaces or, with None, removes the claim with this UID.
-
-        Returns the pods that the claim had before the change, and the pods that it has now.
+        """Replaces the claim with this UID; None: removes it. Returns its pods before and after.
 
         Raises NvshareError if the file cannot be written; then nothing is changed.
         """

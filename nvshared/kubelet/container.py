@@ -1,21 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requirements of a container that shares a GPU: the library, nvshared's socket, and the GPU.
 
-A mounted /etc/ld.so.preload preloads the library. Setting LD_PRELOAD would replace the image's
-value (many images preload jemalloc or tcmalloc), and a pod's own value would replace ours: the pod
-would run unshared. Lest it run unshared, a program also waits while nvshared does not reply
-(NVSHARE_REQUIRED).
-
-Folders are mounted, not files: an upgrade replaces the library and a restart the socket, and a
-mount of the old file would keep showing the old one. /etc/ld.so.preload has to be mounted as a
-file, so it is never replaced. All mounts are read-only.
-
-If the container runtime supports CDI (Container Device Interface: files that describe devices to
-a runtime), mounts, variables and the GPU are CDI devices. If not, they are plain mounts and
-variables, and NVIDIA_VISIBLE_DEVICES requests the GPU from NVIDIA's container runtime. Our CDI file
-has a device for each GPU, nvshare.com/gpu=UUID, and nvshare.com/gpu=shared for containers that get
-the GPU by NVIDIA's own CDI device. The file depends on no container, so it stays when
-nvshare-kubelet stops: containers that restart meanwhile need it, and there is nothing to clean up.
+A mounted /etc/ld.so.preload preloads the library, since images and pods set LD_PRELOAD themselves.
+Folders are mounted, not files: a mounted file would stay the old one after an upgrade or restart.
+The CDI file (Container Device Interface) depends on no container: those that restart while
+nvshare-kubelet does not run need it. Without CDI, NVIDIA_VISIBLE_DEVICES requests the GPU.
 """
 
 import fcntl
@@ -124,10 +113,7 @@ class Containers:
 
 
 def prepare(state: Path) -> int:
-    """Copies the files that containers mount to `state`. Returns the descriptor of its lock.
-
-    Raises NvshareError; AlreadyRunning if another nvshare-kubelet uses the folder.
-    """
+    """Copies what containers mount to `state`. Returns its lock. Raises NvshareError."""
     source = library.hook()
     folder, line = state / "library", state / "ld.so.preload"
     try:

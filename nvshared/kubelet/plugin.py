@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins of kubelet: the device plugin, deviceplugin/v1beta1, whose shares kubelet counts and
-hands to containers; and the DRA driver gpu.nvshare.com, dra/v1, which prepares claims before their
-pods start.
+"""Kubelet's plugins: the device plugin (deviceplugin/v1beta1) and the DRA driver (dra/v1).
 
-A claim's consumed capacity becomes terms of its pods before kubelet gets the response. CDI devices
-give containers the GPU, the library and nvshared's socket. On failure the response has the reason,
-and kubelet retries: while nvshared does not run, or if the container runtime does not support CDI
-devices, no pod starts. Preparing a claim is idempotent.
+On failure the response has the reason, and kubelet retries: while nvshared does not run, or if the
+container runtime does not support CDI devices, no pod starts. Preparing a claim is idempotent.
 """
 
 import asyncio
@@ -47,7 +43,6 @@ class Plugin(ABC):
         self, kubelet: Path, offer: Offer, containers: Containers, runtime: Runtime,
         refresh: Callable[[], Awaitable[None]],
     ) -> None:
-        """`kubelet`: kubelet's folder."""
         self.path = kubelet / REGISTRY / f"{self.name.replace('/', '-')}-reg.sock"
         self._offer = offer
         self._containers = containers
@@ -85,10 +80,9 @@ class Plugin(ABC):
         })
 
     async def await_registration(self) -> None:
-        """Waits until kubelet has registered the plugin. Returns at once if kubelet does not run.
+        """Waits until kubelet, if it runs, has registered the plugin.
 
-        Before the registration, kubelet fails each pod that requests a share and is bound to this
-        node, and does not retry the pod later.
+        Until then kubelet fails each pod that requests a share on this node, permanently.
         """
         with socket.socket(socket.AF_UNIX) as probe:
             try:
@@ -130,7 +124,6 @@ class DevicePlugin(Plugin):
     kind, name, version = "DevicePlugin", RESOURCE, "v1beta1"
 
     def services(self) -> Mapping[str, rpc.Methods]:
-        """The gRPC service that kubelet calls."""
         return {"v1beta1.DevicePlugin": {
             "GetDevicePluginOptions": (self.options, DP["Empty"]),
             "ListAndWatch": (self.list_and_watch, DP["Empty"]),
@@ -139,11 +132,9 @@ class DevicePlugin(Plugin):
         }}
 
     async def options(self, _request: Any, _context: Any) -> Any:
-        """Reports the optional calls that the plugin supports."""
         return DP["DevicePluginOptions"](get_preferred_allocation_available=True)
 
     async def list_and_watch(self, _request: Any, _context: Any) -> AsyncIterator[Any]:
-        """Streams all shares: at once, and on changes."""
         async for _ in self._offer.changes():
             yield DP["ListAndWatchResponse"](devices=[
                 DP["Device"](ID=share, health="Healthy" if healthy else "Unhealthy")
@@ -151,7 +142,6 @@ class DevicePlugin(Plugin):
             ])
 
     async def preferred(self, request: Any, _context: Any) -> Any:
-        """Chooses shares for each container."""
         return DP["PreferredAllocationResponse"](container_responses=[
             DP["ContainerPreferredAllocationResponse"](deviceIDs=preferred(
                 one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size
@@ -179,9 +169,8 @@ class DevicePlugin(Plugin):
     def _answer(self, shares: Sequence[str], *, by_cdi: bool) -> Any:
         """The response for one container. Raises NvshareError.
 
-        If this call fails, the pod fails, and its Deployment creates the next pod at once, many
-        times a second. So if no retry can succeed, the response names a device that does not exist,
-        with the reason as its path: creating the container fails, and kubelet retries with backoff.
+        A refused call fails the pod, and its Deployment creates the next at once. So if no retry
+        can succeed, the response names a missing device: kubelet then retries with backoff.
         """
         try:
             cards = self._offer.check(shares)
@@ -211,7 +200,6 @@ class Driver(Plugin):
         self._lock = asyncio.Lock()
 
     def services(self) -> Mapping[str, rpc.Methods]:
-        """The gRPC services that kubelet calls."""
         return {
             "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": {
                 "NodePrepareResources": (self.prepare, DRA["NodePrepareResourcesRequest"]),

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches this node's pods at the API server; writes their events, and a condition of their
-status."""
+"""Watches this node's pods, and writes their events and a condition of their status."""
 
 import json
 import logging
@@ -32,25 +31,17 @@ ADVICE = "move the static pod's file out of kubelet's folder and back, or use a 
 class StaticPods:
     """Finds static pods that run without the GPU share that they request, for nvshare's doctor.
 
-        /var/lib/nvshare-kubelet/without-gpu.json
-        [[a pod and its fault, advice], ...]
-
     If kubelet starts a static pod before our resource is registered, the pod gets no share, and
-    kubelet reports no error: static pods bypass Kubernetes' scheduler, which would have checked.
+    kubelet reports no error: static pods bypass Kubernetes' scheduler.
     """
 
     def __init__(self, state: Path, kubelet: Path) -> None:
-        """`state`: nvshare-kubelet's folder; `kubelet`: kubelet's folder."""
         self._path = state / WITHOUT_GPU
         self._kubelet = kubelet
         self._without: dict[Pod, str] = {}      # pods without a share, with the reported reason
 
     def handle(self, event: str, payload: Any) -> list[tuple[Pod, str]]:
-        """Handles an event of api.watch(). Returns pods that were found without a share, and why.
-
-        While kubelet's checkpoint file cannot be read, none are found: nvshare-kubelet then offers
-        no shares, and reports why.
-        """
+        """Handles an event of api.watch(). Returns pods newly found without a share, and why."""
         there: list[Pod] = payload if event == "LISTED" else [] if event == "DELETED" else [payload]
         gone = self._without.keys() - there if event == "LISTED" else {payload}.difference(there)
         for one in gone:
@@ -71,13 +62,12 @@ class StaticPods:
         return found
 
     def _containers_without_share(self, one: Pod) -> frozenset[str]:
-        """The names of the pod's containers that started without a share."""
         started = one.requesting.intersection(one.containers.values())
         try:
             return started and started.difference(
                 entry.container for entry in checkpoint(self._kubelet)
                 if entry.resource == RESOURCE and entry.pod == one.static)
-        except NvshareError:
+        except NvshareError:            # nvshare-kubelet then offers no shares, and reports why
             return frozenset()
 
 
@@ -126,10 +116,7 @@ class Pods:
             raise NvshareError(str(error) or "nvshared does not confirm the terms") from error
 
     def renew(self, uid: str, claim: Claim | None) -> None:
-        """Updates the terms of a claim whose pods have changed; None: the claim is unprepared.
-
-        Raises NvshareError.
-        """
+        """Updates a claim whose pods changed; None: it is unprepared. Raises NvshareError."""
         self._terms.claim(self.prepared.terms(self.prepared.change(uid, claim)))
 
     def _handle(self, event: str, payload: Any) -> None:
@@ -167,9 +154,7 @@ class Pods:
         self._write_event(reason, why, pod.namespace, {
             "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid})
 
-    def _write_event(
-        self, reason: str, why: str, namespace: str, involved: dict[str, str]
-    ) -> None:
+    def _write_event(self, reason: str, why: str, namespace: str, involved: dict[str, str]) -> None:
         self._write("the event", "POST", f"{NAMESPACE}{namespace}/events", {
             "metadata": {"generateName": f"{involved['name']}.", "namespace": namespace},
             "involvedObject": {"apiVersion": "v1", **involved},

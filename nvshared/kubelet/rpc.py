@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC over Unix sockets: servers for kubelet, calls to the container runtime, and their messages.
+"""gRPC over Unix sockets: servers for kubelet, calls of the container runtime, and their messages.
 
-Interfaces of Kubernetes: pluginregistration/v1, by which kubelet finds plugins,
-deviceplugin/v1beta1, dra/v1 with dra-health/v1alpha1, and two calls of CRI's runtime/v1. Messages
-have only the fields that nvshare-kubelet sets or reads, in the syntax of .proto files; the values
-of a map are strings or messages, and its keys are strings. All these interfaces are frozen.
-Protobuf makes classes of the descriptions at run time: generated code would need one version of
-protobuf.
+Messages have only the fields that nvshare-kubelet sets or reads, in the syntax of .proto files: the
+interfaces are frozen. Generated code would need one version of protobuf.
 """
 
 import os
@@ -23,8 +19,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
 
 LONGEST_PATH = 107                      # bytes of a Unix socket's path
-# For each method of a gRPC service its function and the class of its request. An async generator
-# streams its responses until the peer disconnects.
+# By method: its function, and the class of its request. An async generator streams responses.
 Methods = Mapping[str, tuple[Callable[[Any, Any], Any], Any]]
 
 

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the container runtime supports CDI devices, found over the runtime's CRI socket.
 
-containerd 1.6 ignores CDI devices silently, and so does 1.7 unless `enable_cdi` is set: a container
-would start without the library, and use the whole GPU. The runtime is queried for each pod, since
-the runtime may be upgraded or reconfigured while nvshare-kubelet runs.
-
-A machine may have several runtimes: Docker's containerd beside that of k3s. The command line of the
-running kubelet, or its configuration file, names the runtime that starts pods. If neither does, CDI
-devices are used if all runtimes support them.
+Where it does not, it ignores them silently: a container would use the whole GPU. So the runtime is
+queried for each pod. If kubelet's options do not name the runtime, all runtimes must support CDI.
 """
 
 import asyncio
@@ -97,10 +92,7 @@ def endpoint() -> Path | None:
 
 
 def _is_kubelet(process: Path) -> bool:
-    """Whether a process is the host's kubelet: root's, in no container.
-
-    Any process may call itself kubelet.
-    """
+    """Whether a process is root's and in no container: any process may call itself kubelet."""
     if (process / "comm").read_bytes() != b"kubelet\n" or process.stat().st_uid != 0:
         return False
     status = (process / "status").read_text(errors="replace")
@@ -108,19 +100,13 @@ def _is_kubelet(process: Path) -> bool:
 
 
 def _option(command: str, name: str) -> str:
-    """The value of --name in a process's command line, where \\0 ends each argument.
-
-    The last one counts.
-    """
+    """The last value of --name in a process's command line, where \\0 ends each argument."""
     values = re.findall(rf"(?<=\0)--?{name}[=\0]([^\0]*)", command)
     return values[-1] if values else ""
 
 
 def refusal(name: str, version: str, config: str) -> str:
-    """Why this runtime ignores CDI devices; "" if it supports them.
-
-    `config`: the runtime's own configuration, as JSON.
-    """
+    """Why this runtime ignores CDI devices; "": it does not. `config`: its own, as JSON."""
     known = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version, re.ASCII)
     number = tuple(map(int, known.groups())) if known else (0, 0, 0)
     match name:

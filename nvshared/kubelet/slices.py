@@ -1,27 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes this node's GPUs: labels of the node for selectors, and with DRA a ResourceSlice, from
-which Kubernetes' scheduler allocates.
+"""Publishes this node's GPUs: labels of the node, and with DRA a ResourceSlice to allocate from.
 
-The labels' names follow those of NVIDIA's GPU feature discovery. The labels describe the GPUs, not
-whether shares are available now:
-
-    nvshare.com/gpu.shared: "true"      GPUs are shared on this node; "false": none
-    nvshare.com/gpu.count: "2"          number of shared GPUs
-    nvshare.com/gpu.replicas: "10"      pods that may share a GPU; the minimum
-    nvshare.com/gpu.memory: "81559"     MiB of the smallest GPU
-    nvshare.com/gpu.product: NVIDIA-H100-80GB-HBM3      only if all GPUs are the same model
-
-In the slice each GPU is one device that several claims share, each consuming a part:
-
-    memory      bytes; one claim may have at most the GPU's memory, all claims together that times
-                the number of clients: memory that does not fit is swapped to the host
-    compute     percent of the GPU's time, 100 in all
-    clients     number of claims; each consumes one
-
-A capacity that a claim does not request is not consumed, and sets no limit. A device is tainted
-while its GPU cannot be shared. Kubelet removes all slices when it starts, and this driver's slice
-when the driver has not run for long. A watch of all slices notices a removal, and also which GPUs
-other drivers offer.
+docs/kubernetes.md has the labels and capacities. All claims on a GPU together may have its memory
+times the number of clients: memory that does not fit is swapped. Kubelet removes slices, for
+instance when it starts; a watch notices that, and which GPUs other drivers offer.
 """
 
 import re
@@ -83,8 +65,7 @@ def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any
             "memory": {"int": card.memory},
         },
         "capacity": {
-            "memory": {
-                "value": str(clients * card.memory), "requestPolicy": range_to(card.memory)},
+            "memory": {"value": str(clients * card.memory), "requestPolicy": range_to(card.memory)},
             "compute": {"value": "100", "requestPolicy": range_to(100)},
             "clients": {
                 "value": str(clients), "requestPolicy": {"default": "1", "validValues": ["1"]}},
@@ -94,11 +75,7 @@ def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any
 
 
 def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
-    """All string attributes of other drivers' devices, each with the name of the driver.
-
-    The name of the attribute that identifies a GPU is up to the driver; card.Offer finds UUIDs
-    and PCI addresses among all values.
-    """
+    """All string attributes of other drivers' devices, by one of which each identifies a GPU."""
     return {
         text: one["spec"]["driver"]
         for one in slices.values() if one["spec"]["driver"] != DRIVER
@@ -114,10 +91,7 @@ class Published:
     def __init__(
         self, kubeconfig: Path, node: str, on_other_drivers: Callable[[dict[str, str]], None] | None
     ) -> None:
-        """A thread calls `on_other_drivers` with attributes of other drivers' devices.
-
-        None: no slice is published.
-        """
+        """`on_other_drivers`: called in a thread with devices; None: no slice is published."""
         self._kubeconfig = kubeconfig
         self._node = node
         self._name = f"{node}-{DRIVER}"
