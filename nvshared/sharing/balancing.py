@@ -1,31 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves clients that wait to cards where they wait less (the setting `balance`).
 
-Clients whose card was chosen by another program (pods, jobs, containers) stay on it, as do gangs.
-This module moves one client at a time, and none during a move that an administrator has requested.
-Each attempt raises the price of the client's next move. Clients with `Client.unparkable`, which the
-driver can never move, stay.
+Where clients take turns, each gets its weight's part of the time, `weight / load`: the load of a
+card is the sum of the weights of all clients that use it or wait for it. Where a client would get a
+larger part on another card, `(part there - part here) / (1 - part here)` of its waiting is lost. A
+client moves once the lost time, with the forecast's, exceeds the price of its move in microseconds:
+its total cost is at most twice that of the best decision (the ski-rental rule).
 
-**The decision.** Where clients take turns, a client gets its weight's part of the time:
-`weight / load`, with the load of a card as the sum of the weights of all clients that use the card
-or wait for it. A client may get a larger part on another card. Then this part of its waiting time
-is lost:
-
-    (part there - part here) / (1 - part here)
-
-A client moves once the time that it has lost, plus the time that it will lose in the current wait
-by the forecast, exceeds the price of its move in microseconds. So a client moves at the latest when
-waiting has cost as much as moving, and its total cost is at most twice that of the best decision
-(the ski-rental rule). The lost time is reset as soon as no other card is better, and when the
-client has moved.
-
-After a move that pays, the load of the new card is smaller than the load of the old card was
-before it. So moves end, and no client is moved back and forth between two cards. A load may be
-wrong: if no client waits for a card, its load is derived from the utilisation that NVML reports. So
-a client's price is multiplied by 1 + the number of attempts to move it.
-
-The weights of tenants are ignored: a client whose tenant gets more time than others waits less, so
-it loses less.
+Moves end, since each makes the load that the client sees smaller. As a load may be wrong, each
+attempt to move a client raises its price.
 """
 
 import asyncio
@@ -49,15 +32,11 @@ logger = logging.getLogger(__name__)
 
 
 class CardState(NamedTuple):
-    """The load and the size of a card."""
-
     load: float                         # average sum of weights, as defined above
     largest: int                        # bytes of its capacity without clients' pinned memory
 
 
 class Contender(NamedTuple):
-    """A client that uses a card or waits for it."""
-
     client: int
     card: str
     weight: int
@@ -68,8 +47,6 @@ class Contender(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A move that costs less than the waiting that it saves."""
-
     client: int
     card: str                           # the destination
     lost: float                         # us lost until now, plus the forecast's; inf: no end
@@ -80,10 +57,9 @@ def choose(
     states: Mapping[str, CardState], contenders: Iterable[Contender], lost: Mapping[int, float],
     passed: int,
 ) -> tuple[dict[int, float], Choice | None]:
-    """Returns the microseconds that each client has lost, and the move with the largest gain.
+    """Returns the us that each client has lost, and the move with the largest `lost - price`.
 
-    The gain is `lost - price`; None: no move pays. `lost`: the microseconds that each client had
-    lost `passed` microseconds ago.
+    None: no move pays. `lost`: what each client had lost `passed` us ago.
     """
     now: dict[int, float] = {}
     best: Choice | None = None
@@ -119,8 +95,6 @@ def _spared(one: Contender, states: Mapping[str, CardState], card: str) -> float
 
 
 class Balancing:
-    """Balances waiting clients over all cards."""
-
     def __init__(self, gpus: Sequence[GPU], moving: Moving) -> None:
         self.on = False
         self._gpus = gpus
@@ -174,9 +148,7 @@ class Balancing:
         self._lost, self._loads = {}, {}
 
     def _card_state(self, gpu: GPU, part: float) -> CardState:
-        """Returns a card's average load, in which the load of this moment weighs `part` (0 to 1),
-        and the largest size of a client.
-        """
+        """Returns a card's state; the load of this moment weighs `part` (0 to 1) in the average."""
         uuid, load, snapshot = gpu.facts.uuid, _load(gpu), gpu.snapshot()
         before = self._loads.get(uuid, load)
         self._loads[uuid] = before + part * (load - before)
@@ -202,9 +174,6 @@ class Balancing:
         except NvshareError:
             return False
         return not target.fault
-
-
-
 def _contending(gpu: GPU) -> list[Client]:
     """Returns the clients that hold the card or wait for it, without suspended ones."""
     snapshot = gpu.snapshot()
@@ -214,10 +183,7 @@ def _contending(gpu: GPU) -> list[Client]:
 
 
 def _load(gpu: GPU) -> float:
-    """Returns the sum of the weights of the clients that fit and that hold the card or wait for it.
-
-    If none waits, the sum is multiplied by the utilisation that NVML reports.
-    """
+    """Returns the weights of contending clients that fit, by NVML's utilisation if none waits."""
     contending = [client.view for client in _contending(gpu)]
     load = float(sum(view.terms.weight for view in contending if view.fits))
     used = gpu.sample.utilisation

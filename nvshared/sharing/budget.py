@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notifies each card when a shared budget of host memory or of the disk has changed.
 
-The schedulers of all cards share one SharedBudget (scheduler/domains.py), so each decides without a
-round trip how much it may promise and use. An event of one card may change how much the others can
-promise. The others are notified within REPORT_WITHIN, but only of changes above 1/WORTH_REPORTING
-of the budget, because each notified card sends new limits to its clients.
-
-After a restart of the daemon the needs of a card are unknown until its clients have sent HELLO. As
-long as any card gathers HELLOs, each card promises at most an equal part of the budget, and at most
-the bytes that the known clients of the other cards do not need. COMMIT requests beyond that wait.
-Listeners of `gathered` may set a larger size (safebudget.py) before any client is refused.
+The schedulers of all cards share a SharedBudget (scheduler/domains.py). A notified card sends new
+limits to its clients, so it is notified of changes above 1/WORTH_REPORTING only. While a card
+gathers the HELLOs of an earlier daemon's clients, each promises at most an equal part, and COMMIT
+requests beyond that wait. Listeners of `gathered` may enlarge the budget before any is refused.
 """
 
 from collections.abc import Callable
@@ -26,13 +21,10 @@ WORTH_REPORTING = 64                    # changes below 1/64 of the budget are n
 
 
 class Budget:
-    """One budget, and the cards that share it."""
-
     def __init__(
         self, shared: SharedBudget, clock: Clock, timer: Timer,
         promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
     ) -> None:
-        """`promisable`: bytes of the budget that a card can promise."""
         # Emitted once no card waits any more for the HELLOs of an earlier daemon's clients.
         self.gathered: Signal[()] = Signal("gathered")
         self.shared = shared
@@ -44,14 +36,12 @@ class Budget:
         self._due = False               # _report_changed() is scheduled
 
     def add(self, gpu: GPU) -> None:
-        """Adds a card whose scheduler shares the budget."""
         self.shared.gathering = self.shared.gathering or gpu.state == "gathering"
         self._report_all()
         self._reported[gpu] = self._promisable(gpu)
         gpu.happened.connect(self._event_handled)
 
     def resize(self, size: int) -> None:
-        """Sets the size of the budget in bytes, and notifies all cards."""
         if size != self.shared.size:
             self.shared.size = size
             self._report_all()

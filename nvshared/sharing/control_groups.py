@@ -1,21 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds promises to programs in control groups by the memory limits of these groups.
 
-The swapped bytes of a program count against the limits of its control groups (a container, a pod, a
-unit, a user). If a limit is exceeded, the kernel kills a process of the group. So each group with a
-limit is a domain of the schedulers (scheduler/domains.py). The limit of the domain is the free
-memory of the group plus the host memory that clients in the group hold already, less a reserve for
-the programs' own allocations. The host memory that a client reports as held counts at most up to
-the private memory of its process (machine/host.py).
+Swapped bytes count against the limits of a program's groups, and the kernel kills a process of a
+group that exceeds one. So each group with a limit is a domain of the schedulers
+(scheduler/domains.py), bounded by its free memory and what its clients hold, less a reserve. Limits
+of the daemon's own groups are part of the host budget already: these bound memory in use only.
 
-Limits of the daemon's own groups, as in one container for everything, are part of the host budget
-already (machine/host.py). For such a group the domain bounds only memory in use, not promises.
-
-Limits and usage change at any time. The groups of a process are read again before its HELLO or
-COMMIT is answered. All groups are read again after other events of a card, at most every RECENT,
-and every second while clients hold host memory in a group with a limit, so that memory can be given
-back before the limit is reached. The files are read in threads, because a user can make the kernel
-slow with many nested groups.
+Limits change at any time: a process's groups are read before its HELLO or COMMIT is answered, all
+after other events and each second. Threads read them, as nested groups can make the kernel slow.
 """
 
 import logging
@@ -60,8 +52,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """The groups and the memory of a process, as last read."""
-
     groups: tuple[Group, ...]
     private: int                        # bytes of its private memory
     until: int                          # us: the figures need no new read before this time
@@ -69,8 +59,6 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """The result of one read of /proc and the cgroup file system."""
-
     processes: dict[int, _Process]
     groups: Set[Group]                  # all groups of these processes
     limits: dict[Group, Limit]          # of the groups that have a limit
@@ -78,13 +66,8 @@ class _Figures:
 
 
 class ControlGroups:
-    """The control groups of clients, and the memory that their limits leave."""
-
     def __init__(self, manager: Manager, clock: Clock, timer: Timer, run: Run) -> None:
-        """Bounds all clients of the cards that the manager adds from now on.
-
-        `run`: Lanes.run; its threads read the files of the kernel.
-        """
+        """Bounds all clients of the cards that the manager adds. `run`: Lanes.run."""
         self._manager = manager
         self._clock = clock
         self._timer = timer
@@ -124,10 +107,7 @@ class ControlGroups:
             self._read_all()
 
     def _read_process(self, peer: Peer, more: int, then: Callable[[], None]) -> bool:
-        """Manager.read_limits: reads the groups of one process, then calls `then`.
-
-        False: the figures are fresh, and `then` is not called.
-        """
+        """Manager.read_limits: reads a process's groups and calls `then`; False: they are fresh."""
         process = self._processes.get(peer.pid)
         if process is not None and self._clock() < process.until:
             return False
@@ -149,7 +129,6 @@ class ControlGroups:
         then()
 
     def _read_all(self) -> None:
-        """Starts a read of the groups of all known processes, unless one is in progress."""
         if self._reading:
             return
         self._reading = True
@@ -179,7 +158,6 @@ class ControlGroups:
                 gpu.tell(Tick())
 
     def _apply(self, found: _Figures) -> bool:
-        """Sets the limits of these groups' domains. True: the limit of a domain has changed."""
         self._processes.update(found.processes)
         self._limited = (self._limited - found.groups) | found.limits.keys()
         claimed = Counter(self._joining)
@@ -217,10 +195,7 @@ class ControlGroups:
 
 
 def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
-    """Reads the limits and the private memory of processes, by pid. May block.
-
-    Reads the groups of a process only if `known` has none for it.
-    """
+    """Reads limits and private memory by pid, and groups of which `known` has none. May block."""
     began = clock()
     groups_of = {
         pid: groups or cgroup.chain(host.process(pid, "cgroup")) for pid, groups in known.items()}
@@ -228,7 +203,7 @@ def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
     limits = {group: limit for group in groups if (limit := group.limit()) is not None}
     privates = {pid: host.private(pid) for pid in known}
     took = clock() - began
-    # A slow read (deeply nested groups) delays other readers in the kernel, so it is rarer.
+    # A slow read delays other readers in the kernel, so it is rarer.
     until = clock() + max(FRESH, SELDOM * took)
     processes = {pid: _Process(groups_of[pid], privates[pid], until) for pid in known}
     return _Figures(processes, groups, limits, took)

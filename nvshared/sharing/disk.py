@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The disk tier: its budget, tests of its directory, and the clients' files.
 
-The schedulers decide which blocks are stored (scheduler/moves.py). This module hands out files,
-and sets the budget to 0 while the directory cannot be used. It tests the directory when the setting
-changes, after a client has reported a failed write, and each minute while the last test has failed.
-A client's report only causes a test, so no client can disable the disk for other clients.
-
-A client can write to its file at any time, and more than the scheduler's orders allow. So the size
-of each file is checked each second until the client's process has ended, even after the client has
-disconnected. A file larger than `File.largest` is truncated to 0, and its client is disconnected.
+A client's report of a failed write only causes a test, so no client can disable the disk for
+others. A client can write to its file at any time, more than STORE allows. So each file's size is
+checked each second until its process has ended, even after the client has disconnected.
 """
 
 import logging
@@ -41,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class File:
-    """The file of one client."""
-
     descriptor: int
     peer: Peer
     drop: Callable[[str], None]         # ends the client's connection; takes the reason
@@ -51,20 +44,16 @@ class File:
 
     @property
     def largest(self) -> int:
-        """The size in bytes above which the file is truncated to 0."""
+        """The size in bytes above which the file is emptied, and its client disconnected."""
         return self.most + self.most // SLACK_PART + SLACK
 
 
 class Disk:
-    """The files and the budget of all cards. Without the setting `disk` it does nothing."""
-
     def __init__(self, clock: Clock, timer: Timer, run: Run) -> None:
-        """`run`: Lanes.run, because system calls on the disk may hang."""
         self.fault = ""                 # why the configured directory is unusable; "": no fault
         self.client_failed: Signal[Peer, str] = Signal("client_failed")
         self.shared = SharedBudget(0)     # used by the schedulers of all cards
-        self.budget = Budget(
-            self.shared, clock, timer, lambda gpu: gpu.scheduler.disk_promisable)
+        self.budget = Budget(self.shared, clock, timer, lambda gpu: gpu.scheduler.disk_promisable)
         # The setting `disk`: the directory and its budget in bytes; None: the disk is not used.
         self.setting: tuple[Path, int] | None = None
         self._clock, self._timer, self._run = clock, timer, run
@@ -73,17 +62,15 @@ class Disk:
         self._watches = False           # a check of the files runs or is scheduled
 
     def use(self, setting: tuple[Path, int] | None) -> None:
-        """Applies a new value of the setting `disk`. Existing files stay."""
+        """Applies the setting `disk`; existing files stay."""
         if setting == self.setting:
             return
         self.setting, self.fault = setting, ""
-        # Before the test has ended, so that bytes in the files of clients that reconnect count
-        # against the budget from the daemon's start.
+        # Before the test has ended: bytes of clients that reconnect count from the daemon's start.
         self.budget.resize(0 if setting is None else setting[1])
         self._test()
 
     def failed(self, peer: Peer, error: int) -> None:
-        """Handles a client's report that a write to its file failed with this errno."""
         self.client_failed.emit(peer, f"its memory could not go to the disk: {os.strerror(error)}")
         if not self._testing:
             self._testing = True
@@ -111,7 +98,6 @@ class Disk:
         self._run(self, partial(_opened, self.setting[0]), opened, PATIENCE)
 
     def close(self) -> None:
-        """Stops checking files, as the daemon ends. Clients keep their files."""
         self._files.clear()
 
     def _watch(self) -> None:
@@ -163,10 +149,7 @@ def _opened(directory: Path) -> int | None:
 
 
 def _measure(file: File) -> int | None:
-    """Returns the size of a file in bytes; None: its process had ended, so it has been closed.
-
-    Truncates a file beyond `largest` to 0. May block while the file system frees disk blocks.
-    """
+    """Returns a file's size in bytes, empties a too large one; None: closed, the process ended."""
     if not file.connected and host.has_ended(file.peer.pid, file.peer.started):
         os.close(file.descriptor)
         return None

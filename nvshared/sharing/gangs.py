@@ -1,40 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs: clients on several cards that run together or not at all.
 
-Kernels of one member may wait for kernels of another: an all-reduce spins on each card until it
-runs on all. If each card scheduled its own queue, two such programs would each hold one card and
-wait for the other for ever, with work in flight that nothing can end.
+Kernels of one member may wait for kernels of another, as in an all-reduce. If each card scheduled
+its own queue, two such programs would each hold one card and wait for the other for ever. So a
+gang's gates open only when all members are resident. Cards are claimed in the order of their
+indices and claims are kept, so they cannot deadlock; until the last card is available, no client is
+stopped and no card idles for a claim. When a scheduler stops one member, all are stopped.
 
-So the gates of a gang open only when the memory of all members is resident on all cards. Cards are
-claimed in the order of their indices, each in its own queue, and a claim is kept, so claims cannot
-deadlock. Until the last card is available, no client is stopped for a claim and no card idles for
-it. When a scheduler stops one member, all are stopped. scheduler/gang.py has the part of one card.
+A gang is the clients of one process, of processes of `nvsharectl run --gang`, or of one user in a
+pod. A client that has not wanted its card for DORMANT, while members wanted theirs, is left out.
 
-**A gang is** the clients of one process; those of processes that `nvsharectl run --gang` started
-together; or those of one user in a pod: if they are on several cards and have memory there that can
-be evicted. A client that has not wanted its card for DORMANT, while other members wanted theirs, is
-left out of the gang until it wants the card again. It is then loaded while the other members run,
-before gangs that do not run yet, because the work of the running members may wait for its work.
+The end of a turn: if one member has submitted more launches than another, not all can drain. So
+while another client waits, work in flight is bounded (`paced`), and drained members submit one
+launch at a time ("steps") until all have drained, with pauses that grow, so that the report of a
+drain reaches them before their next launch. Where a thread waits for one at the closed gate, the
+hook opens it after two seconds: then all members go on, and are stopped again later.
 
-**Processes of `--gang`** start one by one. No member gets a turn until the expected number of
-processes has sent HELLO, or GATHER has passed.
-
-**The end of a turn.** If one member has submitted more launches than another, not all can drain: a
-kernel of the first waits for a launch that the second has not submitted. So while any other client
-waits for one of the gang's cards, the hooks of all members bound their work in flight (`paced`). A
-member that has drained keeps its memory resident, and after CATCH_UP submits one launch at a time
-("steps"), until the other members have drained. It may then be ahead by one launch itself, and the
-other members step in turn. The pauses between such launches grow with each round, so that the
-report of a drain reaches stepping members before their next launch. If a thread of a member waits
-for another of its threads that waits at the closed gate, stepping does not help: the hook opens its
-gate again after two seconds. Then all members go on, and are stopped again later.
-
-**Failures** of a gang delay no other client. If a member does not respond to STOP, all members are
-scheduled as single clients. A member on a lost GPU is left out. A member that is suspended, has
-used up its compute limit or does not fit on its card keeps its gang from starting; a running gang
-goes on although the capacity of a card has shrunk. Members may fit on their card singly but not
-together: they are then scheduled as single clients, unless `--gang` requested the gang. A gang that
-has claimed all its cards but is not resident on all within its `patience` gives up the cards.
+Failures delay no other client: members are scheduled singly if one ignores STOP, or if they do not
+fit together (but for `--gang`), and a gang not loaded within its `patience` gives up its cards.
 """
 
 import logging
@@ -65,8 +48,6 @@ logger = logging.getLogger(__name__)
 
 
 class State(Enum):
-    """The state of a gang's turn."""
-
     OUT = "out"                             # the gang has no turn
     ENTERING = "entering"                   # all cards are claimed, and members are being loaded
     IN = "in"                               # the members' gates are open
@@ -75,8 +56,6 @@ class State(Enum):
 
 @dataclass(eq=False)
 class Gang:
-    """Clients that run together, and their common state."""
-
     number: int
     name: str                           # as displayed
     size: int                           # processes expected in all; 0: unknown
@@ -98,22 +77,17 @@ class Gang:
 
     @property
     def joined(self) -> int:
-        """The number of processes that have joined."""
         return len({_process(one) for one in self.clients})
 
     @property
     def may_form(self) -> bool:
-        """Whether the gang has, or may get, several clients that run together.
-
-        The library makes one client per card. A process with several clients on one card does not
-        use the library, and is in no gang.
-        """
+        """Whether several clients may run together. The library makes one client per card, so a
+        process with several on one card does not use it."""
         several = len(self.clients) > 1 or self.size > 1
         return several and len({(one.gpu, _process(one)) for one in self.clients}) == len(
             self.clients)
 
     def turn(self, state: State, now: int) -> None:
-        """Enters a state at the time `now`."""
         self.state, self.since, self.rounds, self.resuming = state, now, 0, False
 
 
@@ -122,7 +96,6 @@ Members = dict[Client, Member]
 
 class Gangs:
     """All gangs. After each event of a card it reviews the gangs with a member there."""
-
     def __init__(self, clock: Clock, timer: Timer) -> None:
         self._draining = False
         self._clock = clock
@@ -137,7 +110,6 @@ class Gangs:
         self._deadline: int | None = None
 
     def join(self, client: Client) -> None:
-        """Adds a client to its gang, if it has one."""
         key, name, size = _gang_of(client)
         if key is None:
             return
@@ -148,7 +120,6 @@ class Gangs:
         self.review()
 
     def leave(self, client: Client) -> None:
-        """Removes a client that has disconnected."""
         key = self._of.pop(client, None)
         if key is not None:
             gang = self._gangs[key]
@@ -175,17 +146,16 @@ class Gangs:
             self._set_standing(gang, gang.clients, Standing.FREE)
 
     def members(self, client: Client) -> tuple[Client, ...]:
-        """Returns all clients of the client's gang, including itself; empty: it is in no gang."""
+        """Returns all clients of the client's gang, itself too; empty: it is in no gang."""
         key = self._of.get(client)
         return () if key is None else tuple(self._gangs[key].clients)
 
     def drain(self, on: bool) -> None:
-        """Sets whether the daemon drains, so that clients can run without it: gangs dissolve."""
+        """Dissolves gangs while the daemon drains, so that clients can run without it."""
         self._draining = on
         self._review_all()
 
     def happened(self, gpu: GPU) -> None:
-        """Reviews the gangs of a card after an event of its scheduler."""
         self._stale |= self._forming[gpu]
         self.review()
 
@@ -263,10 +233,7 @@ class Gangs:
         return self._due(max(member.since, gang.busy) + DORMANT, now)
 
     def _together(self, gang: Gang, members: Members, now: int) -> bool:
-        """Marks members that do not fit together on their card as crowded.
-
-        Returns False if the members are to be scheduled as single clients.
-        """
+        """Marks members that exceed their card together as crowded. False: schedule them singly."""
         exceeding = _exceeding(members)
         if exceeding is None:
             gang.exceeds = None
@@ -389,7 +356,6 @@ class Gangs:
         self, gang: Gang, members: Iterable[Client], standing: Standing = Standing.APART,
         *, pause: int = 0, stop_after: int = 0, paced: bool = False,
     ) -> None:
-        """Sets the standing of members, and sends it to their schedulers if it has changed."""
         news: dict[GPU, list[int]] = {}
         event = Ganged((), gang.number, standing, pause, stop_after, paced)
         for client in sorted(members, key=_claim_order):
@@ -433,9 +399,7 @@ def _able(member: Member) -> bool:
 
 
 def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
-    """Returns members of one card that fit there only singly, the bytes that they need together,
-    and the bytes available; None: on each card all members fit.
-    """
+    """Returns members of one card that fit only singly, and the bytes needed and available."""
     for mine in _by_card(members):
         needed = sum(members[one].takes for one in mine)
         room = members[mine[0]].alone

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One GPU: a scheduler, what NVML knows about the card, and the clients on it.
+"""One GPU: its scheduler, NVML's figures of the card, and the clients on it.
 
-The scheduler decides, but has no clock, timer or socket. A GPU object provides these: it passes
-events with the time to the scheduler, sends orders to the clients' links, arms one timer for the
-scheduler's next deadline, and emits signals for user interfaces. State of the scheduler (figures,
-open orders, settings) is read from the scheduler and not copied.
-
-Events are handled synchronously, in the order of their arrival. An event caused while another is
-being handled (a link breaks during a send) waits until that one is done. Orders are sent before
-signals are emitted.
+The scheduler has no clock, timer or socket: a GPU object passes it events with the time, sends its
+orders to the clients' links, arms a timer for its next deadline, and emits signals. Events are
+handled in the order of arrival. An event that another one causes (a link breaks) waits for the end
+of that one. Orders are sent before signals are emitted.
 """
 
 import fcntl
@@ -58,11 +54,9 @@ STRICTER: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClientTerms:
-    """The terms of one client, set by the administrator and by the user who owns the program.
+    """The terms of one client, by the administrator and by the user who owns the program.
 
-    Both can set each term, and the stricter value applies. So users can lower the terms of their
-    own programs, and raise them again up to the administrator's value. If the administrator sets a
-    term, the user's value of this term is removed.
+    The stricter value of each term applies. A value of the administrator removes the owner's.
     """
 
     administrator: Terms = Terms()
@@ -70,7 +64,6 @@ class ClientTerms:
 
     @property
     def in_force(self) -> Terms:
-        """The stricter value of each term."""
         return Terms(**{
             name: stricter(getattr(self.administrator, name), getattr(self.owner, name))
             for name, stricter in STRICTER.items()
@@ -125,10 +118,7 @@ class Parkable(Protocol):
 
     @property
     def has_turn(self) -> bool:
-        """Whether the scheduler has sent an order for a turn of the parked program.
-
-        The order is held back until the program is restored.
-        """
+        """Whether an order for a turn is held back until the parked program is restored."""
 
     async def park(self, context: int, *, ahead: bool) -> None:
         """Makes the hook keep all threads out of the driver.
@@ -147,8 +137,6 @@ class Parkable(Protocol):
 
 
 class Pod(NamedTuple):
-    """The names of one pod."""
-
     namespace: str
     name: str
     containers: Mapping[str, str]       # names by container id
@@ -171,30 +159,22 @@ class _Turn:
 class InflightPage:
     """The page of shared memory in which one client publishes whether it has work in flight.
 
-    It is created at its first use. The client can write the page, and clients that watch it can
-    read it. No client can resize the page, which would make a reader fault, nor reopen it for
-    writing. Only the library interprets its contents (libhook/src/gate/inflight.c).
+    No client can resize it, which would make a reader fault, nor reopen it for writing. Only the
+    library interprets its contents (libhook/src/gate/inflight.c).
     """
 
     def __init__(self) -> None:
         self._descriptor = -1
 
     def writable(self) -> int:
-        """Returns a writable descriptor for the page's client; the caller closes it.
-
-        Raises OSError.
-        """
+        """Returns a writable descriptor for the client; the caller closes it. Raises OSError."""
         return os.dup(self._page())
 
     def readable(self) -> int:
-        """Returns a read-only descriptor for a watching client; the caller closes it.
-
-        Raises OSError.
-        """
+        """Returns a read-only descriptor for a watcher; the caller closes it. Raises OSError."""
         return os.open(f"/proc/self/fd/{self._page()}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Closes the page. Harmless when repeated."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -250,10 +230,7 @@ class Client:
 
     @property
     def account(self) -> str:
-        """The account to which its claims are charged (scheduler/promises.py).
-
-        "" without the library: its figures are NVML's, so they are not checked as claims.
-        """
+        """The account charged with its claims; "" without the library: its figures are NVML's."""
         return self.peer.account if self.has_library else ""
 
     @property
@@ -267,7 +244,6 @@ class Client:
         return "" if self.pod is None else self.pod.containers.get(self.peer.tenant.container, "")
 
     def set_terms(self, terms: ClientTerms) -> None:
-        """Replaces the client's terms (limits, weight, priority, suspension) at once."""
         self.terms = terms
         self._apply_terms()
         self.gpu.terms_changed.emit(self)
@@ -279,10 +255,7 @@ class Client:
         self.terms = before.terms
 
     def suspend_to_park(self, suspended: bool) -> None:
-        """Suspends the client, also against its terms, so that it can be parked.
-
-        False: its terms alone decide again.
-        """
+        """Suspends the client against its terms, to park it; False: its terms alone decide."""
         self.suspended_to_park = suspended
         self._apply_terms()
 
@@ -293,17 +266,14 @@ class Client:
 
     @property
     def state(self) -> str:
-        """The client's state as shown to users."""
         return self.parking or str(self.view.state)
 
     @property
     def memory(self) -> events.Memory:
-        """The memory that the hook reported last."""
         return self.gpu.scheduler.memory(self.id)
 
     @property
     def view(self) -> ClientView:
-        """The scheduler's view of the client: its state, memory, times and counters."""
         return self.gpu.snapshot().clients[self.id]
 
     @property
@@ -348,11 +318,7 @@ class Client:
 
     @property
     def turns(self) -> list[tuple[int, int, int, int, str]]:
-        """Its last turns, the latest first.
-
-        Each has: us since its beginning, us it lasted, us the client waited for it, bytes loaded
-        for it, and the reason of its end ("": it has not ended).
-        """
+        """The last turns, latest first: us since the start, us held, us waited, bytes, reason."""
         now = self.gpu.now
         return [
             (now - one.began, one.held if one.reason else now - one.began, one.waited,
@@ -361,7 +327,6 @@ class Client:
         ]
 
     def turn_started(self, now: int) -> None:
-        """Notes that a turn has begun."""
         waited, loaded = self.view.waited, self.view.counters.bytes_in
         self._turns.append(
             _Turn(now, waited - self._waited_for_turns, loaded - self._loaded_for_turns))
@@ -401,8 +366,7 @@ class GPU:
         self._foreign: frozenset[int] = frozenset()
         # Calls its argument once the sample is fresh, at once while NVML stalls. Set by Sampler.
         self.request_sample: Callable[[Callable[[], None]], None] = lambda done: done()
-        # Returns the terms of a joining client's tenants that the scheduler does not have. Set by
-        # Tenancy.
+        # Returns a joining client's tenants' terms that the scheduler lacks. Set by Tenancy.
         self.terms_of: Callable[[Client], Mapping[str, TenantTerms]] = lambda client: {}
 
         # Emitted before the scheduler knows the client, with the memory that its HELLO reports.
@@ -443,7 +407,6 @@ class GPU:
 
     @property
     def settings(self) -> Settings:
-        """The settings of its scheduler."""
         return self.scheduler.settings
 
     @property
@@ -480,7 +443,6 @@ class GPU:
 
     @property
     def queue_length(self) -> int:
-        """The number of clients that wait to become holders."""
         return self.snapshot().queue_length
 
     @property
@@ -506,8 +468,7 @@ class GPU:
         self._processes = {process.pid: process for process in sample.processes}
         self._lists_clients = self._lists_clients or any(
             client.peer.pid in self._processes for client in self.clients.values())
-        if evidence := self._evidence(
-                [one for one in self.clients.values() if one.account]):
+        if evidence := self._evidence([one for one in self.clients.values() if one.account]):
             filled = {id: min(before.get(id, 0), now) for id, now in self.occupied.items()}
             self._decide(events.Seen(evidence, filled))
         self.sampled.emit(sample)
@@ -521,11 +482,8 @@ class GPU:
         return replace(seen, host=client.private) if memory.host else seen
 
     def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
-        """Returns NVML's and the kernel's figures by client.
-
-        Clients of one process share its figures: they cover the claims of the oldest client first.
-        If NVML lists a process without its memory, the memory on the card counts as unknown.
-        """
+        """Returns NVML's and the kernel's figures by client. Those of a process are attributed to
+        its oldest client first."""
         covered: dict[int, tuple[int, int]] = {}    # bytes on the card and the host, by pid
         found = {}
         for client in clients:
@@ -542,8 +500,7 @@ class GPU:
         return found
 
     def decides(self) -> bool:
-        """Whether the scheduler still handles events. Tries it with a Tick, which changes nothing.
-        """
+        """Whether the scheduler still handles events: tries a Tick, which changes nothing."""
         deadline = self.scheduler.deadline()
         if deadline is not None and deadline + OVERDUE < self._clock():
             return False
@@ -570,11 +527,7 @@ class GPU:
         self, client: Client, memory: events.Memory, *, running: bool, wants: bool, commit: int,
         lender: bytes = b"", before: Client | None = None,
     ) -> None:
-        """Adds a client after its HELLO. Raises GPULost if the card is lost.
-
-        `before`: the same client on the card from which it was moved. The scheduler first gets a
-        client's suspension, and only then that the client wants the card.
-        """
+        """Adds a client after HELLO. `before`: the same client on its last card. Raises GPULost."""
         self._require_card()
         account = client.account
         if client.has_library:
@@ -596,16 +549,15 @@ class GPU:
         self.client_new.emit(client)
         if before is not None or client.terms != ClientTerms():
             client.set_terms(client.terms)
-        if wants and suspended:
+        if wants and suspended:         # the scheduler must learn of the suspension first
             self.tell(events.MemoryChanged(client.id, memory, wants=True))
 
     def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
-        """Returns the client's figures with a checked `borrowed`, and the UUID of the lender or "".
+        """Returns the figures with a checked `borrowed`, and the lender's UUID or "".
 
-        Only clients of an earlier daemon can have loans. A loan counts up to the bytes that NVML
-        shows for the client's process on the lender.
+        Only an earlier daemon's clients have loans, up to what NVML shows for them on the lender.
         """
         found = [one for one in self.others if uuid_bytes(one.facts.uuid) == lender]
         if not found or self.state != "gathering":
@@ -699,7 +651,6 @@ class GPU:
             self.changed.emit()
 
     def _require_card(self) -> None:
-        """Raises GPULost if the card is lost."""
         if self.lost:
             raise GPULost(f"{self} ({self.facts.name}) is lost: {self.lost}")
 

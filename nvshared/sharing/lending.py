@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sets which cards lend memory to which, and notifies a card when another card changes its loans.
 
-The schedulers decide (scheduler/moves.py), but each gets only the events of its own clients. So
-when a card has lent more than it can, the cards of the borrowing clients must plan again; when a
-loan is returned, the lender must.
+Each scheduler gets only the events of its own clients: when a card has lent more than it can, the
+borrowers' cards must plan again; when a loan is returned, the lender must.
 """
 
 from nvshared.clock import Timer
@@ -12,8 +11,6 @@ from nvshared.sharing.gpu import GPU
 
 
 class Lending:
-    """Loans between all cards."""
-
     def __init__(self, timer: Timer) -> None:
         self._mode = ""                 # the setting `neighbour`
         self._timer = timer
@@ -21,16 +18,14 @@ class Lending:
         self._seen: dict[GPU, tuple[int, int]] = {}     # by card: bytes lent, and excess of it
 
     def add(self, gpu: GPU) -> None:
-        """Adds a card."""
         self._seen[gpu] = (0, 0)
         self.use(self._mode)
         gpu.happened.connect(self._event_handled)
 
     def use(self, mode: str) -> None:
-        """auto: cards linked by NVLink lend to each other while they have no processes but clients;
-        on: all cards that reach each other by peer access; off: none.
+        """auto: cards linked by NVLink lend while only clients use them; on: all with peer access.
 
-        Loans that the new mode does not allow are taken back.
+        off: none. Loans that the new mode does not allow are taken back.
         """
         self._mode = mode
         for gpu in self._seen:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All GPUs of the machine, their clients, and the settings that may be changed while running.
 
-The bus, the sessions and the metrics use the manager and its GPU objects. Settings come from the
-configuration. Changes at run time override it, and are kept in the state file, if there is one,
-until they are reset.
+Run-time changes override the configuration until they are reset. The state file keeps them.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,16 +39,13 @@ class Manager:
         self, read: Callable[[], Defaults], clock: Clock, timer: Timer,
         store: StateFile | None = None, tenancy: Tenancy | None = None, run: Run = here,
     ) -> None:
-        """`store`: the file of the changes made at run time; `run`: Lanes.run, for system calls of
-        the disk tier and of parks.
-        """
+        """`store`: changes made at run time. `run`: Lanes.run, for the disk tier and parks."""
         self.gpus: list[GPU] = []       # in the order of NVML's indices
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
         self.changed: Signal[()] = Signal("changed")    # list of GPUs or default settings changed
         self.domains = Domains()
-        # Takes a process, the host bytes of its HELLO (0 for a known client), and a function.
-        # Returns True if it reads the memory limits of the process and calls the function when
-        # they are known; False if the last read is recent enough. Set by ControlGroups.
+        # Reads the memory limits of a process with these host bytes (0: it is known), and calls
+        # the function then; False: the last read is recent enough. Set by ControlGroups.
         self.read_limits: Callable[[Peer, int, Callable[[], None]], bool] = lambda *_: False
         self._read = read
         self._defaults = read()
@@ -86,11 +81,7 @@ class Manager:
         return (client for gpu in self.gpus for client in gpu.clients.values())
 
     def add(self, facts: Facts, sample: Sample, *, gather: bool) -> GPU:
-        """Adds a card. `sample`: its first sample.
-
-        `gather`: clients of an earlier daemon may exist: the card's scheduler waits for their HELLO
-        before it decides.
-        """
+        """Adds a card. `gather`: it first waits for the HELLO of an earlier daemon's clients."""
         settings = self._for(facts)
         gpu = GPU(
             facts,
@@ -121,10 +112,7 @@ class Manager:
         return gpu
 
     def await_hello(self, session: object, *, awaited: bool) -> None:
-        """Notes whether a connected client has yet to report its card and memory by HELLO.
-
-        The schedulers of all cards wait while any such client exists.
-        """
+        """Notes whether a connected client has yet to send HELLO; all schedulers wait for it."""
         before = bool(self._awaited)
         (self._awaited.add if awaited else self._awaited.discard)(session)
         if bool(self._awaited) is not before:
@@ -166,12 +154,10 @@ class Manager:
         return tuple(client for client in self.clients if client.peer.pid == pid)
 
     def set_tq(self, tq: int | None, gpu: GPU | None = None) -> Future[None]:
-        """Sets the quantum of one GPU, or of all; the latter removes the values of single GPUs.
+        """Sets the quantum of one GPU, or of all without exception; in us, None: automatic.
 
-        `tq`: microseconds; None: computed from the cost of hand-overs. Raises InvalidArgs below a
-        millisecond and above LONGEST_TQ. The change applies at once. The future is done when the
-        change is on the disk, and raises NotKept if it was not written. The futures of
-        set_anti_thrash and reset_settings do the same.
+        Raises InvalidArgs. The change applies at once. The future is done when it is on the disk,
+        and raises NotKept if it was not written, like those of set_anti_thrash, reset_settings.
         """
         if tq is not None and not MILLISECOND <= tq <= LONGEST_TQ * SECOND:
             raise InvalidArgs(
@@ -191,11 +177,7 @@ class Manager:
         return self._override(gpu, anti_thrash=value)
 
     def set_terms(self, id: int, setting: str, value: int, *, by_owner: bool = False) -> None:
-        """Changes one term of a client.
-
-        A client above a new memory limit keeps its memory. Raises NoSuchClient, and InvalidArgs
-        for a compute limit that is not from 1 to 100 or a weight that is not from 1 to 1000.
-        """
+        """Changes a client's term. Raises NoSuchClient, InvalidArgs."""
         client = self.client(id)
         client.set_terms(client.terms.having(setting, value, by_owner=by_owner))
 
@@ -215,10 +197,7 @@ class Manager:
             self.budget.resize(size)
 
     def reload(self) -> None:
-        """Reads the configuration again. Changes made at run time still override it.
-
-        Raises ConfigError, and then nothing has changed.
-        """
+        """Reads the configuration again. Raises ConfigError, and then nothing has changed."""
         self._defaults = self._read()
         self._apply()
 
@@ -227,7 +206,6 @@ class Manager:
         return self._set_overrides({})
 
     def _override(self, gpu: GPU | None, **changed: Any) -> Future[None]:
-        """Overrides fields of the settings of one GPU, or of all."""
         overrides = self._overrides
         if gpu is None:                 # removes these settings of single GPUs
             overrides = {

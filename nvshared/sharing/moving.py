@@ -1,21 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parks programs: checkpoints them off their card, and restores them there or on another card.
 
-    SUSPENDED   the client's turn is over, and its memory is evicted
-    PARKING     the hook keeps all threads out of the driver (PARK); the driver checkpoints it
-    PARKED      the process has no memory or context on the card; its client is idle
-    RESTORING   the client's turn has come: the driver restores it, and its memory is loaded
+A client is suspended and evicted; the hook keeps all threads out of the driver (PARK); the driver
+checkpoints the process, and restores it when the client's turn comes. If a step fails, the program
+goes on as before. If no card can restore it, it stays parked, and the restore is repeated.
 
-If a step fails, the program goes on as before. If the driver's reason is permanent, it is kept in
-`Client.unparkable`. A program that cannot be restored on its card is restored on another card of
-the same kind. Until one of these cards has enough free memory, the program stays parked and the
-restore is repeated. nvshare-checkpoint may be killed at any step. Then the driver is asked for the
-state of the process, and NVML for its card. The hook gets UNPARK only if the driver reports that
-the process runs or has failed; if it has failed, the program's calls return the driver's error.
-
-A parked program wakes when one of its threads calls the driver; the thread waits for the turn, as
-at the gate. After a move the hook gets the new card with UNPARK, before any thread goes on, and the
-client joins the scheduler of that card by a HELLO, as after a restart of the daemon.
+nvshare-checkpoint may be killed at any step: then the driver is asked for the state of the process,
+and NVML for its card. The hook gets UNPARK only once the process runs or has failed. After a move
+the client joins the scheduler of its new card by HELLO.
 """
 
 import asyncio
@@ -64,9 +56,7 @@ Ask = Callable[..., Awaitable[Answer]]  # checkpoint.ask
 logger = logging.getLogger(__name__)
 
 
-def start_task(
-    tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, Any]
-) -> asyncio.Task[Any]:
+def start_task(tasks: set[asyncio.Task[Any]], work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     """Starts a task that goes on if its caller is cancelled; `tasks` holds it until it ends."""
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
@@ -90,8 +80,7 @@ async def ask_driver(
     for step in answer.steps:
         logger.debug("%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
                      step.took / SECOND)
-    # With pid 0 the command lists suspended processes. Its failure is not logged: if
-    # nvshare-checkpoint is missing, no earlier daemon can have suspended a process.
+    # Pid 0 lists suspended processes: without nvshare-checkpoint, no daemon has suspended any.
     if not (why := answer.trouble):
         if isinstance(name, Client) and command != "state":
             name.checkpoint_errors.clear()
@@ -105,8 +94,6 @@ async def ask_driver(
 
 
 class Moving:
-    """Parks, wakes and moves clients."""
-
     def __init__(
         self, gpus: Sequence[GPU], budget: SharedBudget, ask: Ask = checkpoint.ask,
         run: Run = here,
@@ -127,18 +114,11 @@ class Moving:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
-        """Takes a client's memory and context off the card until the program uses the card again.
-
-        `ahead`: no user has requested the park, so it is cancelled once the client wants the card.
-        Raises NvshareError with the reason if the program is not parked; the program then goes on.
-        """
+        """Parks a client, `ahead`: unless it wants the card. Raises NvshareError if it goes on."""
         await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
 
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
-        """Moves a client to another card, where it goes on. `why`: reason of the balancer, if any.
-
-        Raises NvshareError with the reason if the client was not moved.
-        """
+        """Moves a client to a card. Raises NvshareError. `why`: reason of the balancer, if any."""
         await asyncio.shield(start_task(self._tasks, self._move(client, target, why)))
 
     def check_target(self, client: Client, target: GPU) -> None:
@@ -170,7 +150,6 @@ class Moving:
 
     @property
     def moves(self) -> int:
-        """The number of moves in progress."""
         return len(self._arriving)
 
     def price(self, client: Client) -> float:
@@ -178,10 +157,7 @@ class Moving:
         return self._rest_time.value + self._pace.value * client.memory.resident
 
     async def drain(self, gpu: GPU) -> list[tuple[Client, str]]:
-        """Moves all clients of a card to others, or parks them.
-
-        Returns the clients that stay, and the reasons.
-        """
+        """Moves or parks all clients of a card. Returns those that stay, and the reasons."""
         left = []
         for client in tuple(gpu.clients.values()):
             why = await self._move_anywhere(client)
@@ -213,10 +189,7 @@ class Moving:
             start_task(self._tasks, self._wake(client))
 
     def take_over(self, client: Client, context: int) -> None:
-        """Takes over a client that an earlier daemon had parked, or was parking or restoring.
-
-        `context`: Client.context under that daemon.
-        """
+        """Takes over a client parked or being parked by an earlier daemon, with its `context`."""
         client.parking = RESTORING
         self._set_context(client, context)
         start_task(self._tasks, self._find(client))
@@ -331,10 +304,9 @@ class Moving:
 
     @contextlib.asynccontextmanager
     async def _host_memory(self, client: Client, size: int) -> AsyncIterator[None]:
-        """Reserves host memory for a checkpoint. Raises NvshareError if there is too little.
+        """Reserves the host memory that the driver allocates in the process for a checkpoint.
 
-        The driver allocates the memory in the process, so the kernel would kill the process if that
-        exceeded the limits of its control groups.
+        Raises NvshareError if the kernel would kill the process for exceeding its cgroups' limits.
         """
         pid = client.peer.pid
         free = await call(self._run, pid, partial(free_host_memory, pid), FREE_READ_WITHIN)
@@ -357,11 +329,7 @@ class Moving:
             self._claimed -= size
 
     async def _ask_until_clear(self, client: Client) -> Answer:
-        """Checkpoints the client's process. Returns when its state is one of CLEAR.
-
-        Raises NvshareError if the helper was killed halfway, after the checkpoint has been undone,
-        or if no helper got the command.
-        """
+        """Checkpoints the process. Returns a state in CLEAR. Raises NvshareError if undone."""
         answer = await self._try(client, "park")
         if answer.state == NOT_SENT:
             raise NvshareError(answer.trouble)
@@ -401,11 +369,7 @@ class Moving:
             client.parking = RESTORING
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
-        """Restores a client on the first of the cards on which the driver succeeds.
-
-        Returns why the restore on the first card failed; "": it did not. If it fails on all cards,
-        the client stays parked, unless the driver reports that the process has failed.
-        """
+        """Restores a client on the first card that accepts it. Returns why the first refused."""
         words = ""
         for gpu in targets:
             if gpu is not client.gpu:
@@ -452,10 +416,7 @@ class Moving:
             client.suspend_to_park(False)
 
     async def _wait_until_joined(self, client: Client) -> None:
-        """Returns once a moved client has joined its new card, where memory limits then count it.
-
-        Returns after JOINED_WITHIN in any case, as the process may have ended.
-        """
+        """Waits up to JOINED_WITHIN until a moved client counts against its new card's limits."""
         gpu, _ = self._arriving.get(client, (client.gpu, 0))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(JOINED_WITHIN):
@@ -487,11 +448,7 @@ class Moving:
         return sorted(cards, key=lambda gpu: bool(gpu.lost))
 
     def _pairs(self, old: GPU, new: GPU) -> list[tuple[str, str]]:
-        """Returns (UUID before, UUID after) for each card: `old` and `new` change places.
-
-        [] if the card does not change. The driver requires a pair for each GPU of the machine:
-        nvshare-checkpoint adds GPUs that the daemon does not manage, as far as CUDA lists the GPUs.
-        """
+        """Returns (UUID before, after) of all cards, as the driver requires; []: no change."""
         if old is new:
             return []
         swapped = {old: new, new: old}
@@ -499,10 +456,7 @@ class Moving:
 
 
 class _Pacing:
-    """Bounds the helpers of an account: HELPERS_AT_ONCE, with growing pauses while they fail.
-
-    Without bounds, clients that falsely claim to be parked could keep many helpers running.
-    """
+    """Bounds the helpers of an account, since clients may falsely claim to be parked."""
 
     def __init__(self) -> None:
         self.failures = 0               # helpers in a row that returned no state of a process
@@ -569,10 +523,7 @@ def _same_kind(one: GPU, other: GPU) -> bool:
 
 
 async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
-    """Returns when all but pinned memory has been evicted, and no order is unanswered.
-
-    Raises NvshareError after EVICTED_WITHIN, or, if `ahead`, once the client wants the card.
-    """
+    """Waits until only pinned memory is resident. Raises NvshareError; on demand if `ahead`."""
     try:
         async with asyncio.timeout(EVICTED_WITHIN):
             while True:
@@ -605,10 +556,7 @@ def free_host_memory(pid: int) -> int:
 
 
 async def _make_room(client: Client, target: GPU) -> None:
-    """Waits until the target has evicted enough memory for the client's context.
-
-    After EVICTED_WITHIN the restore is tried nevertheless.
-    """
+    """Waits up to EVICTED_WITHIN until the target has evicted enough for the client's context."""
     target.expect_context(client)
     try:
         async with asyncio.timeout(EVICTED_WITHIN):

@@ -1,15 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the terms of single programs and their turn times across restarts of the daemon.
+"""Keeps the terms of single programs and their turn times across restarts, in programs.json.
 
-    /var/lib/nvshare/programs.json
-    {"version": 1, "boot": "…", "programs": [{"pid": 4711, "started": 123456, "gpu": "GPU-…",
-     "administrator": {"compute_limit": 50, …}, "owner": {…}}],
-     "times": [{"pid": 4711, "started": 123456, "gpu": "GPU-…", "held": 730000, "waited": 0}]}
-
-A program is identified by its pid and its start time in ticks since boot, so that no other process
-gets its terms. Users may change terms of their programs any number of times, so the file is written
-once per WRITTEN_WITHIN. The write is not forced to disk, because programs do not survive a crash of
-the machine either. Times are written when the daemon is stopped; a killed daemon loses them.
+A program is identified by its pid and its start time in ticks since boot. The file is written once
+per WRITTEN_WITHIN, as users may change terms any number of times, and not forced to disk, as
+programs do not survive a crash of the machine. Times are written when the daemon stops.
 """
 
 from collections.abc import Mapping
@@ -40,7 +34,6 @@ class RememberedTerms:
     """The terms of living programs, where they differ from the default."""
 
     def __init__(self, folder: Path, clock: Clock, timer: Timer, run: Run) -> None:
-        """`run`: Lanes.run, because the disk may be slow."""
         self.path = folder / FILE_NAME
         self._clock = clock
         self._timer = timer

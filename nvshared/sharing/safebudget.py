@@ -1,18 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host budget if none is configured.
+"""The host budget if none is configured: at start it is computed from the free host memory.
 
-The budget is computed at start from the free host memory. After a restart of the daemon it is
-computed again, when all clients have reported in their HELLO how much host memory they hold.
-
-Host memory that clients of an earlier daemon hold is not free at start, but belongs to the budget.
-So the recount adds it to the free memory (machine/host.py bounds what clients report). Both figures
-are read together, so that memory allocated or freed since the start is neither counted twice nor
-missed. A client that joins late, because it was draining or moving memory, causes another recount,
-but only within LATE of the start. After that, a client could cause a recount at a moment when some
-large process has ended and is about to start again.
-
-A recount never shrinks the budget, because clients have promises based on the earlier size. If no
-client holds host memory, there is no recount.
+Memory that clients of an earlier daemon hold is not free, but belongs to the budget. So when they
+have reported it, the budget is computed again. A client that joins late causes a recount only
+within LATE, lest a client chooses a moment when a large process restarts. A recount never shrinks
+the budget, on which promises are based.
 """
 
 import logging
@@ -36,7 +28,6 @@ class SafeBudget:
     """The number of bytes of host memory that clients can use while enough stays free."""
 
     def __init__(self, clock: Clock, timer: Timer, run: Run = here) -> None:
-        """`run`: Lanes.run, because reading /proc of a process that ends may be slow."""
         self.bytes = host.safe_budget()
         self._clock = clock
         self._timer = timer
@@ -56,7 +47,6 @@ class SafeBudget:
         manager.gpu_new.connect(add)
 
     def _client_joined(self, manager: Manager, client: Client) -> None:
-        """Recounts for a client of an earlier daemon that joins late."""
         late = not manager.budget.shared.gathering and self._clock() < self._until
         if late and _held(client) and not self._due:
             self._due = True

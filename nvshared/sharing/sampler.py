@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples each card in use through NVML, and computes the card's capacity from the samples.
 
-Lanes query NVML with one lane and one thread per card. NVML may stall for seconds, and neither a
-hand-over nor the figures of other cards may wait for that. A card has at most one NVML query in
-flight. A query that never returns costs only that card's figures, unless the driver stalls the
-queries about other cards, too.
-
-A card without clients is sampled only when a user interface reads its figures, or clients of
-another card may borrow its memory (scheduler/moves.py). A reader of figures waits for a new sample,
-unless the last one is fresh: at most PATIENCE, and not at all while NVML stalls. After a client has
-joined or left, the next sample is taken early, as the capacity does not include the change in
-contexts yet.
+NVML may stall for seconds, so each card has a lane of its own with one query in flight. Readers of
+figures wait for a new sample unless the last is fresh: at most PATIENCE, not while NVML stalls.
 """
 
 import asyncio
@@ -83,16 +75,13 @@ class Sampler:
     def __init__(
         self, query: Callable[[str], Sample], run: Run, clock: Clock, timer: Timer, interval: int
     ) -> None:
-        """`query`: NVML.sample, which blocks; `run`: Lanes.run, with a thread for each card;
-        `interval`: microseconds from a sample to the next query.
-        """
+        """`query`: NVML.sample, which blocks. `interval`: us from a sample to the next query."""
         self.interval = interval
         self._query, self._run = query, run
         self._clock, self._timer = clock, timer
         self._watches: dict[str, _Watch] = {}
 
     def add(self, gpu: GPU) -> None:
-        """Samples a card from now on."""
         watch = _Watch(gpu)
         self._watches[gpu.facts.uuid] = watch
 

@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terms of tenants: those set by hand, then those of the rules in the configuration.
 
-A tenant (nvshared/machine/tenant.py) outlives its programs. A term set by hand applies until it is
-removed, also after a restart of the daemon. A term that is not set is taken from the most specific
-rule of the configuration (nvshared/settings/rules.py). Terms apply to all programs of a tenant
-together and are enforced by the schedulers. Each scheduler gets the terms with the first program of
-the tenant that joins (events.Joined), and whenever they change.
-
-Pods are identified by UID, which the kernel knows, and terms are stored under it, because a later
-pod may have the same name. User interfaces use names, once known: nvshare-kubelet sends those of
-all pods whenever one of them changes.
-
-A scheduler keeps a tenant whose programs have ended, so that a tenant does not lose its debt by
-restarting its programs. Of more than ENDED_KEPT such tenants, the oldest are dropped.
+A tenant outlives its programs, and a term set by hand outlives the daemon. A term that is not set
+comes from the most specific rule. A pod's terms are stored under its UID, as a later pod may have
+its name. Schedulers keep ENDED_KEPT tenants without programs, lest restarts clear their debts.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,8 +25,7 @@ from nvshared.signal import Signal
 from nvshared.units import SECOND
 
 ORDER = {term: number for number, term in enumerate(TERMS)}
-# The lookup of a user's groups may take this long. If it takes longer, no rule for a group applies
-# to the user.
+# For the lookup of a user's groups. If it takes longer, no rule for a group applies to the user.
 PATIENCE = SECOND
 ENDED_KEPT = 1000                       # tenants without programs that schedulers keep
 
@@ -79,7 +69,6 @@ class Tenancy:
         gpu.client_removed.connect(self._leaves)
 
     def use(self, rules: tuple[Rule, ...]) -> None:
-        """Replaces the rules."""
         self._rules = rules
         self._groups.clear()
         names = (*self._clients, *self._ended)
@@ -132,10 +121,8 @@ class Tenancy:
     def set(self, name: str, terms: Mapping[str, object]) -> Future[None]:
         """Sets terms of a tenant, by their names in TERMS; the value 0 removes a term.
 
-        "source" is one of TERM_SOURCES if another interface than nvsharectl sets the terms.
-
-        Raises InvalidArgs. The terms apply at once. The future is done when they are on the disk,
-        and raises NotKept if they were not written.
+        "source": one of TERM_SOURCES, if not by hand. Raises InvalidArgs. The terms apply at once;
+        the future is done when they are on the disk, and raises NotKept if they were not written.
         """
         asked = dict(terms)
         source = str(asked.pop("source", ""))
@@ -162,10 +149,9 @@ class Tenancy:
         return saved() if self._store is None else self._store.save(self._by_hand)
 
     def _check_requests(self, name: str, new: Mapping[str, int]) -> None:
-        """Raises InvalidArgs for a request that cannot be met.
+        """Raises InvalidArgs for a request that cannot be met, for this tenant's own terms only.
 
-        Refuses only contradictions that involve terms set by hand for this tenant. Others, such as
-        between two rules, must not keep a caller from removing terms.
+        A contradiction between two rules must not keep a caller from removing terms.
         """
         if not {"compute-request", "compute-limit"} & new.keys():
             return
@@ -196,11 +182,8 @@ class Tenancy:
                 f"others have, of {UNLIMITED} % in all: {have}",
             )
 
-    def _after(
-        self, name: str, term: str, changed: str, new: Mapping[str, int]
-    ) -> Rule | None:
-        """The rule for `term` of tenant `name` after `new` is set for tenant `changed`; None: none.
-        """
+    def _after(self, name: str, term: str, changed: str, new: Mapping[str, int]) -> Rule | None:
+        """The rule for `term` of tenant `name` once `new` is set for tenant `changed`."""
         if name == changed and new.get(term):
             return Rule("", term, new[term], "")
         found = (one for one in self._rules_of(name) if one.term == term)
@@ -280,8 +263,7 @@ class Tenancy:
                     gpu.tell(TenantChanged(name, self.terms(name)))
 
     def _note_sent(self, gpu: GPU, name: str) -> bool:
-        """Records that a tenant's terms are sent to a GPU's scheduler. False: it has them already.
-        """
+        """Records that a GPU's scheduler gets a tenant's terms. False: it has them already."""
         sent, terms = self._sent[gpu], self.terms(name)
         if sent.get(name, TenantTerms()) == terms:
             return False

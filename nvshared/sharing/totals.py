@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each tenant's use of each card since the daemon started, ended programs included.
 
-A client's totals end with the client. Its tenant's totals include ended clients, so they never
-decrease. If more than GONE_KNOWN tenants have no client, those without one for longest are dropped.
+Of more than GONE_KNOWN tenants without clients, those without one for longest are dropped.
 """
 
 from operator import add
@@ -14,14 +13,11 @@ GONE_KNOWN = 1000                       # tenants without clients that are kept 
 
 
 class TenantTotals:
-    """Usage by tenant, for each card given to follow()."""
-
     def __init__(self) -> None:
         # Usage of ended clients by tenant; the tenant of the client that ended last is last.
         self._gone: dict[GPU, dict[str, Usage]] = {}
 
     def follow(self, gpu: GPU) -> None:
-        """Counts the use of a card from now on."""
         self._gone[gpu] = {}
         gpu.client_leaves.connect(self._leaves)
 

@@ -1,22 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs without libnvshare.so that take turns: the driver checkpoints each process as a whole.
 
-A process on a card whose tenant has the term `unshared = checkpoint` becomes a client. Its stand-in
-here answers the scheduler's orders in the place of a hook:
-
-    STOP    the driver locks the process and waits for its work; then all its threads stop
-    EVICT   the driver checkpoints it: all its memory is evicted, even if less was ordered
-    LOAD    once the order's room is enough for all its memory, the driver restores it
-    RUN     its threads go on
-
-The process has no gate, so the stand-in reports that it always wants the card; its threads run only
-during its turns. It allocates without COMMIT requests, so its memory is the figure that NVML shows.
-The same number of bytes counts as host memory in use, because a checkpoint needs it.
-
-If the driver refuses a checkpoint, the process goes on and is no longer a client; the reason is
-kept in GPU.unsuspendable. If nvshare-checkpoint was killed, the driver is asked for the state of
-the process. Stopped processes are in special control groups (libhook/checkpoint/freezer.h), in
-which the next daemon finds them.
+A process whose tenant has the term `unshared = checkpoint` becomes a client. Its stand-in answers
+the scheduler's orders: STOP locks the process, EVICT checkpoints all its memory, LOAD restores it
+once the room is enough for all of it, and RUN lets its threads go on. The process has no gate, so
+it always wants the card. Its memory is NVML's figure, and the same number of bytes counts as host
+memory, because a checkpoint needs it. The next daemon finds stopped processes in control groups
+(libhook/checkpoint/freezer.h).
 """
 
 import asyncio
@@ -68,7 +58,6 @@ class Unshared:
     """Makes clients of the processes without the library that may be suspended."""
 
     def __init__(self, manager: Manager, run: RunInLane, ask: Ask = checkpoint.ask) -> None:
-        """`run`: Lanes.run."""
         self._manager = manager
         self.run = run
         # Takes the client or another name for the log, a pid, and nvshare-checkpoint's command.
@@ -89,7 +78,6 @@ class Unshared:
             task.cancel()
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Starts a task that ends with this object."""
         return start_task(self._tasks, work)
 
     def allows(self, identity: Peer) -> bool:
@@ -136,10 +124,7 @@ class Unshared:
             one.samples = SETTLED - LATER
 
     async def _adopt(self, gpu: GPU, process: Process, one: _Unknown) -> str:
-        """Makes a process a client. Returns why the driver or the host prevents that.
-
-        "": the process is a client now, or has ended, or its tenant's terms do not allow it.
-        """
+        """Makes a process a client. Returns why the driver or the host prevents that, or ""."""
         pid, size = process.pid, process.memory
         if one.peer is None:
             one.peer = await call(self.run, pid, partial(_identify, pid))
@@ -340,8 +325,7 @@ class StandIn:
     ) -> None:
         self._memory = replace(self._memory, room=max(order.room, self._memory.resident))
         took = 0 if began is None else self._gpu.now - began
-        self._gpu.tell(kind(
-            self._client.id, self._memory, order.number, moved, took, **failed))
+        self._gpu.tell(kind(self._client.id, self._memory, order.number, moved, took, **failed))
 
     def _ended(self) -> None:
         if not self._running:
@@ -351,10 +335,7 @@ class StandIn:
             self._leave("")
 
     def _leave(self, why: str) -> None:
-        """Removes the process as a client. `why`: why it can never be one again; "": it can.
-
-        Raises CancelledError within the stand-in's task, which ends.
-        """
+        """Removes the client; `why`: for ever. Raises CancelledError in the stand-in's task."""
         if self._ends >= 0:
             asyncio.get_running_loop().remove_reader(self._ends)
             os.close(self._ends)
