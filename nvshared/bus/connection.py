@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's connection to a message bus: the part of dbus-next that is replaced.
 
-dbus-next's own transport is unfit for untrusted senders and for a slow bus: it treats a full socket
-buffer as a broken connection, reads a message of any length at once, keeps messages until the
-cyclic collector runs, and waits for ever if the bus disconnects during authentication.
-
-* One message is read at a time, and the event loop runs other tasks in between.
-* Of a message longer than LONGEST only the header is kept, to refuse the call. A signal, or a
-  message with an oversized header, is skipped altogether.
-* Messages that are queued in one iteration of the event loop are written together after it: the
-  iteration may be part of a hand-over, which marshalling would delay. Bytes that the socket does
-  not take at once wait in a buffer.
-* File descriptor passing is never negotiated.
+dbus-next's transport treats a full socket buffer as a broken connection, reads a message of any
+length at once, keeps messages until the cyclic collector runs, and may wait for ever while it
+authenticates. Here one message is read at a time, and of one longer than LONGEST only the header is
+kept, to refuse the call. Messages that are queued in one iteration of the event loop are written
+after it: marshalling would delay a hand-over. File descriptor passing is never negotiated.
 """
 
 import asyncio
@@ -90,10 +84,7 @@ class BusConnection:
         self, peer: tuple[str, str, str], member: str, signature: str = "",
         values: Sequence[Any] = (), *, patience: float | None = dbus.PATIENCE,
     ) -> list[Any]:
-        """Calls a method of a peer (name, path, interface). Returns the results, raises BusError.
-
-        `patience`: seconds to wait for the reply; None: no limit.
-        """
+        """Calls a method of a peer (name, path, interface) for `patience` s. Raises BusError."""
         self.post(Message(*peer, member, signature=signature, body=list(values)))
         serial = self._serial
         answer = self._answers[serial] = asyncio.get_running_loop().create_future()

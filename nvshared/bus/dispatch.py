@@ -1,44 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The objects on the bus: answers method calls and announces changes.
 
-This is dbus-next's message bus with these faults corrected: dbus-next sends InterfacesAdded from
-the wrong path, matches children by a part of their path, and reads all properties of all objects at
-once.
-connection.py owns the socket, so the objects outlive a restart of the bus.
+This is dbus-next's message bus with faults corrected: it sends InterfacesAdded from the wrong path,
+matches children by a part of their path, and reads all properties of all objects at once.
 
-A call's path to its reply: find the object and method, compare the types of the arguments,
-authorise the caller, unmarshal the arguments, run the method, and send the result, or the D-Bus
-error of an NvshareError. For a fault of our own the reply is one sentence; the traceback goes to
-the log alone.
+Each call is a task, so a call that waits for polkit delays no other. Each caller may have
+CALLS_EACH pending calls, and one large reply is sent at a time, so slow callers cost no memory.
+Changes are announced at most every COALESCE, by comparison with the values announced last. Any
+process may call GetManagedObjects at any rate: calls share collections, which have pauses between.
 
-Each call is a task, so a call that waits for polkit delays no other. Tasks start in the order in
-which the calls arrived. Each caller may have CALLS_EACH pending calls; more are refused. A call is
-pending until its reply is written to the bus, and one large reply is sent at a time: so a slow bus,
-or many callers at once, cost the daemon no memory.
-
-Changes of properties are coalesced. Code that may have changed one calls changed(interface).
-Up to COALESCE later the properties are compared with the values announced last, and one
-PropertiesChanged carries the difference. So an unchanged value is never announced, and a GPU with
-a hundred hand-overs in a second sends ten signals.
-
-Any process may call GetManagedObjects at any rate. So its reply is collected in slices, between
-which the event loop serves the clients' sockets. Calls that arrived before a collection
-began share its result; a later call waits for the next collection. After each collection there is a
-pause of SHARE - 1 times its duration, which is not noticeable on a machine with few clients.
-
-**Authorization.** polkit decides which callers may change settings or clients; without polkit, only
-root may.
-The subject of a polkit check is the caller's name on the bus, never a process id: no other process
-can take over a name between the check and its result.
-
-polkit is not asked about root, which polkit permits everything, nor about the daemon's own user,
-who could as well restart the daemon with other settings. So a daemon on a session bus, in a test or
-in a demonstration, obeys the user who started it.
-
-A polkit check may wait for a password as long as the caller likes, and the bus limits the replies
-that the daemon may wait for (128 on Debian's). So the pending checks of each connection and of each
-user are limited, CHECKS_RESERVED of them are only for users without a pending check, and a check
-is cancelled when its caller has left the bus.
+polkit decides which callers may change settings or clients, but is not asked about root and the
+daemon's own user, who could restart the daemon. A check's subject is the caller's name on the bus,
+never a process id: no other process can take over a name before the result. A check may wait for a
+password for ever, and the bus limits the replies that the daemon may wait for (128 on Debian's). So
+the pending checks of each connection and user are limited, CHECKS_RESERVED are only for users
+without one, and a check is cancelled when its caller has left the bus.
 """
 
 import asyncio
@@ -106,7 +82,6 @@ class Checks:
     """The checks over one bus connection that polkit has not answered yet."""
 
     def __init__(self, connection: BusConnection, run: Run) -> None:
-        """`run`: Lanes.run, since a lookup in a user directory (LDAP) may be slow."""
         self._connection = connection
         self._run = run
         self._of_caller: Counter[str] = Counter()
@@ -114,7 +89,7 @@ class Checks:
         self._names = count(1)          # for cancellation ids, by which polkit cancels a check
 
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
-        """Returns whether polkit permits the action, and whether it would permit it by password.
+        """Returns whether polkit permits the action, and whether it does by password.
 
         Raises BusError if polkit does not reply, or if too many checks are pending.
         """
@@ -156,10 +131,7 @@ class Checks:
         return granted, challenge
 
     async def _owner(self, uid: int) -> int | str:
-        """Returns the user to whom /etc/subuid gives this user id; `uid` itself without an entry.
-
-        Returns the user's name instead of the number if the lookup exceeds OWNER_PATIENCE.
-        """
+        """Returns the user to whom /etc/subuid gives this uid, by name if the lookup is slow."""
         lender = subordinate.lenders()(uid)
         if lender == uid:
             return uid
@@ -180,9 +152,7 @@ def _forget(answer: "asyncio.Task[list[object]]") -> None:
 class Caller:
     """The sender of a message, identified by the bus."""
 
-    def __init__(
-        self, connection: BusConnection, message: Message, checks: Checks | None
-    ) -> None:
+    def __init__(self, connection: BusConnection, message: Message, checks: Checks | None) -> None:
         """`checks`: the pending polkit checks; None: polkit is not asked on this bus."""
         self._connection = connection
         self._checks = checks
@@ -218,10 +188,7 @@ class Caller:
         return found
 
     async def authorise(self, action: str, hint: str = "") -> None:
-        """Raises NotPermitted unless the caller may perform a polkit action.
-
-        Raises BusError if too many checks are pending. `hint`: advice in the error.
-        """
+        """Raises NotPermitted unless the caller may perform a polkit action; BusError if busy."""
         if await self.administers():
             return
         uid = await self.uid()
@@ -267,7 +234,6 @@ class Bus(BaseMessageBus):
     """The exported objects; answers the method calls that arrive over the connection."""
 
     def __init__(self, refresh: Callable[[], Awaitable[None]], run: Run, *, polkit: bool) -> None:
-        """`refresh` is called before all objects are collected."""
         super().__init__(SYSTEM_BUS)    # the address is never used
         self._refresh = refresh
         self._run = run
@@ -375,8 +341,7 @@ class Bus(BaseMessageBus):
                 return InvalidArgs(
                     f"{method.name} takes arguments of type {method.in_signature!r}, "
                     f"not {message.signature!r}")
-        return BusError(
-            ErrorType.UNKNOWN_METHOD, f"{interface} has no method {message.member!r}")
+        return BusError(ErrorType.UNKNOWN_METHOD, f"{interface} has no method {message.member!r}")
 
     def _make_method_handler(self, interface: Interface, method: Any) -> Handler:
         async def handle(message: Message, send: _Reply) -> None:
@@ -557,8 +522,7 @@ class Bus(BaseMessageBus):
     def _signal(
         self, path: str, interface: str, member: str, signature: str, body: list[Any]
     ) -> None:
-        """Queues a signal; its message is encoded later, because this call may delay a hand-over.
-        """
+        """Queues a signal, which is encoded later: this call may delay a hand-over."""
         if self._connection is not None:
             self._connection.post(partial(
                 Message.new_signal, path, interface, member, signature, body))

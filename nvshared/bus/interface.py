@@ -1,19 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base of the service objects: dbus-next's, with required permissions and change signals added.
 
-    class GPUInterface(Interface):
-        @method("SetTQ", action=ACTION_SET_TQ)
-        def set_tq(self, seconds: "u") -> None: ...
-
-        TQ = announced("u", "settings.tq")
-
-        @signal("TurnStarted", "client")
-        def turn_started(self, client: str) -> "o": ...
-
 `action` has no default: each method names the polkit action that its callers need, or ANYONE.
-dispatch.py checks the permission before the method runs.
-
-dbus/*.xml declares and describes the same members; a test compares it with the classes.
+dispatch.py checks it before the method runs. A test compares dbus/*.xml with the classes.
 """
 
 import math
@@ -35,10 +24,7 @@ ANYONE = ""                             # the action of a method that any user m
 def method(
     name: str, results: str = "", *, action: str, itself: bool = False
 ) -> Callable[[Any], Any]:
-    """Declares a method; `results` are the names of its results.
-
-    `itself`: the method calls Caller.authorise() itself, since some callers need no polkit check.
-    """
+    """Declares a method with the names of its `results`; `itself`: it authorises its callers."""
 
     def declare(function: Any) -> Any:
         declared = service.method(name)(function)
@@ -70,10 +56,9 @@ def declare_property(
 ) -> Any:
     """Declares a property with the name of the class attribute.
 
-    `emits`: the value of D-Bus's EmitsChangedSignal: "true" (PropertiesChanged carries the new
-    value), "false" (it changes all the time: callers must poll) or "const".
-    `source`: the value's path from the interface object, or a function of that object. The value
-    None is unknown: NaN or UNKNOWN on the bus. `action` permits `write`; None: it is read-only.
+    `emits`: D-Bus's EmitsChangedSignal; "false": it changes all the time. `source`: the value's
+    path from the interface object, or a function of that object; the value None is NaN or UNKNOWN
+    on the bus. `action` permits `write`.
     """
     find = attrgetter(source) if isinstance(source, str) else source
     unknown = math.nan if signature == "d" else UNKNOWN

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes a manager on a message bus: GPUs and clients as objects, changes as signals.
-
-The bus may be restarted. Sharing does not need the bus, so the daemon goes on: the objects stay as
-they are, and a task reconnects.
-"""
+"""Publishes a manager on a message bus, and reconnects when the bus was restarted."""
 
 import asyncio
 import logging
@@ -41,10 +37,7 @@ async def publish(
 ) -> "Publication":
     """Puts the manager on "system", "session" or the bus at an address, as com.nvshare.
 
-    `run`: Lanes.run, for what may block.
-
-    Raises BusUnavailable if there is no such bus, NotPermitted if the bus does not let us own the
-    name, AlreadyRunning if another process owns the name.
+    Raises BusUnavailable; NotPermitted if the bus refuses the name; AlreadyRunning if it is owned.
     """
     publication = Publication(manager, bus, history, run)
     try:
@@ -191,11 +184,7 @@ class Publication:
 
 
 async def _own(connection: BusConnection, name: str) -> None:
-    """Becomes the owner of a name.
-
-    Raises AlreadyRunning if another process owns the name, NotPermitted if the bus does not allow
-    us to own it, BusUnavailable if the bus does not reply or the connection is lost.
-    """
+    """Becomes the owner of a name. Raises AlreadyRunning, NotPermitted, BusUnavailable."""
     try:
         (reply,) = await connection.ask(
             BUS, "RequestName", "su", [name, NameFlag.DO_NOT_QUEUE.value])

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service objects: manager, GPUs and clients, and the daemon's log level.
-
-dbus/*.xml describes their members.
-"""
+"""The service objects: manager, GPUs and clients, and the daemon's log level."""
 
 import asyncio
 import logging
@@ -69,18 +66,12 @@ def _used(found: QueryResult) -> bytes:
 
 
 async def _kept(change: Future[None]) -> None:
-    """Waits until the change is written to the disk. Raises NotKept.
-
-    If the D-Bus call is cancelled, the change is still written.
-    """
+    """Waits until a change is on the disk; cancelling does not stop it. Raises NotKept."""
     await asyncio.shield(asyncio.wrap_future(change))
 
 
 async def set_term(manager: Manager, client: Client, term: str, value: int) -> None:
-    """Sets a term of a client.
-
-    The program's owner may set it within the administrator's terms; otherwise polkit decides.
-    """
+    """Sets a client's term: its owner may within the administrator's terms, others by polkit."""
     sender = caller.get()
     owned = client.peer.is_of(await sender.uid())
     as_owner = owned and not await sender.administers() and client.terms.allows(term, value)
@@ -426,8 +417,7 @@ class ManagerInterface(TurnSettings):
         if everyone:
             await caller.get().authorise(ACTION_VIEW_HISTORY)
         if self._history is None:
-            raise NoHistory(
-                "no history is kept", "set history and state-dir, see nvshared.conf(5)")
+            raise NoHistory("no history is kept", "set history and state-dir, see nvshared.conf(5)")
         uid = None if everyone else await caller.get().uid()
         return await self._history.ask(Query(
             since_usec // SECOND, -(-until_usec // SECOND), step_usec // SECOND, by,
@@ -444,11 +434,7 @@ class ManagerInterface(TurnSettings):
 
     @method("Reload", action=names.ACTION_RELOAD)
     def reload(self) -> None:
-        """Reloads the configuration; logs a failure, too.
-
-        systemctl reload runs busctl, whose output the journal may not assign to our unit once
-        busctl has ended.
-        """
+        """Logs a failure, too: the journal may not assign the output of busctl to our unit."""
         try:
             self.manager.reload()
         except NvshareError as error:
