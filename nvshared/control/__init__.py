@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client side of nvshared's D-Bus interface, for the command line: blocking calls.
+"""The client side of nvshared's D-Bus interface: blocking calls, without asyncio to be fast.
 
-    with Daemon("system") as daemon:
-        for gpu in daemon.snapshot().gpus:
-            print(gpu.name, gpu.tq)
-
-`snapshot` fetches everything in one round trip. asyncio is not imported, to keep commands fast.
 Modules that only some commands need are imported in the methods that use them.
 """
 
@@ -28,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """A call of a method of nvshared."""
-
     path: str
     interface: str
     member: str
@@ -55,10 +48,7 @@ class Daemon:
     def __init__(
         self, bus: str = "system", patience: float | None = None, *, asks: bool = True
     ) -> None:
-        """`bus` is system, session or an address; a reply may take `patience` seconds.
-
-        `asks`: if polkit wants a password, the user is asked for it on this terminal.
-        """
+        """`patience`: seconds for a reply. `asks`: polkit may ask for a password here."""
         from nvshared.control.connection import ControlConnection
 
         self._connection = ControlConnection(bus, patience)
@@ -71,11 +61,10 @@ class Daemon:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection."""
         self._connection.close()
 
     def snapshot(self) -> "Snapshot":
-        """The current state of the daemon, its GPUs and its clients."""
+        """Fetches the state of the daemon, its GPUs and its clients in one round trip."""
         from nvshared.control.snapshot import snapshot
 
         (properties,), (objects,) = self._connection.ask(
@@ -84,12 +73,8 @@ class Daemon:
         return snapshot(properties, objects)
 
     def gpus(self, *, fresh: bool = False) -> list[dict[str, Any]]:
-        """Each GPU's properties, except statistics, by their names on the bus.
-
-        `fresh`: nvshared samples each GPU's driver first, so that State and Fault are current.
-        """
-        ((paths,),) = self._connection.ask(
-            Call.properties(MANAGER_PATH, MANAGER_INTERFACE, "GPUs"))
+        """Each GPU's properties but statistics, by name; `fresh`: nvshared queries NVML first."""
+        ((paths,),) = self._connection.ask(Call.properties(MANAGER_PATH, MANAGER_INTERFACE, "GPUs"))
         if fresh:
             self._connection.ask(*[
                 Call.properties(path, STATISTICS_INTERFACE, "MemoryUsed") for path in paths.value])
@@ -119,10 +104,7 @@ class Daemon:
         self._set("AntiThrash", gpu, "s", mode)
 
     def clients_of(self, pid: int, gpu: str | None = None) -> dict[int, int]:
-        """The clients of a process on one GPU or on all: the index of the GPU by client id.
-
-        Raises NoSuchClient if there are none.
-        """
+        """A process's clients on a GPU or all: GPU indices by client id. Raises NoSuchClient."""
         index = None if gpu is None else self.gpu(gpu)
         (rows,) = self._call("ListClients")
         found = {id: on for id, owner, on, *_ in rows if owner == pid and index in (None, on)}
@@ -134,11 +116,7 @@ class Daemon:
         return found
 
     def set_client_term(self, client: int, term: str, value: int) -> None:
-        """Sets a term of a client.
-
-        memory-limit: bytes, 0 for no limit; compute-limit: 1 to 100 percent of the time, 100 for no
-        limit; weight: 1 to 1000; suspended: 0 or 1.
-        """
+        """Sets memory-limit (bytes), compute-limit (%), weight (to 1000) or suspended (0 or 1)."""
         if term == "suspended":
             self._call("SuspendClient" if value else "ResumeClient", "u", client)
         else:
@@ -163,17 +141,11 @@ class Daemon:
         """The last turns of a client, the latest first."""
         from nvshared.control.snapshot import Turn
 
-        ((rows,),) = self._connection.ask(
-            Call(client_path(client), CLIENT_INTERFACE, "ListTurns"))
+        ((rows,),) = self._connection.ask(Call(client_path(client), CLIENT_INTERFACE, "ListTurns"))
         return [Turn(*row[:-1]) for row in rows]
 
-    def set_tenant_terms(
-        self, name: str, terms: "Mapping[str, int]", source: str = ""
-    ) -> None:
-        """Sets terms of a tenant by their names; 0 resets a term.
-
-        `source`: one of TERM_SOURCES, "" for a term set by hand.
-        """
+    def set_tenant_terms(self, name: str, terms: "Mapping[str, int]", source: str = "") -> None:
+        """Sets terms by their names; 0 resets one. `source`: one of TERM_SOURCES, "": by hand."""
         from dbus_next.signature import Variant
 
         values = {term: Variant("t", value) for term, value in terms.items()}
@@ -188,10 +160,9 @@ class Daemon:
     def history(
         self, since: int, until: int, step: int, by: str, gpu: str, names: int, *, everyone: bool
     ) -> "History":
-        """The usage of the caller or of all users, per `step` microseconds; 0: over the whole time.
+        """Usage of the caller or everyone by user, tenant or gpu, per `step` us; 0: in one row.
 
-        `by`: rows are per user, tenant or gpu; `names`: number of these, those with the most usage
-        first; 0: all.
+        `names`: number of users, tenants or GPUs, those with the most usage first; 0: all.
         """
         from nvshared.control.snapshot import history
 

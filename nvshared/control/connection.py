@@ -27,10 +27,7 @@ class ControlConnection:
     """Calls nvshared over one bus. Not thread-safe."""
 
     def __init__(self, bus: str, patience: float | None = None) -> None:
-        """`bus` is system, session or an address. Raises BusUnavailable, InvalidArgs.
-
-        `patience`: seconds that a reply may take.
-        """
+        """`patience`: seconds for a reply. Raises BusUnavailable, InvalidArgs."""
         self._bus = bus
         self._patience = patience or dbus.PATIENCE
         self._socket = dbus.connect(dbus.locate(bus))
@@ -45,7 +42,6 @@ class ControlConnection:
             raise
 
     def close(self) -> None:
-        """Ends the connection."""
         self._socket.close()
 
     def ask(
@@ -53,9 +49,8 @@ class ControlConnection:
     ) -> list[list[Any]]:
         """Sends all calls (control.Call) at once and returns the replies in the same order.
 
-        `interactive`: polkit may ask the user for a password, so there is no time limit. Raises
-        nvshared's errors; InvalidArgs for values that D-Bus cannot carry; NotRunning if nvshared
-        does not run or ends meanwhile; BusUnavailable if the connection to the bus is lost.
+        `interactive`: polkit may ask for a password, without a time limit. Raises nvshared's
+        errors, InvalidArgs for values that D-Bus cannot carry, NotRunning, BusUnavailable.
         """
         flags = MessageFlag.NO_AUTOSTART
         if interactive:

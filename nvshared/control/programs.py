@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The title of a program: its command line for its own user and root, its name for other users.
 
-The daemon reports no command lines to any user, because they may contain secrets. This module reads
-them from /proc with the caller's rights. It adds a detail that distinguishes programs with the same
-command line: the notebook of a Jupyter kernel, or the SLURM job's name. If the program has chosen a
-name for itself, this name is the detail.
+Command lines may contain secrets, so this module reads them from /proc with the caller's rights.
 """
 
 import os
@@ -22,10 +19,7 @@ JOB = b"SLURM_JOB_NAME="
 
 @lru_cache(4096)
 def command(client: int, pid: int, uid: int, name: str, tenant: str) -> str:
-    """The displayed text of a client, such as "train.ipynb: python3 -m …".
-
-    It is the client's name if the caller may not read the command line.
-    """
+    """The displayed text of a client: "train.ipynb: python3 -m …", or its name if unreadable."""
     if os.geteuid() not in (0, uid):
         return name
     try:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of nvshared: its state with GPUs and clients at one time, tenants, and past usage.
-
-Bytes and microseconds, as on the bus. None: the GPU or its driver does not report the figure.
-"""
+"""Reports of nvshared, in bytes and microseconds. None: the GPU or its driver has no figure."""
 
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,8 +16,6 @@ Objects = dict[str, dict[str, Properties]]
 
 
 class GPUSnapshot(NamedTuple):
-    """The state of one GPU."""
-
     index: int  # type: ignore[assignment]      # hides tuple.index, which is unused
     uuid: str
     name: str
@@ -122,7 +117,6 @@ class Snapshot(NamedTuple):
     disk_fault: str = ""                # why the disk is not used; "": it may be
 
     def of(self, gpu: GPUSnapshot) -> tuple[ClientSnapshot, ...]:
-        """The clients of one GPU."""
         return tuple(client for client in self.clients if client.gpu == gpu.index)
 
     def as_dict(self) -> dict[str, Any]:
@@ -168,7 +162,6 @@ class Tenant(NamedTuple):
         return names.USUAL_TERMS[name] if term is None else term.value
 
     def as_dict(self) -> dict[str, Any]:
-        """The data that --json prints and the text shows."""
         terms = [
             {**term._asdict(), "holds": term is self.holding(term.name)} for term in self.terms
         ]
@@ -205,7 +198,6 @@ class History(NamedTuple):
     missing: str                        # why the latest usage is missing; "": it is not
 
     def as_dict(self) -> dict[str, Any]:
-        """The data that --json prints and the text shows."""
         return {**self._asdict(), "rows": [row._asdict() for row in self.rows]}
 
 
@@ -222,8 +214,7 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
         elif path.startswith(names.CLIENT_PATH + "/"):
             known = _values(interfaces[names.CLIENT_INTERFACE])
             id = _number(path)
-            shown = command(
-                id, known["pid"], known["uid"], known["name"], known["tenant"])
+            shown = command(id, known["pid"], known["uid"], known["name"], known["tenant"])
             known |= {"id": id, "gpu": _number(known["gpu"]), "command": shown}
             clients.append(_fill(ClientSnapshot, known))
     found: Snapshot = _fill(Snapshot, _values(manager) | {

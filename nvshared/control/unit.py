@@ -18,7 +18,6 @@ START = "systemctl start nvshared"
 
 
 def runs_here() -> bool:
-    """Whether systemd runs this machine."""
     return SYSTEMD.is_dir() and shutil.which("systemctl") is not None
 
 
@@ -41,10 +40,7 @@ def state(unit: str) -> Mapping[str, str]:
 
 
 def failure(shown: Mapping[str, str]) -> str:
-    """Why a unit has failed: the daemon's last status, or else systemd's result. `shown`: state().
-
-    Empty if the unit has not failed, or is being restarted.
-    """
+    """Why a unit has failed, by its status or systemd's result; "": it has not, or restarts."""
     result = shown.get("Result", "success")
     if result == "success":
         return ""
@@ -52,20 +48,14 @@ def failure(shown: Mapping[str, str]) -> str:
 
 
 def start_again() -> str:
-    """The command that starts the daemon after a failure, once its cause is removed.
-
-    Both units are checked: a start limit may show in the socket's result alone.
-    """
+    """The command to start the daemon after a failure; a start limit may show in either unit."""
     if any(state(unit).get("Result") in LIMITS for unit in UNITS):
         return f"systemctl reset-failed {' '.join(UNITS)} && {START}"
     return START
 
 
 def unreachable(path: str) -> OSError | None:
-    """Why programs cannot use the daemon's socket; None: a process or systemd has bound it.
-
-    Probes with another socket type: a connection would make systemd start the daemon.
-    """
+    """Why programs cannot use the daemon's socket, or None. A datagram starts no daemon."""
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
