@@ -2,22 +2,19 @@
 /*
  * Managed memory in blocks. A block is loaded by a prefetch to the card and evicted by a prefetch
  * to the host. The driver keeps the bytes valid throughout, so the worst case is a late page: a
- * kernel that touches a page on the host waits for it, and the CPU may touch any page at any time.
+ * kernel that touches a page on the host waits for it.
  *
- * The figures are upper bounds. A page counts as resident while its block is resident, even if no
- * kernel has touched the page yet, the CPU has migrated it back, or the program prefers it on the
- * host. Only submitted work migrates such pages to the card, so no page of an evicted block is on
- * the card while the gate is closed. Host memory of a block is counted while the block is swapped;
- * the driver keeps that memory longer, for the next eviction.
+ * The figures are upper bounds. A page counts as resident while its block is, even if no kernel has
+ * touched the page or the CPU has migrated it back. Only submitted work migrates pages to the card,
+ * so no page of an evicted block is on the card while the gate is closed. Host memory of a block is
+ * counted while the block is swapped; the driver keeps that memory longer, for the next eviction.
  *
  * Beyond the card: with NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card
- * could ever hold, with cuMemAlloc, too. The excess is managed memory with the host as its
- * preferred location, which the card accesses over the bus. It is never loaded and has no blocks,
- * so all other memory keeps the room that the daemon has granted. The daemon decides whether the
- * host has enough memory.
+ * could ever hold, with cuMemAlloc, too. The excess stays on the host, which the card accesses over
+ * the bus, and has no blocks. The daemon decides whether the host has enough memory.
  *
- * Devices without concurrent managed access keep managed memory on the card while work runs; on
- * these devices managed memory counts as pinned (unified.c).
+ * Devices without concurrent managed access keep managed memory on the card while work runs; there
+ * it counts as pinned (api/unified.c).
  */
 #include "memory/managed.h"
 
@@ -27,14 +24,15 @@
 #include "block/block.h"
 #include "driver/log.h"
 #include "driver/ops.h"
+#include "driver/ring.h"
 #include "driver/setting.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "memory/allocation.h"
 #include "memory/ranges.h"
 
-/* Where the program itself last prefetched a run of pages of an allocation. The driver, if asked,
- * would report the library's own prefetches. The program has never prefetched pages in no run. */
+/* Where the program last prefetched a run of pages; the driver would report the library's own
+ * prefetches. Pages in no run: never prefetched. */
 struct prefetch {
     struct range range;
     CUmemLocation location;
@@ -50,17 +48,6 @@ static CUdeviceptr first_page(CUdeviceptr address)
 static CUdeviceptr behind_last_page(CUdeviceptr address, size_t size)
 {
     return first_page(address + size + PAGE_OF_HOST - 1);
-}
-
-static CUdeviceptr end_of(const struct prefetch *run)
-{
-    return run->range.address + run->range.size;
-}
-
-/* The run with this index, or NULL. */
-static struct prefetch *run_at(const struct ranges *prefetches, size_t index)
-{
-    return index < prefetches->count ? (struct prefetch *)prefetches->sorted[index] : NULL;
 }
 
 /* Without memory to record it, the run counts as never prefetched. */
@@ -82,53 +69,28 @@ static void drop_run(struct ranges *prefetches, struct prefetch *run)
     free(run);
 }
 
-/* Forgets all prefetches in [begin, end). */
-static void cut_out(struct ranges *prefetches, CUdeviceptr begin, CUdeviceptr end)
-{
-    struct prefetch *run;
-    while ((run = run_at(prefetches, ranges_search(prefetches, begin))) != NULL
-           && run->range.address < end) {
-        CUdeviceptr run_begin = run->range.address, run_end = end_of(run);
-        CUmemLocation location = run->location;
-        drop_run(prefetches, run);
-        if (run_begin < begin)
-            add_run(prefetches, run_begin, begin, location);
-        if (run_end > end)
-            add_run(prefetches, end, run_end, location);
-    }
-}
-
-static bool same(CUmemLocation one, CUmemLocation other)
-{
-    return one.type == other.type && one.id == other.id;
-}
-
+/* Replaces what is recorded of these pages; joins the new run with neighbours of its location. */
 static void note_prefetch(struct ranges *prefetches, CUdeviceptr address, size_t size,
                           CUmemLocation location)
 {
     CUdeviceptr begin = first_page(address), end = behind_last_page(address, size);
-    cut_out(prefetches, begin, end);
-    size_t at = ranges_search(prefetches, begin);
-    struct prefetch *before = at == 0 ? NULL : run_at(prefetches, at - 1);
-    struct prefetch *behind = run_at(prefetches, at);
-    if (before != NULL && end_of(before) == begin && same(before->location, location)) {
-        begin = before->range.address;
-        drop_run(prefetches, before);
-    }
-    if (behind != NULL && behind->range.address == end && same(behind->location, location)) {
-        end = end_of(behind);
-        drop_run(prefetches, behind);
+    CUdeviceptr next = begin - 1;    /* a run that ends at `begin` is a neighbour */
+    struct prefetch *run;
+    while ((run = (struct prefetch *)ranges_between(prefetches, next, end + 1)) != NULL) {
+        const struct prefetch old = *run;
+        next = range_end(&old.range);
+        drop_run(prefetches, run);
+        if (old.location.type == location.type && old.location.id == location.id) {
+            begin = old.range.address < begin ? old.range.address : begin;
+            end = next > end ? next : end;
+            continue;
+        }
+        if (old.range.address < begin)
+            add_run(prefetches, old.range.address, begin, old.location);
+        if (next > end)
+            add_run(prefetches, end, next, old.location);
     }
     add_run(prefetches, begin, end, location);
-}
-
-/* Where the program last prefetched the whole range; type INVALID: to no single location. */
-static CUmemLocation last_prefetch(const struct ranges *prefetches, CUdeviceptr address,
-                                   size_t size)
-{
-    const struct prefetch *run = (struct prefetch *)ranges_at(prefetches, first_page(address));
-    return run != NULL && end_of(run) >= behind_last_page(address, size)
-        ? run->location : (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_INVALID };
 }
 
 /* One allocation. */
@@ -136,8 +98,8 @@ struct managed {
     struct range range;              /* `size`: as requested */
     struct client *client;
     CUcontext context;               /* its end frees the memory; NULL: that context has ended */
-    struct managed *next_freed;
-    struct ranges prefetches;        /* of struct prefetch: made by the program */
+    struct managed *next;            /* in `freed` */
+    struct ranges prefetches;        /* of struct prefetch */
     size_t beyond;                   /* bytes counted in memory.beyond; 0: it has blocks */
     bool plain;                      /* the program got it from cuMemAlloc */
     unsigned long long id;
@@ -145,13 +107,13 @@ struct managed {
     struct block *blocks[];
 };
 
-static struct ranges table;          /* of all managed allocations */
+static struct ranges table;          /* of all managed allocations but those in `freed` */
 
 #define GRAIN ((size_t)64 << 10)     /* granularity of the driver's pages on the card */
 #define ATTACH_GLOBAL 1u
 
-/* Allocations that are being freed by the driver. They are not in the table: before the driver's
- * call returns, another thread may already have been given the same addresses. */
+/* Allocations that the driver is freeing. Before its call returns, another thread may already have
+ * been given the same addresses. */
 static struct managed *freed;
 
 static size_t whole_grains(size_t bytes)
@@ -177,14 +139,14 @@ static void discard(struct managed *managed)
         block_free(managed->blocks[i]);
     managed->client->memory.beyond -= managed->beyond;
     while (managed->prefetches.count > 0)
-        drop_run(&managed->prefetches, run_at(&managed->prefetches, 0));
+        drop_run(&managed->prefetches, (struct prefetch *)managed->prefetches.sorted[0]);
     free(managed->prefetches.sorted);
     free(managed);
 }
 
 /* Creates an allocation that is counted but has no addresses yet: with `beyond` bytes beyond the
- * card, which the caller has added to memory.beyond, or with blocks if `beyond` is 0. NULL: out of
- * memory; nothing is counted then. */
+ * card, which the caller has added to memory.beyond, or else with blocks. NULL: out of memory;
+ * nothing is counted then. */
 static struct managed *reserve(struct client *client, CUcontext context, size_t bytes,
                                size_t beyond)
 {
@@ -217,25 +179,7 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
     return managed;
 }
 
-static void set_address(struct managed *managed, CUdeviceptr address)
-{
-    managed->range.address = address;
-    for (size_t i = 0; i < managed->block_count; i++)
-        managed->blocks[i]->address = address + i * BLOCK_SIZE;
-    hold(managed, false);
-    ranges_insert(&table, &managed->range);
-}
-
-static bool can_prefetch(CUdevice device)
-{
-    int concurrent = 0;
-    return (HAVE_REAL(cuMemPrefetchAsync) || HAVE_REAL(cuMemPrefetchAsync_v2))
-           && REAL(cuDeviceGetAttribute)(&concurrent,
-                  CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device) == CUDA_SUCCESS
-           && concurrent;
-}
-
-/* Whether memory beyond the card is enabled. May be called with memory_lock held. */
+/* May be called with memory_lock held. */
 static bool may_go_beyond(void)
 {
     const char *text = setting("NVSHARE_ENABLE_SINGLE_OVERSUB");
@@ -261,10 +205,15 @@ static CUresult make(const struct managed *managed, unsigned int flags, CUdevice
     return result;
 }
 
-static bool has_context(struct client *client, CUcontext *context)
+/* Whether the client's managed memory can be evicted. *context: the current context. */
+static bool is_evictable(struct client *client, CUcontext *context)
 {
-    return client != NULL && can_prefetch(client->device)
-           && contexts_current(context) == CUDA_SUCCESS;
+    int concurrent = 0;
+    return client != NULL
+        && (HAVE_REAL(cuMemPrefetchAsync) || HAVE_REAL(cuMemPrefetchAsync_v2))
+        && REAL(cuDeviceGetAttribute)(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+                                      client->device) == CUDA_SUCCESS
+        && concurrent && contexts_current(context) == CUDA_SUCCESS;
 }
 
 /* `plain`: an allocation beyond the card that the program made with cuMemAlloc. */
@@ -283,8 +232,7 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
     if (managed != NULL) {
         managed->plain = plain;
         managed->id = allocation_id();
-        /* From now on each block counts as resident or as absent, so that the gate closes if one is
-         * absent. */
+        /* From now on each block counts as resident or absent: an absent block closes the gate. */
         allocation_fill(managed->blocks, managed->block_count);
         client_update(client);
         pthread_mutex_unlock(&memory_lock);
@@ -292,8 +240,11 @@ static CUresult take(struct client *client, CUcontext context, size_t bytes, uns
         result = make(managed, flags, &made);
         pthread_mutex_lock(&memory_lock);
         if (result == CUDA_SUCCESS) {
-            set_address(managed, made);
-            *address = made;
+            managed->range.address = *address = made;
+            for (size_t i = 0; i < managed->block_count; i++)
+                managed->blocks[i]->address = made + i * BLOCK_SIZE;
+            hold(managed, false);
+            ranges_insert(&table, &managed->range);
         } else {
             table.reserved--;
             discard(managed);
@@ -307,7 +258,7 @@ bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CU
 {
     struct client *client = client_current();
     CUcontext context;
-    if (address == NULL || bytes == 0 || bytes > (size_t)1 << 46 || !has_context(client, &context))
+    if (address == NULL || bytes == 0 || bytes > (size_t)1 << 46 || !is_evictable(client, &context))
         return false;
     *result = take(client, context, bytes, flags, false, address);
     return true;
@@ -317,7 +268,7 @@ bool managed_beyond(CUdeviceptr *address, size_t bytes)
 {
     struct client *client = client_current();
     CUcontext context;
-    return may_go_beyond() && bytes <= (size_t)1 << 46 && has_context(client, &context)
+    return may_go_beyond() && bytes <= (size_t)1 << 46 && is_evictable(client, &context)
            && take(client, context, bytes, ATTACH_GLOBAL, true, address) == CUDA_SUCCESS;
 }
 
@@ -357,7 +308,7 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
     if (ours) {
         ranges_remove(&table, &managed->range);
         table.reserved++;            /* the driver may refuse to free the memory */
-        managed->next_freed = freed;
+        managed->next = freed;
         freed = managed;
         hold(managed, true);
         while (moving(managed))
@@ -366,10 +317,7 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
         *result = REAL(cuMemFree_v2)(address);
         pthread_mutex_lock(&memory_lock);
         struct client *client = managed->client;
-        struct managed **link = &freed;
-        while (*link != managed)
-            link = &(*link)->next_freed;
-        *link = managed->next_freed;
+        LIST_REMOVE(freed, managed);
         hold(managed, false);
         if (*result == CUDA_SUCCESS || managed->context == NULL) {
             table.reserved--;
@@ -392,22 +340,22 @@ void managed_context_ends(CUcontext context)
             discard(managed);
         }
     }
-    for (struct managed *managed = freed; managed != NULL; managed = managed->next_freed)
+    for (struct managed *managed = freed; managed != NULL; managed = managed->next)
         if (managed->context == context)
             managed->context = NULL; /* the memory is freed, whatever cuMemFree returns */
 }
 
-void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place)
+void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location)
 {
     if (client_none())
         return;
     LOCKED(memory_lock);
     struct managed *managed = managed_find(address);
     if (managed != NULL)
-        note_prefetch(&managed->prefetches, address, size, place);
+        note_prefetch(&managed->prefetches, address, size, location);
 }
 
-bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place)
+bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *location)
 {
     if (client_none())
         return false;
@@ -416,7 +364,11 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *plac
     bool differs = false;
     for (size_t i = 0; managed != NULL && i < managed->block_count; i++)
         differs |= managed->blocks[i]->place.managed.sent;
-    if (differs)
-        *place = last_prefetch(&managed->prefetches, address, size);
+    const struct prefetch *run = !differs ? NULL
+        : (struct prefetch *)ranges_at(&managed->prefetches, first_page(address));
+    if (run != NULL && range_end(&run->range) >= behind_last_page(address, size))
+        *location = run->location;
+    else
+        *location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_INVALID };
     return differs;
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The program's managed memory (cuMemAllocManaged) as the wrappers see it. All functions may be
- * called from any thread with no lock held.
- */
+/* The program's managed memory (cuMemAllocManaged), for wrappers on any thread with no lock held. */
 #pragma once
 
 #include "driver/driver.h"
@@ -13,23 +10,23 @@ struct memory_description;
  * evicted. Else *result holds the value to return. */
 bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result);
 
-/* cuMemAlloc of more than the card could hold: managed memory that stays on the host and is
- * accessed from there (NVSHARE_ENABLE_SINGLE_OVERSUB). False: not enabled, or not available. */
+/* For cuMemAlloc of more than the card could hold: managed memory that stays on the host
+ * (NVSHARE_ENABLE_SINGLE_OVERSUB). False: not enabled, or not available. */
 bool managed_beyond(CUdeviceptr *address, size_t bytes);
 
-/* cuMemFree, or, with `plain`, a call that may free only memory from cuMemAlloc. False: no managed
- * allocation begins there. */
+/* `plain`: the call may free only memory from cuMemAlloc. False: no such allocation begins
+ * there. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 
 /* Records that the program has prefetched a range. */
-void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation place);
-/* *place: where the program last prefetched the whole range; type INVALID: to no single location.
- * False: ask the driver. Its answer is right, as the library has prefetched nothing there. */
-bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *place);
+void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location);
+/* *location: to which the program last prefetched the whole range; type INVALID: to none. False:
+ * the driver knows, as the library has prefetched nothing there. */
+bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *location);
 
 /* The following functions are called with memory_lock held. */
 
 /* memory_describe() for an allocation beyond the card that the program made with cuMemAlloc. */
 bool managed_describe(CUdeviceptr address, struct memory_description *description);
-/* Frees all managed memory of a context that is about to end. */
+/* Forgets all managed memory of a context that is about to end. */
 void managed_context_ends(CUcontext context);

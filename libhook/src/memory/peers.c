@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gives other devices access to the memory of a device (peer access). In the driver, peer access
- * to a context covers all memory from cuMemAlloc in it, present and future, but memory that was
- * mapped with cuMemMap, as the library's is, only range by range.
- *
- * The library therefore keeps a table of the devices that may access each device's memory. When a
- * program enables peer access, resident blocks are opened at once; blocks that are loaded later are
- * mapped with access for all these devices (block.c). The program sets the access to memory that it
- * maps itself.
+ * Peer access. In the driver it covers all memory from cuMemAlloc in a context, present and future,
+ * but memory mapped with cuMemMap, as the library's is, only range by range. The library therefore
+ * opens resident blocks at once, and maps blocks that are loaded later with access for all reading
+ * devices (block.c). It opens the memory of all contexts of the device: a program does not touch
+ * memory of a context to which it has not enabled access.
  *
  * Without peer access the driver still copies memory from cuMemAlloc between two devices, but
  * mapped memory only if the call names both contexts (otherwise CUDA_ERROR_INVALID_VALUE, measured
- * on two H200 without peer access). The library therefore replaces a copy between two of its
- * allocations by such a call.
- *
- * All memory of the device is opened, whichever of the device's contexts owns it: a program that
- * did not enable peer access to a context does not touch that context's memory from the peer.
+ * on two H200). Copies between two of the library's allocations are therefore replaced.
  */
 #include "memory/peers.h"
 
@@ -41,8 +34,7 @@ static CUresult set_access(const struct client *owner, CUdevice reader, CUmemAcc
 
 CUresult memory_open_to_peer(CUdevice owner, CUdevice reader, bool open)
 {
-    if (owner < 0 || owner >= CLIENTS_MAX || reader < 0 || reader >= CLIENTS_MAX
-        || owner == reader)
+    if (owner < 0 || owner >= CLIENTS_MAX || reader < 0 || reader >= CLIENTS_MAX || owner == reader)
         return CUDA_SUCCESS;
     LOCKED(memory_lock);
     const struct client *client = client_on(owner);
@@ -66,8 +58,7 @@ void memory_imported(void)
     any_imported = true;
 }
 
-/* Whether device `reader` can access the memory. memory_lock is held. Imported memory may be on a
- * card on which this process has no client. */
+/* Imported memory may be on a card on which this process has no client. */
 static bool reaches(CUdevice reader, const struct memory_description *memory)
 {
     return memory->imported
@@ -75,8 +66,8 @@ static bool reaches(CUdevice reader, const struct memory_description *memory)
         : reader < CLIENTS_MAX && block_reader_counts[memory->device][reader] != 0;
 }
 
-/* A context on the card that holds the memory, if there is one: imported memory belongs to the
- * context in which it was opened, and that context may be on another card. */
+/* A context on the card that holds the memory, if there is one. Imported memory belongs to the
+ * context in which it was opened, perhaps on another card. */
 static CUcontext context_on(const struct memory_description *memory)
 {
     CUcontext there = memory->imported && memory->reader != memory->device

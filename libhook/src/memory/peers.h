@@ -6,9 +6,8 @@
 /* Records that this process has mapped memory of another process, on any card. */
 void memory_imported(void);
 /* Whether two addresses lie in memory of the library on different devices that cannot both access
- * each other's memory. If so, returns the context of each. */
-bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context,
-                  CUcontext *from_context);
+ * each other's memory; returns the context of each then. */
+bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context, CUcontext *from_context);
 
 /* Whether memory_apart() is false for all addresses. */
 bool memory_never_apart(void);

@@ -4,12 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-size_t ranges_search(const struct ranges *ranges, CUdeviceptr address)
+/* The index of the first range that ends after `address`. */
+static size_t search(const struct ranges *ranges, CUdeviceptr address)
 {
     size_t low = 0, high = ranges->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (ranges->sorted[middle]->address + ranges->sorted[middle]->size <= address)
+        if (range_end(ranges->sorted[middle]) <= address)
             low = middle + 1;
         else
             high = middle;
@@ -17,11 +18,16 @@ size_t ranges_search(const struct ranges *ranges, CUdeviceptr address)
     return low;
 }
 
+struct range *ranges_between(const struct ranges *ranges, CUdeviceptr address, CUdeviceptr end)
+{
+    size_t index = search(ranges, address);
+    return index < ranges->count && ranges->sorted[index]->address < end
+        ? ranges->sorted[index] : NULL;
+}
+
 struct range *ranges_at(const struct ranges *ranges, CUdeviceptr address)
 {
-    size_t index = ranges_search(ranges, address);
-    return index < ranges->count && ranges->sorted[index]->address <= address
-        ? ranges->sorted[index] : NULL;
+    return ranges_between(ranges, address, address + 1);
 }
 
 bool ranges_reserve(struct ranges *ranges)
@@ -40,7 +46,7 @@ bool ranges_reserve(struct ranges *ranges)
 
 void ranges_insert(struct ranges *ranges, struct range *range)
 {
-    size_t index = ranges_search(ranges, range->address);
+    size_t index = search(ranges, range->address);
     memmove(&ranges->sorted[index + 1], &ranges->sorted[index],
             (ranges->count - index) * sizeof *ranges->sorted);
     ranges->sorted[index] = range;
@@ -50,7 +56,7 @@ void ranges_insert(struct ranges *ranges, struct range *range)
 
 void ranges_remove(struct ranges *ranges, const struct range *range)
 {
-    size_t index = ranges_search(ranges, range->address);
+    size_t index = search(ranges, range->address);
     if (index == ranges->count || ranges->sorted[index] != range)
         /* Another range overlaps `range`: the driver has freed one of the two in a call that the
          * library did not see. */

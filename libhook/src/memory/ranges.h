@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Address ranges that do not overlap, in an array sorted by address: lookup is a binary search, and
- * because programs usually map at rising addresses, insertion is usually an append.
- *
- * All functions are called with memory_lock held.
+ * insertion, usually at rising addresses, is an append. Called with memory_lock held.
  */
 #pragma once
 
@@ -21,14 +19,17 @@ struct ranges {
     size_t reserved;                 /* entries kept for ranges that will be inserted */
 };
 
-/* The index of the first range that ends after `address`. */
-size_t ranges_search(const struct ranges *ranges, CUdeviceptr address);
+static inline CUdeviceptr range_end(const struct range *range)
+{
+    return range->address + range->size;
+}
+
+/* The first range that overlaps [address, end), or NULL. */
+struct range *ranges_between(const struct ranges *ranges, CUdeviceptr address, CUdeviceptr end);
 /* The range that contains `address`, or NULL. */
 struct range *ranges_at(const struct ranges *ranges, CUdeviceptr address);
 
-/* Reserves an entry. False: out of host memory. */
+/* Reserves an entry for ranges_insert(). False: out of host memory. */
 bool ranges_reserve(struct ranges *ranges);
-/* Inserts the range into a reserved entry. */
 void ranges_insert(struct ranges *ranges, struct range *range);
-/* Removes the range and its entry. */
 void ranges_remove(struct ranges *ranges, const struct range *range);

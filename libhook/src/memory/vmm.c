@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Makes the program's own virtual memory (cuMemCreate, cuMemMap) swappable. cuMemCreate returns a
- * handle number of the library, for memory like that of cuMemAlloc.
- *
- * That memory consists of blocks of at most 128 MiB at a home, an address range of the library.
- * Resident blocks are mapped there, and evicted and loaded through that mapping. Wherever the
- * program maps the allocation, the same blocks are mapped a second time. An allocation therefore
- * keeps its content while the program has it mapped nowhere, may be mapped at several addresses,
- * and can be evicted in part.
+ * handle number of the library, for blocks at a home, an address range of the library, through
+ * which they are evicted and loaded. Wherever the program maps the allocation (an alias), the same
+ * blocks are mapped once more.
  *
  * Export to another process, multicast and NICs need a single handle of the driver and memory that
  * stays on the card. The first such request pins the allocation; its handle number and addresses
- * stay valid. An allocation that may be exported is one block unless it is too large, so that
- * pinning it needs no copy.
+ * stay valid.
  */
 #include "memory/vmm.h"
 
@@ -31,7 +26,6 @@
 #include "memory/allocation.h"
 #include "memory/ranges.h"
 
-/* Memory that the program created with cuMemCreate. */
 struct vmm_allocation {
     CUmemGenericAllocationHandle handle;           /* as returned to the program */
     CUmemAllocationProp properties;
@@ -40,8 +34,8 @@ struct vmm_allocation {
     struct large *memory;            /* evictable; NULL: the allocation is pinned */
     CUmemGenericAllocationHandle real; /* the driver's handle, if the allocation is pinned */
     unsigned references;             /* handles returned and not yet released */
-    bool pinning;                    /* a thread is pinning it; other threads wait */
-    bool written;                    /* was mapped at least once, so may have content */
+    bool pinning;                    /* a thread is pinning it */
+    bool written;                    /* was mapped once, so may have content */
     struct alias *aliases;
     struct vmm_allocation *next;     /* in the same hash bucket */
 };
@@ -56,11 +50,8 @@ struct alias {
     CUmemAccessDesc *access;         /* one entry for each device named in cuMemSetAccess */
 };
 
-/*
- * Records the program's address reservations, sorted by address. The driver reports a reservation
- * only while something is mapped at the address, and a mapping only while its memory is resident.
- */
-
+/* An address reservation of the program, recorded because the driver reports it only while something
+ * is mapped there. */
 struct reservation {
     struct range range;
     bool mixed;                      /* the driver maps memory there that is not the library's */
@@ -68,14 +59,12 @@ struct reservation {
 
 static struct ranges reservations;
 
-/* The reservation around an address; NULL: not known. */
 static struct reservation *reservation_at(CUdeviceptr address)
 {
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* If there is no memory for the record, later calls that map swapped memory in this range wait at
- * the gate. */
+/* Without memory for the record, calls that map swapped memory in this range wait at the gate. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))
@@ -100,8 +89,7 @@ CUresult reservation_free(CUdeviceptr base, size_t size)
     if (one != NULL)
         ranges_remove(&reservations, &one->range);
     pthread_mutex_unlock(&memory_lock);
-    /* The record was removed before the driver's call, because after the call another thread may
-     * reserve the same addresses. */
+    /* From now on another thread may reserve the same addresses. */
     CUresult result = REAL(cuMemAddressFree)(base, size);
     if (result != CUDA_SUCCESS) {
         LOCKED(memory_lock);
@@ -120,21 +108,12 @@ void reservation_is_mixed(CUdeviceptr address)
         one->mixed = true;
 }
 
-/* Whether the range lies in one reservation in which only the library maps memory. */
+/* Whether the range lies in one known reservation in which only the library maps memory. */
 static bool reservation_is_ours(CUdeviceptr address, size_t size)
 {
     const struct reservation *one = reservation_at(address);
     return one != NULL && !one->mixed && size <= one->range.size - (address - one->range.address);
 }
-
-/*
- * Maps the blocks of a VMM allocation wherever the program has mapped that allocation (an alias),
- * in addition to their home addresses. When a block is loaded, it is mapped at each alias with the
- * access that the program has set there; before a block is evicted, it is unmapped from each alias.
- *
- * The aliases are in an array sorted by address: lookup is a binary search, and because programs
- * usually map at rising addresses, insertion is usually an append.
- */
 
 static struct ranges aliases;
 
@@ -143,23 +122,16 @@ static struct alias *alias_at(CUdeviceptr address) /* the alias that contains `a
     return (struct alias *)ranges_at(&aliases, address);
 }
 
-/* The first alias that ends after `address` and begins before `end`, or NULL. */
+/* The first alias that overlaps [address, end), or NULL. */
 static struct alias *alias_between(CUdeviceptr address, CUdeviceptr end)
 {
-    size_t index = ranges_search(&aliases, address);
-    return index < aliases.count && aliases.sorted[index]->address < end
-        ? (struct alias *)aliases.sorted[index] : NULL;
-}
-
-static CUdeviceptr end_of(const struct alias *alias)
-{
-    return alias->range.address + alias->range.size;
+    return (struct alias *)ranges_between(&aliases, address, end);
 }
 
 /* A loop over the aliases that overlap a range. */
 #define EACH_ALIAS(alias, address, size)                                           \
     for (struct alias *alias = alias_between(address, (address) + (size)); alias != NULL; \
-         alias = alias_between(end_of(alias), (address) + (size)))
+         alias = alias_between(range_end(&alias->range), (address) + (size)))
 
 /* Whether each alias that overlaps the range lies inside it; *any: at least one overlaps it. */
 static bool alias_whole(CUdeviceptr address, size_t size, bool *any)
@@ -167,7 +139,7 @@ static bool alias_whole(CUdeviceptr address, size_t size, bool *any)
     *any = false;
     EACH_ALIAS(alias, address, size) {
         *any = true;
-        if (alias->range.address < address || end_of(alias) > address + size)
+        if (alias->range.address < address || range_end(&alias->range) > address + size)
             return false;
     }
     return true;
@@ -199,7 +171,6 @@ static void alias_remove(struct alias *alias)
     free(alias);
 }
 
-/* The address at which the alias maps the block. */
 static CUdeviceptr address_in(const struct alias *alias, const struct block *block)
 {
     return alias->range.address + (block->address - alias->vmm->memory->base);
@@ -217,7 +188,6 @@ static CUresult map_at(const struct alias *alias, CUdeviceptr address, size_t si
     return result;
 }
 
-/* Maps a block at all aliases of its allocation, with the access that the program has set there. */
 static CUresult map_block(struct page_owner *owner, struct block *block)
 {
     struct alias *first = ((const struct large *)owner)->vmm->aliases, *last = first;
@@ -250,7 +220,6 @@ static bool is_mapped(const struct block *block)
         || block->state == BLOCK_LOADING;
 }
 
-/* Whether all blocks of the allocation are mapped on the card. */
 static bool vmm_is_resident(const struct vmm_allocation *vmm)
 {
     for (size_t i = 0; vmm->memory != NULL && i < vmm->memory->owner.block_count; i++)
@@ -277,7 +246,6 @@ static CUresult map_blocks(const struct alias *alias)
     return result;
 }
 
-/* Sets access rights on the resident blocks of an alias. */
 static CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *access, size_t number)
 {
     const struct large *memory = alias->vmm->memory;
@@ -307,8 +275,7 @@ static void learn_reservation(struct alias *alias)
         alias->reservation = range;
 }
 
-/* Maps the resident blocks of a VMM allocation at `address`. Returns the driver's error, or the
- * library's. */
+/* Maps the resident blocks of a VMM allocation at `address`. */
 static CUresult alias_add(struct vmm_allocation *vmm, CUdeviceptr address)
 {
     if (alias_between(address, address + vmm->size) != NULL)
@@ -360,32 +327,16 @@ static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access,
 }
 
 /*
- * Pins a VMM allocation: it stays on the card from now on, in one piece and under a handle of the
- * driver. New memory is created, the content copied, and the new memory mapped at the allocation's
- * addresses, while no work runs that could touch either.
+ * Pins a VMM allocation: from now on it stays on the card, under one handle of the driver.
  *
- * Nothing changes until the copy is complete. Only then is the old memory unmapped, in steps that
- * fail only if the context fails.
- *
- * An allocation of a single block already has a driver handle with the properties that the program
- * asked for. Once the block is resident, the allocation only has to be counted as pinned. The call
- * does not wait for work in flight, which may itself wait for the calling thread. A larger
- * allocation (WHOLE_MOST in allocation.c) consists of several blocks, but a handle must be one
- * piece: the allocation is copied, after the program's work has drained. If the drain takes longer
- * than DRAIN_PATIENCE_US, the call fails.
+ * An allocation of a single block already has such a handle. Once the block is resident, it is only
+ * counted as pinned, without waiting for work in flight, which may wait for the calling thread. A
+ * larger allocation (WHOLE_MOST in allocation.c) is copied to new memory while no work runs. Until
+ * the copy is complete nothing changes; the steps after it fail only if the context fails.
  */
 
-/* The memory that becomes the pinned allocation, mapped at a private address for the copy. */
-struct copy {
-    CUmemGenericAllocationHandle handle;
-    CUdeviceptr address;
-};
-
-/* The following functions, up to take_over(), are called with memory_lock held while no block
- * moves. */
-
-/* Copies the allocation's blocks to the copy. Releases memory_lock while the card copies. */
-static CUresult fill(struct vmm_allocation *vmm, const struct copy *copy)
+/* Copies the allocation's blocks to `copy`, while no block moves. Releases memory_lock meanwhile. */
+static CUresult fill(struct vmm_allocation *vmm, CUdeviceptr copy)
 {
     const struct large *memory = vmm->memory;
     CUstream stream = vmm->client->copy_stream;
@@ -393,7 +344,7 @@ static CUresult fill(struct vmm_allocation *vmm, const struct copy *copy)
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < memory->owner.block_count && result == CUDA_SUCCESS; i++) {
         const struct block *block = memory->blocks[i];
-        result = REAL(cuMemcpyDtoDAsync_v2)(copy->address + (block->address - memory->base),
+        result = REAL(cuMemcpyDtoDAsync_v2)(copy + (block->address - memory->base),
                                             block->address, block->size, stream);
     }
     CUresult ended = REAL(cuStreamSynchronize)(stream);
@@ -401,14 +352,14 @@ static CUresult fill(struct vmm_allocation *vmm, const struct copy *copy)
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-static CUresult switch_to_copy(struct vmm_allocation *vmm, const struct copy *copy)
+static CUresult switch_to_copy(struct vmm_allocation *vmm, CUmemGenericAllocationHandle handle)
 {
     struct large *memory = vmm->memory;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < memory->owner.block_count && result == CUDA_SUCCESS; i++)
         result = unmap_block(&memory->owner, memory->blocks[i]);
     vmm->memory = NULL;
-    vmm->real = copy->handle;
+    vmm->real = handle;
     vmm->client->memory.pinned += vmm->size;
     large_release(&memory->owner);
     for (struct alias *alias = vmm->aliases; alias != NULL && result == CUDA_SUCCESS;
@@ -423,19 +374,19 @@ static CUresult replace(void *argument)
     const CUmemAccessDesc access = {
         .location = vmm->properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    struct copy copy;
-    CUresult result = region_map_new(vmm->size, &vmm->properties, &access, 1, &copy.address,
-                                     &copy.handle);
+    CUdeviceptr copy;
+    CUmemGenericAllocationHandle handle;
+    CUresult result = region_map_new(vmm->size, &vmm->properties, &access, 1, &copy, &handle);
     if (result != CUDA_SUCCESS)
         return result;
     if (vmm->written)
-        result = fill(vmm, &copy);
-    region_unmap(copy.address, vmm->size);
+        result = fill(vmm, copy);
+    region_unmap(copy, vmm->size);
     if (result != CUDA_SUCCESS) {
-        REAL(cuMemRelease)(copy.handle);
+        REAL(cuMemRelease)(handle);
         return result;
     }
-    result = switch_to_copy(vmm, &copy);
+    result = switch_to_copy(vmm, handle);
     if (result != CUDA_SUCCESS)
         debug("memory that was to stay on the card is lost: error %d", (int)result);
     return result;
@@ -446,8 +397,8 @@ static bool first_is_resident(const struct vmm_allocation *vmm)
     return vmm->memory->blocks[0]->state == BLOCK_RESIDENT;
 }
 
-/* Pins an allocation of a single block: the block's handle becomes the allocation's. The mapping at
- * the home address is removed; the program's own mappings stay. */
+/* The single block's handle becomes the allocation's. The mapping at the home address is removed;
+ * the program's own mappings stay. */
 static void take_over(struct vmm_allocation *vmm)
 {
     struct large *memory = vmm->memory;
@@ -459,8 +410,8 @@ static void take_over(struct vmm_allocation *vmm)
     large_release(&memory->owner);
 }
 
-/* Pins an allocation of a single block. NOT_READY: the block has been evicted again. memory_lock is
- * held, and released meanwhile. */
+/* Pins an allocation of a single block. NOT_READY: the block has been evicted again. Releases
+ * memory_lock meanwhile. */
 static CUresult pin_whole(struct vmm_allocation *vmm)
 {
     struct client *client = vmm->client;
@@ -482,7 +433,7 @@ static CUresult pin_whole(struct vmm_allocation *vmm)
     return ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* Pins an allocation. memory_lock is held, and released meanwhile; the caller holds a reference. */
+/* Releases memory_lock meanwhile; the caller holds a reference. */
 static CUresult pin_in_place(struct vmm_allocation *vmm)
 {
     UNCANCELLED;
@@ -529,9 +480,8 @@ static bool can_move(const CUmemAllocationProp *properties)
         && properties->allocFlags.usage == 0;
 }
 
-/* Whether the driver would create memory with these properties. For most allocations special
- * properties (exportable, compressible) matter only once the allocation is pinned, but cuMemCreate
- * must refuse properties that the driver does not support. */
+/* Whether the driver would create memory with these properties, which it must refuse now although
+ * most of them matter only once the allocation is pinned. */
 static bool accepted(const CUmemAllocationProp *properties)
 {
     static CUmemAllocationProp last; /* last accepted; protected by memory_lock */
@@ -562,7 +512,7 @@ bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
     if (size == 0 || size % PAGE != 0 || !can_move(properties) || device < 0
         || device >= CLIENTS_MAX || !accepted(properties))
         return false;
-    struct vmm_allocation *vmm = calloc(1, sizeof *vmm);
+    struct vmm_allocation *vmm = malloc(sizeof *vmm);
     LOCKED(memory_lock);
     struct client *client = clients[device];
     if (client == NULL || vmm == NULL) {
@@ -570,17 +520,13 @@ bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
         return false;
     }
     CUdeviceptr home;
-    vmm->properties = *properties;
+    *vmm = (struct vmm_allocation){
+        .handle = OUR_HANDLES + ++made, .properties = *properties, .size = size, .client = client,
+        .references = 1,
+    };
     *result = large_create(client, NULL, size, &vmm->properties, &home);
     if (*result == CUDA_SUCCESS) {
-        *vmm = (struct vmm_allocation){
-            .handle = OUR_HANDLES + ++made,
-            .properties = *properties,
-            .size = size,
-            .client = client,
-            .memory = (struct large *)region_owner(home),
-            .references = 1,
-        };
+        vmm->memory = (struct large *)region_owner(home);
         vmm->memory->vmm = vmm;
         vmm->memory->owner.mappings = &ALIAS_MAPPINGS;
         vmm->next = *bucket_of(vmm->handle);
@@ -645,8 +591,7 @@ bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *pr
     return vmm != NULL;
 }
 
-bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
-                   unsigned long long *flags)
+bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location, unsigned long long *flags)
 {
     if (client_none())
         return false;
@@ -680,8 +625,7 @@ CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)
         return CUDA_SUCCESS;
     LOCKED(memory_lock);
     struct vmm_allocation *vmm = vmm_find(*handle);
-    CUresult result = vmm != NULL ? pin(vmm, handle) : CUDA_SUCCESS;
-    return result;
+    return vmm != NULL ? pin(vmm, handle) : CUDA_SUCCESS;
 }
 
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
@@ -695,26 +639,19 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
     struct alias *alias;
     while (result == CUDA_SUCCESS && address < end
            && (alias = alias_between(address, end)) != NULL) {
-        address = end_of(alias);
+        address = range_end(&alias->range);
         result = pin(alias->vmm, &unused);
     }
     return result;
 }
 
 /*
- * Maps the program's VMM allocations, unmaps them and sets access to them. None of these calls
- * waits for a turn: a program without a turn can release memory at once and prepare memory that it
- * will use.
- *
- * Resident blocks are mapped or changed by the driver at once. Swapped blocks are mapped when they
- * are loaded, with the access that the program has set; no work of the program runs before that.
- * One cuMemUnmap unmaps a range in which only some blocks are mapped, as the driver accepts holes.
- *
- * The driver validates a request for resident memory. For swapped memory the library itself must be
- * certain that the request is valid: that the addresses lie in a reservation of the program in
- * which the driver maps nothing but the library's blocks, and that the access is the default access
- * of every device to its own memory. Otherwise the call waits at the gate until the memory is
- * resident.
+ * Maps, unmaps and sets access without waiting for a turn. The driver maps resident blocks at once,
+ * and validates the request; swapped blocks are mapped when they are loaded. For these the library
+ * itself must be certain that the request is valid: that the addresses lie in a reservation in
+ * which the driver maps nothing else, and that the access is a device's default access to its own
+ * memory. Otherwise the call waits at the gate until the memory is resident. cuMemUnmap accepts
+ * ranges in which only some blocks are mapped.
  */
 
 static bool any_remapping(void)
@@ -725,7 +662,7 @@ static bool any_remapping(void)
     return i < CLIENTS_MAX;
 }
 
-/* Takes memory_lock when no pin_in_place() is replacing memory: no mapping may change meanwhile. */
+/* Takes memory_lock. No mapping may change while pin_in_place() replaces memory. */
 static void begin(void)
 {
     pthread_mutex_lock(&memory_lock);
@@ -733,7 +670,7 @@ static void begin(void)
         pthread_cond_wait(&memory_changed, &memory_lock);
 }
 
-/* Waits at the gate: all memory of the client is resident from here to end(). */
+/* Waits at the gate: all memory is resident from here to end(). */
 static void begin_inside(void)
 {
     pthread_mutex_unlock(&memory_lock);
@@ -803,8 +740,7 @@ bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result)
     return any;
 }
 
-/* Whether the access may be set only when the blocks are loaded: aliases cover the whole range, and
- * the access is certain to be valid. */
+/* Whether aliases cover the whole range, and the access is certain to be valid. */
 static bool may_apply_later(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                            size_t count)
 {
@@ -816,7 +752,7 @@ static bool may_apply_later(CUdeviceptr address, size_t size, const CUmemAccessD
         const struct alias *alias = alias_at(address);
         if (alias == NULL || access->location.id != alias->vmm->client->device)
             return false;
-        address = end_of(alias);
+        address = range_end(&alias->range);
     }
     return true;
 }

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Addresses that the program reserves (cuMemAddressReserve), physical memory that it creates
- * (cuMemCreate) and its mappings, as the wrappers see them. All functions but the last may be
- * called from any thread with no lock held. A function that returns a bool returns false for memory
- * that is not the library's: the wrapper then calls the driver; else *result holds the value to
- * return.
+ * The program's own virtual memory (cuMemAddressReserve, cuMemCreate, cuMemMap), for wrappers on any
+ * thread with no lock held. False: not the library's memory, call the driver; else *result is the
+ * value to return.
  */
 #pragma once
 
@@ -13,34 +11,30 @@
 void reservation_add(CUdeviceptr base, size_t size);
 /* cuMemAddressFree: calls the driver. */
 CUresult reservation_free(CUdeviceptr base, size_t size);
-/* Records that the driver is about to map memory that is not the library's in the reservation
- * around the address. */
+/* The driver is about to map memory that is not the library's in the reservation. */
 void reservation_is_mixed(CUdeviceptr address);
 
 /* False: no client on that device, or memory of a kind that cannot be evicted. */
 bool vmm_create(CUmemGenericAllocationHandle *handle, size_t size,
                 const CUmemAllocationProp *properties, CUresult *result);
 bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result);
-/* False: no VMM allocation of the library is mapped at this address. */
 bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle);
 bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties);
 
 bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
              CUmemGenericAllocationHandle handle, unsigned long long flags, CUresult *result);
-/* False: the library has no mapping in the range. */
 bool vmm_unmap(CUdeviceptr address, size_t size, CUresult *result);
 bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
                     size_t count, CUresult *result);
 bool vmm_mapped_in(CUdeviceptr address, size_t size);
 
-/* *flags: a location's access to an address. False: no VMM allocation is mapped there. */
-bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location,
-                   unsigned long long *flags);
+/* *flags: a location's access to an address. */
+bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location, unsigned long long *flags);
 
-/* Pins an allocation on the card for good, because something other than this program's kernels is
- * about to access it. *handle becomes the driver's handle; a handle that is not the library's is
- * left unchanged. CUDA_ERROR_OUT_OF_MEMORY if there is not enough memory, CUDA_ERROR_NOT_READY if
- * the program's work did not end; nothing has changed then. */
+/* Pins an allocation for good, because something other than this program's kernels is about to
+ * access it. *handle becomes the driver's handle; a handle that is not the library's is left
+ * unchanged. CUDA_ERROR_OUT_OF_MEMORY, or CUDA_ERROR_NOT_READY if the program's work did not end:
+ * nothing has changed. */
 CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle);
 /* vmm_pin_in_place() for all allocations mapped in a range. */
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);
