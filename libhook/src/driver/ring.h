@@ -44,6 +44,11 @@ static inline void ring_leave(struct ring *link)
     ring_clear(link);
 }
 
+/* A loop over a list, singly linked by the field `next`, whose body may remove and free `member`. */
+#define EACH_LISTED(type, member, list)                                            \
+    for (type *member = (list), *following;                                        \
+         member != NULL && (following = member->next, true); member = following)
+
 /* Removes a member from a list, singly linked by the field `next`, that contains it. */
 #define LIST_REMOVE(list, member)                                                  \
     do {                                                                           \

@@ -232,8 +232,7 @@ static bool is_own(const struct capture *capture)
 
 static bool is_in(const struct capture *capture, CUstream stream)
 {
-    return capture->stream == stream
-           && (stream != CU_STREAM_PER_THREAD || is_own(capture));
+    return capture->stream == stream && (stream != CU_STREAM_PER_THREAD || is_own(capture));
 }
 
 struct capture *capture_take(CUstream stream, CUcontext context)

@@ -18,5 +18,4 @@ struct ipc_ticket;
 int ipc_client_begin(const struct ipc_ticket *ticket, bool *again);
 /* Receives the next part and validates its sizes. Returns its descriptor as a handle of
  * own_file.h, or -1. */
-int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
-                    bool *again);
+int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *part, bool *again);

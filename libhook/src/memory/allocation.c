@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocates and frees device memory for the wrappers.
- *
- * Allocation does not wait for the GPU. It reserves addresses; if the client has room, the memory
- * is mapped at once, otherwise the gate closes until there is room (client_update). Freeing waits
- * for work in flight, as the driver does, unless no work can be in flight. During a stream capture
- * a thread must not wait, so the memory is freed later (section on frees during a capture).
- *
- * Allocations above 1 MiB own their blocks (`struct large`); smaller ones share a slab, one block
- * of 2 MiB divided into slots of one size.
+ * Allocates and frees device memory for the wrappers. Allocation does not wait for the GPU: without
+ * room for the memory the gate closes until there is room (client_update()). Allocations above
+ * 1 MiB own their blocks (`struct large`); smaller allocations share a slab.
  */
 #include "memory/allocation.h"
 
@@ -27,7 +21,7 @@
 #include "memory/managed.h"
 #include "memory/vmm.h"
 
-/* The object that contains `address` and its base; NULL: the program has none there. */
+/* The program's object that contains `address`; NULL: none. */
 static struct object *object_at(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base)
 {
     struct object *object = owner == NULL || owner->operations->object == NULL
@@ -113,19 +107,16 @@ unsigned long long allocation_id(void)
 static bool fill(struct block *block)
 {
     struct client *client = block->client;
-    while (client_free_room(client) < block->size)
-        if (!reclaim(client, block->size, 0))
-            return false;
     CUresult result;
-    while ((result = block_map(block)) == CUDA_ERROR_OUT_OF_MEMORY
-           && reclaim(client, block->size, 0))
-        continue;
-    /* The card may have less free memory than the client's room. The block then stays EMPTY, and
-     * the client counts as starved until a LOAD maps the block. */
-    if (result != CUDA_SUCCESS)
-        return false;
-    block_set_state(block, BLOCK_RESIDENT);
-    return true;
+    do
+        result = client_free_room(client) < block->size
+            ? CUDA_ERROR_OUT_OF_MEMORY : block_map(block);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && reclaim(client, block->size, 0));
+    /* If the card has less free memory than the client's room, the block stays EMPTY, and the
+     * client counts as starved until a LOAD maps the block. */
+    if (result == CUDA_SUCCESS)
+        block_set_state(block, BLOCK_RESIDENT);
+    return result == CUDA_SUCCESS;
 }
 
 void allocation_fill(struct block *const *blocks, size_t count)
@@ -135,41 +126,36 @@ void allocation_fill(struct block *const *blocks, size_t count)
 }
 
 /* Creates an owner's blocks at new addresses, `most` bytes each but the last, records the owner of
- * these pages and maps as many blocks as fit the room. Changes nothing if memory or addresses do
- * not suffice. */
+ * these pages and maps as many blocks as fit the room. Changes nothing on failure. */
 static CUresult make_blocks(struct page_owner *owner, struct block **blocks, size_t size,
                             size_t most, CUdeviceptr *base)
 {
     CUresult result = region_take(size, base);
-    size_t made = 0;
-    for (size_t i = 0; result == CUDA_SUCCESS && made < size; i++) {
+    if (result != CUDA_SUCCESS)
+        return result;
+    for (size_t i = 0, made = 0; made < size; i++) {
         size_t length = size - made < most ? size - made : most;
         blocks[i] = block_new(owner->client, false, *base + made, length);
-        if (blocks[i] != NULL) {
-            made += length;
-            continue;
+        if (blocks[i] == NULL) {
+            region_give(*base + made, size - made);
+            while (i-- > 0)
+                block_free(blocks[i]);
+            return CUDA_ERROR_OUT_OF_MEMORY;
         }
-        region_give(*base + made, size - made);
-        while (i-- > 0)
-            block_free(blocks[i]);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        made += length;
     }
-    if (result == CUDA_SUCCESS) {
-        region_set_owner(*base, size, owner);
-        allocation_fill(blocks, owner->block_count);
-    }
-    return result;
+    region_set_owner(*base, size, owner);
+    allocation_fill(blocks, owner->block_count);
+    return CUDA_SUCCESS;
 }
 
 /*
- * Makes small allocations. A slab is one block of 2 MiB, divided into slots of one size; a bitmap
- * says which slots are free.
- *
- * Sizes are multiples of 512 bytes (the driver's alignment), four classes to each power of two, so
- * at most a quarter of a slot is lost. Allocation, release and lookup take constant time.
+ * Small allocations. A slab is one block of 2 MiB, divided into slots of one size; a bitmap says
+ * which slots are free. Slot sizes are multiples of the driver's alignment, four to each power of
+ * two, so at most a quarter of a slot is lost.
  */
 
-#define GRAIN 512
+#define GRAIN 512                    /* bytes */
 
 struct slab {
     struct page_owner owner;
@@ -182,7 +168,6 @@ struct slab {
     struct object *objects;
 };
 
-/* Slots of 1 to 8 grains, then four sizes to each power of two. */
 size_t slab_slot_size(size_t bytes, unsigned *class)
 {
     uint32_t grains = (uint32_t)((bytes + GRAIN - 1) / GRAIN);
@@ -205,8 +190,7 @@ static struct ring *list_of(const struct client *client, unsigned class)
     return ring_ready(&slabs[client->index][class]);
 }
 
-static struct object *slab_object(struct page_owner *owner, CUdeviceptr address,
-                                  CUdeviceptr *base)
+static struct object *slab_object(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base)
 {
     struct slab *slab = (struct slab *)owner;
     size_t index = (address - slab->block->address) / slab->slot_size;
@@ -244,36 +228,36 @@ static const struct owner_operations SLAB_OPERATIONS = {
     .object = slab_object, .release = slab_release, .destroy = slab_destroy,
 };
 
-static struct slab *new_slab(struct client *client, CUcontext context, unsigned class,
-                             size_t slot_size, CUresult *result)
+static CUresult new_slab(struct client *client, CUcontext context, unsigned class,
+                         size_t slot_size, struct slab **made)
 {
-    *result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (!client_commit(client, PAGE))
-        return NULL;
     uint32_t count = (uint32_t)(PAGE / slot_size), words = (count + 63) / 64;
+    if (!client_commit(client, PAGE))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     struct slab *slab = calloc(1, sizeof *slab + words * sizeof(uint64_t)
                                   + count * sizeof(struct object));
     if (slab == NULL)
-        return NULL;
-    slab->owner = (struct page_owner){
-        .operations = &SLAB_OPERATIONS, .client = client, .context = context,
-        .blocks = &slab->block, .block_count = 1,
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *slab = (struct slab){
+        .owner = {
+            .operations = &SLAB_OPERATIONS, .client = client, .context = context,
+            .blocks = &slab->block, .block_count = 1,
+        },
+        .class = class, .slot_size = slot_size, .count = count,
+        .objects = (struct object *)(slab + 1),
     };
-    slab->class = class;
-    slab->slot_size = slot_size;
-    slab->count = count;
-    slab->objects = (struct object *)(slab + 1);
     slab->free_bits = (uint64_t *)(slab->objects + count);
     for (uint32_t i = 0; i < count; i++)
         slab->free_bits[i / 64] |= (uint64_t)1 << (i % 64);
     CUdeviceptr address;
-    *result = make_blocks(&slab->owner, &slab->block, PAGE, PAGE, &address);
-    if (*result != CUDA_SUCCESS) {
+    CUresult result = make_blocks(&slab->owner, &slab->block, PAGE, PAGE, &address);
+    if (result != CUDA_SUCCESS) {
         free(slab);
-        return NULL;
+        return result;
     }
     ring_append(list_of(client, class), &slab->alike);
-    return slab;
+    *made = slab;
+    return CUDA_SUCCESS;
 }
 
 static CUresult slab_allocate(struct client *client, CUcontext context, size_t bytes,
@@ -281,17 +265,14 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
 {
     unsigned class;
     size_t slot_size = slab_slot_size(bytes, &class);
-    const struct ring *list = list_of(client, class);
-    struct slab *slab = NULL;
+    const struct ring *list = list_of(client, class), *link = list->previous;
     /* Contexts do not share slabs, because the end of a context frees its memory. */
-    for (const struct ring *link = list->previous; link != list && slab == NULL;
-         link = link->previous)
-        if (RING_MEMBER(link, struct slab, alike)->owner.context == context)
-            slab = RING_MEMBER(link, struct slab, alike);
-    CUresult result = CUDA_SUCCESS;
-    if (slab == NULL)
-        slab = new_slab(client, context, class, slot_size, &result);
-    if (slab == NULL)
+    while (link != list && RING_MEMBER(link, struct slab, alike)->owner.context != context)
+        link = link->previous;
+    struct slab *slab = RING_MEMBER(link, struct slab, alike);
+    CUresult result = link == list ? new_slab(client, context, class, slot_size, &slab)
+                                   : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS)
         return result;
     uint32_t word = 0;
     while (slab->free_bits[word] == 0)
@@ -306,19 +287,16 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
 }
 
 /*
- * While one client is evicted, each mapping that another client makes takes about half a
- * millisecond, independently of its size: as long as 16 to 32 MiB take on the bus. With blocks of
- * 32 MiB, loading waits for mappings a quarter of the time; with 64 MiB only the bus limits it,
- * which the driver also uses to clear memory that the evicted client frees
- * (bench/handover/bus.py). Larger blocks load no faster, but new memory needs fewer mappings: 8 GiB
- * took 7 ms in blocks of 64 MiB and 3 ms in blocks of 128 MiB (all measured on an H200). Small
+ * Block sizes. While one client is evicted, each mapping that another client makes takes about half
+ * a millisecond, independently of its size. With blocks of 64 MiB only the bus limits loading; new
+ * memory needs fewer mappings with 128 MiB (both measured on an H200, bench/handover/bus.py). Small
  * allocations and small cards use smaller blocks, so that less memory moves at a time. The daemon
  * assumes the same sizes (scheduler/events.py).
  */
 #define LARGE_FROM ((size_t)256 << 20)
 #define LARGE_CARD ((uint64_t)8 << 30)
 #define HUGE_CARD ((uint64_t)64 << 30)
-/* The largest exportable allocation that is a single block. Evicting a larger block would need too
+/* The largest exportable allocation that is a single block: evicting a larger block would need too
  * much host memory at once. */
 #define WHOLE_MOST ((size_t)256 << 20)
 
@@ -329,8 +307,7 @@ static size_t block_most(const struct client *client, size_t size)
     return size >= LARGE_FROM || most == BLOCK_SIZE ? most : most / 2;
 }
 
-static struct object *large_object(struct page_owner *owner, CUdeviceptr address,
-                                   CUdeviceptr *base)
+static struct object *large_object(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base)
 {
     (void)address;
     struct large *large = (struct large *)owner;
@@ -372,54 +349,32 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 }
 
 /*
- * Spares: memory that the program has freed, kept for a short time and reused.
+ * Spares: memory that the program has freed, kept mapped for a short time and given back by the
+ * next allocation of as many pages in the same context. Many programs allocate and free the same
+ * sizes again and again (Thrust, CUB), and mapping takes as long as the driver's own cuMemAlloc, or
+ * about a millisecond more while another client is evicted (measured on an H200).
  *
- * Each block costs three driver calls to map and two to unmap. On an H200 these take 52 and 76 us
- * for 64 MiB, about as long as a program's own cuMemAlloc (56) and cuMemFree (67). While another
- * client is evicted, each mapping also waits about a millisecond for the page tables. But many
- * programs allocate and free the same sizes again and again: the temporary storage of Thrust and
- * CUB, loops that allocate in each iteration.
+ * For the program a spare is freed: its address is invalid, and cuMemGetInfo reports it as free. A
+ * kernel that uses a freed address succeeds while the spare exists, as with the driver's pools;
+ * NVSHARE_KEEP_FREED_MS=0 turns spares off, to find such errors. No call fails or waits because of
+ * spares: they are released before anything is refused (reclaim()).
  *
- * A spare keeps its address and its physical memory, and the next allocation of the same number of
- * pages in the same context gets both. Only plain allocations of more than 1 MiB become spares:
- * smaller allocations use slabs (above), stream-ordered allocations use pools (pool.c).
- *
- * For the program a spare is freed: its address is invalid (`object.retired` stays set), and
- * cuMemGetInfo reports it as free. No call fails or waits because of spares: when the commit, the
- * room or the card would not suffice, spares are released first (client_commit(),
- * allocation_fill(), client_update()). A kernel or copy that uses a freed address succeeds while
- * the spare exists, as with the driver's pools. NVSHARE_KEEP_FREED_MS=0 turns spares off, to test a
- * program for such errors.
- *
- * For the daemon a spare is resident memory that the program has not freed yet. Spares exist only
- * while the client runs, is connected, has all its memory resident and, spares included, stays
- * within limits.most, and while no other client waits for memory of the card. When one of these
- * conditions ends, all spares are released before the library evicts, copies or reports anything.
- * No block of a spare is therefore ever evicted. When a block becomes part of a spare, it gives up
- * its place in a tier and what is known of its content.
- *
- * Limits on spares:
- *
- *   - Age: the service thread, which the first spare wakes, releases each spare a second after it
- *     was freed (NVSHARE_KEEP_FREED_MS sets another time). While all programs fit the card, no turn
- *     ends, so nothing else may release spares.
- *   - Amount: an eighth of the card, and at most MOST spares, because a thread that needs memory
- *     may have to release all of them at once.
- *   - Full cards: a client that fills more than fifteen sixteenths of the card keeps no spares,
- *     because the driver allocates memory unseen by the library, for modules and kernel stacks.
- *   - Commit: the daemon counts spares as committed and may refuse growth to other clients for
- *     them. All spares together exceed at most half of the commit that is still free.
+ * For the daemon a spare is resident memory that the program has not freed. Spares are released
+ * before the library evicts, copies or reports anything (client_may_keep_freed()), so no block of a
+ * spare is ever evicted. Their age is limited because while all programs fit the card, no turn
+ * ends; their amount, because the daemon may refuse growth to other clients for them, and because
+ * the driver allocates memory that the library does not see, for modules and kernel stacks.
  */
 
 #define DEFAULT_STAY_MS 1000
 #define STAY_MOST_MS 3600000
-#define PART_OF_CARD 8
-#define PART_LEFT 16
-#define MOST 1024
+#define PART_OF_CARD 8               /* spares take at most the card's size divided by this */
+#define PART_LEFT 16                 /* and none exist if less than this part of the card is left */
+#define MOST 1024                    /* a thread that needs memory may have to release all */
 #define SPARE_BUCKETS 64
 #define EXPIRED_AT_ONCE 16           /* bounds how long memory_lock is held */
 
-/* One for each client. Protected by memory_lock. */
+/* One for each client, by index. Protected by memory_lock. */
 static struct spares {
     uint64_t stay;                   /* us for which a spare is kept; 0: spares are off */
     struct ring order;               /* oldest first */
@@ -434,15 +389,14 @@ static struct spares *spares_of(const struct client *client)
     return &all[client->index];
 }
 
-/* Bytes of the blocks, which are whole pages. object.size, the bytes that the program requested
- * last, may be smaller. */
+/* Bytes of the blocks. object.size, the bytes that the program requested last, may be smaller. */
 static size_t size_of(const struct large *large)
 {
     const struct block *last = large->blocks[large->owner.block_count - 1];
     return last->address + last->size - large->base;
 }
 
-/* Removes an allocation that is being released from the spares; no-op for all other memory. */
+/* No-op for an allocation that is no spare. */
 static void leave_spares(struct large *large)
 {
     if (!large->spare)
@@ -480,21 +434,6 @@ static struct ring *alike(struct client *client, size_t size)
     return &spares_of(client)->alike[size / PAGE % SPARE_BUCKETS];
 }
 
-static bool fills_card(const struct client *client)
-{
-    const struct nvshare_memory *memory = &client->memory;
-    uint64_t total = client->limits.total;
-    return memory->resident + memory->pinned + memory->pending > total - total / PART_LEFT;
-}
-
-/* Whether the spares with one more of `size` bytes would exceed half of the free commit. */
-static bool commit_is_scarce(const struct client *client, size_t size)
-{
-    uint64_t need = client_need(client);
-    return client->limits.most < need
-        || client->limits.most - need < 2 * (spares_of(client)->bytes + size);
-}
-
 static bool is_resident(const struct large *large)
 {
     for (size_t i = 0; i < large->owner.block_count; i++) {
@@ -505,20 +444,25 @@ static bool is_resident(const struct large *large)
     return true;
 }
 
-/* Makes a spare of an allocation that the program has freed and no work uses. False: it cannot be
- * kept; the caller must release it. */
+/* Makes a spare of a freed allocation that no work uses. False: the caller must release it. */
 static bool spare_keep(struct large *large)
 {
     struct client *client = large->owner.client;
     struct spares *spares = spares_of(client);
-    uint64_t size = size_of(large), most = client->limits.total / PART_OF_CARD;
+    const struct nvshare_memory *memory = &client->memory;
+    uint64_t total = client->limits.total, size = size_of(large), most = total / PART_OF_CARD;
+    bool card_is_full = memory->resident + memory->pinned + memory->pending
+        > total - total / PART_LEFT;
     /* Memory without a context belongs to a pool or a VMM allocation. */
     if (spares->stay == 0 || size > most || large->owner.context == NULL || large->vmm != NULL
-        || !client_may_keep_freed(client) || fills_card(client) || !is_resident(large))
+        || !client_may_keep_freed(client) || card_is_full || !is_resident(large))
         return false;
     if (spares->bytes + size > most)
         spares_reclaim(client, spares->bytes + size - most, 0);
-    if (commit_is_scarce(client, size))
+    uint64_t need = client_need(client);
+    /* Spares take at most half of the commit that is still free. */
+    if (client->limits.most < need
+        || client->limits.most - need < 2 * (spares->bytes + size))
         return false;
     if (spares->count == MOST)
         spares_reclaim(client, 1, 0);
@@ -541,16 +485,13 @@ static bool spare_keep(struct large *large)
     return true;
 }
 
-/* Gives a spare of this size and context back to the program. False: there is none. */
 static bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
-    /* If the daemon has lowered the commit since the spare was freed, the request must go to the
-     * daemon as for new memory. */
+    /* If the daemon has lowered the commit since, the request must go to it as for new memory. */
     if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);
     const struct ring *head = alike(client, size);
-    /* The latest first: the program has used it most recently. */
     for (struct ring *link = head->previous; link != head; link = link->previous) {
         struct large *large = RING_MEMBER(link, struct large, alike);
         if (size_of(large) != size || large->owner.context != context)
@@ -575,7 +516,6 @@ bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until)
     if (spares->count == 0)
         return false;
     uint64_t before = spares->bytes;
-    /* Releasing memory must not invalidate a capture in progress. */
     RELAXED;
     while (spares->count > 0 && before - spares->bytes < bytes)
         large_release(&oldest(client)->owner);
@@ -599,13 +539,12 @@ int64_t spares_expire(struct client *client)
 }
 
 /*
- * Memory that was freed during a stream capture.
- *
- * Freeing waits for work in flight, which is not allowed during a capture. The memory is therefore
- * kept until a later wait in the same context has ended, at the latest until its bytes are needed.
+ * Memory that was freed during a stream capture, when freeing must not wait for work in flight. It
+ * is kept until a later wait in the same context has ended, at the latest until its bytes are
+ * needed.
  */
 
-/* us of one wait for a context: the destruction of that context waits until the wait has ended */
+/* us of one wait for a context, which delays the destruction of that context */
 #define SLICE_US 1000
 
 /* A list of frees, the latest first. */
@@ -619,19 +558,16 @@ static struct deferred *deferred;    /* this and the next two are protected by m
 static uint64_t deferrals;           /* `number` of the latest deferred free */
 static CUcontext waited_in;          /* context in which deferred_frees_reclaim() waits now */
 
-/* To be called when a context has done all work that it had when the deferred frees up to `number`
- * were made: releases these. Memory that was freed later may still be in use. */
+/* Releases the context's deferred frees up to `number`, for which all work of the context has been
+ * awaited. Memory that was freed later may still be in use. */
 static void deferred_frees_waited(CUcontext context, uint64_t number)
 {
-    for (struct deferred **link = &deferred, *one; (one = *link) != NULL;) {
-        if (one->context != context || one->number > number) {
-            link = &one->next;
-            continue;
+    EACH_LISTED(struct deferred, one, deferred)
+        if (one->context == context && one->number <= number) {
+            LIST_REMOVE(deferred, one);
+            allocation_release(one->address);
+            free(one);
         }
-        *link = one->next;
-        allocation_release(one->address);
-        free(one);
-    }
 }
 
 static const struct deferred *first_of(const struct client *client)
@@ -642,8 +578,8 @@ static const struct deferred *first_of(const struct client *client)
     return one;
 }
 
-/* Waits for the context's work for SLICE_US at most and releases its deferred frees. False: the
- * work has not ended. memory_lock is held, and released meanwhile. */
+/* Waits for the context's work for SLICE_US at most, without memory_lock, and releases its deferred
+ * frees. False: the work has not ended. */
 static bool wait_in(CUcontext context)
 {
     CUresult ignored_as_work_that_failed_is_done;
@@ -721,20 +657,15 @@ bool memory_free(CUdeviceptr address, CUresult *result)
     if (capture_refuses(result))
         return true;
     pthread_mutex_lock(&memory_lock);
-    if (!region_contains(address)) {
-        pthread_mutex_unlock(&memory_lock);
-        return false;
-    }
+    bool ours = region_contains(address), retired = ours && allocation_retire(address);
     struct page_owner *owner = region_owner(address);
-    if (!allocation_retire(address)) {
-        pthread_mutex_unlock(&memory_lock);
-        *result = CUDA_ERROR_INVALID_VALUE;
-        return true;
-    }
-    CUcontext context = owner->context;
-    bool idle = owner->client->drained;
+    CUcontext context = retired ? owner->context : NULL;
+    bool idle = retired && owner->client->drained;
     uint64_t earlier = deferrals;
     pthread_mutex_unlock(&memory_lock);
+    *result = CUDA_ERROR_INVALID_VALUE;
+    if (!retired)
+        return ours;
 
     *result = CUDA_SUCCESS;
     bool waited = idle || drain_context(context, UINT64_MAX, result);
@@ -742,14 +673,14 @@ bool memory_free(CUdeviceptr address, CUresult *result)
         *result = CUDA_SUCCESS;      /* deferred_frees_waited() will free the memory */
 
     LOCKED(memory_lock);
-    bool gone = region_owner(address) != owner; /* `context` has ended during the wait */
-    if (!gone && waited) {
+    if (region_owner(address) != owner)
+        return true;                 /* the context has ended during the wait, and with it `owner` */
+    if (waited) {
         bool is_large = owner->operations == &LARGE_OPERATIONS;
         deferred_frees_waited(context, earlier);
-        /* No work uses the memory any more: it is kept for reuse if possible. */
         if (*result != CUDA_SUCCESS || !is_large || !spare_keep((struct large *)owner))
             allocation_release(address);
-    } else if (!gone) {
+    } else {
         struct deferred *one = malloc(sizeof *one);
         if (one != NULL) {           /* else the memory stays until its context ends */
             *one = (struct deferred){ address, context, ++deferrals, deferred };
@@ -789,13 +720,6 @@ bool memory_is_ours(CUdeviceptr address)
     return region_contains(address);
 }
 
-static void information(const struct client *client, size_t *free_bytes, size_t *total_bytes)
-{
-    uint64_t used = client->memory.allocated - spares_of(client)->bytes + client->memory.pinned;
-    *total_bytes = client->limits.total;
-    *free_bytes = client->limits.most > used ? client->limits.most - used : 0;
-}
-
 bool memory_information(size_t *free_bytes, size_t *total_bytes)
 {
     struct client *client = client_here();
@@ -804,7 +728,9 @@ bool memory_information(size_t *free_bytes, size_t *total_bytes)
     bool called_back = locked_here(&memory_lock);
     if (!called_back)
         pthread_mutex_lock(&memory_lock);
-    information(client, free_bytes, total_bytes);
+    uint64_t used = client->memory.allocated - spares_of(client)->bytes + client->memory.pinned;
+    *total_bytes = client->limits.total;
+    *free_bytes = client->limits.most > used ? client->limits.most - used : 0;
     if (!called_back)
         pthread_mutex_unlock(&memory_lock);
     return true;
@@ -816,8 +742,7 @@ bool memory_total(CUdevice device, size_t *total_bytes)
         return false;
     LOCKED(memory_lock);
     const struct client *client = client_on(device);
-    size_t free_bytes;
     if (client != NULL)
-        information(client, &free_bytes, total_bytes);
+        *total_bytes = client->limits.total;
     return client != NULL;
 }

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocations: memory that the program got from cuMemAlloc. Functions named memory_ are for the
- * wrappers: they may be called from any thread, with the client running or not and with no lock
- * held, and act on the client of the current context's device unless they take an address. If no
- * client is attached, they return false and the wrapper calls the driver instead. All other
- * functions are called with memory_lock held.
+ * Memory that the program got from cuMemAlloc. The functions named memory_ are for wrappers: any
+ * thread, no lock held, for the client of the current context's device unless they take an address.
+ * False: call the driver. All other functions are called with memory_lock held.
  */
 #pragma once
 
@@ -41,8 +39,8 @@ struct object {
 };
 
 /* Operations on the memory of a page's owner, which contains `address`. NULL: not supported.
- * Memory is freed in two steps, because it must not be reused while work may touch it: retiring
- * makes an allocation invalid for the program, releasing frees its memory. */
+ * Retiring makes an allocation invalid for the program; releasing frees its memory, which no work
+ * may use then. */
 struct owner_operations {
     /* The object whose memory contains `address`, valid or not; *base: its first address. NULL: no
      * object contains it. */
@@ -56,6 +54,7 @@ struct owner_operations {
     void (*destroy)(struct page_owner *owner);
 };
 
+/* An allocation above 1 MiB. */
 struct large {
     struct page_owner owner;
     CUdeviceptr base;
@@ -67,23 +66,16 @@ struct large {
     struct block *blocks[];          /* owner.block_count */
 };
 
-/* cuMemAlloc. False: no client, call the driver. Else *result holds the value to return, and
- * *address the new address if that is CUDA_SUCCESS. */
+/* *result: the value to return; *address: the new address if that is CUDA_SUCCESS. */
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result);
-
-/* cuMemFree: waits for work in flight as the driver does. False: the address is not the library's.
- * An address inside an allocation is an invalid value. */
+/* Waits for work in flight as cuMemFree does. An address inside an allocation is an invalid
+ * value. */
 bool memory_free(CUdeviceptr address, CUresult *result);
-
-/* False: the address lies in no allocation of the library. */
 bool memory_describe(CUdeviceptr address, struct memory_description *description);
 bool memory_set_sync_memops(CUdeviceptr address, bool on);
-
-/* Whether the address lies in address space that the library has reserved, allocated or not. */
+/* Whether the library has reserved the address, allocated or not. */
 bool memory_is_ours(CUdeviceptr address);
-
-/* cuMemGetInfo and cuDeviceTotalMem: the client's limits instead of the card's. False: no
- * client. */
+/* The client's limits instead of the card's. */
 bool memory_information(size_t *free_bytes, size_t *total_bytes);
 bool memory_total(CUdevice device, size_t *total_bytes);
 
@@ -94,6 +86,7 @@ CUresult allocation_make(struct client *client, CUcontext context, size_t bytes,
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);
 /* False: no allocation begins there, or it is retired already. */
 bool allocation_retire(CUdeviceptr address);
+/* Frees the memory of a retired allocation. */
 void allocation_release(CUdeviceptr address);
 /* Gives a retired allocation back to the program as a new one of `bytes`, which must fit. */
 void allocation_renew(CUdeviceptr address, size_t bytes);
@@ -106,8 +99,8 @@ unsigned long long allocation_id(void);           /* a new unique id */
  * as starved until it gets more room. */
 void allocation_fill(struct block *const *blocks, size_t count);
 
-/* Creates an allocation of `bytes` bytes. `properties`: of its physical memory, must outlive the
- * allocation; NULL: defaults. An exportable allocation of at most 256 MiB is a single block. */
+/* `properties`: of the physical memory, must outlive the allocation; NULL: defaults. An exportable
+ * allocation of at most 256 MiB is a single block. */
 CUresult large_create(struct client *client, CUcontext context, size_t bytes,
                       const CUmemAllocationProp *properties, CUdeviceptr *address);
 void large_release(struct page_owner *owner);     /* a struct large */
@@ -115,16 +108,13 @@ void large_release(struct page_owner *owner);     /* a struct large */
 size_t slab_slot_size(size_t bytes, unsigned *class);
 
 void spares_prepare(const struct client *client);   /* for a new client */
-/* A `reclaimer` (gate/client.h): releases the oldest spares until `bytes` bytes or all are
- * released. */
+/* A `reclaimer` (gate/client.h): releases the oldest spares first. */
 bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 /* For the service thread: releases spares that are too old, at most EXPIRED_AT_ONCE. Returns the us
  * until it must be called again. */
 int64_t spares_expire(struct client *client);
-
 void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
 
-/* A `reclaimer` (gate/client.h): before the deadline `until`, waits for the work of a context in
- * which the client has deferred frees, and releases these. False: there are none, the work has not
- * ended in time, or a capture is in progress. */
+/* A `reclaimer`: until the deadline `until`, waits for the work of a context in which the client
+ * has deferred frees, and releases these. False: also if a capture is in progress. */
 bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until);

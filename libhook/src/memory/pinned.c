@@ -1,55 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Counts memory that cannot be swapped, and lets it be allocated only where there is room. If the
- * client has spare room, the bytes are counted as pinned before the driver's call and the thread
- * does not wait at the gate: some of these calls are not allowed to wait for the card, and work in
- * flight may wait for this thread. Otherwise the thread adds its request to `pending`, a part of
- * the client's need. The gate then does not open before there is room, and no other client can take
- * that room while the thread is inside the gate.
+ * client has spare room, the bytes are counted before the driver's call and the thread does not
+ * wait at the gate: some of these calls may not wait, and work in flight may wait for this thread.
+ * Otherwise the request is added to `pending`, a part of the client's need: the gate does not open
+ * before there is room, and no other client can take it while the thread is inside.
  *
- * The driver frees such memory with the context in which it was created, and many programs only
- * destroy their contexts or reset their device. Each object is therefore recorded with its context,
- * and counted at most until that context ends. Memory created on a named device (cuMemCreate)
- * belongs to no context and outlives all contexts.
+ * Many programs do not free such memory but destroy its context or reset the device, so each object
+ * counts at most until its context ends. Memory of cuMemCreate outlives all contexts.
  */
 #include "memory/pinned.h"
 
 #include <stdlib.h>
 
 #include "driver/log.h"
+#include "driver/ring.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
 
-/* Bytes that room_begin() requests first, and the factor for each further request. The driver needs
- * a few MiB for code but gigabytes for stacks, and more may be missing, because the daemon may not
- * have seen yet what other processes have taken. */
+/* Bytes that room_begin() requests first, and the factor for each further request: the driver needs
+ * a few MiB for code but gigabytes for stacks, and the daemon may not have seen yet what other
+ * processes have taken. */
 #define ROOM_FIRST ((size_t)64 << 20)
 #define ROOM_GROWS 4
 #define ROOM_PART 8                  /* the largest request is the card's size divided by this */
 
 /* What this thread's last pinned_begin() was granted, until pinned_end(). */
-static __thread struct {
+static __thread struct request {
     struct client *client;
     CUcontext context;               /* whose end frees the memory; NULL: no context's end does */
     size_t bytes;
     bool inside;                     /* inside the gate; false: already counted as pinned */
 } request;
 
-/* Where the thread's request is counted. */
 static uint64_t *counter_of(struct client *client)
 {
     return request.inside ? &client->memory.pending : &client->memory.pinned;
 }
 
-/* Takes the request's bytes out of the figures. memory_lock is held. */
+/* memory_lock is held. */
 static void withdraw_request(void)
 {
     *counter_of(request.client) -= request.bytes;
     request.client = NULL;
 }
 
-/* `submits`: the call also submits work to a stream, so it waits at a closed gate in any case. */
 static CUresult begin(struct client *client, CUcontext context, size_t bytes, bool submits,
                       uint64_t until)
 {
@@ -64,20 +60,16 @@ static CUresult begin(struct client *client, CUcontext context, size_t bytes, bo
     }
     bool granted = client_commit_pinned(client, bytes, bytes, until);
     if (granted) {
-        request.inside = submits || client_free_room(client) < bytes;
-        request.client = client;
-        request.context = context;
-        request.bytes = bytes;
+        bool inside = submits || client_free_room(client) < bytes;
+        request = (struct request){ client, context, bytes, inside };
         *counter_of(client) += bytes;
         client_settle();
         client_update(client);
     }
     pthread_mutex_unlock(&memory_lock);
-    if (!granted)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (request.inside)
+    if (granted && request.inside)
         gate_enter(GATE_NO_STREAM);
-    return CUDA_SUCCESS;
+    return granted ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult begin_here(size_t bytes, uint64_t until)
@@ -213,11 +205,10 @@ void pinned_refer(uint64_t key, size_t size, uint64_t known)
         add_key(key, size, entry->counted);
 }
 
-static void drop(struct entry **link)
+static void drop(struct entry *entry)
 {
-    struct entry *entry = *link;
     struct counted *counted = entry->counted;
-    *link = entry->next;
+    LIST_REMOVE(*bucket_of(entry->key), entry);
     if (--counted->keys == 0) {
         count_less(counted->client, counted->bytes);
         free(counted);
@@ -232,26 +223,22 @@ size_t pinned_forget(uint64_t key)
     LOCKED(memory_lock);
     /* Forgets the oldest entry: before the thread that destroyed the old object called this
      * function, the driver may have given the key to a new object. */
-    struct entry **oldest = NULL;
-    for (struct entry **link = bucket_of(key); *link != NULL; link = &(*link)->next)
-        if ((*link)->key == key)
-            oldest = link;
-    if (oldest == NULL)
-        return 0;
-    size_t size = (*oldest)->size;
-    drop(oldest);
+    struct entry *oldest = NULL;
+    for (struct entry *entry = *bucket_of(key); entry != NULL; entry = entry->next)
+        if (entry->key == key)
+            oldest = entry;
+    size_t size = oldest == NULL ? 0 : oldest->size;
+    if (oldest != NULL)
+        drop(oldest);
     return size;
 }
 
-/* If the program later destroys one of these objects, its key has no entry, or that of a new object
- * with the same key. The driver, too, then destroys the new object. */
+/* If the program later destroys such an object, its key may have become that of a new object, which
+ * the driver then destroys, too. */
 void pinned_context_ends(CUcontext context)
 {
     for (unsigned i = 0; i < BUCKETS && context != NULL; i++)
-        for (struct entry **link = &buckets[i]; *link != NULL;) {
-            if ((*link)->counted->context == context)
-                drop(link);
-            else
-                link = &(*link)->next;
-        }
+        EACH_LISTED(struct entry, entry, buckets[i])
+            if (entry->counted->context == context)
+                drop(entry);
 }

@@ -99,8 +99,7 @@ static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
     size_t spare = reserved > used ? reserved - used : 0;
     if (bytes <= spare)
         return 0;
-    return bytes - spare > SIZE_MAX - POOL_GRAIN ? SIZE_MAX
-                                                 : whole_grains(bytes - spare);
+    return bytes - spare > SIZE_MAX - POOL_GRAIN ? SIZE_MAX : whole_grains(bytes - spare);
 }
 
 /* Returns the bytes by which the pool has grown, for the caller to count. Subtracts the bytes by

@@ -443,8 +443,7 @@ static void drop_memory_of(CUcontext context, struct pending_frees *pending)
          link = next) {
         struct async_allocation *async = RING_MEMBER(link, struct async_allocation, order);
         next = link->next;
-        if (async->pool == NULL
-            && region_owner(async->address)->context == context)
+        if (async->pool == NULL && region_owner(async->address)->context == context)
             complete(async);
     }
 }
