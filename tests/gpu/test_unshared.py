@@ -34,7 +34,7 @@ def cgroup_file_system(tmp_path: Path) -> Iterator[None]:
 def test_training_without_the_library_computes_the_same_results_beside_a_client(
     tmp_path: Path, record: Record
 ) -> None:
-    _, script, *options = program("torch_train", "--gib", "8", "--steps", "600")
+    _, script, *options = program("torch_train", "--gib", "8", "--steps", "250")
     training = [[sys.executable, "-c", Path(script).read_text(), *options]]
     alone = run(training, user=NOBODY)
     (tmp_path / "nvshared.conf").write_text(RULE)
