@@ -71,8 +71,7 @@ class Rooms:
         listed = subprocess.run(
             ["nm", "--extern-only", "--portability", "--print-file-name",
              *(f"{name}.o" for name in names)],
-            check=True, capture_output=True, text=True, cwd=self._objects,
-        ).stdout
+            check=True, capture_output=True, text=True, cwd=self._objects).stdout
         for line in listed.splitlines():
             file, symbol, kind = line.split()[:3]
             found[file.removesuffix(".o:")][kind in "Uvw"].add(symbol)

@@ -45,8 +45,7 @@ def test_layer_check_allows_a_dependency_on_a_lower_folder(tmp_path: Path) -> No
         ('#include "../above/a.h"\nvoid b(void) { }\n', "../above/a.h"),
         ("void a(void);\nvoid b(void) { a(); }\n", "a"),
         ("extern int shown;\nint b(void) { return shown; }\n", "shown"),
-    ],
-)
+    ])
 def test_layer_check_reports_a_file_that_depends_on_a_higher_folder(
     tmp_path: Path, text: str, how: str
 ) -> None:
@@ -71,8 +70,7 @@ def test_layer_check_reports_an_exception_that_no_dependency_needs(tmp_path: Pat
 def test_layer_check_reports_a_dependency_cycle_within_a_folder(tmp_path: Path) -> None:
     rooms = made(
         tmp_path, b_c="void c(void);\nvoid b(void) { c(); }\n",
-        c_c="void b(void);\nvoid c(void) { b(); }\n",
-    )
+        c_c="void b(void);\nvoid c(void) { b(); }\n")
     assert rooms.upward() == []
     assert rooms.circles() == [["below/b", "below/c"]]
 

@@ -149,8 +149,7 @@ def garbage(attack: Attack) -> Iterator[None]:
                 b"", attack.hello[:dice.randrange(protocol.SIZE)], attack.hello * 2,
                 dice.randbytes(dice.randrange(4096)),
                 bytes([dice.randrange(80), 0, protocol.VERSION, 0])
-                + dice.randbytes(protocol.SIZE - 4),
-            ):
+                + dice.randbytes(protocol.SIZE - 4)):
                 say(one, packet)
             one.close()
         yield
@@ -164,8 +163,7 @@ def descriptors(attack: Attack) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 one.sendmsg(
                     [encode_report(ReportRecord(Type.MEMORY))],
-                    [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)],
-                )
+                    [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)])
             one.close()
         yield
 
@@ -234,8 +232,7 @@ def claim(attack: Attack, first: Memory, commit: int, then: Memory) -> Iterator[
     for one in crowd:
         say(one, encode_report(hello))
         say(one, encode_report(ReportRecord(Type.MEMORY, memory=then)))
-        say(one, encode_report(
-            ReportRecord(Type.COMMIT, number=1, wanted=1 << 40, memory=then)))
+        say(one, encode_report(ReportRecord(Type.COMMIT, number=1, wanted=1 << 40, memory=then)))
         say(one, encode_report(ReportRecord(Type.COMMIT, number=2, memory=then)))
     while True:
         for one in crowd:
@@ -260,8 +257,7 @@ ATTACKS: dict[str, Callable[[Attack], Iterator[None]]] = {
     attack.__name__: attack
     for attack in (
         hold, come_and_go, swarm, answer_nothing, garbage, descriptors, change, gang, promise,
-        claim_host_memory, cling,
-    )
+        claim_host_memory, cling)
 }
 
 

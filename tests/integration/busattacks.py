@@ -90,8 +90,7 @@ def change(caller: Caller, dice: random.Random) -> bytes:
         lambda: caller.message("Reload"),
         lambda: caller.message(
             "Set", "ssv", [MANAGER_INTERFACE, "TQ", Variant("u", 1)],
-            of="org.freedesktop.DBus.Properties",
-        ),
+            of="org.freedesktop.DBus.Properties"),
     ])
     return made()
 

@@ -121,8 +121,7 @@ class Commander:
         self._listener.close()
         self._listener = self._listen()
         # Running clients report themselves in HELLO; until then no room may be given.
-        self._listen_until(
-            lambda: sum(hook.welcomed for hook in self.hooks) >= before, "come back")
+        self._listen_until(lambda: sum(hook.welcomed for hook in self.hooks) >= before, "come back")
 
     def take_over(self) -> None:
         """The same, but the connections stay: this side asks for a HELLO on each."""
@@ -252,8 +251,7 @@ class Commander:
     def _evict(self, hook: Hook) -> None:
         room = self.random.choice((0, 0, self.random.randrange(hook.room + 1)))
         host = self.random.choice((1 << 40, 1 << 40, hook.memory.host + 16 * MIB))
-        self.move(hook, replace(
-            self._loan(hook), flags=self._ahead(), room=room, host=host))
+        self.move(hook, replace(self._loan(hook), flags=self._ahead(), room=room, host=host))
 
     def _loan(self, hook: Hook) -> OrderRecord:
         """An EVICT with any loan, which may be less than before."""
@@ -422,5 +420,4 @@ class Commander:
             commit=asked if grant else held, most=self.most, total=4 * self.most,
             host_slab=self.random.choice((0, 8 * MIB, 32 * MIB)),
             # Only programs of which it is wanted ask for it.
-            beyond=0 if beyond and self.random.random() < 0.3 else self.most,
-        )
+            beyond=0 if beyond and self.random.random() < 0.3 else self.most)

@@ -98,8 +98,7 @@ class Site:
         """A daemon that is expected to end by itself."""
         return subprocess.run(
             self.command(*options), env={**self.environment, **changed}, cwd=ROOT,
-            capture_output=True, text=True, timeout=PATIENCE, check=False,
-        )
+            capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     def start(self, *options: str, **changed: str) -> subprocess.Popen[str]:
         """A daemon that is ready when this returns."""
@@ -110,8 +109,7 @@ class Site:
             with self.log.open("a") as log:
                 daemon = subprocess.Popen(
                     [*self.before, *self.command(*options)], cwd=ROOT, stderr=log, text=True,
-                    env={**self.environment, "NOTIFY_SOCKET": str(address), **changed},
-                )
+                    env={**self.environment, "NOTIFY_SOCKET": str(address), **changed})
             self.started.append(daemon)
             try:
                 while not _says_ready(ready):
@@ -149,8 +147,7 @@ class Site:
             [sys.executable, "-m", "tests.integration.fakehook", str(self.socket),
              self.uuids[0].hex(), str(size), *options],
             env=self.environment, cwd=ROOT, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.started.append(popen)
         return Process(popen)
 
@@ -163,8 +160,7 @@ class Site:
         popen = subprocess.Popen(
             list(map(str, command)), cwd=ROOT, text=True, **pipes | options,
             env={**self.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-                 "NVSHARE_SOCKET": str(self.socket), **environment},
-        )
+                 "NVSHARE_SOCKET": str(self.socket), **environment})
         self.started.append(popen)
         return popen
 
@@ -218,8 +214,7 @@ def simulate(folder: Path, number: int = CARDS, memory: int = CARD) -> Cards:
     }
     found = subprocess.run(
         [sys.executable, "-c", FIND], env=environment, cwd=ROOT, capture_output=True, text=True,
-        check=True,
-    )
+        check=True)
     return environment, [bytes.fromhex(line) for line in found.stdout.split()]
 
 

@@ -77,8 +77,7 @@ class Hook:
 
     def say(self, kind: Type, *, flags: int = 0, number: int = 0, **words: int) -> bool:
         """Sends one record with its last words. False: the connection has ended."""
-        report = ReportRecord(
-            kind, flags, number, self.memory, self.uuid, **dict[str, Any](words))
+        report = ReportRecord(kind, flags, number, self.memory, self.uuid, **dict[str, Any](words))
         try:
             self.send(encode_report(report))
         except (BrokenPipeError, ConnectionResetError):
@@ -194,10 +193,8 @@ class Hook:
         moved = min(surplus, memory.resident, max(0, allowed - swapped))
         resident = memory.resident - moved
         self.memory = replace(
-            memory, resident=resident,
-            host=max(memory.host, min(allowed, swapped + moved)),
-            room=max(order.room, resident + memory.pinned),
-        )
+            memory, resident=resident, host=max(memory.host, min(allowed, swapped + moved)),
+            room=max(order.room, resident + memory.pinned))
         flags = Flag.NO_MEMORY if moved < surplus else Flag(0)
         self.say(Type.MOVED, flags=flags, number=order.number, moved=moved)
 

@@ -66,8 +66,7 @@ class Card:
     def launch(self, name: str, *arguments: int) -> None:
         """Launch a kernel."""
         values = [c_uint64(one) for one in arguments]
-        passed = (c_void_p * len(values))(
-            *(ctypes.cast(byref(one), c_void_p) for one in values))
+        passed = (c_void_p * len(values))(*(ctypes.cast(byref(one), c_void_p) for one in values))
         call("cuLaunchKernel", self.kernels[name], *(1, 1, 1, 1, 1, 1, 0), self.stream, passed,
              None)
 

@@ -39,8 +39,7 @@ class Plugin:
         self.is_driver = info.type == "DRAPlugin"
         assert (info.type, info.name, *info.supported_versions) in (
             ("DevicePlugin", "nvshare.com/gpu", "v1beta1"),
-            ("DRAPlugin", "gpu.nvshare.com", "v1.DRAPlugin"),
-        )
+            ("DRAPlugin", "gpu.nvshare.com", "v1.DRAPlugin"))
         self._call("pluginregistration.Registration/NotifyRegistrationStatus",
                    REG["RegistrationStatus"](plugin_registered=True),
                    REG["RegistrationStatusResponse"])
@@ -54,8 +53,7 @@ class Plugin:
             )
         self._stream = self._channel.unary_stream(
             f"/{method}", request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=answer.FromString,
-        )(request)
+            response_deserializer=answer.FromString)(request)
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
 
@@ -80,8 +78,7 @@ class Plugin:
     def _call(self, method: str, request: Any, answer: Any) -> Any:
         return self._channel.unary_unary(
             f"/{method}", request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=answer.FromString,
-        )(request, timeout=PATIENCE)
+            response_deserializer=answer.FromString)(request, timeout=PATIENCE)
 
     def _listen(self) -> None:
         with suppress(grpc.RpcError):
@@ -186,8 +183,7 @@ class Kubelet:
         ]
         registered = {resource: devices} | ({"nvshare.com/gpu": tuple(ours)} if ours else {})
         (self.folder / "device-plugins" / "kubelet_internal_checkpoint").write_text(json.dumps({
-            "Data": {
-                "PodDeviceEntries": entries or None, "RegisteredDevices": registered},
+            "Data": {"PodDeviceEntries": entries or None, "RegisteredDevices": registered},
             "Checksum": 1,
         }))
 

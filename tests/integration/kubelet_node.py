@@ -55,8 +55,7 @@ class Node:
             ready.settimeout(PATIENCE)
             plugin = subprocess.Popen(
                 self.command(*options), cwd=ROOT, stderr=log, text=True,
-                env={**os.environ, "NOTIFY_SOCKET": str(address)},
-            )
+                env={**os.environ, "NOTIFY_SOCKET": str(address)})
             self.plugins.append(plugin)
             while ready.recv(4096) != b"READY=1":
                 continue
@@ -77,8 +76,7 @@ class Node:
         """What one says that cannot start."""
         done = subprocess.run(
             self.command(*options), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
-            check=False,
-        )
+            check=False)
         return done.returncode, done.stderr
 
     def allocatable(self, number: int) -> None:

@@ -196,8 +196,7 @@ def alone(site: Site, body: str) -> Any:
     """The output of a program, PRELUDE included, without the library."""
     done = subprocess.run(
         [sys.executable, "-c", body], env=site.environment, cwd=ROOT, capture_output=True,
-        text=True, check=False,
-    )
+        text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -74,17 +74,14 @@ class Runner:
                 [str(self.build / "random"), "--seed", str(seed), "--sequences", str(sequences),
                  "--called", str(self.folder / f"{name}.called")],
                 env={**os.environ, **self.environment, **environment},
-                stdout=output, stderr=errors,
-            )
+                stdout=output, stderr=errors)
 
     def _read(self, name: str, code: int) -> Run:
         called = self.folder / f"{name}.called"
         return Run(
             lines=(self.folder / name).read_text().splitlines(),
             called=frozenset(called.read_text().split()) if called.exists() else frozenset(),
-            errors=(self.folder / f"{name}.errors").read_text()[-4000:],
-            code=code,
-        )
+            errors=(self.folder / f"{name}.errors").read_text()[-4000:], code=code)
 
     def alone(self, seed: int, sequences: int) -> Run:
         """Run the calls without the library."""

@@ -42,5 +42,4 @@ class Runtime:
     def _handler(function: Any, request: str) -> Any:
         return grpc.unary_unary_rpc_method_handler(
             function, request_deserializer=CRI[request].FromString,
-            response_serializer=lambda message: message.SerializeToString(),
-        )
+            response_serializer=lambda message: message.SerializeToString())

@@ -69,8 +69,7 @@ class ServiceManager:
                     command, cwd=ROOT, stderr=log, text=True, pass_fds=numbers,
                     env={
                         **self.site.environment, "NOTIFY_SOCKET": str(self._address), **environment
-                    },
-                )
+                    })
         self.site.started.append(daemon)
         return daemon
 

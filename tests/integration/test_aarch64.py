@@ -15,8 +15,7 @@ ARM = "aarch64-linux-gnu"
 
 pytestmark = pytest.mark.skipif(
     shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
-    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)",
-)
+    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)")
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +41,7 @@ def emulated(site: Site, build: Path, *options: str) -> subprocess.Popen[str]:
     settings = [part for pair in variables.items() for part in ("-E", "=".join(pair))]
     process = subprocess.Popen(
         ["qemu-aarch64", "-L", f"/usr/{ARM}", *settings, str(build / "nvshare-workload"), *options],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     site.started.append(process)
     return process
 

@@ -51,9 +51,7 @@ another_user = pytest.mark.skipif(not IS_ROOT, reason="only root can become anot
 
 def some_long(names: Iterable[str]) -> list[Any]:
     """The names, of which only some are tried often."""
-    return [
-        pytest.param(name, marks=[] if name in OFTEN else pytest.mark.long) for name in names
-    ]
+    return [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.long) for name in names]
 
 
 @dataclass
@@ -117,8 +115,7 @@ def attack(
         [sys.executable, "-m", "tests.integration.attacker", name, address,
          "--gpu", site.uuids[card].hex(), *user, *options],
         env={"PATH": os.environ["PATH"]}, cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     site.started.append(popen)
     attacker = Process(popen)
     attacker.wait_for("ready")
@@ -198,8 +195,7 @@ def test_program_beyond_the_users_connections_runs_unshared_and_logs_the_reason(
     wait_until(lambda: daemon.sockets >= crowded)
     done = as_somebody(site)
     assert "nvshared refuses this program: it has too many clients. The GPU is used unshared." in (
-        done.stderr
-    )
+        done.stderr)
     assert done.returncode == 0, done.stderr
     finish([program(site, 1, 4)])       # a program of another user
     rest(crowd)
@@ -228,14 +224,12 @@ def as_somebody(
             "LD_PRELOAD": str(pipe / "libnvshare.so"), "NVSHARE_SOCKET": str(site.socket),
         }, cwd=pipe,
         user=user, group=user, extra_groups=[], capture_output=True, text=True,
-        timeout=PATIENCE, check=False,
-    )
+        timeout=PATIENCE, check=False)
 
 
 # The clients of this test have no memory in the driver, as a client with false figures.
 @pytest.mark.parametrize(
-    "name", some_long(name for name in ATTACKS if name not in ("hold", "cling"))
-)
+    "name", some_long(name for name in ATTACKS if name not in ("hold", "cling")))
 def test_turns_are_handed_over_during_an_attack(
     site: Site, start: Callable[..., Daemon], name: str
 ) -> None:
@@ -254,8 +248,7 @@ def test_turns_are_handed_over_during_an_attack(
 # nobody; the attacker itself is answered where others are to know less of it, and it no more.
 @another_user
 @pytest.mark.parametrize(
-    "lookup", ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"]
-)
+    "lookup", ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"])
 def test_turns_are_handed_over_while_the_identification_of_an_attackers_process_hangs(
     site: Site, start: Callable[..., Daemon], lookup: str
 ) -> None:
@@ -309,8 +302,7 @@ def hang(box: Path, lookup: str, pid: int) -> None:
 @another_user
 @pytest.mark.other_user
 @pytest.mark.parametrize(
-    "name", some_long(["promise", "claim_host_memory", "cling", "come_and_go"])
-)
+    "name", some_long(["promise", "claim_host_memory", "cling", "come_and_go"]))
 def test_other_user_is_granted_a_whole_card_during_an_attack(
     site: Site, start: Callable[..., Daemon], name: str
 ) -> None:

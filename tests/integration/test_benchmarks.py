@@ -28,8 +28,7 @@ def report(folder: Path, name: str, *options: str, build: bool = True) -> dict[s
     done = subprocess.run(
         [sys.executable, "-m", f"bench.{name}.measure", "--simulate", "--json",
          "--output", str(kept), *options],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )
+        cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found == json.loads(kept.read_text())

@@ -132,8 +132,7 @@ def test_cancelled_move_reports_bytes_moved_and_keeps_every_byte(site: Site) -> 
     # Two orders at once, as the real daemon gives them: each sees a YIELD of its own.
     daemon.send_at_once(
         program, ahead(Type.EVICT, 7), ahead(Type.EVICT, 8),
-        OrderRecord(Type.YIELD, number=7), OrderRecord(Type.YIELD, number=8),
-    )
+        OrderRecord(Type.YIELD, number=7), OrderRecord(Type.YIELD, number=8))
     for number in (7, 8):
         answer = daemon.until(Type.MOVED)
         assert answer.number == number
@@ -144,8 +143,7 @@ def test_cancelled_move_reports_bytes_moved_and_keeps_every_byte(site: Site) -> 
     # A move without AHEAD does not yield, nor does a move that begins after the YIELD.
     daemon.send_at_once(
         program, OrderRecord(Type.YIELD, number=9), OrderRecord(Type.EVICT, number=9, host=1 << 40),
-        OrderRecord(Type.YIELD, number=9),
-    )
+        OrderRecord(Type.YIELD, number=9))
     answer = daemon.until(Type.MOVED)
     assert (answer.number, answer.flags, answer.memory.resident) == (9, 0, 0)
     room = 128 * MIB
@@ -153,8 +151,7 @@ def test_cancelled_move_reports_bytes_moved_and_keeps_every_byte(site: Site) -> 
     daemon.send_at_once(
         program, ahead(Type.LOAD, 20, room), OrderRecord(Type.EVICT, number=21, host=1 << 40),
         OrderRecord(Type.LOAD, number=22, room=room, host=1 << 40),
-        OrderRecord(Type.EVICT, number=23, host=1 << 40),
-    )
+        OrderRecord(Type.EVICT, number=23, host=1 << 40))
     answers = [daemon.until(Type.MOVED) for _ in range(4)]
     assert [(one.number, one.memory.resident) for one in answers] == [
         (20, room), (21, 0), (22, room), (23, 0)
@@ -180,8 +177,7 @@ while True:
 '''
 RETURNING = MOVES.replace("away()\n", "while True:\n    away()\n", 1).replace(
     "for number, address in enumerate(addresses):\n    assert",
-    "    for number, address in enumerate(addresses):\n        assert",
-) + '    say("right")\n'
+    "    for number, address in enumerate(addresses):\n        assert") + '    say("right")\n'
 
 
 def test_hand_over_between_copying_programs_keeps_every_byte(site: Site) -> None:

@@ -23,9 +23,7 @@ from tests.integration.test_kills import finish
 ROOM = 900 * MIB
 MUCH = 480 * MIB                        # and yet less than the program has, with its cache
 # Examining memory takes long on this processor, and is tested elsewhere.
-WANTED = {
-    "NVSHARE_TRIM_CACHES": "1", "NVSHARE_EXAMINE": "0", "PYTHONPATH": str(library.program()),
-}
+WANTED = {"NVSHARE_TRIM_CACHES": "1", "NVSHARE_EXAMINE": "0", "PYTHONPATH": str(library.program())}
 
 
 @pytest.fixture

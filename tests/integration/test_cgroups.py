@@ -154,8 +154,7 @@ def test_program_stays_resident_while_other_processes_fill_its_cgroup(
         assert program.poll() is None
     eater = subprocess.Popen(
         inside(box, [sys.executable, "-c", EATS, str(400 * MIB)]),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     site.started.append(eater)
     assert eater.stdout is not None
     assert eater.stdout.readline() == "full\n"

@@ -30,8 +30,7 @@ class Demo:
         environment = {**os.environ, MARK: self.mark, "TMPDIR": str(folder), "TERM": "dumb"}
         self.process = subprocess.Popen(
             [sys.executable, "-c", command, "demo", "--simulate"], env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
     def until(self, words: str) -> None:
         """Read the output until a line contains these words."""
@@ -111,8 +110,7 @@ def test_demo_ended_by_a_signal_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))]
-)
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))])
 def test_demo_ended_by_many_signals_leaves_nothing(demo: Demo, seed: int) -> None:
     chance = random.Random(seed)
     # Not before it begins: Python itself takes a while, and dies of a signal as any program does.

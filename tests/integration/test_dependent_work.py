@@ -116,8 +116,7 @@ class Answering(threading.Thread):
                 if self.stops_before_answer:
                     self.stops_before_answer = False
                     daemon.connection.send(encode_order(OrderRecord(Type.STOP)))
-                daemon.connection.send(
-                    encode_order(replace(daemon.limits, number=record.number)))
+                daemon.connection.send(encode_order(replace(daemon.limits, number=record.number)))
             if record.type is Type.STOPPED:
                 daemon.connection.send(encode_order(OrderRecord(Type.RUN)))
         daemon.connection.close()

@@ -21,8 +21,7 @@ def test_client_that_sends_descriptors_is_refused_by_kernel_or_dropped(
         hook.hello()
     reading, writing = os.pipe()
     try:
-        socket.send_fds(
-            hook.socket, [encode_report(ReportRecord(Type.MEMORY))], [writing])
+        socket.send_fds(hook.socket, [encode_report(ReportRecord(Type.MEMORY))], [writing])
     except PermissionError:             # Linux 6.16
         assert greeted or hook.hello() is not None
     else:

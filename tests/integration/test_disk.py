@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nvshared.hook.protocol import (
-    Flag,
-    OrderRecord,
-    Park,
-    ReportRecord,
-    Type,
-    encode_unpark,
-)
+from nvshared.hook.protocol import Flag, OrderRecord, Park, ReportRecord, Type, encode_unpark
 from nvshared.machine.disk import open_file
 from nvshared.units import MIB
 from tests.integration.conftest import BUILD, CARD, Site, compile_faulty_disk, wait_until
@@ -45,8 +38,7 @@ UNCHANGED = "assert get(address, size) == data"
 
 def start(site: Site, body: str, within: Sequence[str] = ()) -> tuple[FakeDaemon, Program]:
     """A program that has SIZE bytes on the card, and waits."""
-    return begin(
-        site, KEEPS + body, allocated=SIZE, within=within, room=CARD, host_slab=64 * MIB)
+    return begin(site, KEEPS + body, allocated=SIZE, within=within, room=CARD, host_slab=64 * MIB)
 
 
 def swap(daemon: FakeDaemon) -> None:
@@ -336,9 +328,7 @@ def test_short_disk_reads_and_writes_are_continued(site: Site) -> None:
     daemon.let_return(program)
 
 
-def test_disk_file_without_used_blocks_shrinks_to_the_limit_of_the_store_order(
-    site: Site
-) -> None:
+def test_disk_file_without_used_blocks_shrinks_to_the_limit_of_the_store_order(site: Site) -> None:
     daemon, program = start(site, '''
 call("cuMemFree_v2", address)
 pause("freed")

@@ -35,8 +35,7 @@ def start(site: Site, folder: Path, *options: str, trace: str = "trace") -> tupl
         subprocess.Popen[str], Path]:
     """A daemon with a disk, and its trace."""
     path = site.folder / trace
-    return site.start(
-        *SETTINGS, "--disk", f"{folder},1GiB", "--trace", str(path), *options), path
+    return site.start(*SETTINGS, "--disk", f"{folder},1GiB", "--trace", str(path), *options), path
 
 
 def program(site: Site, seed: int, steps: int | None = 6) -> subprocess.Popen[str]:

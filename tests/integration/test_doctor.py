@@ -16,15 +16,13 @@ def examine(site: Site, bus: str = "unix:path=/no/such") -> tuple[int, Grades, d
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "doctor", "--json", "--bus", bus],
         env={**site.environment, "NVSHARE_SOCKET": str(site.socket)}, cwd=ROOT, text=True,
-        capture_output=True, check=False,
-    )
+        capture_output=True, check=False)
     assert done.stderr == ""
     found = json.loads(done.stdout)["findings"]
     return (
         done.returncode,
         {one["topic"]: one["grade"] for one in found},
-        {one["topic"]: one["words"] for one in found},
-    )
+        {one["topic"]: one["words"] for one in found})
 
 
 def test_doctor_without_a_daemon_names_socket_and_bus(site: Site) -> None:

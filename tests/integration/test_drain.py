@@ -186,8 +186,7 @@ def test_borrowed_memory_is_released_before_a_drain_ends(site: Site) -> None:
     """Programs of that card may wait for them. They are of no use before the drain's end."""
     daemon, program = begin(site, LENT.removeprefix(PRELUDE))
     room = 512 * MIB
-    order = OrderRecord(
-        Type.EVICT, number=2, host=room, loan=64 * MIB, lender=site.uuids[1])
+    order = OrderRecord(Type.EVICT, number=2, host=room, loan=64 * MIB, lender=site.uuids[1])
     daemon.send(
         OrderRecord(Type.STOP), order, OrderRecord(Type.LOAD, number=3, room=room, host=room))
     assert daemon.until(Type.BORROWED).moved == 64 * MIB

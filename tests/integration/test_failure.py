@@ -97,8 +97,7 @@ def test_clients_wait_while_the_daemon_has_no_free_descriptors(site: Site) -> No
 def workload(site: Site, size: str, steps: int, **environment: str) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [str(BUILD / "nvshare-workload"), "--memory", size, "--steps", str(steps)],
-        env={**site.environment, **environment}, stdout=subprocess.DEVNULL, text=True,
-    )
+        env={**site.environment, **environment}, stdout=subprocess.DEVNULL, text=True)
     site.started.append(process)
     return process
 

@@ -32,8 +32,7 @@ def unshared(site: Site, forks: Path) -> set[str]:
     """The same of children of a program without the library."""
     done = subprocess.run(
         [forks, "release"], cwd=ROOT, env=site.environment, capture_output=True, text=True,
-        timeout=PATIENCE, check=True,
-    )
+        timeout=PATIENCE, check=True)
     return results(done.stdout)
 
 

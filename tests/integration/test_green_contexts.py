@@ -13,8 +13,7 @@ from tests.integration.test_pools import POOLS
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("NVSHARE_SIM_DRIVER") in ("535", "550"),
-    reason="before 555 there are none, or a program with one stays",
-)
+    reason="before 555 there are none, or a program with one stays")
 
 GREEN = WAITING + '''
 class Resource(ctypes.Structure):
@@ -65,8 +64,7 @@ call("cuCtxSetCurrent", home)
 ''' + NEXT
 
 ENDED_FIRST = (TAKEN_FIRST + ALLOCATED + NEXT).replace(
-    "\nwait_in", '\ncall("cuGreenCtxDestroy", green)\nwait_in'
-)
+    "\nwait_in", '\ncall("cuGreenCtxDestroy", green)\nwait_in')
 
 AT_WORK = GREEN + '''
 call("cuGreenCtxStreamCreate", byref(stream), green, 1, 0)

@@ -75,8 +75,7 @@ def may_choose_nodes() -> bool:
     answer: int = ctypes.CDLL(None).syscall(
         ctypes.c_long(MBIND[platform.machine()]), ctypes.c_void_p(address),
         ctypes.c_ulong(mmap.PAGESIZE), ctypes.c_int(PREFERRED), ctypes.byref(node),
-        ctypes.c_ulong(8), ctypes.c_uint(0),
-    )
+        ctypes.c_ulong(8), ctypes.c_uint(0))
     return answer == 0
 
 

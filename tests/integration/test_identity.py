@@ -137,8 +137,7 @@ def pretender(site: Site, group: Path, uid: int) -> Process:
         [sys.executable, "-m", "tests.integration.pretender", str(site.socket),
          site.uuids[0].hex(), str(uid), str(group)],
         env={"PATH": os.environ["PATH"]}, cwd=ROOT, text=True, bufsize=1,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     site.started.append(popen)
     return Process(popen)
 
@@ -187,8 +186,7 @@ def test_user_cannot_change_its_tenant_by_making_cgroups(site: Site, groups: Pat
     for group, own in (
         (manager(groups, ALICE), ""),
         (delegated(groups / "jupyter-alice.service", ALICE), "unit:jupyter-alice.service"),
-        (delegated(groups / "lab" / "alice", ALICE), ""),
-    ):
+        (delegated(groups / "lab" / "alice", ALICE), "")):
         attacker = pretender(site, group, ALICE)
         for folders in paths():
             says(attacker, " ".join(name.hex() for name in folders), "was there")

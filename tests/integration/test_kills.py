@@ -40,8 +40,7 @@ def program(
     """A program with this number of steps; None: until finish()."""
     length = ["--until-told"] if steps is None else ["--steps", str(steps)]
     # Slow enough that a load or an eviction is long under way when it is seen.
-    slow = {
-        "NVSHARE_SIM_COPY_RATE": str(100 << 20), "NVSHARE_SIM_NVLINK_RATE": str(400 << 20)}
+    slow = {"NVSHARE_SIM_COPY_RATE": str(100 << 20), "NVSHARE_SIM_NVLINK_RATE": str(400 << 20)}
     return site.workload(
         "--memory", "24MiB", "--chunk", "2MiB", *length, "--kernel-us", "2000",
         "--seed", str(seed), "--json", **slow | environment)

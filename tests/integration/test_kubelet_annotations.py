@@ -38,8 +38,7 @@ class Lab:
 
     def start(self, *options: str) -> None:
         """Starts an nvshare-kubelet."""
-        self.node.start(
-            "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, *options)
+        self.node.start("--kubeconfig", str(self.api.kubeconfig), "--node", NODE, *options)
 
     def restart(self, *options: str) -> None:
         """Kills nvshare-kubelet and starts another one."""
@@ -184,8 +183,7 @@ def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: Ap
     program, flag, text, *options = node.command("--kubeconfig", str(api.kubeconfig))
     done = subprocess.run(
         [program, flag, broken + text, *options, "--node", NODE],
-        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == ExitCode.FAILURE
     assert "nvshare-kubelet: the thread annotations ended: ZeroDivisionError: " in done.stderr
 
@@ -354,8 +352,7 @@ def test_static_pod_started_without_a_share_is_reported(
     """The pod "well" has its share, and "waits" has not started yet."""
     lab.node.kubelet.give_away(RESOURCE, holders=[(HASH, "c0"), ("another", "c1")])
     for name, asking, started in (
-        ("well", ["c0"], ["a"]), ("waits", ["c0", "c1"], []), ("bare", ["c0", "c1"], ["b", "c"]),
-    ):
+        ("well", ["c0"], ["a"]), ("waits", ["c0", "c1"], []), ("bare", ["c0", "c1"], ["b", "c"])):
         lab.api.annotate(name)
         lab.api.ask_for(name, RESOURCE, *asking)
         lab.api.mirror(name)

@@ -59,8 +59,7 @@ class ClaimLab(Lab):
         """Starts an nvshare-kubelet, and waits until it has registered with kubelet."""
         before = self.node.kubelet.registrations
         self.node.start(
-            "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, "--dra",
-            "--cdi", "auto",
+            "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, "--dra", "--cdi", "auto",
             "--runtime", str(self.runtime.path), "--cdi-folder", str(self.cdi), *options)
         self.node.kubelet.wait(lambda: self.node.kubelet.registrations > before)
 
@@ -260,9 +259,7 @@ def test_claims_are_kept_over_restarts_of_driver_and_daemon(lab: ClaimLab) -> No
     lab.expect(old)
 
 
-def test_dra_driver_restarted_after_a_kill_prepares_the_open_claim(
-    lab: ClaimLab
-) -> None:
+def test_dra_driver_restarted_after_a_kill_prepares_the_open_claim(lab: ClaimLab) -> None:
     lab.claim(compute="50")
     with ThreadPoolExecutor(1) as kubelet, lab.api.gate:
         asking = kubelet.submit(lab.prepare)

@@ -168,8 +168,7 @@ def test_killed_device_plugin_offers_the_same_shares_when_restarted(sharing: Nod
     (before,) = sharing.kubelet.allocate([f"{uuids(sharing)[0]}::0"])
     line = next(
         Path(mount.host_path) for mount in before.mounts
-        if mount.container_path == "/etc/ld.so.preload"
-    )
+        if mount.container_path == "/etc/ld.so.preload")
     inode = line.stat().st_ino
     sharing.kill_plugin()
     sharing.allocatable(0)
@@ -227,16 +226,13 @@ def test_nvshare_kubelet_without_permission_exits_and_names_the_path(node: Node)
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=+dac_read_search",
          "--ambient-caps=+dac_read_search", *node.command()], cwd=ROOT,
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )
+        capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 4, done.stderr
     assert "Permission denied; run it as root" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_shares_of_a_card_are_withdrawn_after_a_hardware_xid_error(
-    sharing: Node
-) -> None:
+def test_shares_of_a_card_are_withdrawn_after_a_hardware_xid_error(sharing: Node) -> None:
     errors = Path(sharing.site.environment["NVSHARE_SIM_DIR"]) / "xid"
     for index, number in ((0, 31), (1, 79)):            # the first one is a program's
         errors.write_text(f"{index} {number}")

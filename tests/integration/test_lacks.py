@@ -141,8 +141,7 @@ def test_without_polkit_only_root_may_change_anything(site: Site, bus: PrivateBu
     site.start("--bus", "system", **system)
     done = subprocess.run(
         [sys.executable, "-c", AS_NOBODY, "set-tq", "5"], env={**site.environment, **system},
-        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == ExitCode.NOT_PERMITTED
     assert done.stderr.splitlines() == [
         f"nvsharectl: com.nvshare.set-tq is not permitted to uid {NOBODY_UID}: "

@@ -335,8 +335,7 @@ def test_program_built_with_a_sanitizer_is_evicted_and_loaded_without_a_sanitize
 ) -> None:
     program = Life(
         site, compiled(tmp_path, f"-fsanitize={sanitizer}", *LINKED), "plain",
-        ASAN_OPTIONS="verify_asan_link_order=0:detect_leaks=0",
-    )
+        ASAN_OPTIONS="verify_asan_link_order=0:detect_leaks=0")
     assert "WARNING" not in comes_back(program)
 
 
@@ -371,9 +370,7 @@ def test_program_under_a_profiler_is_shared_with_nvshare_profiled(
     site: Site, life: Path, tmp_path: Path
 ) -> None:
     library = tool(tmp_path, "libsanitizer-collection.so")
-    program = Life(
-        site, life, "plain", CUDA_INJECTION64_PATH=str(library), NVSHARE_PROFILED="1"
-    )
+    program = Life(site, life, "plain", CUDA_INJECTION64_PATH=str(library), NVSHARE_PROFILED="1")
     assert comes_back(program).split() == ["away"]
 
 
@@ -381,8 +378,7 @@ def test_program_under_a_profiler_is_shared_with_nvshare_profiled(
 def test_program_run_by_gdb_takes_turns_and_exits(site: Site, life: Path) -> None:
     program = Life(
         site, "gdb", "-batch", "-ex", "set startup-with-shell off", "-ex", "run", "--args", life,
-        "plain",
-    )
+        "plain")
     assert "exited normally" in comes_back(program)
 
 
@@ -393,8 +389,7 @@ def test_gdb_attaches_to_a_program_that_waits_at_the_gate(site: Site, life: Path
     until_it_waits(hook)
     done = subprocess.run(
         ["gdb", "-batch", "-p", str(program.popen.pid), "-ex", "thread apply all backtrace"],
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )
+        capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert "gate_wait" in done.stdout, done.stderr
     hook.close()
     program.ends()

@@ -145,8 +145,7 @@ def test_moving_md_commands_park_move_and_drain_a_program(
     program = Program(site)
     for command, card in (
         ("nvsharectl park 4711", 0), ("nvsharectl move 4711 --to 1", 1),
-        ("nvsharectl drain --gpu 1", 0), ("nvsharectl --json clients", 0),
-    ):
+        ("nvsharectl drain --gpu 1", 0), ("nvsharectl --json clients", 0)):
         assert ("docs/moving.md", command) in pages.inline()
         words = command.replace("4711", str(program.popen.pid)).split()[1:]
         done = subprocess.run(
@@ -619,8 +618,7 @@ def test_park_and_move_of_programs_that_share_memory_by_ipc_are_refused(
     importer = Program(site)
     assert importer.ask(f"import_({handle})") == exporter.right
     for program in (exporter, importer):
-        (client,) = [one for one in control.snapshot().clients
-                     if one.pid == program.popen.pid]
+        (client,) = [one for one in control.snapshot().clients if one.pid == program.popen.pid]
         for order in (control.park, partial(control.move, gpu="1")):
             with pytest.raises(NvshareError, match=r"\(801\)|memory"):
                 order(client.id)
@@ -778,8 +776,7 @@ def test_programs_that_are_parked_and_moved_at_the_same_time_keep_their_bytes(
             for _ in range(10):
                 wait_until(lambda: program.popen.pid in {
                     one.pid for one in mine.snapshot().clients})
-                (client,) = (one for one in mine.snapshot().clients
-                             if one.pid == program.popen.pid)
+                (client,) = (one for one in mine.snapshot().clients if one.pid == program.popen.pid)
                 match random.choice(["park", "move", "fill", "read"]):
                     case "park":
                         mine.park(client.id)
@@ -806,8 +803,7 @@ def test_daemon_of_the_benchmarks_parks_and_moves_concurrently_and_returns_refus
         monkeypatch.setenv(name, value)
     daemon = BenchDaemon(site.folder)
     site.started.append(daemon.process.popen)
-    programs = [Program(site, environment={"NVSHARE_SOCKET": str(daemon.socket)})
-                for _ in range(3)]
+    programs = [Program(site, environment={"NVSHARE_SOCKET": str(daemon.socket)}) for _ in range(3)]
     pids = {program.popen.pid for program in programs}
     for order in (["park"], ["move", 1], ["move", 0]):
         for pid in pids:
@@ -1031,8 +1027,7 @@ def test_moved_program_is_shown_on_the_new_card_by_status_top_metrics_and_histor
     def in_top() -> list[tuple[int, str]]:
         with subprocess.Popen(
             [*NVSHARECTL, "--bus", bus, "top", "--json"], cwd=ROOT, stdout=subprocess.PIPE,
-            text=True,
-        ) as top:
+            text=True) as top:
             assert top.stdout is not None
             line = top.stdout.readline()
             top.kill()

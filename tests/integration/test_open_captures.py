@@ -14,8 +14,7 @@ from tests.integration.test_contexts import WAITING
 
 needs_context_events = pytest.mark.skipif(
     os.environ.get("NVSHARE_SIM_DRIVER") in ("535", "550"),
-    reason="before CUDA 12.5 there is no cuCtxRecordEvent, and a drain waits for the capture's end",
-)
+    reason="before CUDA 12.5 there is no cuCtxRecordEvent, and a drain waits for the capture's end")
 
 PREPARED = WAITING.removeprefix(PRELUDE) + '''
 address, captured, side, legacy = allocate(64 * MIB), new_stream(), new_stream(), new_stream(0)
@@ -64,8 +63,7 @@ RESTING = {
 def test_idle_client_obeys_stop_while_its_capture_stays_open(site: Site, body: str) -> None:
     body, expected = RESTING[body]
     daemon, program = program_of(site, f"expected = {expected}\n{body}")
-    daemon.send(OrderRecord(Type.STOP),
-                OrderRecord(Type.EVICT, number=2, host=1 << 40))
+    daemon.send(OrderRecord(Type.STOP), OrderRecord(Type.EVICT, number=2, host=1 << 40))
     daemon.until(Type.STOPPED)
     assert daemon.until(Type.MOVED).memory.resident == 0
     assert Type.REOPENED not in [record.type for record in daemon.said]

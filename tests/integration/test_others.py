@@ -106,8 +106,7 @@ WHOLE = (850 * MIB, 910 * MIB)
 
 @pytest.mark.parametrize(
     ("which", "limits"), [(VERBS, PARTS), (FILES, PARTS), (ENCODER, WHOLE), (TRACER, WHOLE)],
-    ids=["network", "disk", "encoder", "ray tracer"],
-)
+    ids=["network", "disk", "encoder", "ray tracer"])
 def test_memory_registered_with_another_device_is_never_evicted(
     site: Site, tmp_path: Path, which: tuple[str, str], limits: tuple[int, int]
 ) -> None:
@@ -119,8 +118,7 @@ def test_memory_registered_with_another_device_is_never_evicted(
 @pytest.mark.parametrize(
     ("which", "name", "limits"),
     [(VERBS, "", PARTS), (VERBS, "libvendor.so.3", PARTS), (ENCODER, "", WHOLE)],
-    ids=["network", "a vendor's network", "encoder"],
-)
+    ids=["network", "a vendor's network", "encoder"])
 def test_memory_registered_with_another_device_through_a_linked_library_is_never_evicted(
     site: Site, tmp_path: Path, which: tuple[str, str], name: str, limits: tuple[int, int]
 ) -> None:

@@ -106,8 +106,7 @@ def machine(site: Site) -> Iterator[Machine]:
         program = subprocess.Popen(
             [str(BUILD / "nvshare-workload"), "--memory", "8MiB", "--until-told", "--rounds", "1"],
             env={**environment, "LD_PRELOAD": str(BUILD / "libnvshare.so")}, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         site.started.append(program)
         assert program.stdout is not None
         assert "8.0 MiB" in program.stdout.readline()

@@ -128,15 +128,13 @@ def apart(site: Site, program: Path, *arguments: str) -> subprocess.Popen[bytes]
     return subprocess.Popen(
         [program, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**site.environment, "LD_PRELOAD": str(BUILD / "libnvshare.so"),
-             "NVSHARE_SOCKET": str(site.socket)},
-    )
+             "NVSHARE_SOCKET": str(site.socket)})
 
 
 def compiled_apart(folder: Path) -> Path:
     return compiled(
         folder, *LINKED, f"-I{ROOT / 'libhook' / 'src'}", f"-I{ROOT / 'libhook' / 'include'}",
-        source=SOURCE.with_name("apart.c"),
-    )
+        source=SOURCE.with_name("apart.c"))
 
 
 @pytest.fixture(scope="module")

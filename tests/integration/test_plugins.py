@@ -43,17 +43,14 @@ def build(target: Path, *flags: str) -> Path:
     ("flags", "when"),
     [(("-Wl,-z,now,-z,relro",), "NOW"), (("-Wl,-z,lazy,-z,norelro",), "LAZY"),
      (("-fno-plt", "-Wl,-z,norelro"), "NOW")],
-    ids=["relro", "lazy", "no plt"],
-)
+    ids=["relro", "lazy", "no plt"])
 def test_plugin_opened_with_deepbind_waits_for_its_memory(
     site: Site, tmp_path: Path, flags: tuple[str, ...], when: str, early: bool
 ) -> None:
     site.start("--tq", "1")
     plugin = build(tmp_path / "plugin.so", *flags)
     opening = OPEN.replace("PLUGIN", str(plugin)).replace("WHEN", when)
-    program = Program(
-        site, ("" if early else opening) + WORK, before=opening if early else ""
-    )
+    program = Program(site, ("" if early else opening) + WORK, before=opening if early else "")
     program.evict()
     assert program.hears() == "copied"
     program.ends_well()

@@ -32,15 +32,12 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="that takes root")
 
 def namespaces() -> bool:
     """Whether a process may have mounts of its own here."""
-    done = subprocess.run(
-        ["unshare", "--mount", "true"], capture_output=True, check=False
-    )
+    done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
     return done.returncode == 0
 
 
 own_mounts = pytest.mark.skipif(
-    os.geteuid() != 0 or not namespaces(), reason="mounts of one's own are forbidden here"
-)
+    os.geteuid() != 0 or not namespaces(), reason="mounts of one's own are forbidden here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,7 @@ class System:
         more = ["--json"] if json else []
         return subprocess.run(
             [*CTL, *arguments, *more, "--root", str(self.top)], cwd=ROOT, text=True,
-            capture_output=True, check=False,
-        )
+            capture_output=True, check=False)
 
     def enable(self) -> "subprocess.CompletedProcess[str]":
         return self.ctl("enable", "--library", INSIDE)
@@ -291,8 +287,7 @@ def test_preload_enable_without_permission_exits_as_not_permitted(system: System
     done = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python, "-Bc", PROGRAM,
          "preload", "enable", "--root", str(system.top), "--library", INSIDE],
-        cwd=copy, capture_output=True, text=True, check=False,
-    )
+        cwd=copy, capture_output=True, text=True, check=False)
     assert done.returncode == ExitCode.NOT_PERMITTED
     assert "ld.so.preload cannot be written: Permission denied; run it with sudo" in done.stderr
     assert not system.list.exists()
@@ -312,8 +307,7 @@ def test_preload_enable_on_a_full_disk_keeps_the_old_list(system: System, option
          str(system.top), str(system.top), *CTL, "enable", "--root", str(system.top),
          "--library", INSIDE],
         cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "TOP": str(system.top)},
-    )
+        env={**os.environ, "TOP": str(system.top)})
     assert "No space left on device; the disk is full; the list is as it was" in done.stderr
     lines = done.stdout.splitlines()
     assert lines[:2] == ["status 1", "/opt/other.so"]
@@ -346,8 +340,7 @@ cat /proc/self/maps | grep -q /opt/libnvshare.so || echo gone
 """
     done = subprocess.run(
         [*private_etc, "bash", "-c", script, "bash", *CTL], cwd=ROOT, capture_output=True,
-        text=True, check=False,
-    )
+        text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     for words in ("a simple program works", "Python with threads and children works",
                   "a setuid program works", "mapped", "gone"):
@@ -369,9 +362,7 @@ printf '/opt/libnvshare.so\\n' >/etc/ld.so.preload
 /bin/true && echo mended
 """
     done = subprocess.run(
-        [*private_etc, "bash", "-c", script], cwd=ROOT, capture_output=True, text=True,
-        check=False,
-    )
+        [*private_etc, "bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == "mended\n", done.stderr
 
 

@@ -41,8 +41,7 @@ def test_programs_of_users_without_access_to_the_checkout_run(tmp_path: Path) ->
         ["unshare", "--mount", "sh", "-c", PRIVATE, "sh", str(ROOT), str(tmp_path),
          sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "other_user",
          "tests/integration"],
-        capture_output=True, text=True, check=False,
-    )
+        capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout.splitlines()[-1]

@@ -32,8 +32,7 @@ NOBODY_UID = 65534                          # a user that every system has
 TENANT = f"user:{pwd.getpwuid(NOBODY_UID if os.geteuid() == 0 else os.getuid()).pw_name}"
 
 # Names of processes.
-HOSTILE = (
-    b'"} 1\n# x', b"\\\"\\n\\\\", b"\xff\xed\xa0\x80\xe2\x80\xae", b'{a="b"}', b" ", b"\n")
+HOSTILE = (b'"} 1\n# x', b"\\\"\\n\\\\", b"\xff\xed\xa0\x80\xe2\x80\xae", b'{a="b"}', b" ", b"\n")
 
 
 @pytest.fixture
@@ -104,8 +103,7 @@ class Prometheus:
                 [binary, f"--config.file={folder}/prometheus.yml",
                  f"--storage.tsdb.path={folder}/data",
                  f"--web.listen-address=127.0.0.1:{self.port}"],
-                cwd=folder, stderr=log,
-            )
+                cwd=folder, stderr=log)
 
     def ask(self, path: str, **arguments: str) -> Any:
         """The data of its answer. An error of the query fails the test."""
@@ -197,8 +195,7 @@ def test_prometheus_answers_the_dashboard_and_the_alerts(
 
     for busy in (
         "sum(nvshare_turns_total) > 20", "count(nvshare_client_info) == 3",
-        "max_over_time(nvshare_scheduler_waiting_clients[1m]) > 0",
-    ):
+        "max_over_time(nvshare_scheduler_waiting_clients[1m]) > 0"):
         data(busy)
     for query in asked():
         data(query)

@@ -41,8 +41,7 @@ EXCUSED = {
     "cuModuleLoad": "of the ways to load code one is enough: their wrappers are one macro",
     **dict.fromkeys((
         "cuModuleLoadDataEx", "cuModuleLoadFatBinary", "cuLibrary*", "cuKernel*", "cuFunc*",
-        "cuOccupancy*",
-    ), "as cuModuleLoad"),
+        "cuOccupancy*"), "as cuModuleLoad"),
     "cuGreenCtx*": "test_green_contexts.py",
     "cuCtxPushCurrent*": "as cuCtxSetCurrent",
     "cuGLCtxCreate*": "needs a window",
@@ -56,8 +55,7 @@ EXCUSED = {
         "cuMemAllocPitch", "cuMemFree", "cuMemGetInfo", "cuDeviceTotalMem", "cuArrayCreate",
         "cuArray3DCreate", "cuMemcpy[HDA]to[HDA]", "cuMemcpy[HDA]to[HDA]Async", "cuMemcpy[23]D",
         "cuMemcpy2DUnaligned", "cuMemcpy[23]DAsync", "cuMemsetD8", "cuMemsetD16", "cuMemsetD32",
-        "cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32",
-    ), "of CUDA 2, as cuMemAlloc"),
+        "cuMemsetD2D8", "cuMemsetD2D16", "cuMemsetD2D32"), "of CUDA 2, as cuMemAlloc"),
 }
 
 
@@ -103,8 +101,7 @@ def test_random_calls_return_the_same_as_without_the_library(runner: Runner) -> 
         stored += commander.stored
     missing = sorted(
         name for name in hooked() - called
-        if not any(fnmatchcase(name, excused) for excused in EXCUSED)
-    )
+        if not any(fnmatchcase(name, excused) for excused in EXCUSED))
     unneeded = [
         excused for excused in EXCUSED
         if any(fnmatchcase(name, excused) for name in hooked() & called)

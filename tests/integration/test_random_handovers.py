@@ -65,8 +65,7 @@ def start(
             "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
             "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
         },
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(commander: Commander, programs: list[subprocess.Popen[str]]) -> list[str]:

@@ -100,8 +100,7 @@ def test_service_threads_have_default_scheduling_all_processors_and_no_signals(
         blocked = int(status["SigBlk"], 16)
         assert all(
             blocked >> number - 1 & 1
-            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-        )
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
     program.go_on()
     program.ends()
 

@@ -34,8 +34,7 @@ def start(site: Site, build: Path, seed: int, seconds: int) -> subprocess.Popen[
             "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
             "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
         },
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     site.started.append(process)
     return process
 

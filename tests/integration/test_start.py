@@ -62,8 +62,7 @@ def test_daemon_without_permission_names_the_path(site: Site) -> None:
     command = [*powerless, *site.command("--socket", str(locked / "run" / "sock"))]
     done = subprocess.run(
         command, env=site.environment, cwd=ROOT, capture_output=True, text=True, check=False,
-        timeout=PATIENCE,
-    )
+        timeout=PATIENCE)
     assert one_sentence(done, ExitCode.NOT_PERMITTED) == (
         f"the socket {locked}/run/sock cannot be made: Permission denied; "
         "run nvshared as root, or choose another path with --socket"
@@ -100,8 +99,7 @@ def test_daemon_without_a_driver_names_the_missing_library(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("options", "code", "sentence"), [
-    (["--capacity", "5GiB"], ExitCode.BAD_CONFIG,
-     "a capacity of 5.0 GiB is more than GPU 0 "),
+    (["--capacity", "5GiB"], ExitCode.BAD_CONFIG, "a capacity of 5.0 GiB is more than GPU 0 "),
     (["--tq", "0"], ExitCode.INVALID_ARGS,
      "--tq cannot be '0'; give whole seconds, such as 30, or a time of at least 1ms"),
     (["--tq"], ExitCode.INVALID_ARGS, "argument --tq: expected one argument; see: nvshared --help"),
@@ -144,8 +142,7 @@ def test_sighup_during_the_start_does_not_end_the_daemon(site: Site) -> None:
     with private_bus() as bus, site.log.open("a") as log:
         bus.process.send_signal(signal.SIGSTOP)         # it accepts no connection for now
         daemon = subprocess.Popen(
-            site.command("--bus", bus.address), env=site.environment, cwd=ROOT, stderr=log
-        )
+            site.command("--bus", bus.address), env=site.environment, cwd=ROOT, stderr=log)
         try:
             wait_until(site.socket.exists)
             daemon.send_signal(signal.SIGHUP)
@@ -217,8 +214,7 @@ def test_max_clients_beyond_the_open_files_is_logged_with_advice(site: Site) -> 
     site.start("--max-clients", str(most + 1))
     assert (
         f"max-clients is {most + 1}, but 1000 open files are enough for {most} clients; "
-        "raise LimitNOFILE=" in site.log.read_text()
-    )
+        "raise LimitNOFILE=" in site.log.read_text())
     site.started[-1].terminate()
     site.started[-1].wait()
     site.log.write_text("")

@@ -174,8 +174,7 @@ def test_compute_limit_bounds_the_time_in_which_short_kernels_run(
     wait_until(lambda: view(control, alone).state == "limited")
     with subprocess.Popen(
         [sys.executable, "-c", UTILISATION], env=site.environment, text=True, bufsize=1,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as driver:
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
         def utilisation() -> tuple[int, float]:
             assert driver.stdin is not None
             assert driver.stdout is not None

@@ -70,8 +70,7 @@ def test_drain_command_lets_fitting_clients_run_and_lists_the_others(site: Site,
     large, small = absent(site, LARGE), absent(site, SMALL)
     with subprocess.Popen(
         [*NVSHARECTL, "--bus", bus, "drain", "--no-wait"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as drain:
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as drain:
         pump([one, large, small], lambda: small.running)
         said, error = drain.communicate()
     assert drain.returncode == 1

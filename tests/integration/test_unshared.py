@@ -35,8 +35,7 @@ class Bare(Program):
     right = "{5}"
 
     def __init__(self, site: Site, control: Control, size: int = MOST) -> None:
-        super().__init__(
-            site, "tests.integration.bare", size, environment={"LD_PRELOAD": ""})
+        super().__init__(site, "tests.integration.bare", size, environment={"LD_PRELOAD": ""})
         self.control = control
 
     @property

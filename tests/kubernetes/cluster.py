@@ -60,8 +60,7 @@ def pod(
                     for key, path in FOLDERS.items()
                 ],
             }],
-            "resourceClaims": (
-                [{"name": "gpu", "resourceClaimName": claimed}] if claimed else []),
+            "resourceClaims": ([{"name": "gpu", "resourceClaimName": claimed}] if claimed else []),
             "volumes": [
                 {"name": key, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
                 for key, path in FOLDERS.items()
@@ -151,8 +150,7 @@ class Cluster(Node):
         """The errors of a pod in `kubectl describe`, by default of its annotations."""
         uid = self.get("pod", name)["metadata"]["uid"]
         chosen = f"--field-selector=involvedObject.uid={uid},reason={reason}"
-        return self.kubectl(
-            "get", "events", chosen, "--output=jsonpath={.items[*].message}")
+        return self.kubectl("get", "events", chosen, "--output=jsonpath={.items[*].message}")
 
     def is_refused(self, name: str) -> str:
         """The error of a pod's annotations in the pod's status; empty without an error."""

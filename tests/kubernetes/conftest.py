@@ -57,13 +57,10 @@ def prepared(config: pytest.Config, built: Packages, folder: Path) -> Iterator[C
         shutil.copy(tree / source, root / path)
     subprocess.run(
         [sys.executable, MAKE_IMAGE, node.IMAGE, image, f"amd64={root}", "/bin/sleep", "infinity"],
-        check=True,
-    )
+        check=True)
     found = programs.find()
     with Cluster(tree, found, programs.runtime()) as made:
-        config.stash[VERSIONS] = {
-            name: programs.version(path) for name, path in found.items()
-        } | {
+        config.stash[VERSIONS] = {name: programs.version(path) for name, path in found.items()} | {
             "containerd": made.output("containerd", "--version").split()[-1],
             "runc": made.output("runc", "--version").split()[2],
             "linux": platform.release(),
@@ -99,8 +96,7 @@ def images(built: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["make", "--no-print-directory", "--file=packaging/packaging.mk", "image",
          f"DIST={folder}", f"PYTHON={sys.executable}",
          f"ARCHITECTURES={ARCHITECTURES[platform.machine()]}"],
-        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout + made.stderr
     return folder
 

@@ -167,8 +167,7 @@ class Node(Container):
             "--capability=all", "--system-call-filter='@keyring bpf perf_event_open'",
             *(f"--bind-ro={program}:{HERE}/{name}" for name, program in programs.items()),
             *(f"--bind-ro={program}:/usr/bin/{name}" for name, program in runtime.items()),
-            *(f'--bind="$2"{folder}:{folder}' for folder in kept),
-        ))
+            *(f'--bind="$2"{folder}:{folder}' for folder in kept)))
         self.groups += "".join(f'mkdir -p "$2"{folder}\n' for folder in kept)
         super().__init__(tree)
 
@@ -176,8 +175,7 @@ class Node(Container):
         """Does it as the administrator; what it printed."""
         return self.run(
             f"{HERE}/kubectl", "--kubeconfig=/etc/kubernetes/admin.conf", *command, given=given,
-            check=check,
-        ).stdout
+            check=check).stdout
 
     def get(self, *what: str) -> Any:
         """An object of Kubernetes, or a list of them."""
@@ -202,8 +200,7 @@ class Node(Container):
         self.write("/usr/local/sbin/ground", ground, 0o755)
         self.write("/etc/systemd/system/ground.service", (
             "[Unit]\nBefore=containerd.service\n[Service]\nType=oneshot\nRemainAfterExit=yes\n"
-            "ExecStart=/usr/local/sbin/ground\n[Install]\nWantedBy=multi-user.target\n"
-        ))
+            "ExecStart=/usr/local/sbin/ground\n[Install]\nWantedBy=multi-user.target\n"))
         # A sandbox does not support SIGTERM, and a reboot would wait for it.
         self.write("/etc/systemd/system.conf.d/stop.conf", "[Manager]\nDefaultTimeoutStopSec=5s\n")
         self.run("systemctl", "daemon-reexec")

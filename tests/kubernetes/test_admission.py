@@ -27,8 +27,7 @@ def taken(cluster: Cluster, texts: list[tuple[str, str]]) -> list[tuple[str, str
     listed = {"apiVersion": "v1", "kind": "List", "items": pods}
     said = cluster.kubectl(
         "create", "--dry-run=server", "--filename=-", "--output=name", given=json.dumps(listed),
-        check=False,
-    )
+        check=False)
     return [texts[int(number)] for number in re.findall(r"^pod/p(\d+)$", said, re.MULTILINE)]
 
 

@@ -16,8 +16,7 @@ def test_annotations_of_a_running_pod_become_terms_until_it_is_deleted(
     began = time.time()
     cluster.kubectl(
         "annotate", "pod", "it", "nvshare.com/gpu-core-limit=35",
-        "nvshare.com/gpu-memory-limit=64", "nvshare.com/weight-",
-    )
+        "nvshare.com/gpu-memory-limit=64", "nvshare.com/weight-")
     ended = time.time()
     wanted = {"compute-limit": 35, "memory-limit": 64 * MIB}
     cluster.until(lambda: cluster.terms("it") == wanted, "the others are read")

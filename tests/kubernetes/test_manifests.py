@@ -23,8 +23,7 @@ EXAMPLES = sorted({path.name for path in MANIFESTS.glob("examples/*")} - {
 STRATEGIES = sorted(path.name for path in MANIFESTS.glob("overlays/*"))
 KINDS = ",".join((
     "namespaces", "daemonsets", "configmaps", "serviceaccounts", "clusterroles",
-    "clusterrolebindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
-))
+    "clusterrolebindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings"))
 EVENTS = "/api/v1/namespaces/default/events"
 # No kube-proxy is there, so pods find the API server where it is.
 SERVER = {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": "6443"}
@@ -90,8 +89,7 @@ def without(cluster: Cluster, manifests: str, *units: str) -> Iterator[None]:
     try:
         yield
     finally:
-        cluster.kubectl(
-            "delete", "--ignore-not-found", f"--kustomize={manifests}/overlays/none")
+        cluster.kubectl("delete", "--ignore-not-found", f"--kustomize={manifests}/overlays/none")
         cluster.run("systemctl", "enable", "--now", *units)
     cluster.until(lambda: cluster.allocatable() == 10, "the unit's shares are back")
 
@@ -156,8 +154,7 @@ def test_daemon_set_without_the_kubelet_unit_offers_shares(
         assert patched(cluster, "it", {"conditions": [ours]}) == ""
         for wrong in (
             event("kubelet", NAME, "Pod", "it"), event("nvshare-kubelet", "another", "Pod", "it"),
-            event("nvshare-kubelet", NAME, "Node", "another"),
-        ):
+            event("nvshare-kubelet", NAME, "Node", "another")):
             assert "events of its own node alone" in sent(cluster, "POST", EVENTS, wrong)
         assert sent(cluster, "POST", EVENTS, event("nvshare-kubelet", NAME, "Node", NAME)) == ""
         check_labels(cluster)
@@ -173,8 +170,7 @@ def check_labels(cluster: Cluster) -> None:
         (NAME, {"metadata": {"labels": {"example.com/it": "x"}}}, "of a node alone"),
         (NAME, {"metadata": {"labels": {"nvidia.com/gpu.present": None}}}, "of a node alone"),
         (NAME, {"metadata": {"annotations": {"it": "x"}}}, "of a node alone"),
-        (NAME, {"spec": {"unschedulable": True}}, "of a node alone"),
-    ):
+        (NAME, {"spec": {"unschedulable": True}}, "of a node alone")):
         answer = sent(cluster, "PATCH", f"/api/v1/nodes/{name}", said)
         assert why in answer if why else answer == "", (said, answer)
     cluster.kubectl("delete", "node", "another")
@@ -210,12 +206,10 @@ def check_slices(cluster: Cluster) -> None:
 
     for number, (driver, node, why) in enumerate((
         (DRIVER, "another", "its own node alone"), ("gpu.nvidia.com", NAME, f"of {DRIVER} alone"),
-        (DRIVER, NAME, ""),
-    )):
+        (DRIVER, NAME, ""))):
         said = sent(cluster, "POST", SLICES, slice_of(f"it{number}", driver, node))
         assert why in said if why else said == ""
-    unbound = cluster.kubectl(
-        "create", "token", "nvshare-kubelet", "--namespace=nvshare").strip()
+    unbound = cluster.kubectl("create", "token", "nvshare-kubelet", "--namespace=nvshare").strip()
     assert "its own node alone" in sent(
         cluster, "POST", SLICES, slice_of("unbound", DRIVER, NAME), unbound)
     theirs = slice_of("theirs", "gpu.nvidia.com", NAME)
@@ -257,8 +251,7 @@ def test_daemon_set_shares_the_gpu_of_a_bare_node_until_switched_off(
 ) -> None:
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
         "../overlays/nvshared-daemonset", SETTINGS, container("nvshare-kubelet", SERVER),
-        container("nvshared", card.ENVIRONMENT, {"card": card.FOLDER}),
-    ))
+        container("nvshared", card.ENVIRONMENT, {"card": card.FOLDER})))
     check(cluster, manifests, "nvshared")
     with without(cluster, manifests, "nvshare-kubelet", "nvshared", "nvshared.socket"):
         cluster.kubectl("apply", f"--kustomize={manifests}/mine")

@@ -60,8 +60,7 @@ def follow(cluster: Cluster, page: str, heading: str) -> None:
 def run(cluster: Cluster, page: str, command: str, *, check: bool = True) -> str:
     """One command as printed, with the name of this node; what it says."""
     RAN.add((page, command))
-    done = cluster.run(
-        "sh", "-ec", f"cd {WORK}; {command.replace('NODE', NAME)}", check=check)
+    done = cluster.run("sh", "-ec", f"cd {WORK}; {command.replace('NODE', NAME)}", check=check)
     return done.stdout + done.stderr
 
 

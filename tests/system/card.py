@@ -25,24 +25,19 @@ ENVIRONMENT = {
 def plug_in(container: Container) -> None:
     """From now on there is a GPU. The installed daemon sees it when it is started next."""
     # All users write to its state, as they open /dev/nvidia0.
-    container.write(
-        "/etc/tmpfiles.d/simulator.conf", f"d {FOLDER} 0755\nf {FOLDER}/gpus 0666\n"
-    )
+    container.write("/etc/tmpfiles.d/simulator.conf", f"d {FOLDER} 0755\nf {FOLDER}/gpus 0666\n")
     container.run("systemd-tmpfiles", "--create", "simulator.conf")
     settings = "".join(f"Environment={name}={value}\n" for name, value in ENVIRONMENT.items())
     drop_in(container, "simulator", settings)
     # Contexts take 8 MiB of it. What is kept for them by default is made for larger cards:
     # ten programs that start at once would be left with nothing.
     container.write(
-        "/etc/nvshare/nvshared.conf.d/simulator.conf", "[gpu]\ncontext-reserve = 8MiB\n"
-    )
+        "/etc/nvshare/nvshared.conf.d/simulator.conf", "[gpu]\ncontext-reserve = 8MiB\n")
 
 
 def drop_in(container: Container, name: str, lines: str) -> None:
     """Adds lines to the [Service] section of nvshared.service, as `systemctl edit` does."""
-    container.write(
-        f"/etc/systemd/system/nvshared.service.d/{name}.conf", f"[Service]\n{lines}"
-    )
+    container.write(f"/etc/systemd/system/nvshared.service.d/{name}.conf", f"[Service]\n{lines}")
     container.run("systemctl", "daemon-reload")
 
 
@@ -68,8 +63,7 @@ class Program:
             command = ["nvsharectl", "run", "--", *command]
         self._process = container.start(
             *before, *command, user=user, environment=ENVIRONMENT | (environment or {}),
-            stdin=subprocess.PIPE,
-        )
+            stdin=subprocess.PIPE)
         self._said: list[str] = []
         self._allocated = threading.Event()
         # All the time: an unread pipe would fill up and stop the program.
@@ -140,8 +134,7 @@ def finish(programs: Sequence[Program]) -> None:
 def status(container: Container, user: str = "") -> dict[str, Any]:
     """What `nvsharectl status --json` says."""
     found: dict[str, Any] = json.loads(
-        container.output("nvsharectl", "status", "--json", user=user)
-    )
+        container.output("nvsharectl", "status", "--json", user=user))
     return found
 
 
@@ -154,6 +147,5 @@ def clients(container: Container) -> list[dict[str, Any]]:
 def tq(container: Container) -> int:
     """The quantum, as any program on the bus reads it."""
     said = container.output(
-        "busctl", "get-property", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "TQ"
-    )
+        "busctl", "get-property", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "TQ")
     return int(said.removeprefix("u "))

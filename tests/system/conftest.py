@@ -91,6 +91,4 @@ def install(container: Container, built: Packages) -> str:
     """Installs or upgrades as an administrator would; returns what apt says."""
     return container.run(
         "apt-get", "install", "-y", "-o", "Dpkg::Options::=--force-confold",
-        *built.put_into(container),
-        environment={"DEBIAN_FRONTEND": "noninteractive"},
-    ).stdout
+        *built.put_into(container), environment={"DEBIAN_FRONTEND": "noninteractive"}).stdout

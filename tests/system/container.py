@@ -72,8 +72,7 @@ class Container:
                 "unshare", "--mount", "sh", "-c", start, "sh", str(tree), self._mounts.name,
             ],
             stdin=subprocess.DEVNULL, stdout=self._console, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+            start_new_session=True)
         self._pid = 0                   # of the container's PID 1, as seen from here
         try:
             self._await_boot()
@@ -100,13 +99,11 @@ class Container:
         """
         done = subprocess.run(
             self._entering(command, user, environment), capture_output=True, text=True,
-            input=given, errors="replace", timeout=PATIENCE, check=False,
-        )
+            input=given, errors="replace", timeout=PATIENCE, check=False)
         if check and done.returncode != 0:
             raise Failed(
                 f"`{shlex.join(command)}` as {user or 'root'} ended with {done.returncode}:\n"
-                f"{done.stdout}{done.stderr}"
-            )
+                f"{done.stdout}{done.stderr}")
         return done
 
     def output(self, *command: str, user: str = "") -> str:
@@ -123,8 +120,7 @@ class Container:
         """
         return subprocess.Popen(
             self._entering(command, user, environment), stdin=stdin,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        )
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         """Writes a file, and the folders it lies in."""
@@ -138,8 +134,7 @@ class Container:
         with source.open("rb") as file:
             subprocess.run(
                 self._entering(("tee", target), "", None), stdin=file,
-                stdout=subprocess.DEVNULL, check=True,
-            )
+                stdout=subprocess.DEVNULL, check=True)
         self.run("chmod", "755" if os.access(source, os.X_OK) else "644", target)
 
     def until(self, done: Callable[[], Any], condition: str) -> Any:
@@ -165,8 +160,7 @@ class Container:
         if self._pid and self._shell.poll() is None:
             journal = self.run(
                 "journalctl", "--no-pager", "--lines=60", "--unit=nvshared.service",
-                "--unit=nvshared.socket", "--unit=dbus.service", check=False,
-            )
+                "--unit=nvshared.socket", "--unit=dbus.service", check=False)
             lines += journal.stdout.splitlines()
         return "\n".join(lines)
 

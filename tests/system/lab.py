@@ -95,11 +95,9 @@ class Lab:
             {"ServerApp": {"jpserver_extensions": drawing}}))
         container.copy(ROOT / "libhook/demo/kernels.ptx", KERNELS)
         container.copy(ROOT / "tests/system/browser.py", BROWSER)
-        container.run("sh", "-ec", pages.block(
-            "docs/lab-server.md", "systemctl daemon-reload"))
+        container.run("sh", "-ec", pages.block("docs/lab-server.md", "systemctl daemon-reload"))
         container.until(self.answers, "JupyterHub answers")
-        self._browsers = container.start(
-            f"{VENV}/bin/python", BROWSER, stdin=subprocess.PIPE)
+        self._browsers = container.start(f"{VENV}/bin/python", BROWSER, stdin=subprocess.PIPE)
         self._asked = 0
         self._answered: dict[int, Any] = {}
 

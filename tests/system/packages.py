@@ -42,8 +42,7 @@ def build(folder: Path) -> Packages:
             f"DIST={folder}", f"PYTHON={sys.executable}",
         ],
         cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", check=False,
-    )
+        text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise NotBuilt("make deb failed:\n" + "\n".join(done.stdout.splitlines()[-25:]))
     return _found(folder)
@@ -61,8 +60,7 @@ def newer(packages: Packages, folder: Path, suffix: str = "+next") -> Packages:
         control.write_text(text.replace(f"(= {old})", f"(= {new})"))
         subprocess.run(
             ["dpkg-deb", "--root-owner-group", "--build", str(unpacked), str(folder)],
-            check=True, stdout=subprocess.DEVNULL,
-        )
+            check=True, stdout=subprocess.DEVNULL)
     return _found(folder)
 
 

@@ -12,9 +12,7 @@ from tests.system.container import Container
 BROKEN = "/etc/nvshare/nvshared.conf.d/broken.conf"
 DROP_INS = [f"/etc/systemd/system/nvshared.service.d/{name}.conf" for name in ("limit", "crash")]
 TRIES = 10                              # of which a minute had room, before
-WAY_OUT = (
-    "systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared"
-)
+WAY_OUT = ("systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared")
 
 
 def failures(container: Container) -> int:
@@ -107,8 +105,7 @@ def test_daemon_restart_with_a_wrong_configuration_loses_no_client(
         line for line in shown.splitlines() if "SUCCESS" not in line)
     machine.until(
         lambda: any("this program waits for it" in program.said for program in programs),
-        "who waits is told",
-    )
+        "who waits is told")
     # Mended is enough.
     machine.run("rm", BROKEN)
     machine.until(lambda: state(machine, "nvshared") == "active", "a program has started it")
@@ -136,8 +133,7 @@ def test_start_limit_of_systemd_is_reported_with_the_command_to_reset(machine: C
 def test_bus_call_starts_the_daemon(machine: Container, user: str) -> None:
     said = machine.output(
         "busctl", "get-property", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "TQ",
-        user=user,
-    )
+        user=user)
     assert said == "u 30"
     assert state(machine, "nvshared") == "active"
 

@@ -18,8 +18,7 @@ def set_tq(container: Container, seconds: int, user: str = "") -> subprocess.Com
     """Set the quantum by a call on the bus."""
     return container.run(
         "busctl", "call", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "SetTQ", "u",
-        str(seconds), user=user, check=False,
-    )
+        str(seconds), user=user, check=False)
 
 
 def test_user_without_privileges_may_not_set_the_quantum(running: Container) -> None:

@@ -63,8 +63,7 @@ def ten(container: Container, launch: Launch) -> list[Program]:
     programs = [
         launch(
             container, user, memory=card.MEMORY // 4, cpu_ms=CPU_MS, seed=seed,
-            environment=COPY_RATE,
-        )
+            environment=COPY_RATE)
         for seed, user in enumerate(("alice", "bob") * 5, 1)
     ]
     container.until(lambda: len(pids(container)) == 10, "all ten are there")
@@ -99,8 +98,7 @@ def test_restarted_daemon_keeps_all_clients_and_shares_the_gpu_with_a_new_progra
     programs.append(late)
     until_another(machine, before)
     machine.until(
-        lambda: len(pids(machine)) == 11 and all_pids < pids(machine), "it knows all of them"
-    )
+        lambda: len(pids(machine)) == 11 and all_pids < pids(machine), "it knows all of them")
     card.finish(programs)
 
 
@@ -130,20 +128,17 @@ def test_stopped_daemon_leaves_the_holder_running_and_others_waiting(
     # Without a pause: the other program would have its turn in it.
     holder = launch(machine, "alice", memory=MOST_OF_IT, kernel_us=5000, seed=1)
     machine.until(
-        lambda: [one["state"] for one in card.clients(machine)] == ["running"], "one holds the GPU"
-    )
+        lambda: [one["state"] for one in card.clients(machine)] == ["running"], "one holds the GPU")
     waiter = launch(machine, "bob", memory=MOST_OF_IT, steps=5, seed=2)
     machine.until(
         lambda: sorted(one["state"] for one in card.clients(machine)) == ["running", "waiting"],
-        "the other waits",
-    )
+        "the other waits")
     pid = next(one["pid"] for one in card.clients(machine) if one["state"] == "waiting")
     machine.run("systemctl", "stop", "nvshared")
     journal = machine.output("journalctl", "-u", "nvshared", "-o", "cat", "-n", "20")
     assert f"nvshare-workload[{pid}] of bob stands still" in journal
     machine.until(
-        lambda: "nvshared is not running, and this program waits" in waiter.said, "it is told"
-    )
+        lambda: "nvshared is not running, and this program waits" in waiter.said, "it is told")
     assert waiter.said.count("nvshared is not running") == 1
     assert "nvshared is not running" not in holder.said
     # They look for the daemon again and again, and do not start it by that.

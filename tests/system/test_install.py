@@ -78,8 +78,7 @@ def test_daemon_without_a_driver_fails_once_with_the_reason(bare: Container) -> 
     assert done.returncode != 0
     bare.until(
         lambda: bare.output("systemctl", "show", "nvshared", "-P", "ActiveState") == "failed",
-        "the service has given up",
-    )
+        "the service has given up")
     # Once: the first program that finds a driver has it started by the socket.
     journal = bare.output("journalctl", "-u", "nvshared", "-t", "nvshared", "-o", "cat")
     (sentence,) = journal.splitlines()
@@ -138,9 +137,7 @@ def test_enabled_service_is_active_after_a_reboot(bare: Container) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_manual_pages_are_installed_without_warnings(bare: Container, page: str) -> None:
     path = bare.output("man", "--where", page)
-    done = bare.run(
-        "man", "--warnings", "--local-file", path, environment={"MANWIDTH": "100"}
-    )
+    done = bare.run("man", "--warnings", "--local-file", path, environment={"MANWIDTH": "100"})
     assert done.stderr == ""
     assert "SEE ALSO" in done.stdout
 

@@ -131,8 +131,7 @@ def test_waiting_cell_shows_that_the_notebook_waits(lab: Lab) -> None:
     lab.container.run("nvsharectl", "set-tq", "600")
     lab.run({holds: f"{FREE}\nfill({MUCH}, 7)\n{LASTING}"})
     waiting = lab.ask(waits, "run", WORK)
-    lab.container.until(
-        lambda: clients(lab)[waits]["waiting_usec"] > 3_000_000, "the other waits")
+    lab.container.until(lambda: clients(lab)[waits]["waiting_usec"] > 3_000_000, "the other waits")
     assert lab.run({holds: "c_uint.from_address(flag.value).value = 1; print(right())"}) == {
         holds: "True"}
     outcome = lab.answer(waiting)

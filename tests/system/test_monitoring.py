@@ -41,8 +41,7 @@ def test_sandboxed_daemon_exports_process_and_card_metrics(
     said = fetched(monitored, "http://localhost:9402/metrics")
     for name in (
         "process_start_time_seconds", "process_open_fds", "nvshare_gpu_temperature_celsius",
-        "nvshare_gpu_power_watts", "nvshare_swap_budget_bytes",
-    ):
+        "nvshare_gpu_power_watts", "nvshare_swap_budget_bytes"):
         assert f"\n{name}" in said
     assert 'tenant="user:alice"' in said
     assert monitored.run("promtool", "check", "metrics", given=f"{said}\n").stdout == ""

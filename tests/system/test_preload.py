@@ -75,8 +75,7 @@ def test_preloaded_system_installs_and_purges_by_apt(machine: Container) -> None
     for verb in ("install", "purge"):
         done = machine.run(
             "apt-get", verb, "-y", "python3-prometheus-client",
-            environment={"DEBIAN_FRONTEND": "noninteractive"},
-        )
+            environment={"DEBIAN_FRONTEND": "noninteractive"})
         assert "ld.so" not in done.stdout + done.stderr
     assert machine.output("dpkg", "--audit") == ""
 
@@ -88,12 +87,10 @@ def test_preloaded_system_accepts_ssh_logins(machine: Container, user: str) -> N
         "rm -rf ~/.ssh && mkdir -m 700 ~/.ssh && "
         "ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519 && "
         "cp ~/.ssh/id_ed25519.pub ~/.ssh/authorized_keys",
-        user=user,
-    )
+        user=user)
     name = user or "root"
     done = machine.run(
-        "ssh", "-q", "-o", "StrictHostKeyChecking=no", f"{name}@localhost", "id", "-un", user=user,
-    )
+        "ssh", "-q", "-o", "StrictHostKeyChecking=no", f"{name}@localhost", "id", "-un", user=user)
     assert done.stdout == f"{name}\n"
     assert "ld.so" not in done.stderr
 
@@ -107,8 +104,7 @@ def test_preloaded_system_runs_cron_jobs_at_reboot(machine: Container) -> None:
     done = [f"{home}/cron" for home in homes.values()]
     machine.until(
         lambda: machine.run("cat", *done, check=False).stdout == "ran\n" * len(done),
-        "cron has run both",
-    )
+        "cron has run both")
 
 
 @pytest.fixture
@@ -133,13 +129,11 @@ def test_setuid_program_ignores_socket_and_debug_settings_of_its_caller(
     daemon = machine.run("systemctl", "is-active", "nvshared", check=False).stdout == "active\n"
     program = machine.start(
         tool, "--memory", "16MiB", "--steps", "100000" if daemon else "10", user="alice",
-        environment={"NVSHARE_DEBUG": "1", "NVSHARE_SOCKET": "/tmp/elsewhere"},
-    )
+        environment={"NVSHARE_DEBUG": "1", "NVSHARE_SOCKET": "/tmp/elsewhere"})
     if daemon:
         machine.until(
             lambda: [one["command"].split()[0] for one in card.clients(machine)] == [tool],
-            "it is a client of the machine's daemon",
-        )
+            "it is a client of the machine's daemon")
         machine.run("pkill", "gpu-tool")
     said, _ = program.communicate(timeout=PATIENCE)
     assert "nvshare[" not in said

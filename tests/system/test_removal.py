@@ -110,8 +110,7 @@ def test_package_is_removed_or_refuses_with_a_sentence_while_programs_run(
     if trouble is not None:
         trouble(occupied)
     # Below what any test may take: one that waits for the programs never returns.
-    done = occupied.run(
-        "timeout", "400", "dpkg", "--remove", "nvshared", "libnvshare", check=False)
+    done = occupied.run("timeout", "400", "dpkg", "--remove", "nvshared", "libnvshare", check=False)
     said = done.stdout + done.stderr
     assert done.returncode != 124, said
     if done.returncode:

@@ -24,8 +24,7 @@ MOVED = {
 }
 # What each distribution keeps of every package.
 BOOKS = re.compile(
-    r"/usr/share/(doc|licenses|lintian|python3)/|/usr/lib/\.build-id/|/__pycache__/|/$"
-)
+    r"/usr/share/(doc|licenses|lintian|python3)/|/usr/lib/\.build-id/|/__pycache__/|/$")
 LIBRARY = "/usr/lib64/libnvshare.so"
 LISTS = {
     "alone": (f"{LIBRARY}\n", None),
@@ -39,8 +38,7 @@ LISTS = {
 }
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("rpmspec") is None, reason="there is no rpmspec on this machine"
-)
+    shutil.which("rpmspec") is None, reason="there is no rpmspec on this machine")
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +47,7 @@ def spec() -> str:
     path = ROOT / "packaging" / "rpm" / "nvshared.spec"
     done = subprocess.run(
         ["rpmspec", "--parse", "--define", "_libdir /usr/lib64", path],
-        capture_output=True, text=True, check=False,
-    )
+        capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -66,8 +63,7 @@ def rpms(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             "make", "--no-print-directory", "--file=packaging/packaging.mk", "rpm",
             "RPMFLAGS=--nodeps", f"DIST={folder}", f"PYTHON={sys.executable}",
         ],
-        cwd=ROOT, capture_output=True, text=True, errors="replace", check=False,
-    )
+        cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return sorted(folder.glob("*.rpm"))
 
@@ -82,8 +78,7 @@ def files_of_deb(package: Path) -> set[str]:
     """Files of the Debian package, at the paths of RPM systems."""
     listed = subprocess.run(
         f"dpkg-deb --fsys-tarfile '{package}' | tar --list", shell=True,
-        capture_output=True, text=True, check=True,
-    ).stdout
+        capture_output=True, text=True, check=True).stdout
     found = set()
     for line in listed.splitlines():
         path = line.removeprefix(".").removesuffix(".gz")
@@ -105,9 +100,7 @@ def test_rpm_has_the_same_files_as_the_debian_package(rpms: list[Path], built: P
 
 def test_rpm_contains_bytecode_of_every_python_file(rpms: list[Path]) -> None:
     files = set(asked("--list", rpms[1]))
-    sources = {
-        Path(path) for path in files if path.endswith(".py") and "/share/doc/" not in path
-    }
+    sources = {Path(path) for path in files if path.endswith(".py") and "/share/doc/" not in path}
     assert sources
     compiled = {
         path.parent.parent / f"{path.name.split('.')[0]}.py"

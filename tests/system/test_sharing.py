@@ -34,9 +34,7 @@ def test_programs_of_two_users_take_turns_with_right_results(
     table = running.output("nvsharectl", "status", user="alice")
     assert "alice" in table
     assert "bob" in table
-    running.until(
-        lambda: card.status(running)["gpus"][0]["turns"] - turns > 2, "they take turns"
-    )
+    running.until(lambda: card.status(running)["gpus"][0]["turns"] - turns > 2, "they take turns")
     card.finish(programs)
     running.until(lambda: not card.clients(running), "both are gone")
 
@@ -84,8 +82,7 @@ def test_program_of_a_unit_is_shown_under_the_units_name(running: Container) -> 
     settings = [f"--setenv={name}={value}" for name, value in card.ENVIRONMENT.items()]
     running.run(
         "systemd-run", "--unit=training", "--collect", *settings,
-        "nvsharectl", "run", "--", card.WORKLOAD, "--memory", "16MiB", "--steps", "100000",
-    )
+        "nvsharectl", "run", "--", card.WORKLOAD, "--memory", "16MiB", "--steps", "100000")
     running.until(lambda: card.clients(running), "it is there")
     assert [one["tenant"] for one in card.clients(running)] == ["unit:training.service"]
     running.run("systemctl", "stop", "training")

@@ -99,8 +99,7 @@ def cluster(tree_with_slurm: Path, built: Packages) -> Iterator[Container]:
             pages.block("docs/slurm.md", "apt install make"),
             pages.block("docs/slurm.md", "install -D"),
             pages.block("docs/slurm.md", "apt install slurmctld"),
-            pages.block("docs/slurm.md", "systemctl restart"),
-        ):
+            pages.block("docs/slurm.md", "systemctl restart")):
             container.run("bash", "-ec", f"cd {CHECKOUT}; {block}", environment=QUIET)
         # The jobs of a test need more processors than some machines have.
         container.run("sh", "-c", f"sed -i 's/CPUs=[0-9]*/CPUs=8/' {CONFIGURATION}; "
@@ -138,8 +137,7 @@ class Job:
         done = container.run(
             "sbatch", "--parsable", f"--gres=shard:{shards}", f"--output={self.output}",
             "--chdir", f"/home/{user}", *options,
-            user=user, given=script, environment=card.ENVIRONMENT | (environment or {}),
-        )
+            user=user, given=script, environment=card.ENVIRONMENT | (environment or {}))
         self.id = int(done.stdout)
         self.tenant = f"job:{self.id}"
 
@@ -218,8 +216,7 @@ def test_job_has_the_memory_limit_of_the_shards_unless_given_another(cluster: Co
     usual = Job(cluster, "alice", memory=16, shards=3, seed=1)
     asked = Job(
         cluster, "bob", "--nvshare=memory=100M,compute=50,priority=background",
-        memory=16, shards=3, seed=2, environment={"LD_PRELOAD": "libSegFault.so"},
-    )
+        memory=16, shards=3, seed=2, environment={"LD_PRELOAD": "libSegFault.so"})
     for job in (usual, asked):
         job.await_memory()
     share = card.MEMORY * 3 // SHARDS
@@ -289,8 +286,7 @@ def test_each_job_of_a_slurm_array_has_its_own_gpu_time(cluster: Container) -> N
     script = f"#!/bin/sh\n{card.WORKLOAD} --memory 16MiB --steps $((50 * SLURM_ARRAY_TASK_ID))\n"
     array = cluster.run(
         "sbatch", "--parsable", "--array=1,4", "--gres=shard:2", "--chdir=/home/alice",
-        user="alice", given=script, environment=card.ENVIRONMENT,
-    ).stdout.strip()
+        user="alice", given=script, environment=card.ENVIRONMENT).stdout.strip()
 
     def used() -> list[str]:
         found = ACCOUNT.findall(cluster.output("scontrol", "show", "job", array))
@@ -318,8 +314,7 @@ def test_suspended_job_is_evicted_for_another_and_resumes_with_right_results(
     cluster.run("scontrol", "suspend", str(one.id))
     cluster.until(lambda: one.client.get("state") == "suspended", "it is suspended")
     events = f"{GROUP}/job_{one.id}/step_batch/user/cgroup.events"
-    cluster.until(
-        lambda: "frozen 1" in cluster.output("cat", events), "its processes are stopped")
+    cluster.until(lambda: "frozen 1" in cluster.output("cat", events), "its processes are stopped")
     assert (one.state, one.client["resident"]) == ("SUSPENDED", 0)
     two = Job(cluster, "bob", whole, memory=MOST_OF_IT, seed=2)
     two.await_memory()

@@ -10,8 +10,7 @@ MOST_EXPOSED = 20                       # 2.0 on systemd's scale from 0 to 10
 
 def test_units_pass_systemd_analyze_verify(installed: Container) -> None:
     done = installed.run(
-        "systemd-analyze", "verify", "/lib/systemd/system/nvshared.service", check=False
-    )
+        "systemd-analyze", "verify", "/lib/systemd/system/nvshared.service", check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -20,14 +19,11 @@ def test_systemd_unit_stays_below_the_exposure_limit_of_systemd_analyze_security
 ) -> None:
     done = installed.run(
         "systemd-analyze", "security", f"--threshold={MOST_EXPOSED}", "--no-pager",
-        "nvshared.service", check=False,
-    )
+        "nvshared.service", check=False)
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    "denied", ["/root", "/home/alice"],
-)
+@pytest.mark.parametrize("denied", ["/root", "/home/alice"])
 def test_systemd_unit_cannot_read_home_folders(running: Container, denied: str) -> None:
     pid = running.output("systemctl", "show", "nvshared", "-P", "MainPID")
     assert running.output("ls", "-A", "/home/alice")

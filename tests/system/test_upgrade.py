@@ -76,8 +76,7 @@ def test_upgrade_keeps_settings_and_running_programs(
     assert machine.output("dpkg-query", "-W", "-f", "${Version}", "nvshared").endswith("+next")
     assert machine.output("systemctl", "show", "nvshared", "-P", "MainPID") not in ("0", pid)
     machine.until(
-        lambda: {one["pid"] for one in card.clients(machine)} == all_pids, "it knows both again"
-    )
+        lambda: {one["pid"] for one in card.clients(machine)} == all_pids, "it knows both again")
     assert LIBRARY in machine.output("cat", LIST)
     assert card.tq(machine) == 7
     assert card.status(machine)["anti_thrash"] == "on"
@@ -130,8 +129,7 @@ def test_package_purge_leaves_no_file_and_no_failed_unit(
     machine.run("apt-get", "purge", "-y", "--auto-remove", "nvshared", "libnvshare")
     machine.run(
         "rm", "-rf", "/etc/systemd/system/nvshared.service.d", "/etc/tmpfiles.d/simulator.conf",
-        LIST,
-    )
+        LIST)
     machine.run("systemctl", "daemon-reload")
     after = machine.output("sh", "-c", EVERYTHING).splitlines()
     assert [line for line in after if line not in before] == []

@@ -63,8 +63,7 @@ def prepared(*besides: str, venv: str = "", pypi: Sequence[str] = ()) -> Path:
 def _make(tree: Path, besides: Sequence[str]) -> None:
     _run(
         "debootstrap", "--variant=minbase", f"--include={','.join(INSTALLED)}",
-        SUITE, str(tree), MIRROR,
-    )
+        SUITE, str(tree), MIRROR)
     # Its own name and id, not those of the machine that built the tree.
     (tree / "etc" / "hostname").write_text("gpuhost\n")
     (tree / "etc" / "hosts").write_text("127.0.0.1 localhost gpuhost\n")
@@ -82,21 +81,18 @@ def _add(tree: Path, venv: str, pypi: Sequence[str]) -> None:
     wheels = tree / "root" / "wheels"
     _run(
         sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:",
-        f"--python-version={PYTHON}", f"--dest={wheels}", *pypi,
-    )
+        f"--python-version={PYTHON}", f"--dest={wheels}", *pypi)
     _run("chroot", str(tree), "python3", "-m", "venv", venv)
     _run(
         "chroot", str(tree), f"{venv}/bin/pip", "install", "--quiet", "--no-index",
-        "--find-links=/root/wheels", *pypi,
-    )
+        "--find-links=/root/wheels", *pypi)
     shutil.rmtree(wheels)
 
 
 def _run(*command: str) -> None:
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", check=False,
-    )
+        text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise NoTree(f"{_shown(command)} failed:\n" + "\n".join(done.stdout.splitlines()[-15:]))
 

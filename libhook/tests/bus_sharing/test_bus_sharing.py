@@ -63,8 +63,7 @@ def make_fresh(built: Path, tmp_path: Path) -> Callable[[], Program]:
     return fresh
 
 
-def test_large_copy_is_reported_at_begin_and_end(
-        fresh: Callable[[], Program]) -> None:
+def test_large_copy_is_reported_at_begin_and_end(fresh: Callable[[], Program]) -> None:
     program = fresh()
     program.begins(64 * MIB, OUT, waits=True)
     assert program.figure("woken") == 1
@@ -102,8 +101,7 @@ def test_copies_in_two_directions_are_reported_separately(fresh: Callable[[], Pr
     assert program.says(later=2000 * MIB // 12_000) == 0
 
 
-def test_many_small_copies_are_reported_and_a_few_are_not(
-        fresh: Callable[[], Program]) -> None:
+def test_many_small_copies_are_reported_and_a_few_are_not(fresh: Callable[[], Program]) -> None:
     program = fresh()
     for _ in range(50):                 # a MiB in each ms: 5 MiB in a window
         program.copies(MIB, waits=True)

@@ -139,9 +139,7 @@ def test_pin_request_refused_before_the_daemon_knew_of_a_free_is_sent_again(
     second.take()
 
 
-def test_pin_request_is_sent_again_when_only_a_later_request_is_answered(
-    process: Process,
-) -> None:
+def test_pin_request_is_sent_again_when_only_a_later_request_is_answered(process: Process) -> None:
     first, second = process.request(5), process.request(7)
     process.answer(2, MUCH)
     assert process.to_pin == 7
@@ -155,9 +153,7 @@ def test_pin_request_is_sent_again_when_only_a_later_request_is_answered(
     assert process.to_pin == 0
 
 
-def test_unanswered_pin_request_is_sent_again_to_a_restarted_daemon(
-    process: Process,
-) -> None:
+def test_unanswered_pin_request_is_sent_again_to_a_restarted_daemon(process: Process) -> None:
     first, second = process.request(5), process.request(7)
     process.answer(1, MUCH)
     first.returns(True)

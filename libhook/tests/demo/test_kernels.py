@@ -43,7 +43,6 @@ def test_demo_kernels_are_accepted_by_the_ptx_assembler(card: str, tmp_path: Pat
     assert PTXAS is not None
     done = subprocess.run(
         [PTXAS, f"--gpu-name={card}", "--warning-as-error", KERNELS, "-o", tmp_path / "kernels"],
-        capture_output=True, text=True, check=False,
-    )
+        capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "kernels").stat().st_size > 0

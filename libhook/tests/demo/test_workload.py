@@ -36,8 +36,7 @@ def workload(
     """Runs nvshare-workload to its end."""
     return subprocess.run(
         [library.workload(), *options], env=environment, capture_output=True, text=True,
-        check=False, **more,
-    )
+        check=False, **more)
 
 
 def events(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -73,8 +72,7 @@ def test_workload_checksum_equals_the_documented_computation(
 ) -> None:
     done = workload(
         environment, "--json", "--memory", "20000", "--chunk", "8000", "--steps", "3",
-        "--seed", "7", "--threads", str(threads),
-    )
+        "--seed", "7", "--threads", str(threads))
     assert done.returncode == 0, done.stderr
     said = events(done)
     assert said["allocated"]["chunks"] == 3
@@ -102,8 +100,7 @@ def test_workload_that_uses_and_changes_part_of_its_memory_has_the_computed_chec
 ) -> None:
     done = workload(
         environment, "--json", "--memory", "20000", "--chunk", "8000", "--used", "60%",
-        "--change", "4008", "--steps", "3", "--rounds", "5", "--seed", "7",
-    )
+        "--change", "4008", "--steps", "3", "--rounds", "5", "--seed", "7")
     assert done.returncode == 0, done.stderr
     assert events(done)["checked"]["right"] is True
     wanted = advanced(7, [0, 1000, 500], {1, 2}, 3, 5)
@@ -116,8 +113,7 @@ def test_workload_checksum_covers_unchanged_memory(
 ) -> None:
     done = workload(
         environment, "--json", "--memory", "24000", "--chunk", "8000", "--change", "20%",
-        "--steps", "2", *rounds,
-    )
+        "--steps", "2", *rounds)
     assert done.returncode == 0, done.stderr
     assert events(done)["checked"]["right"] is True
     if rounds:
@@ -189,8 +185,7 @@ def test_workload_without_a_driver_fails_with_the_reason(
         ("--steps", "-1", "is not a number from 0 to"),
         ("--threads", "0", "is not a number from 1 to 1024"),
         ("--seed", "7a", "is not a number"),
-    ],
-)
+    ])
 def test_workload_refuses_a_wrong_option_with_the_value(
     environment: dict[str, str], option: str, value: str, words: str
 ) -> None:
@@ -239,9 +234,7 @@ def test_workload_detects_a_single_wrong_bit(environment: dict[str, str], tmp_pa
     assert last == "WRONG: 1 of 3 chunks differ from what the CPU computes, number 2 first"
     done = workload(wrong, "--json", *options)
     assert done.returncode == 1
-    assert events(done)["checked"] == {
-        "event": "checked", "right": False, "chunks": 3, "wrong": 1,
-    }
+    assert events(done)["checked"] == {"event": "checked", "right": False, "chunks": 3, "wrong": 1}
 
 
 def test_workload_on_a_missing_gpu_is_refused(environment: dict[str, str]) -> None:

@@ -34,8 +34,7 @@ def test_repeated_drain_keeps_a_single_event_per_context(c: ctypes.CDLL) -> None
     assert events(c) == [0, 0, 0]
 
 
-def test_drain_abandoned_after_a_context_ended_leaves_no_event(
-        c: ctypes.CDLL) -> None:
+def test_drain_abandoned_after_a_context_ended_leaves_no_event(c: ctypes.CDLL) -> None:
     for number in (1, 2, 3):
         c.begins(number)
     c.drain_starts()
@@ -44,8 +43,7 @@ def test_drain_abandoned_after_a_context_ended_leaves_no_event(
     assert events(c) == [0, 0, 0]
 
 
-def test_drain_destroys_no_event_of_a_new_context_at_a_reused_address(
-        c: ctypes.CDLL) -> None:
+def test_drain_destroys_no_event_of_a_new_context_at_a_reused_address(c: ctypes.CDLL) -> None:
     c.begins(1)
     c.drain_starts()
     c.ends(1)

@@ -21,9 +21,7 @@ def environment() -> Iterator[dict[str, str]]:
     """Names a folder with a path short enough for a socket. Only libFuzzer searches for leaks,
     because it knows when a run ends."""
     with tempfile.TemporaryDirectory() as folder:
-        yield {
-            **os.environ, "NVSHARE_FUZZ_FOLDER": folder, "ASAN_OPTIONS": "detect_leaks=0",
-        }
+        yield {**os.environ, "NVSHARE_FUZZ_FOLDER": folder, "ASAN_OPTIONS": "detect_leaks=0"}
 
 
 def make(target: str) -> None:
@@ -38,8 +36,7 @@ def test_random_messages_do_not_crash_the_order_and_ipc_parsers(
     make("fuzz-random")
     done = subprocess.run(
         [LIBHOOK / "build" / "fuzz" / program, str(RUNS)],
-        env=environment, capture_output=True, text=True, check=False,
-    )
+        env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout == f"{RUNS} runs\n"
 
@@ -51,8 +48,7 @@ def clang_can_fuzz() -> bool:
     done = subprocess.run(
         ["clang", "-fsanitize=fuzzer", "-x", "c", "-", "-o", "/dev/null"],
         input="int LLVMFuzzerTestOneInput(const char *d, long n) { return d == 0 && n < 0; }",
-        capture_output=True, text=True, check=False,
-    )
+        capture_output=True, text=True, check=False)
     return done.returncode == 0
 
 
@@ -68,7 +64,6 @@ def test_libfuzzer_finds_no_crash_in_five_seconds(
          "-timeout=300", "-print_funcs=0", f"-artifact_prefix={tmp_path}/",
          str(tmp_path / "corpus")],
         env={**environment, "ASAN_OPTIONS": "detect_leaks=1"},
-        capture_output=True, text=True, check=False,
-    )
+        capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "DONE" in done.stderr

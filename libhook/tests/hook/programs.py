@@ -42,11 +42,8 @@ def compile_c(source: str, target: Path, *flags: object, compiler: str = "gcc") 
 def run(program: Path, library: Path, driver: Path, *preloads: Path, stderr: str = "") -> list[str]:
     """The lines that the program prints."""
     done = subprocess.run(
-        [program],
-        env=recorded.environment(library, driver, *preloads),
-        capture_output=True,
-        text=True,
-    )
+        [program], env=recorded.environment(library, driver, *preloads), capture_output=True,
+        text=True)
     assert (done.returncode, done.stderr) == (0, stderr)
     return done.stdout.splitlines()
 

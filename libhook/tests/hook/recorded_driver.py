@@ -121,8 +121,7 @@ def source(left_out: frozenset[str], newer: frozenset[str], added: frozenset[str
         entry = "newest" if answer.symbol in newer and answer.version > 12000 else answer.entry
         if answer.entry in here:
             lines.append(
-                f'    {{ "{answer.symbol}", {answer.flags}, {answer.version}, (void *){entry} }},'
-            )
+                f'    {{ "{answer.symbol}", {answer.flags}, {answer.version}, (void *){entry} }},')
     for name in sorted(added):
         for flags in (LEGACY, PER_THREAD):
             lines.append(f'    {{ "{name}", {flags}, {LATEST}, (void *){name} }},')
@@ -199,8 +198,7 @@ def hooks(part: str = "") -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for variant, name, types in re.findall(
         r"^(?:HOOK|GATED|LOADING|GATED_LOADING)(_PTSZ|_PTDS)?\((\w+),[^(]*\(([^)]*)\)\)$",
-        text, flags=re.MULTILINE,
-    ):
+        text, flags=re.MULTILINE):
         parts = [" ".join(part.split()) for part in types.split(",")]
         widths = [WIDTHS.get(part, 64) for part in parts if part not in BY_VALUE]
         for suffix in dict.fromkeys(("", variant.lower())):

@@ -18,8 +18,7 @@ LIBHOOK = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(
     shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
-    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)",
-)
+    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)")
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +40,7 @@ def run(program: Path, library: Path, driver: Path) -> list[str]:
     variables = {"LD_PRELOAD": library, "LD_LIBRARY_PATH": driver}
     settings = [part for pair in variables.items() for part in ("-E", "=".join(map(str, pair)))]
     done = subprocess.run(
-        ["qemu-aarch64", "-L", f"/usr/{ARM}", *settings, program],
-        capture_output=True,
-        text=True,
-    )
+        ["qemu-aarch64", "-L", f"/usr/{ARM}", *settings, program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -66,8 +62,7 @@ def test_dlsym_on_aarch64_finds_the_object_behind_the_caller(
         tmp_path / "program",
         f"-L{arm_driver}",
         "-lcuda",
-        compiler=f"{ARM}-gcc",
-    )
+        compiler=f"{ARM}-gcc")
     assert run(program, arm_library, arm_driver) == [
         f"libnvshare.so {LAUNCH} {LAUNCH}",
         "libc.so.6",
@@ -84,8 +79,7 @@ def test_aarch64_program_finds_every_wrapper(
 
 def test_library_for_aarch64_starts_with_glibc_2_17(arm_library: Path) -> None:
     symbols = subprocess.run(
-        [f"{ARM}-objdump", "-T", arm_library], capture_output=True, text=True, check=True
-    ).stdout
+        [f"{ARM}-objdump", "-T", arm_library], capture_output=True, text=True, check=True).stdout
     numbers = re.findall(r"GLIBC_([\d.]+)", symbols)
     versions = {tuple(map(int, number.split("."))) for number in numbers}
     assert max(versions) == (2, 17)

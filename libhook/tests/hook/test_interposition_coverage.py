@@ -69,9 +69,5 @@ def test_coverage_check_lists_functions_of_a_newer_driver_as_unknown(tmp_path: P
         void cuGLGetDevices_v2(void) {} void cudbgApiInit(void) {} void helper(void) {}
         """,
         tmp_path / "libcuda.so.1",
-        "-shared",
-    )
-    assert coverage.unknown(coverage.exported(driver)) == [
-        "cuMemTeleport",
-        "cuMemTeleport_v2_ptsz",
-    ]
+        "-shared")
+    assert coverage.unknown(coverage.exported(driver)) == ["cuMemTeleport", "cuMemTeleport_v2_ptsz"]

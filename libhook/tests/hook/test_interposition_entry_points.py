@@ -49,10 +49,7 @@ def run(program: str, library: Path, driver: Path, *arguments: object) -> Any:
     """The JSON that `program`, appended to PROGRAM, prints; it must print nothing on stderr."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM + program, *map(str, arguments)],
-        env=recorded.environment(library, driver),
-        capture_output=True,
-        text=True,
-    )
+        env=recorded.environment(library, driver), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
@@ -62,8 +59,7 @@ def test_entry_point_that_the_driver_lacks_is_not_found(library: Path, driver: P
         "say([proc_address('cuMemAlloc', 1000, 0), proc_address('cuMemAlloc_v2', 12000, 0),"
         " proc_address('cuNothing', 12000, 0), hasattr(driver, 'cuNothing')])",
         library,
-        driver,
-    ) == [None, None, None, False]
+        driver) == [None, None, None, False]
 
 
 def test_wrapper_passes_arguments_to_the_same_entry_point_and_returns_the_result(
@@ -90,8 +86,7 @@ say(answers)
 """,
         library,
         driver,
-        *wrapped,
-    )
+        *wrapped)
     for hook, widths in wrapped.items():
         result, passed, arrived = answers[hook]
         assert result == recorded.result_of(hook), hook
@@ -114,8 +109,7 @@ say([hasattr(driver, "cuLaunchKernelEx"), hasattr(process, "cuLaunchKernelEx"),
      owner(address_of(driver.cuLaunchKernel)), driver.cuMemcpyAsync(0, 0, 0, 0)])
 """,
         library,
-        driver,
-    ) == [
+        driver) == [
         False,
         False,
         None,

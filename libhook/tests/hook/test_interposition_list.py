@@ -17,14 +17,12 @@ SOURCE = Path(__file__).parents[2] / "src"
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
 needs_cuda_h = pytest.mark.skipif(
-    not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME to compare with it"
-)
+    not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME to compare with it")
 
 
 def output(*command: object) -> str:
     return subprocess.run(
-        list(map(str, command)), capture_output=True, text=True, check=True
-    ).stdout
+        list(map(str, command)), capture_output=True, text=True, check=True).stdout
 
 
 def test_library_exports_only_wrappers_and_functions_for_python(library: Path) -> None:
@@ -101,27 +99,21 @@ def declared() -> dict[str, str]:
     """Every function that cuda.h declares, with its parameters."""
     text = subprocess.run(
         ["gcc", "-E", "-P", "-D__CUDA_API_VERSION_INTERNAL", f"-I{CUDA}", "-x", "c", "-"],
-        input="#include <cuda.h>\n",
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+        input="#include <cuda.h>\n", capture_output=True, text=True, check=True).stdout
     return dict(re.findall(r"\bCUresult\s+(cu\w+)\s*\(([^;]*)\)", text))
 
 
 # A function with such a parameter or name may submit, allocate, free or describe memory.
 TYPES = re.compile(
     r"\b(CUstream|CUdeviceptr\w*|CUmemGenericAllocationHandle|CUmemoryPool|CUarray|CUgraphExec"
-    r"|CUmipmappedArray|CUexternalMemory|CUtexref|CUsurfref|CUDA_RESOURCE_DESC|CUtensorMap)\b"
-)
+    r"|CUmipmappedArray|CUexternalMemory|CUtexref|CUsurfref|CUDA_RESOURCE_DESC|CUtensorMap)\b")
 NAMES = re.compile(
     r"cu(Mem|Launch|Param|Array|Mipmapped|Multicast|Pointer|Ipc|Import|External|Green|Checkpoint"
     r"|Module(Load|Unload|GetGlobal|GetFunction$)|Library(Load|Unload|GetModule)"
     r"|Kernel(GetFunction|[GS]etAttribute)|Func(Load|[GS]etAttribute)|OccupancyMaxActiveBlocks"
     r"|Ctx(Create|Destroy|Attach|Detach|SetLimit|FromGreen|PushCurrent|SetCurrent|EnablePeer"
     r"|DisablePeer)|DevicePrimaryCtx|DeviceTotalMem|Device\w*Mem|Graph\w*(Mem|Instantiate|Update)"
-    r"|Get(ProcAddress|ExportTable)|Init$)"
-)
+    r"|Get(ProcAddress|ExportTable)|Init$)")
 
 
 @needs_cuda_h

@@ -156,6 +156,5 @@ def test_unknown_functions_beyond_the_wrapper_slots_are_not_wrapped(
             printf("%d %d\\n", ours, right);
         }}
         """,
-        tmp_path / "program",
-    )
+        tmp_path / "program")
     assert run(program, library, tomorrow) == [f"{MANY} {MANY}"]

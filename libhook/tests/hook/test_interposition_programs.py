@@ -32,23 +32,13 @@ def test_dlsym_with_rtld_next_finds_the_object_after_the_caller(
     """
     libraries = [
         compile_c(
-            code,
-            tmp_path / f"lib{name}.so",
-            "-shared",
-            optimisation,
-            f'-DNAME="{name}"',
-            f"-Wl,--version-script={version}",
-        )
+            code, tmp_path / f"lib{name}.so", "-shared", optimisation, f'-DNAME="{name}"',
+            f"-Wl,--version-script={version}")
         for name in ("first", "second", "third")
     ]
     program = compile_c(
-        "void chain(int); int main(void) { chain(0); }",
-        tmp_path / "program",
-        optimisation,
-        "-Wl,--no-as-needed",
-        *libraries,
-        f"-Wl,-rpath,{tmp_path}",
-    )
+        "void chain(int); int main(void) { chain(0); }", tmp_path / "program", optimisation,
+        "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{tmp_path}")
     assert run(program, library, driver) == ["first", "second", "third"]
 
 
@@ -59,9 +49,7 @@ def test_dlsym_with_every_handle_finds_the_wrapper(
     an object loaded after the library."""
     behind = compile_c(
         'void *next(void) { return dlsym(RTLD_NEXT, "cuLaunchKernel"); }',
-        tmp_path / "libbehind.so",
-        "-shared",
-    )
+        tmp_path / "libbehind.so", "-shared")
     program = compile_c(
         """
         void *next(void);
@@ -78,8 +66,7 @@ def test_dlsym_with_every_handle_finds_the_wrapper(
         """,
         tmp_path / "program",
         behind,
-        f"-Wl,-rpath,{tmp_path}",
-    )
+        f"-Wl,-rpath,{tmp_path}")
     assert run(program, library, driver) == [f"libnvshare.so {LAUNCH}"] * 5
 
 
@@ -99,8 +86,7 @@ def test_dlsym_without_a_driver_returns_null_and_sets_dlerror(
             printf("%s\\n", owner(dlsym(RTLD_DEFAULT, "cuInit")));
         }
         """,
-        tmp_path / "program",
-    )
+        tmp_path / "program")
     assert run(program, library, tmp_path) == ["1 1", "nobody 1", "nobody"]
 
 
@@ -130,14 +116,11 @@ def test_dlsym_finds_symbols_of_the_callers_own_dependencies(
             ((void (*)(void))dlsym(dlopen("{plugin}", RTLD_NOW | RTLD_LOCAL), "plugin"))();
         }}
         """,
-        tmp_path / "program",
-    )
+        tmp_path / "program")
     assert run(program, library, driver) == ["7 8"]
 
 
-def test_dlsym_sets_dlerror_only_on_failure(
-    library: Path, driver: Path, tmp_path: Path
-) -> None:
+def test_dlsym_sets_dlerror_only_on_failure(library: Path, driver: Path, tmp_path: Path) -> None:
     program = compile_c(
         """
         int main(void)
@@ -151,8 +134,7 @@ def test_dlsym_sets_dlerror_only_on_failure(
             printf(" %d\\n", dlerror() == NULL);
         }
         """,
-        tmp_path / "program",
-    )
+        tmp_path / "program")
     assert run(program, library, driver) == ["1", "1 1"]
 
 
@@ -192,8 +174,7 @@ def test_program_without_cuda_gets_no_thread_descriptor_or_driver(
         }
         """,
         tmp_path / "program",
-        "-lm",
-    )
+        "-lm")
     lines = run(program, library, tmp_path)
     assert lines == ["3 0", "1 threads", "3 descriptors", "no driver", "child"]
 
@@ -221,28 +202,21 @@ def test_process_that_gets_an_unknown_version_of_a_memory_function_stays_unshare
             }
         }
         """,
-        tmp_path / "program",
-    )
+        tmp_path / "program")
     daemon = tmp_path / "daemon"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(daemon))
         listener.listen()
         done = subprocess.run(
-            [program],
-            env=recorded.environment(library, driver) | {"NVSHARE_SOCKET": str(daemon)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+            [program], env=recorded.environment(library, driver) | {"NVSHARE_SOCKET": str(daemon)},
+            capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["9999", "9999"]
     (line,) = done.stderr.splitlines()
     assert "newer cuMemAlloc" in line
     assert "unshared" in line
 
 
-def test_library_reads_the_environment_by_secure_getenv_alone(
-    library: Path,
-) -> None:
+def test_library_reads_the_environment_by_secure_getenv_alone(library: Path) -> None:
     symbols = subprocess.run(
         ["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=True
     ).stdout

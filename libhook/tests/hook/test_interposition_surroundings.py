@@ -27,8 +27,7 @@ def test_plugin_opened_with_rtld_deepbind_calls_the_driver_without_wrappers(
         tmp_path / "libplugin.so",
         "-shared",
         f"-L{driver}",
-        "-lcuda",
-    )
+        "-lcuda")
     program = compile_c(
         f"""
         int main(void)
@@ -38,8 +37,7 @@ def test_plugin_opened_with_rtld_deepbind_calls_the_driver_without_wrappers(
             printf("%s\\n", owner(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel")));
         }}
         """,
-        tmp_path / "program",
-    )
+        tmp_path / "program")
     assert run(program, library, driver) == [f"{LAUNCH} {LAUNCH}", "libnvshare.so"]
 
 
@@ -71,14 +69,11 @@ def test_other_preloaded_library_that_defines_dlsym_works_before_and_after_libnv
             printf("%s %d\\n", owner(entry), call(entry));
         }
         """,
-        tmp_path / "program",
-    )
+        tmp_path / "program")
     environment = recorded.environment(library, driver)
     order = (other, library) if first else (library, other)
     environment["LD_PRELOAD"] = ":".join(map(str, order))
-    done = subprocess.run(
-        [program], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"libnvshare.so {LAUNCH}", "asked 1"]
 
 
@@ -95,14 +90,10 @@ def test_other_preloaded_library_before_libnvshare_finds_wrappers_by_rtld_next(
         }
         """,
         tmp_path / "libtracer.so",
-        "-shared",
-    )
+        "-shared")
     program = compile_c(
-        'int main(void) { printf("%d\\n", call(cuLaunchKernel)); }',
-        tmp_path / "program",
-        f"-L{driver}",
-        "-lcuda",
-    )
+        'int main(void) { printf("%d\\n", call(cuLaunchKernel)); }', tmp_path / "program",
+        f"-L{driver}", "-lcuda")
     assert run(program, library, driver, tracer) == ["traced, next is libnvshare.so", LAUNCH]
 
 
@@ -136,14 +127,8 @@ def test_cuda_program_built_with_a_sanitizer_runs_with_the_library(
     """Sanitizers look up the functions that they intercept through the library's dlsym(), before
     anything is initialised."""
     program = compile_c(
-        THREADS,
-        tmp_path / "program",
-        f"-fsanitize={sanitizer}",
-        "-g",
-        "-pthread",
-        f"-L{driver}",
-        "-lcuda",
-    )
+        THREADS, tmp_path / "program", f"-fsanitize={sanitizer}", "-g", "-pthread", f"-L{driver}",
+        "-lcuda")
     environment = recorded.environment(library, driver)
     environment["ASAN_OPTIONS"] = "verify_asan_link_order=0"
     done = subprocess.run([program], env=environment, capture_output=True, text=True)

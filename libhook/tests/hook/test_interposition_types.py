@@ -13,8 +13,7 @@ TYPES = INCLUDE / "nvshare" / "cuda_types.h"
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 
 needs_cuda_h = pytest.mark.skipif(
-    not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME to compare with it"
-)
+    not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME to compare with it")
 
 
 def members(body: str) -> list[str]:
@@ -42,8 +41,7 @@ def expressions() -> list[str]:
     sizes += re.findall(r"^} (\w+);", text, re.MULTILINE)
     offsets = []
     for body, name in re.findall(
-        r"^typedef (?:struct|union) \w+ \{\n(.*?)^} (\w+);", text, re.M | re.S
-    ):
+        r"^typedef (?:struct|union) \w+ \{\n(.*?)^} (\w+);", text, re.M | re.S):
         for member in members(body):
             offsets.append(f"offsetof({name}, {member})")
             offsets.append(f"sizeof((({name} *)0)->{member})")
@@ -64,8 +62,7 @@ def values(directory: Path, *flags: str) -> dict[str, int]:
         input='#include <stdio.h>\n#include "nvshare/cuda_types.h"\n'
               f'int main(void)\n{{\n{lines}}}\n',
         text=True,
-        check=True,
-    )
+        check=True)
     output = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     return dict(zip(expressions(), map(int, output.split()), strict=True))
 

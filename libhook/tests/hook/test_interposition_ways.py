@@ -98,9 +98,7 @@ def tables() -> str:
     return "\n".join([*lines, "};\n"])
 
 
-def compiled(
-    code: str, target: Path, driver: Path, *flags: object, compiler: str = "gcc"
-) -> Path:
+def compiled(code: str, target: Path, driver: Path, *flags: object, compiler: str = "gcc") -> Path:
     """Compiles a program or library that makes the survey, linked with the driver."""
     flags = ("-Wl,--no-as-needed", *flags, f"-L{driver}", "-lcuda")
     return compile_c(tables() + SURVEY + code, target, *flags, compiler=compiler)
@@ -116,8 +114,7 @@ def expected(way: str, *, stubs: bool = True) -> list[str]:
     for answer in questions():
         lines.append(
             f"{way} asked {answer.symbol} {answer.version} {answer.flags} "
-            f"libnvshare.so {_known(answer.entry, stubs)} same"
-        )
+            f"libnvshare.so {_known(answer.entry, stubs)} same")
     return lines
 
 
@@ -127,8 +124,7 @@ def _known(entry: str, stubs: bool) -> str | int:
 
 
 @pytest.mark.parametrize(
-    "flags", [["-pie", "-Wl,-z,now"], ["-pie", "-Wl,-z,lazy"], ["-no-pie"]], ids=" ".join
-)
+    "flags", [["-pie", "-Wl,-z,now"], ["-pie", "-Wl,-z,lazy"], ["-no-pie"]], ids=" ".join)
 def test_program_linked_with_any_flags_finds_every_wrapper(
     library: Path, driver: Path, tmp_path: Path, flags: list[str]
 ) -> None:
@@ -142,12 +138,9 @@ def test_constructors_before_the_librarys_find_every_wrapper(
     """In a library preloaded before this one, in a library that the program needs, and in the
     program's .preinit_array."""
     preloaded = compiled(
-        CONSTRUCTOR, tmp_path / "libpreloaded.so", driver, "-shared", '-DNAME="preloaded"'
-    )
+        CONSTRUCTOR, tmp_path / "libpreloaded.so", driver, "-shared", '-DNAME="preloaded"')
     needed = compiled(CONSTRUCTOR, tmp_path / "libneeded.so", driver, "-shared", '-DNAME="needed"')
-    program = compiled(
-        EARLIEST, tmp_path / "program", driver, needed, f"-Wl,-rpath,{tmp_path}"
-    )
+    program = compiled(EARLIEST, tmp_path / "program", driver, needed, f"-Wl,-rpath,{tmp_path}")
     lines = run(program, library, driver, preloaded)
     assert lines[: len(expected("earliest"))] == expected("earliest")
     for way in ("earliest", "preloaded", "needed"):
@@ -167,8 +160,7 @@ def test_plugin_opened_by_dlopen_finds_every_wrapper(
             ((void (*)(void))dlsym(plugin, "plugin"))();
         }}
         """,
-        tmp_path / "program",
-    )
+        tmp_path / "program")
     assert run(program, library, driver) == expected("plugin")
 
 
@@ -178,9 +170,7 @@ def test_program_without_the_library_finds_the_drivers_functions(
     """Proves that the other tests of this file detect the library."""
     program = compiled(PROGRAM, tmp_path / "program", driver)
     done = subprocess.run(
-        [program], env={"LD_LIBRARY_PATH": str(driver)}, capture_output=True, text=True,
-        check=True,
-    )
+        [program], env={"LD_LIBRARY_PATH": str(driver)}, capture_output=True, text=True, check=True)
     assert "libnvshare" not in done.stdout
     assert done.stdout.splitlines() == [
         line.replace("libnvshare.so", "libcuda.so.1") for line in expected("program", stubs=False)

@@ -16,10 +16,8 @@ SOURCE, OBJECTS = LIBHOOK / "src", LIBHOOK / "build" / "src"
 
 ROOMS = Rooms(
     ["api", "daemon", "ipc", "pool", "memory", "block", "tier", "flight", "gate", "driver"],
-    sources=SOURCE,
-    objects=OBJECTS,
-    exceptions={"driver/real": "its table of hooks.def names all wrappers, which are in api/"},
-)
+    sources=SOURCE, objects=OBJECTS,
+    exceptions={"driver/real": "its table of hooks.def names all wrappers, which are in api/"})
 
 # The wrappers in api/ are declared by hooks.def.
 FILES = [path for path in sorted(SOURCE.rglob("*.c")) if path.parent.name != "api"]
@@ -40,8 +38,7 @@ LEFT_OUT = [
 ]
 BODY = re.compile(r"\{[^{}]*\}")
 FUNCTION = re.compile(
-    r"^(?!typedef|extern|static)[A-Za-z_][\w\s*]*?\b(\w+)\([^;]*\)\s*;", re.MULTILINE
-)
+    r"^(?!typedef|extern|static)[A-Za-z_][\w\s*]*?\b(\w+)\([^;]*\)\s*;", re.MULTILINE)
 VARIABLES = re.compile(r"^extern ([^;]*);", re.MULTILINE)
 NAME = re.compile(r"\(\*(\w+)\)\(.*|(\w+)\s*(?:\[.*?\])*\s*(?=,|$)")
 

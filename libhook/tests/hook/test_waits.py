@@ -16,8 +16,7 @@ BLOCKING = re.compile(
     r"|REAL\((cu(?:Event|Stream|Ctx)Synchronize)\)")
 TRANSFER = re.compile(r"\b(sendmsg|send|recvmsg|recv)\(([^;]*);", re.DOTALL)
 HEAD = re.compile(r"^(?!#|typedef|struct \w+ \{)[A-Za-z_][^;=]*?\b(\w+)\([^;]*$")
-ENTRY = re.compile(
-    r'WAIT\("([^"]+)", "([^"]+)", "([^"]+)",\s*((?:"[^"]*"\s*)+),\s*(\w+)\)')
+ENTRY = re.compile(r'WAIT\("([^"]+)", "([^"]+)", "([^"]+)",\s*((?:"[^"]*"\s*)+),\s*(\w+)\)')
 LOCK = re.compile(r'LOCK\((\w+),\s*((?:"[^"]*"\s*)+)\)')
 LOCKING = re.compile(r"(?:LOCKED|pthread_mutex_(?:try)?lock)\(&?(\w+)\)")
 PARAMETERS = {"mutex"}                  # parameter of locked_begin()

@@ -199,8 +199,7 @@ def test_background_client_whose_own_work_is_stalled_launches_slowly(
     assert not program.c.may_pass()
 
 
-def test_inflight_page_cannot_be_written_or_resized_by_readers(
-        page: Callable[[], Page]) -> None:
+def test_inflight_page_cannot_be_written_or_resized_by_readers(page: Callable[[], Page]) -> None:
     urgent = page()
     descriptor = urgent.shared.readable()
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -80,9 +80,7 @@ def test_pace_with_small_kernels_records_few_events(card: Callable[[], Card], le
     assert paced.figure("markers") <= paced.figure("submissions") // 100
 
 
-def test_pace_that_begins_within_a_turn_waits_for_earlier_work(
-    card: Callable[[], Card]
-) -> None:
+def test_pace_that_begins_within_a_turn_waits_for_earlier_work(card: Callable[[], Card]) -> None:
     paced = card()
     paced.run([5 * MS], 20 * MS, others_wait=False)
     assert paced.figure("longest_drain") > 19_000 * MS     # no limit while no client waits

@@ -37,12 +37,8 @@ def run_python(environment: dict[str, str]) -> Python:
 
     def run(program: str, **variables: str) -> str:
         result = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            [sys.executable, "-c", program], env=environment | variables, capture_output=True,
+            text=True, check=False)
         assert result.returncode == 0, result.stderr
         return result.stdout
 

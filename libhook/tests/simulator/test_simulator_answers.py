@@ -54,10 +54,7 @@ def test_random_calls_return_the_results_recorded_from_a_card(
     done = subprocess.run(
         [PROGRAM, "--seed", recording.stem, "--sequences", str(sequences)],
         env=environment | {"NVSHARE_SIM_GPUS": "1", "NVSHARE_SIM_COPY_RATE": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     simulated = list(reduced(done.stdout.splitlines()))
     differing = list(difflib.unified_diff(card, simulated, "card", "simulator", lineterm=""))

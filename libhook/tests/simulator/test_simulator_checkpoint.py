@@ -76,8 +76,7 @@ Ask = Callable[[str], str]
 def program(environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], Ask]]:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], env=environment, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         questions, answers = process.stdin, process.stdout
         assert questions is not None
         assert answers is not None
@@ -345,8 +344,7 @@ def test_frozen_program_continues_when_the_checkpoint_helper_is_killed_at_any_mo
         for _ in range(4):
             for words, state in (
                 (("hold", process.pid, "x"), "locked"), (("park", process.pid), "checkpointed"),
-                (("restore", process.pid), "locked"), (("wake", process.pid), "running"),
-            ):
+                (("restore", process.pid), "locked"), (("wake", process.pid), "running")):
                 with subprocess.Popen(
                     [*inside, HELPER, *map(str, words)], env=environment, stdout=subprocess.PIPE,
                 ) as cut:

@@ -25,8 +25,7 @@ def flight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The program of flight.txt, and the folder of its driver, both with a sanitizer or none."""
     if not (sanitizer := request.param):
         return built(FLIGHT, tmp_path_factory.mktemp("flight"), SIMULATOR), SIMULATOR
-    subprocess.run(
-        ["make", "-C", LIBHOOK, "-s", "simulator", f"SANITIZE={sanitizer}"], check=True)
+    subprocess.run(["make", "-C", LIBHOOK, "-s", "simulator", f"SANITIZE={sanitizer}"], check=True)
     driver = LIBHOOK / f"build-{sanitizer}" / "simulator"
     folder = tmp_path_factory.mktemp(sanitizer)
     return built(FLIGHT, folder, driver, f"-fsanitize={sanitizer}"), driver

@@ -40,8 +40,7 @@ print(used())
 def can_be_apart() -> bool:
     """Whether this machine permits new pid namespaces."""
     return shutil.which("unshare") is not None and subprocess.run(
-        [*APART, "true"], capture_output=True, check=False
-    ).returncode == 0
+        [*APART, "true"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture
@@ -52,8 +51,7 @@ def start(environment: dict[str, str]) -> Iterator[Callable[[], "subprocess.Pope
         def begin() -> "subprocess.Popen[str]":
             process = stack.enter_context(subprocess.Popen(
                 [*APART, sys.executable, "-c", HOLDS], env=environment, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            ))
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE))
             stack.callback(process.kill)
             assert process.stdout is not None
             assert process.stdout.readline() == "has it\n"

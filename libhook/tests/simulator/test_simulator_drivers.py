@@ -48,8 +48,7 @@ def test_simulator_functions_equal_the_declarations_of_cuda_h() -> None:
     for options in ("", "-D__CUDA_API_VERSION_INTERNAL", "-D__CUDA_API_PER_THREAD_DEFAULT_STREAM"):
         read = subprocess.run(
             ["gcc", "-E", "-dD", *options.split(), CUDA / "cuda.h"],
-            capture_output=True, text=True, check=True,
-        ).stdout
+            capture_output=True, text=True, check=True).stdout
         declared |= set(re.findall(r"\bcu[A-Z]\w+(?=\s*\()", read))
     header = int(re.findall(r"#define CUDA_VERSION (\d+)", read)[0])
     assert {symbol for symbol in since() if symbol in declared} == {

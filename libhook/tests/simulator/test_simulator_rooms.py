@@ -8,8 +8,7 @@ ROOMS = Rooms(
     ["nvml", "table", "context", "stream", "graph", "module", "memory", "engine", "space",
      "driver", "shared"],
     sources=LIBHOOK / "simulator",
-    objects=SIMULATOR,
-)
+    objects=SIMULATOR)
 
 
 def test_source_file_is_in_a_listed_layer() -> None:

@@ -46,8 +46,7 @@ for name, flag, version, symbol in {answers!r}:
     wanted = ctypes.cast(getattr(cuda, symbol), ctypes.c_void_p).value
     if (code, status.value, got.value) != (0, 0, wanted):
         print(name, flag, version, symbol)
-"""
-    )
+""")
     assert found == ""
 
 
@@ -81,8 +80,7 @@ print([cuda.{call}(ctypes.byref(address), ctypes.c_size_t(4096)) for _ in range(
         ("cuMemAlloc:3:719", [0, 0, 719, 0]),
         ("cuMemAlloc:2+:1,cuMemAlloc_v2:1", [2, 1, 1, 1]),
         ("cuMemAllocAsync:1", [0, 0, 0, 0]),
-    ],
-)
+    ])
 def test_simulator_returns_errors_for_calls_named_in_sim_fail(
     python: Python, setting: str, codes: list[int]
 ) -> None:
@@ -99,8 +97,7 @@ def test_simulator_returns_errors_for_calls_named_in_sim_fail(
         ("NVSHARE_SIM_MEMORY", "much"),
         ("NVSHARE_SIM_MEMORY", "-1"),
         ("NVSHARE_SIM_MEMORY", "1GB"),
-    ],
-)
+    ])
 def test_invalid_setting_of_the_simulator_is_reported_with_its_value(
     python: Python, variable: str, value: str
 ) -> None:
@@ -185,8 +182,7 @@ print(code, count.value, bus.value.decode())
         ("GPU-76", "0 1 0000:18:00.0"),
         ("", "100 0 "),
         ("0,0", "100 0 "),
-    ],
-)
+    ])
 def test_simulator_obeys_cuda_visible_devices(python: Python, visible: str, expected: str) -> None:
     assert python(VISIBLE, CUDA_VISIBLE_DEVICES=visible).rstrip("\n") == expected
 

@@ -15,8 +15,7 @@ CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"
 CHECKED = ("-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}")
 
 pytestmark = pytest.mark.skipif(
-    not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME to compare with it"
-)
+    not (CUDA / "cuda.h").exists(), reason=f"no cuda.h in {CUDA}; set CUDA_HOME to compare with it")
 
 
 PROTOTYPES = sorted(set(SOURCES.glob("*/*.c")) - set(SOURCES.glob("nvml/*.c")))
@@ -27,5 +26,4 @@ def test_simulator_prototypes_are_those_of_cuda_h() -> None:
         subprocess.run(
             ["gcc", "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
              "-Wno-deprecated-declarations", f"-I{SOURCES}", f"-I{INCLUDE}", *CHECKED, source],
-            check=True,
-        )  # fmt: skip
+            check=True)  # fmt: skip

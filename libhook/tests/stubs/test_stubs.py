@@ -14,8 +14,7 @@ PROGRAM = Path(__file__).with_name("stubs.c")
 SOURCES = [SOURCE / "driver" / name for name in ("stubs.c", "stub_code.S")]
 EMULATED = pytest.mark.skipif(
     shutil.which(f"{ARM}-gcc") is None or shutil.which("qemu-aarch64") is None,
-    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)",
-)
+    reason="no cross compiler and emulator for aarch64 (gcc-aarch64-linux-gnu, qemu-user)")
 
 
 @pytest.mark.parametrize(("compiler", "emulator"), [
