@@ -69,6 +69,7 @@ class Site:
     before: list[str] = field(default_factory=list)     # the command that starts daemons, if any
     module: str = "nvshared"            # or tests.integration.changed, with faults
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    meter: subprocess.Popen[str] | None = None      # of test_moving: it samples NVML
     hooks: list[Hook] = field(default_factory=list)
     sockets: list[socket.socket] = field(default_factory=list)     # of a daemon that a test plays
 
@@ -189,6 +190,7 @@ def _says_ready(ready: socket.socket) -> bool:
 
 
 Cards = tuple[dict[str, str], list[bytes]]      # an environment that has them, and their UUIDs
+NO_RESERVES = "[gpu]\nreserve = 0\ncontext-reserve = 0\n"
 
 
 def compile_faulty_disk(folder: Path) -> Path:
@@ -236,28 +238,39 @@ def site_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("site")
 
 
+def make_site(folder: Path, cards: Cards, gpu: str = NO_RESERVES) -> Iterator[Site]:
+    """A site in a fresh folder; whatever was started in it is killed at the end, and the log shown.
+
+    `gpu`: the section of the daemon's configuration.
+    """
+    environment, uuids = cards
+    site = Site(folder, dict(environment), uuids)       # what a test adds is its own
+    (folder / "nvshared.conf").write_text(gpu)
+    yield site
+    site.close()
+    if site.log.exists():
+        sys.stderr.write(site.log.read_text())
+
+
 @pytest.fixture
 def site(site_folder: Path, cards: Cards) -> Iterator[Site]:
-    """A fresh folder; whatever was started in it is killed at the end, and the log shown."""
-    yield from _made(site_folder, cards)
+    yield from make_site(site_folder, cards)
 
 
 @pytest.fixture
 def own_site(site_folder: Path) -> Iterator[Site]:
-    """The same with cards that no other test uses."""
-    yield from _made(site_folder, simulate(site_folder / "cards"))
+    """A site with cards that no other test uses, as all those below."""
+    yield from make_site(site_folder, simulate(site_folder / "cards"))
 
 
 @pytest.fixture
 def large_site(site_folder: Path) -> Iterator[Site]:
-    """The same with four cards."""
-    yield from _made(site_folder, simulate(site_folder / "cards", 4))
+    yield from make_site(site_folder, simulate(site_folder / "cards", 4))
 
 
 @pytest.fixture
 def site_of_three(site_folder: Path) -> Iterator[Site]:
-    """The same with three cards."""
-    yield from _made(site_folder, simulate(site_folder / "cards", 3))
+    yield from make_site(site_folder, simulate(site_folder / "cards", 3))
 
 
 @pytest.fixture
@@ -267,23 +280,19 @@ def small_site(site_folder: Path) -> Iterator[Site]:
     The daemon keeps a reserve for contexts: a program makes its second one when others fill the
     card.
     """
-    for made in _made(site_folder, simulate(site_folder / "cards", memory=224 * MIB)):
-        (site_folder / "nvshared.conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 10MiB\n")
-        yield made
+    yield from make_site(site_folder, simulate(site_folder / "cards", memory=224 * MIB),
+                         "[gpu]\nreserve = 0\ncontext-reserve = 10MiB\n")
 
 
 @pytest.fixture
 def tiny_site(site_folder: Path) -> Iterator[Site]:
-    """The same with cards that are smaller still, so that moving costs little."""
-    yield from _made(site_folder, simulate(site_folder / "cards", memory=64 * MIB))
+    yield from make_site(site_folder, simulate(site_folder / "cards", memory=64 * MIB))
 
 
 @pytest.fixture
 def site_with_reserves(site_folder: Path) -> Iterator[Site]:
-    """The same with one card of 256 MiB, of which the daemon keeps reserves as it sees fit."""
-    for made in _made(site_folder, simulate(site_folder / "cards", 1, 256 * MIB)):
-        (site_folder / "nvshared.conf").write_text("")
-        yield made
+    """A site with one card of 256 MiB, of which the daemon keeps reserves as it sees fit."""
+    yield from make_site(site_folder, simulate(site_folder / "cards", 1, 256 * MIB), "")
 
 
 @pytest.fixture
@@ -294,22 +303,10 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def public_site(cards: Cards) -> Iterator[Site]:
-    """The same where every user can get to, which the folders of pytest are not."""
-    with tempfile.TemporaryDirectory(prefix="nvshare-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield from _made(folder, cards)
-
-
-def _made(folder: Path, cards: Cards) -> Iterator[Site]:
-    environment, uuids = cards
-    made = Site(folder, dict(environment), uuids)       # what a test adds is its own
-    (folder / "nvshared.conf").write_text("[gpu]\nreserve = 0\ncontext-reserve = 0\n")
-    yield made
-    made.close()
-    if made.log.exists():
-        sys.stderr.write(made.log.read_text())
+def public_site(short_path: Path, cards: Cards) -> Iterator[Site]:
+    """A site where every user can get to, which the folders of pytest are not."""
+    short_path.chmod(0o755)
+    yield from make_site(short_path, cards)
 
 
 @pytest.fixture

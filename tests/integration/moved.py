@@ -17,11 +17,16 @@ def call(name: str, *arguments: object) -> None:
     assert code == 0, (name, code)
 
 
-def read() -> set[int]:
-    """The bytes of the program's memory."""
+def distinct(address: ctypes.c_uint64) -> set[int]:
+    """The values of the bytes at an address; of equal bytes without a slow loop over them."""
     there = ctypes.create_string_buffer(MEMORY)
-    call("cuMemcpyDtoH_v2", there, memory, ctypes.c_size_t(MEMORY))
-    return set(there.raw)
+    call("cuMemcpyDtoH_v2", there, address, ctypes.c_size_t(MEMORY))
+    data = there.raw
+    return set(data[:1] if data == data[:1] * MEMORY else data)
+
+
+def read() -> set[int]:
+    return distinct(memory)
 
 
 def fill(byte: int) -> None:
@@ -50,10 +55,9 @@ def export() -> bytes:
 
 def import_(handle: bytes) -> set[int]:
     """The bytes of another process's memory, which stays open."""
-    opened, there = ctypes.c_uint64(), ctypes.create_string_buffer(MEMORY)
+    opened = ctypes.c_uint64()
     call("cuIpcOpenMemHandle_v2", ctypes.byref(opened), Handle.from_buffer_copy(handle), 1)
-    call("cuMemcpyDtoH_v2", there, opened, ctypes.c_size_t(MEMORY))
-    return set(there.raw)
+    return distinct(opened)
 
 
 def in_thread(function: str) -> bool:

@@ -58,8 +58,10 @@ def dead_sockets() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("dead_sockets")
-def test_forked_children_hold_no_card_memory_and_no_lock(site: Site, forks: Path) -> None:
-    seconds = os.environ.get("NVSHARE_FORK_SECONDS", "4")
+@pytest.mark.parametrize("seconds", ["1", pytest.param("10", marks=pytest.mark.long)])
+def test_forked_children_hold_no_card_memory_and_no_lock(
+    site: Site, forks: Path, seconds: str
+) -> None:
     program = Life(site, forks, "everything", seconds, tq="20ms")
     popen = program.popen
     said, _ = popen.communicate(timeout=PATIENCE + int(seconds))

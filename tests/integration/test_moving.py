@@ -30,14 +30,16 @@ from tests.integration.conftest import BUILD, ROOT, Site, Start, wait_until
 from tests.integration.programs import FUTEX
 from tests.integration.test_start import free_port
 from tests.integration.test_turns import NVSHARECTL
+from tests.seeds import seeds
 
 ENTRIES = ROOT / "libhook" / "simulator" / "table" / "entries.def"
 
 USED = """
+import sys
 from nvshared.machine.nvml import NVML
 nvml = NVML()
-for facts in nvml.find():
-    print(nvml.sample(facts.uuid).memory_used)
+for _ in sys.stdin:
+    print(*(nvml.sample(facts.uuid).memory_used >> 20 for facts in nvml.find()), flush=True)
 """
 
 
@@ -47,12 +49,15 @@ class Program:
     right = "{7}"                       # the bytes in its memory
 
     def __init__(
-        self, site: Site, *command: object, environment: dict[str, str] | None = None
+        self, site: Site, *command: object, environment: dict[str, str] | None = None,
+        wait: bool = True,
     ) -> None:
+        """`wait`: until it has its memory."""
         self.popen = site.program(
             [sys.executable, "-m", *(command or ("tests.integration.moved",))], environment or {},
             bufsize=1, stderr=None)
-        assert self.line() == "ready"
+        if wait:
+            assert self.line() == "ready"
 
     def say(self, line: str) -> None:
         print(line, file=self.popen.stdin, flush=True)
@@ -77,10 +82,12 @@ class Program:
 
 def used(site: Site) -> list[int]:
     """MiB of each card in use, as NVML says."""
-    said = subprocess.run(
-        [sys.executable, "-c", USED], env=site.environment, cwd=ROOT, capture_output=True,
-        text=True, check=True).stdout
-    return [int(line) // MIB for line in said.split()]
+    if site.meter is None:
+        site.meter = site.program(
+            [sys.executable, "-c", USED], {"LD_PRELOAD": ""}, bufsize=1, stderr=None)
+    print(file=site.meter.stdin)
+    assert site.meter.stdout is not None
+    return [int(word) for word in site.meter.stdout.readline().split()]
 
 
 def only(control: Control) -> ClientSnapshot:
@@ -341,11 +348,14 @@ def test_idle_program_is_parked_after_deep_idle_without_a_waiting_program(
         program.end()
 
 
+HALF = ("--capacity", "256MiB")         # of each card, for start_two_busy()
+
+
 def start_two_busy(site: Site) -> list[Program]:
     """Start two programs that compute without pause and do not fit on a card together."""
     programs = [Program(site), Program(site)]
     for program in programs:
-        assert program.ask("grow(600)") == "600"
+        assert program.ask("grow(80)") == "80"
         program.say("work()")
     return programs
 
@@ -359,7 +369,7 @@ def end_busy(programs: list[Program]) -> None:
 def test_balance_moves_a_waiting_program_to_the_idle_card_and_logs_the_reason(
     site: Site, start: Start
 ) -> None:
-    control = start("--balance", "on", "--tq", "3")
+    control = start("--balance", "on", "--tq", "3", *HALF)
     programs = start_two_busy(site)
     wait_until(lambda: {one.gpu for one in control.snapshot().clients} == {0, 1})
     (moved,) = [one for one in control.snapshot().clients if one.gpu == 1]
@@ -372,7 +382,7 @@ def test_balance_moves_a_waiting_program_to_the_idle_card_and_logs_the_reason(
 def test_programs_moved_during_hand_overs_keep_their_bytes(
     site: Site, start: Start, bus: str
 ) -> None:
-    control = start("--tq", "50ms")
+    control = start("--tq", "50ms", *HALF)
     programs = start_two_busy(site)
     random = Random(1)
     for _ in range(8):
@@ -394,7 +404,8 @@ def test_balance_does_not_try_again_to_move_a_program_that_the_driver_refused(
     site: Site, start: Start
 ) -> None:
     control = start(
-        "--balance", "on", "--tq", "1", NVSHARE_SIM_FAIL="cuCheckpointProcessCheckpoint:1+:801")
+        "--balance", "on", "--tq", "1", *HALF,
+        NVSHARE_SIM_FAIL="cuCheckpointProcessCheckpoint:1+:801")
     programs = start_two_busy(site)
     wait_until(lambda: all(one.unparkable for one in control.snapshot().clients))
     assert {(one.gpu, one.moved) for one in control.snapshot().clients} == {(0, "")}
@@ -414,6 +425,10 @@ def test_parked_program_that_is_killed_leaves_no_memory_on_the_cards(
 
 
 STEPS = ["park:0", "park:1", "park:2", "wake:0", "wake:1", "wake:2"]
+# Each step with a kill; an ordered end, which a step may delay, in the long runs at each, too.
+ENDS = [pytest.param(
+    step, end, marks=[pytest.mark.long] if end == "TERM" and step[-1] != "1" else [])
+    for step in STEPS for end in ("KILL", "TERM")]
 
 
 @pytest.mark.parametrize("cut", [step for step in STEPS if step != "wake:0"])
@@ -432,8 +447,7 @@ def test_moved_program_continues_when_the_checkpoint_helper_is_killed_at_any_ste
     program.end()
 
 
-@pytest.mark.parametrize("end", ["KILL", "TERM"])
-@pytest.mark.parametrize("cut", STEPS)
+@pytest.mark.parametrize(("cut", "end"), ENDS)
 def test_moved_program_continues_when_the_daemon_is_ended_at_any_step(
     site: Site, start: Start, cut: str, end: str
 ) -> None:
@@ -722,7 +736,7 @@ def test_program_killed_during_a_checkpoint_helper_command_leaves_no_memory_on_t
     other.end()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 6))
 def test_random_parks_moves_and_restarts_keep_each_programs_bytes(
     site: Site, start: Start, bus: str, seed: int
 ) -> None:
@@ -854,7 +868,11 @@ def test_park_and_move_of_a_program_on_two_cards_are_refused(site: Site, start: 
 
 def test_park_and_move_of_a_gang_of_two_programs_are_refused(site: Site, start: Start) -> None:
     control = start()
-    programs = [Program(site, environment={"NVSHARE_GANG": "g:2"}) for _ in range(2)]
+    # Neither has a turn before both have joined.
+    programs = [
+        Program(site, environment={"NVSHARE_GANG": "g:2"}, wait=False) for _ in range(2)]
+    for program in programs:
+        assert program.line() == "ready"
     refuse_all(control, programs[0], "it has its turns together with other programs")
     for program in programs:
         program.check()
@@ -870,8 +888,8 @@ def test_daemon_restart_leaves_a_suspended_parked_program_parked(site: Site, sta
     park(site, control)
     program.say("read()")
     wait_until(lambda: only(control).waiting_usec > 0)
-    site.started[-2].terminate()
-    site.started[-2].wait()
+    site.started[0].terminate()
+    site.started[0].wait()
     control = start("--state-dir", str(state))
     wait_until(lambda: {one.state for one in control.snapshot().clients} - {"restoring"} != set())
     assert only(control).state == "parked"
