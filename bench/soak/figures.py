@@ -25,7 +25,7 @@ from typing import IO
 MB = 1_000_000
 # Growth in an hour below these limits does not matter; in the unit of the figure.
 FLOORS = {"resident MB": 4.0, "own MB": 4.0, "files": 2.0, "threads": 2.0, "host MB": 8.0,
-          "card MB": 8.0}
+          "disk MB": 8.0, "card MB": 8.0}
 
 SPREADS = 2.0
 NORMAL = 1.4826                         # a standard deviation by the median absolute deviation
@@ -71,6 +71,8 @@ class Trace:
     turns: int = 0
     saved: int = 0                      # answers to Writeback
     host: dict[int, int] = field(default_factory=dict)      # bytes, by client
+    disk: dict[int, int] = field(default_factory=dict)      # bytes, by client
+    most_disk: int = 0                  # bytes of all clients at once
 
     def read(self) -> None:
         """Count the events of the lines appended since the last call."""
@@ -83,6 +85,8 @@ class Trace:
             self.saved += entry.get("event") == "written-back"
             if "memory" in entry:
                 self.host[entry["client"]] = entry["memory"]["host"]
+                self.disk[entry["client"]] = entry["memory"]["disk"]
+                self.most_disk = max(self.most_disk, sum(self.disk.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.harness import ROOT
 from bench.soak.figures import FLOORS, MB, Samples, Trace, growth, of_process
-from bench.soak.programs import PROGRAMS, SIZES, start
+from bench.soak.programs import PROGRAMS, SIZES, disk_options, start
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML
 from tests.integration.conftest import Site
@@ -68,6 +68,7 @@ class Soak:
     compared: int = 0
     wrong: list[str] = field(default_factory=list)
     turns_before: int = 0               # under the daemons that were killed
+    most_disk: int = 0                  # bytes on the disk at once, under these daemons
     samples: Samples = field(default_factory=lambda: defaultdict(list))
     daemon: subprocess.Popen[str] | None = None
     trace: Trace | None = None
@@ -83,6 +84,7 @@ class Soak:
         """Start another daemon, which takes over stored memory; it may not be ready yet."""
         self.turns_before = self.turns()
         if self.trace is not None:
+            self.most_disk = max(self.most_disk, self.trace.most_disk)
             self.trace.file.close()
         path = self.manager.site.folder / f"trace-{self.killed_daemons}"
         path.touch()
@@ -183,7 +185,7 @@ def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: st
              **({"LD_LIBRARY_PATH": str(build / "simulator")} if simulated else {})},
             megabytes,
             ("--tq", QUANTUM, "--capacity", capacity, "--reserve", "0", "--context-reserve", "0",
-             "--swap-budget", "4GiB"),
+             "--swap-budget", "4GiB", *disk_options()),
             build, random.Random(seed))
         nvml = NVML()
         uuid = nvml.find()[0].uuid
@@ -227,6 +229,7 @@ def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: st
         "killed_programs": soak.killed_programs, "killed_daemons": soak.killed_daemons,
         "killed_before_ready": soak.killed_early, "hand_overs": soak.turns(),
         "ended_whole": soak.ended, "compared_bytes": soak.compared,
+        "most_disk_bytes": max(soak.most_disk, soak.trace.most_disk if soak.trace else 0),
         "connections_stored": soak.manager.stored, "programs": soak.seeds, "wrong": soak.wrong,
         "figures": [{"who": who, "what": what, **asdict(one)}
                     for (who, what), one in grown.items()],

@@ -37,7 +37,7 @@ from bench.soak.figures import (
     of_process,
 )
 from bench.soak.kills import killing
-from bench.soak.programs import PROGRAMS, SIZES, start
+from bench.soak.programs import PROGRAMS, SIZES, disk_options, start
 from nvshared import library
 from nvshared.errors import NvshareError
 from nvshared.machine.nvml import NVML
@@ -72,15 +72,17 @@ def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace,
         found |= of_process(f"program {number}", program.pid)
     trace.read()
     found["all programs", "host MB"] = sum(trace.host.values()) / MB
+    found["all programs", "disk MB"] = sum(trace.disk.values()) / MB
     used = nvml.sample(uuid).memory_used
     if used is not None:
         found["card", "card MB"] = used / MB
     return found
 
 
-def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tuple[
-        Samples, int, int]:
-    """Run and sample the programs. The samples, and numbers of turns and answers to Writeback.
+def watch(
+    daemon: Sharing, minutes: float, every: float, megabytes: int,
+) -> tuple[Samples, Trace]:
+    """Runs and samples the programs. The trace has counts of all that happened.
 
     Raises NvshareError if a program or the daemon ends early, or a program badly.
     """
@@ -111,7 +113,7 @@ def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tupl
         for program in programs:
             program.kill()
             program.wait()
-    return samples, trace.turns, trace.saved
+    return samples, trace
 
 
 def table(found: dict[tuple[str, str], Growth]) -> str:
@@ -140,19 +142,20 @@ def soak(minutes: float, every: float, simulated: bool) -> int:
     """Watches, prints and keeps the results; what to exit with."""
     megabytes, capacity = SIZES[simulated]
     with sharing("--tq", QUANTUM, "--capacity", capacity, "--reserve", "0", "--context-reserve",
-                 "0", "--swap-budget", "4GiB") as daemon:
-        samples, turns, saved = watch(daemon, minutes, every, megabytes)
+                 "0", "--swap-budget", "4GiB", *disk_options()) as daemon:
+        samples, trace = watch(daemon, minutes, every, megabytes)
     found = {what: growth(taken, FLOORS[what[1]]) for what, taken in samples.items()}
     where = machine()
     text = json.dumps({
-        "machine": where, "simulated": simulated, "minutes": minutes, "turns": turns,
-        "saved": saved,
+        "machine": where, "simulated": simulated, "minutes": minutes, "turns": trace.turns,
+        "saved": trace.saved, "most_disk_bytes": trace.most_disk,
         "figures": [{"who": who, "what": what, **asdict(one)}
                     for (who, what), one in found.items()],
     }, indent=1)
     card = "simulated card" if simulated else where["gpu"]
     print(f"{where['cpu']}, {where['cores']} cores, {card}, Linux {where['kernel']}, "
-          f"{where['date']}\n{minutes:g} minutes, {turns} turns, {saved} times saved, "
+          f"{where['date']}\n{minutes:g} minutes, {trace.turns} turns, {trace.saved} times "
+          f"written back, {trace.most_disk / MB:.0f} MB on the disk at most, "
           "every byte right\n")
     print(table(found))
     print(f"\n{text}")
@@ -160,8 +163,8 @@ def soak(minutes: float, every: float, simulated: bool) -> int:
     growing = [f"{what} of {who}" for (who, what), one in found.items() if one.grows]
     if growing:
         raise NvshareError(f"grows: {', '.join(growing)}")
-    if turns < LEAST_TURNS * minutes * 60:
-        raise NvshareError(f"only {turns} turns in {minutes:g} minutes",
+    if trace.turns < LEAST_TURNS * minutes * 60:
+        raise NvshareError(f"only {trace.turns} turns in {minutes:g} minutes",
                            "run it on a machine with nothing else to do")
     return 0
 

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import IO
 
 from bench.harness import ROOT
+from nvshared.machine import disk
+from nvshared.units import GIB
 
 PROGRAMS = 4
+DISK = Path("/var/tmp")
 RESTS = (5.0, 5.0, 4.0, 4.0)            # seconds, of which a program rests for the last
 # What each program fills, in MiB, at most, and the card's size, for a simulated card and a real
 # one: two of the four fit, and one does so beside all that the others have shared with others,
@@ -26,3 +29,10 @@ def start(
          "--megabytes", str(megabytes), "--rest", str(RESTS[seed % PROGRAMS])],
         env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=errors,
     )
+
+
+def disk_options() -> list[str]:
+    """Options of the daemon by which an idle program's memory moves to a disk, if there is one."""
+    if disk.fault(DISK, 4 * GIB):
+        return []
+    return ["--disk", f"{DISK},4GiB", "--park-after", "200ms"]
