@@ -76,8 +76,7 @@ class BusConnection:
             reason = "it hung up" if isinstance(error, EOFError) else str(error) or "no answer"
             raise BusUnavailable(
                 f"cannot connect to the message bus at {address!r}: {reason}",
-                "is dbus running? --bus chooses another",
-            ) from error
+                "is dbus running? --bus chooses another") from error
         return connection
 
     async def ask(

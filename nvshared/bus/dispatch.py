@@ -366,8 +366,7 @@ class Bus(BaseMessageBus):
         if message.member == "Set":
             actions = {
                 one.options["action"] for interface in interfaces
-                for one in interface.properties.values() if one.access.writable()
-            }
+                for one in interface.properties.values() if one.access.writable()}
             if not actions:
                 raise BusError(ErrorType.PROPERTY_READ_ONLY, f"{message.path} has none to write")
             for action in actions:
@@ -496,8 +495,7 @@ class Bus(BaseMessageBus):
         node = introspection.Node.default()
         # dbus-next shows ObjectManager at every path; only MANAGER_PATH has it.
         node.interfaces = [
-            one for one in node.interfaces if one.name != OBJECT_MANAGER or path == MANAGER_PATH
-        ]
+            one for one in node.interfaces if one.name != OBJECT_MANAGER or path == MANAGER_PATH]
         node.interfaces += [one.introspect() for one in self._path_exports.get(path, ())]
         node.nodes = [introspection.Node(name) for name in self._children(path)]
         return node
@@ -507,8 +505,7 @@ class Bus(BaseMessageBus):
         start = path.rstrip("/") + "/"
         return sorted({
             other[len(start):].split("/", 1)[0]
-            for other in self._path_exports if other.startswith(start) and other != start
-        })
+            for other in self._path_exports if other.startswith(start) and other != start})
 
     def _announce(self, interface: Interface) -> None:
         """Announces the properties of an interface that differ from the last announcement."""

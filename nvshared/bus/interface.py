@@ -124,8 +124,7 @@ class Interface(service.ServiceInterface):
         """The current values of the properties whose changes are announced."""
         return {
             name: member.prop_getter(self) for name, member in self.properties.items()
-            if member.options["emits"] == "true"
-        }
+            if member.options["emits"] == "true"}
 
     def values(self, names: Iterable[str] = ()) -> dict[str, Variant]:
         """The current values of these properties; of all by default."""

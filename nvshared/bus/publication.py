@@ -193,14 +193,11 @@ async def _own(connection: BusConnection, name: str) -> None:
             reason = str(error.__cause__) or "it did not answer"
             raise BusUnavailable(
                 f"the message bus went before we owned {name}: {reason}",
-                "is dbus running? --bus chooses another",
-            ) from error
+                "is dbus running? --bus chooses another") from error
         raise NotPermitted(
             f"the message bus does not let us own {name}: {error}",
-            "run nvshared as root, and install its policy, dbus/com.nvshare.conf",
-        ) from error
+            "run nvshared as root, and install its policy, dbus/com.nvshare.conf") from error
     if reply not in (RequestNameReply.PRIMARY_OWNER.value, RequestNameReply.ALREADY_OWNER.value):
         raise AlreadyRunning(
             f"another nvshared owns {name} on this message bus",
-            "stop it first: systemctl stop nvshared",
-        )
+            "stop it first: systemctl stop nvshared")

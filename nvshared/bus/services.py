@@ -54,8 +54,7 @@ def _row(tenant: TenantView) -> list[Any]:
     terms = [[one.term, one.value, one.pattern, one.place] for one in tenant.terms]
     return [
         tenant.name, tenant.programs, tenant.allocated, tenant.resident, tenant.pinned,
-        tenant.held_time, list(tenant.within), terms, {},
-    ]
+        tenant.held_time, list(tenant.within), terms, {}]
 
 
 def _used(found: QueryResult) -> bytes:
@@ -217,8 +216,7 @@ class StatisticsInterface(Interface):
     BytesOut = unannounced("t", "_scheduler.counters.bytes_out")
     Unshared = unannounced("a(uusts)", lambda self: [
         [pid, peer.owner(pid), peer.name(pid), size, self.gpu.unsuspendable.get(pid, "")]
-        for pid, size in sorted(self.gpu.strangers.items(), key=lambda one: -one[1])
-    ])
+        for pid, size in sorted(self.gpu.strangers.items(), key=lambda one: -one[1])])
 
 
 class ClientInterface(Interface):
@@ -338,8 +336,7 @@ class ManagerInterface(TurnSettings):
     def list_gpus(self) -> "a(usoa{sv})":
         return [
             [gpu.facts.index, gpu.facts.uuid, names.gpu_path(gpu.facts.index), {}]
-            for gpu in self.manager.gpus
-        ]
+            for gpu in self.manager.gpus]
 
     @method("ListClients", "clients", action=ANYONE)
     def list_clients(self) -> "a(uuuoa{sv})":
@@ -391,10 +388,8 @@ class ManagerInterface(TurnSettings):
     def set_pods(self, pods: "a(sssa{ss})") -> None:
         self.manager.tenancy.name({
             f"{Kind.POD}:{uid}": Pod(printable(namespace), printable(name), {
-                id: printable(container) for id, container in containers.items()
-            })
-            for uid, namespace, name, containers in pods
-        })
+                id: printable(container) for id, container in containers.items()})
+            for uid, namespace, name, containers in pods})
 
     @method("ListTenants", "tenants", action=ANYONE)
     def list_tenants(self) -> "a(suttttasa(stss)a{sv})":

@@ -111,8 +111,7 @@ class Daemon:
         if not found:
             where = "a GPU" if gpu is None else f"GPU {gpu}"
             raise NoSuchClient(
-                f"no process {pid} uses {where}", "see those that do with: nvsharectl clients"
-            )
+                f"no process {pid} uses {where}", "see those that do with: nvsharectl clients")
         return found
 
     def set_client_term(self, client: int, term: str, value: int) -> None:

@@ -81,8 +81,7 @@ class ControlConnection:
         except TimeoutError as error:
             raise _unanswered(NvshareError(
                 f"nvshared did not answer within {self._patience:.0f} seconds",
-                "see what it says: journalctl -u nvshared",
-            )) from error
+                "see what it says: journalctl -u nvshared")) from error
         except (OSError, WireError) as error:
             raise _unanswered(
                 BusUnavailable(f"the message bus ended the connection: {error}")) from error
@@ -129,8 +128,7 @@ class ControlConnection:
             return not_running(self._bus)
         if short in ("NoReply", "Disconnected"):
             return _unanswered(NotRunning(
-                "nvshared ended before it answered", "see why: journalctl -u nvshared"
-            ))
+                "nvshared ended before it answered", "see why: journalctl -u nvshared"))
         if short == "InteractiveAuthorizationRequired":
             return PasswordNeeded(text, "run it with sudo")
         if short == "AccessDenied":
@@ -138,8 +136,7 @@ class ControlConnection:
         if short in ("UnknownMethod", "UnknownObject", "UnknownInterface", "UnknownProperty"):
             return NvshareError(
                 f"the nvshared that runs is of another version: {text}",
-                "restart it with: systemctl restart nvshared",
-            )
+                "restart it with: systemctl restart nvshared")
         return NvshareError.by_bus_name.get(name, NvshareError)(text or f"nvshared answered {name}")
 
 
@@ -154,8 +151,7 @@ def not_running(bus: str) -> NotRunning:
         state = unit.state("nvshared.service") if unit.runs_here() else {}
         if why := unit.failure(state):
             return NotRunning(
-                f"{words}: {why}", f"once it is mended, start it with: {unit.start_again()}"
-            )
+                f"{words}: {why}", f"once it is mended, start it with: {unit.start_again()}")
     return NotRunning(words, f"start it with: {unit.START}")
 
 

@@ -125,10 +125,8 @@ class Snapshot(NamedTuple):
             **self._asdict(),
             "gpus": [
                 {**gpu._asdict(), "unshared": [one._asdict() for one in gpu.unshared]}
-                for gpu in self.gpus
-            ],
-            "clients": [client._asdict() for client in self.clients],
-        }
+                for gpu in self.gpus],
+            "clients": [client._asdict() for client in self.clients]}
 
 
 class Term(NamedTuple):
@@ -163,8 +161,7 @@ class Tenant(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         terms = [
-            {**term._asdict(), "holds": term is self.holding(term.name)} for term in self.terms
-        ]
+            {**term._asdict(), "holds": term is self.holding(term.name)} for term in self.terms]
         return {**self._asdict(), "within": list(self.within), "terms": terms}
 
 
@@ -219,8 +216,7 @@ def snapshot(manager: Properties, objects: Objects) -> Snapshot:
             clients.append(_fill(ClientSnapshot, known))
     found: Snapshot = _fill(Snapshot, _values(manager) | {
         "gpus": tuple(sorted(gpus, key=lambda one: one.index)),
-        "clients": tuple(sorted(clients, key=lambda one: (one.gpu, one.id))),
-    })
+        "clients": tuple(sorted(clients, key=lambda one: (one.gpu, one.id)))})
     return found
 
 
@@ -234,8 +230,7 @@ def _fill(cls: Any, known: dict[str, Any]) -> Any:
     if missing := [name for name in wanted if name not in known]:
         raise NvshareError(
             f"the nvshared that runs is of another version: it does not tell {missing[0]}",
-            "restart it with: systemctl restart nvshared",
-        )
+            "restart it with: systemctl restart nvshared")
     return cls(*[_plain(known[name]) for name in wanted])
 
 
@@ -254,8 +249,7 @@ def tenant(row: list[Any]) -> Tenant:
     name, programs, allocated, resident, pinned, held_usec, within, terms, *_ = row
     return Tenant(
         name, programs, allocated, resident, pinned, held_usec, tuple(within),
-        tuple(Term(*term) for term in terms),
-    )
+        tuple(Term(*term) for term in terms))
 
 
 def history(since: int, until: int, step: int, rows: list[list[Any]], missing: str) -> History:

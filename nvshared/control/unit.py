@@ -28,8 +28,7 @@ def state(unit: str) -> Mapping[str, str]:
     try:
         done = subprocess.run(
             ["systemctl", "show", unit, "-p", SHOWN],
-            capture_output=True, text=True, timeout=PATIENCE, check=False,
-        )
+            capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
         raise NvshareError(f"it said nothing for {PATIENCE:.0f} seconds") from None
     except OSError as error:

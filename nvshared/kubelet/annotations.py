@@ -347,8 +347,7 @@ class Terms:
         if self._renamed:
             daemon.set_pods(
                 (pod.tenant.partition(":")[2], pod.namespace, pod.name, pod.containers)
-                for pod in self._pods.values()
-            )
+                for pod in self._pods.values())
             self._renamed = False
         while self._changed:
             pod = next(iter(self._changed))

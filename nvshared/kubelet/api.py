@@ -78,8 +78,7 @@ class Server:
             made = Connection(url.netloc, self.name, patience, self._context())
         headers = {
             "Accept": "application/json", "Content-Type": WRITTEN.get(method, "application/json"),
-            "Connection": "close",
-        }
+            "Connection": "close"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         made.request(method, url.path.rstrip("/") + path, body and json.dumps(body), headers)
@@ -133,8 +132,7 @@ class Server:
         while True:
             wanted = chosen | {
                 "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(LISTEN),
-                "resourceVersion": version,
-            }
+                "resourceVersion": version}
             with self.ask(
                 "GET", f"{path}?{urlencode(wanted)}", patience=LISTEN + PATIENCE
             ) as response:
@@ -219,20 +217,17 @@ def server(kubeconfig: Path) -> Server:
             name = f"[{host}]" if ":" in host else host
             return Server(
                 f"https://{name}:{port}", _certificates((ACCOUNT / "ca.crt").read_bytes()),
-                token=(ACCOUNT / "token").read_text().strip(),
-            )
+                token=(ACCOUNT / "token").read_text().strip())
         return _of(yaml.safe_load(kubeconfig.read_text()), kubeconfig)
     except OSError as error:
         raise NvshareError(
             f"cannot read {error.filename}: {error.strerror}",
-            "name kubelet's own kubeconfig with --kubeconfig",
-        ) from error
+            "name kubelet's own kubeconfig with --kubeconfig") from error
     except (
         ValueError, KeyError, TypeError, AttributeError, StopIteration, yaml.YAMLError,
     ) as error:
         raise NvshareError(
-            f"{kubeconfig} is no usable kubeconfig: {type(error).__name__}: {error}"
-        ) from error
+            f"{kubeconfig} is no usable kubeconfig: {type(error).__name__}: {error}") from error
 
 
 def _of(config: Any, kubeconfig: Path) -> Server:
@@ -255,9 +250,7 @@ def _of(config: Any, kubeconfig: Path) -> Server:
     if not token and not certificate:
         raise NvshareError(
             f"{kubeconfig} names neither a token nor a certificate",
-            "run nvshare-kubelet as a DaemonSet, or give it another file with --kubeconfig",
-        )
+            "run nvshare-kubelet as a DaemonSet, or give it another file with --kubeconfig")
     return Server(
         cluster["server"], _certificates(authority) if authority else "", certificate, token,
-        cluster.get("tls-server-name") or "", not cluster.get("insecure-skip-tls-verify"),
-    )
+        cluster.get("tls-server-name") or "", not cluster.get("insecure-skip-tls-verify"))

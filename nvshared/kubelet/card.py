@@ -113,8 +113,7 @@ def checkpoint(kubelet: Path) -> list[Entry]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise NvshareError(
             f"{path} is not as kubelet writes it: {type(error).__name__}: {error}",
-            "please report the version of kubelet",
-        ) from error
+            "please report the version of kubelet") from error
     return found
 
 
@@ -252,8 +251,7 @@ class Offer:
         """All shares, and whether each may be handed out."""
         return {
             f"{card.uuid}{SEPARATOR}{number}": not self.problem(card)
-            for card, replicas in self.offered().items() for number in range(replicas)
-        }
+            for card, replicas in self.offered().items() for number in range(replicas)}
 
     def describe(self) -> str:
         """The whole offer in one line, for the log and the status."""
@@ -262,8 +260,7 @@ class Offer:
         offered, known = self.offered(), {""}.union(*(card.names for card in self._cards))
         parts = [
             f"GPU {card.index}: {self.problem(card) or f'{offered.get(card, 0)} shares'}"
-            for card in self._cards
-        ]
+            for card in self._cards]
         parts += [f"no GPU goes by {name!r}, which --replicas names"
                   for name, _ in self._replicas if name not in known]
         return "; ".join(parts) or "nvshared knows no GPU"
@@ -284,8 +281,7 @@ class Offer:
             raise SameCardTwice(
                 f"one container was to get {counted[twice[0]]} shares of {twice[0]}, "
                 "which are no more than one",
-                "each share of a container is another GPU: ask for as many as the node has free",
-            )
+                "each share of a container is another GPU: ask for as many as the node has free")
         return sorted(counted, key=lambda uuid: cards[uuid].index)
 
 

@@ -72,20 +72,16 @@ def pod(api_object: Mapping[str, Any]) -> Pod:
          if key.startswith((PREFIX, CONTAINER)) or key in (FRACTION, MEMORY)},
         {
             id: one["name"] for kind in STATUSES for one in status.get(kind) or ()
-            if (id := one.get("containerID", "").partition("://")[2])
-        },
+            if (id := one.get("containerID", "").partition("://")[2])},
         static,
         frozenset(
             one["name"] for kind in ("containers", "initContainers")
             for one in spec.get(kind) or ()
-            if str(((one.get("resources") or {}).get("limits") or {}).get(RESOURCE, 0)) != "0"
-        ),
+            if str(((one.get("resources") or {}).get("limits") or {}).get(RESOURCE, 0)) != "0"),
         "".join(
             one.get("message", "") for one in status.get("conditions") or ()
-            if one["type"] == CONDITION and one["status"] == "True"
-        ),
-        (spec.get("priorityClassName") or "", spec.get("priority") or 0),
-    )
+            if one["type"] == CONDITION and one["status"] == "True"),
+        (spec.get("priorityClassName") or "", spec.get("priority") or 0))
 
 
 def clipped(text: str, most: int) -> str:
@@ -167,8 +163,7 @@ def read(api_object: Mapping[str, Any]) -> Claim:
     try:
         shares = tuple(
             _share(result, devices.get("config") or ())
-            for result in devices.get("results") or () if result["driver"] == DRIVER
-        )
+            for result in devices.get("results") or () if result["driver"] == DRIVER)
     except ValueError as wrong:
         raise InvalidArgs(f"claim {called}: {wrong}") from wrong
     if not shares:
@@ -177,12 +172,10 @@ def read(api_object: Mapping[str, Any]) -> Claim:
         meta["namespace"], meta["name"], meta["uid"],
         tuple(
             Pod(meta["namespace"], one["name"], one["uid"], f"pod:{one['uid']}")
-            for one in status.get("reservedFor") or () if one["resource"] == "pods"
-        ),
+            for one in status.get("reservedFor") or () if one["resource"] == "pods"),
         not any(one["kind"] == "Pod" for one in meta.get("ownerReferences") or ()),
         shares,
-        {"metadata": {key: meta.get(key) for key in METADATA}, "status": status},
-    )
+        {"metadata": {key: meta.get(key) for key in METADATA}, "status": status})
 
 
 def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> Share:
@@ -196,8 +189,7 @@ def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> S
             given |= parameters(opaque.get("parameters"))
     consumed = {
         term: value for name, text in (result.get("consumedCapacity") or {}).items()
-        if (term := TERMS.get(name.removeprefix(f"{DRIVER}/"))) and (value := quantity(text))
-    }
+        if (term := TERMS.get(name.removeprefix(f"{DRIVER}/"))) and (value := quantity(text))}
     return Share(
         request, result["pool"], result["device"], result.get("shareID") or "", consumed, given)
 
@@ -280,15 +272,13 @@ class Prepared:
         claims = self.claims()
         return {
             pod: terms((one for one in claims if pod.uid in one.uids), strictly=strictly)
-            for pod in pods
-        }
+            for pod in pods}
 
     def devices(self, claim: Claim) -> set[str]:
         """The devices that the claim's pods get by this claim or any prepared claim."""
         return {
             share.device for one in (*self.claims(), claim) for share in one.shares
-            if set(one.pods) & set(claim.pods)
-        }
+            if set(one.pods) & set(claim.pods)}
 
     def change(self, uid: str, claim: Claim | None) -> set[Pod]:
         """Replaces the claim with this UID; None: removes it. Returns its pods before and after.

@@ -53,16 +53,13 @@ class Containers:
             "cdiVersion": VERSION, "kind": KIND,
             "devices": [
                 {"name": name, "containerEdits": {"env": [f"{VISIBLE}={seen}"]}}
-                for name, seen in devices.items()
-            ],
+                for name, seen in devices.items()],
             "containerEdits": {
                 "env": [f"{name}={value}" for name, value in self._variables.items()],
                 "mounts": [
                     {"containerPath": there, "hostPath": str(here),
                      "options": ["ro", "nosuid", "nodev", "rbind"]}
-                    for there, here in self._mounts.items()
-                ],
-            },
+                    for there, here in self._mounts.items()]},
         }, indent=1)
         try:
             self.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -85,9 +82,7 @@ class Containers:
             "envs": self._variables | {VISIBLE: ",".join(cards)},
             "mounts": [
                 {"container_path": there, "host_path": str(here), "read_only": True}
-                for there, here in self._mounts.items()
-            ],
-        }
+                for there, here in self._mounts.items()]}
 
     def _nvidias_devices(self) -> set[str]:
         """The names in CDI files of NVIDIA's toolkit, among them those of its devices."""
@@ -108,8 +103,7 @@ class Containers:
     def _mounts(self) -> dict[str, Path]:
         return {
             SOCKETS: self.socket.parent, LIBRARY: self.state / "library",
-            PRELOAD: self.state / "ld.so.preload",
-        }
+            PRELOAD: self.state / "ld.so.preload"}
 
 
 def prepare(state: Path) -> int:
@@ -124,8 +118,7 @@ def prepare(state: Path) -> int:
         except BlockingIOError:
             os.close(lock)
             raise AlreadyRunning(
-                f"another nvshare-kubelet uses {state}", "one serves all GPUs of a node"
-            ) from None
+                f"another nvshare-kubelet uses {state}", "one serves all GPUs of a node") from None
         replace(folder / "libnvshare.so", source.read_bytes())
         if not line.exists():           # never replaced: containers have it mounted
             replace(line, LINE.encode())

@@ -45,8 +45,7 @@ async def _serve(options: Options) -> None:
         raise NvshareError(
             f"a Python package is missing: {error}",
             "install python3-grpcio, python3-protobuf and python3-yaml, "
-            "or: pip install 'nvshared[kubernetes]'",
-        ) from error
+            "or: pip install 'nvshared[kubernetes]'") from error
     loop = asyncio.get_running_loop()
     stopped = loop.create_future()      # done by a signal, or with the error of a thread
 
@@ -71,8 +70,7 @@ async def _serve(options: Options) -> None:
         thread = "" if fault.thread is None else fault.thread.name
         call(stop, NvshareError(
             f"the thread {thread} ended: {fault.exc_type.__name__}: {fault.exc_value}",
-            "please report this with the lines above it",
-        ))
+            "please report this with the lines above it"))
 
     threading.excepthook = fail
     lock = prepare(options.state)
@@ -83,8 +81,7 @@ async def _serve(options: Options) -> None:
     pods = Pods(
         options.bus, options.kubeconfig, options.node, Prepared(options.state),
         StaticPods(options.state, options.kubelet),
-        options.classes, offer.smallest if options.foreign else None,
-    )
+        options.classes, offer.smallest if options.foreign else None)
     nvshared = ""                       # unique D-Bus name of the nvshared that replied last
 
     async def refresh(*, fresh: bool = False) -> None:

@@ -65,74 +65,60 @@ def parser() -> argparse.ArgumentParser:
     """Makes the parser. The manual page is generated from it, too."""
     made = Parser(
         prog="nvshare-kubelet", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+        formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--version", action="version", version=f"nvshare-kubelet {__version__}")
     made.add_argument(
         "--replicas", metavar="[GPU=]N", action="append", default=[],
         help="how many pods may share each GPU, or the GPU of this index, UUID or PCI "
-             "address; 0: the GPU is not offered; may be given several times (default: 10)",
-    )
+             "address; 0: the GPU is not offered; may be given several times (default: 10)")
     made.add_argument(
         "--priority-class", dest="classes", metavar="CLASS=PRIORITY", action="append", default=[],
         help="the priority (background, normal, high) that pods of a PriorityClass have, unless an "
              "annotation or a claim gives another one; CLASS is a name, or a range of values such "
-             "as 1000.. or ..-1; may be given several times, and the last that fits counts",
-    )
+             "as 1000.. or ..-1; may be given several times, and the last that fits counts")
     made.add_argument(
         "--foreign-annotations", dest="foreign", action="store_true",
         help="the annotations gpu-fraction, gpu-memory and nvidia.com/container.NAME.gpu-memory"
-             ".limit and .request limit a pod's GPU memory, too",
-    )
+             ".limit and .request limit a pod's GPU memory, too")
     made.add_argument(
         "--dra", action="store_true",
         help="serve claims of DRA (device class gpu.nvshare.com) in place of the device plugin; "
-             "needs Kubernetes 1.34 and a container runtime that supports CDI devices",
-    )
+             "needs Kubernetes 1.34 and a container runtime that supports CDI devices")
     made.add_argument(
         "--cdi", choices=(AUTO, ON, OFF), default=AUTO,
         help="whether the container runtime supports CDI devices; auto: ask the runtime "
-             "(default: auto)",
-    )
+             "(default: auto)")
     made.add_argument(
         "--cdi-folder", metavar="DIR", type=_path, default=Path(CDI),
         help=f"folder in which the container runtime finds CDI files, and ours is written "
-             f"(default: {CDI})",
-    )
+             f"(default: {CDI})")
     made.add_argument(
         "--runtime", metavar="PATH", type=lambda text: (_path(text),), default=RUNTIMES,
         help="the container runtime's socket (default: the running kubelet's, or else all "
-             f"existing ones of {', '.join(map(str, RUNTIMES))})",
-    )
+             f"existing ones of {', '.join(map(str, RUNTIMES))})")
     made.add_argument(
         "--kubelet", metavar="DIR", type=_path, default=Path(KUBELET),
-        help=f"kubelet's folder, its --root-dir (default: {KUBELET})",
-    )
+        help=f"kubelet's folder, its --root-dir (default: {KUBELET})")
     made.add_argument(
         "--socket", metavar="PATH", type=_path,
         default=os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET,
         help=f"where nvshared listens; its folder is mounted into containers "
-             f"(default: {DEFAULT_SOCKET}; environment: {SOCKET_VARIABLE})",
-    )
+             f"(default: {DEFAULT_SOCKET}; environment: {SOCKET_VARIABLE})")
     made.add_argument(
         "--state", metavar="DIR", type=_path, default=Path(KUBELET_STATE),
-        help=f"folder of the library that containers mount (default: {KUBELET_STATE})",
-    )
+        help=f"folder of the library that containers mount (default: {KUBELET_STATE})")
     made.add_argument(
         "--bus", metavar="BUS", default=os.environ.get(BUS_VARIABLE) or "system",
         help=f"nvshared's message bus: system, session or an address (default: system; "
-             f"environment: {BUS_VARIABLE})",
-    )
+             f"environment: {BUS_VARIABLE})")
     made.add_argument(
         "--kubeconfig", metavar="FILE", type=_path, default=Path(KUBECONFIG),
         help=f"kubelet's kubeconfig, to reach the API server, which has the annotations of pods; "
-             f"in a pod, its service account is used instead (default: {KUBECONFIG})",
-    )
+             f"in a pod, its service account is used instead (default: {KUBECONFIG})")
     made.add_argument(
         "--node", metavar="NAME",
         default=os.environ.get(NODE_VARIABLE) or socket.gethostname().lower(),
-        help=f"this node's name in Kubernetes (default: the host's; environment: {NODE_VARIABLE})",
-    )
+        help=f"this node's name in Kubernetes (default: the host's; environment: {NODE_VARIABLE})")
     return made
 
 
@@ -153,8 +139,7 @@ def priority_classes(given: Sequence[str]) -> Classes:
         if meant not in PRIORITIES or not (values or re.fullmatch(CLASS, which, re.ASCII)):
             raise InvalidArgs(
                 f"--priority-class cannot be {text!r}",
-                f"give NAME=PRIORITY or FROM..TO=PRIORITY; priorities: {', '.join(PRIORITIES)}",
-            )
+                f"give NAME=PRIORITY or FROM..TO=PRIORITY; priorities: {', '.join(PRIORITIES)}")
         if values:
             least, most = int(values[1] or -LARGEST_VALUE), int(values[2] or LARGEST_VALUE)
             found.append((range(least, most + 1), PRIORITIES[meant]))
@@ -172,7 +157,6 @@ def replicas(given: Sequence[str]) -> Replicas:
                 equals and not name):
             raise InvalidArgs(
                 f"--replicas cannot be {text!r}",
-                f"give a number from 0 to {MOST}, or that of one GPU, such as 0=4",
-            )
+                f"give a number from 0 to {MOST}, or that of one GPU, such as 0=4")
         found.append((name, int(number)))
     return sorted(found, key=lambda one: bool(one[0]))      # entries of a single GPU come last

@@ -62,8 +62,7 @@ class Plugin(ABC):
         if not registry.parent.is_dir():
             raise NvshareError(
                 f"there is no folder {registry.parent}: kubelet is not on this machine",
-                "--kubelet names another folder; kubelet's --root-dir says which",
-            )
+                "--kubelet names another folder; kubelet's --root-dir says which")
         try:
             registry.mkdir(mode=0o750, exist_ok=True)
             self.path.unlink(missing_ok=True)   # left by a killed nvshare-kubelet
@@ -74,10 +73,8 @@ class Plugin(ABC):
         self._server = await rpc.serve(self.path, {
             "pluginregistration.Registration": {
                 "GetInfo": (self._info, REG["InfoRequest"]),
-                "NotifyRegistrationStatus": (self._registered, REG["RegistrationStatus"]),
-            },
-            **self.services(),
-        })
+                "NotifyRegistrationStatus": (self._registered, REG["RegistrationStatus"])},
+            **self.services()})
 
     async def await_registration(self) -> None:
         """Waits until kubelet, if it runs, has registered the plugin.
@@ -106,8 +103,7 @@ class Plugin(ABC):
     async def _info(self, _request: Any, _context: Any) -> Any:
         return REG["PluginInfo"](
             type=self.kind, name=self.name, endpoint=str(self.path),
-            supported_versions=[self.version],
-        )
+            supported_versions=[self.version])
 
     async def _registered(self, status: Any, _context: Any) -> Any:
         if status.plugin_registered:
@@ -128,8 +124,7 @@ class DevicePlugin(Plugin):
             "GetDevicePluginOptions": (self.options, DP["Empty"]),
             "ListAndWatch": (self.list_and_watch, DP["Empty"]),
             "GetPreferredAllocation": (self.preferred, DP["PreferredAllocationRequest"]),
-            "Allocate": (self.allocate, DP["AllocateRequest"]),
-        }}
+            "Allocate": (self.allocate, DP["AllocateRequest"])}}
 
     async def options(self, _request: Any, _context: Any) -> Any:
         return DP["DevicePluginOptions"](get_preferred_allocation_available=True)
@@ -138,16 +133,13 @@ class DevicePlugin(Plugin):
         async for _ in self._offer.changes():
             yield DP["ListAndWatchResponse"](devices=[
                 DP["Device"](ID=share, health="Healthy" if healthy else "Unhealthy")
-                for share, healthy in self._offer.shares().items()
-            ])
+                for share, healthy in self._offer.shares().items()])
 
     async def preferred(self, request: Any, _context: Any) -> Any:
         return DP["PreferredAllocationResponse"](container_responses=[
             DP["ContainerPreferredAllocationResponse"](deviceIDs=preferred(
-                one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size
-            ))
-            for one in request.container_requests
-        ])
+                one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size))
+            for one in request.container_requests])
 
     async def allocate(self, request: Any, context: Any) -> Any:
         """Allocates shares to containers; refuses the call if nvshared does not reply."""
@@ -157,8 +149,7 @@ class DevicePlugin(Plugin):
             if by_cdi:
                 self._containers.write_cdi_file(card.uuid for card in self._offer.offered())
             answers = [
-                self._answer(one.devices_ids, by_cdi=by_cdi) for one in request.container_requests
-            ]
+                self._answer(one.devices_ids, by_cdi=by_cdi) for one in request.container_requests]
         except NvshareError as error:
             logger.error("a pod gets no GPU: %s", error)
             await rpc.abort(context, f"nvshare: {error}")
@@ -203,15 +194,11 @@ class Driver(Plugin):
         return {
             "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin": {
                 "NodePrepareResources": (self.prepare, DRA["NodePrepareResourcesRequest"]),
-                "NodeUnprepareResources": (self.unprepare, DRA["NodeUnprepareResourcesRequest"]),
-            },
+                "NodeUnprepareResources": (self.unprepare, DRA["NodeUnprepareResourcesRequest"])},
             **{
                 f"{version}.DRAResourceHealth": {
-                    "NodeWatchResources": (self.health, DRA["NodeWatchResourcesRequest"]),
-                }
-                for version in HEALTH_VERSIONS
-            },
-        }
+                    "NodeWatchResources": (self.health, DRA["NodeWatchResourcesRequest"])}
+                for version in HEALTH_VERSIONS}}
 
     async def prepare(self, request: Any, _context: Any) -> Any:
         """Prepares claims; the response has CDI devices, or the reason of a failure, for each."""
@@ -258,10 +245,8 @@ class Driver(Plugin):
             {
                 "request_names": [share.request], "pool_name": share.pool,
                 "device_name": share.device, "share_id": share.id,
-                "cdi_device_ids": self._containers.devices([known[share.device].uuid]),
-            }
-            for share in claim.shares
-        ]
+                "cdi_device_ids": self._containers.devices([known[share.device].uuid])}
+            for share in claim.shares]
 
     async def unprepare(self, request: Any, _context: Any) -> Any:
         """Unprepares claims. Kubelet calls this once all pods of the claims have ended."""
@@ -282,7 +267,5 @@ class Driver(Plugin):
                 DRA["DeviceHealth"](
                     device=DRA["DeviceIdentifier"](pool_name=self._node, device_name=card.device),
                     health=UNHEALTHY if problem else HEALTHY, message=problem,
-                    last_updated_time=int(time.time()),
-                )
-                for card in self._offer.offered() for problem in [self._offer.problem(card)]
-            ])
+                    last_updated_time=int(time.time()))
+                for card in self._offer.offered() for problem in [self._offer.problem(card)]])

@@ -160,8 +160,7 @@ class Pods:
             "involvedObject": {"apiVersion": "v1", **involved},
             "type": "Warning", "reason": reason, "message": clipped(why, MOST_IN_EVENT),
             "source": {"component": "nvshare-kubelet", "host": self._node},
-            "firstTimestamp": _now(), "lastTimestamp": _now(), "count": 1,
-        })
+            "firstTimestamp": _now(), "lastTimestamp": _now(), "count": 1})
 
     def _write_condition(self, pod: Pod, wrong: str) -> None:
         """Writes the pod's condition CONDITION: whether annotations are refused; `wrong`: why."""
@@ -171,9 +170,7 @@ class Pods:
             "status": {"conditions": [{
                 "type": CONDITION, "status": "True" if wrong else "False",
                 "reason": REFUSED if wrong else "NothingRefused", "message": wrong,
-                "lastTransitionTime": _now(),
-            }]},
-        })
+                "lastTransitionTime": _now()}]}})
 
     def _write(self, written: str, method: str, path: str, body: Any) -> None:
         try:

@@ -35,12 +35,9 @@ async def serve(path: Path, services: Mapping[str, Methods]) -> Any:
                 else grpc.unary_unary_rpc_method_handler
             )(
                 function, request_deserializer=request.FromString,
-                response_serializer=lambda message: message.SerializeToString(),
-            )
-            for name, (function, request) in methods.items()
-        })
-        for service, methods in services.items()
-    ))
+                response_serializer=lambda message: message.SerializeToString())
+            for name, (function, request) in methods.items()})
+        for service, methods in services.items()))
     before = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{path}")

@@ -50,8 +50,7 @@ class Runtime:
         if not sockets:
             return (
                 "it is unknown whether CDI devices are supported: there is no container runtime at "
-                f"{' or '.join(map(str, self._sockets))}; --runtime names its socket"
-            )
+                f"{' or '.join(map(str, self._sockets))}; --runtime names its socket")
         for socket in sockets:
             if why := await self._ask(socket):
                 several = f", and kubelet may use that of {socket}: --runtime names kubelet's"
@@ -62,12 +61,10 @@ class Runtime:
         try:
             version = await rpc.call(
                 socket, f"{SERVICE}/Version", CRI["VersionRequest"](), CRI["VersionResponse"],
-                PATIENCE,
-            )
+                PATIENCE)
             status = await rpc.call(
                 socket, f"{SERVICE}/Status", CRI["StatusRequest"](verbose=True),
-                CRI["StatusResponse"], PATIENCE,
-            )
+                CRI["StatusResponse"], PATIENCE)
         except NvshareError as error:
             return f"it is unknown whether CDI devices are supported: {error}"
         return refusal(version.runtime_name, version.runtime_version, status.info.get("config", ""))
@@ -125,5 +122,4 @@ def refusal(name: str, version: str, config: str) -> str:
         return ""
     return (
         f"{name} {version} does not support CDI devices: containerd does from 1.7.2 with "
-        "enable_cdi, and from 2.0; CRI-O from 1.28"
-    )
+        "enable_cdi, and from 2.0; CRI-O from 1.28")

@@ -35,8 +35,7 @@ def labels(offer: Offer) -> dict[str, str | None]:
         "count": str(len(offered)) if offered else None,
         "replicas": str(min(offered.values())) if offered else None,
         "memory": str(offer.smallest() // MIB) if offered else None,
-        "product": (products.pop() or None) if len(products) == 1 else None,
-    }
+        "product": (products.pop() or None) if len(products) == 1 else None}
     return {f"{RESOURCE}.{name}": value for name, value in values.items()}
 
 
@@ -52,8 +51,7 @@ def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any
     """The GPU as a device of the ResourceSlice."""
     texts = {
         "uuid": card.uuid, "productName": card.product, "driverVersion": driver_version(),
-        "resource.kubernetes.io/pciBusID": card.pci_bus_id[-12:].lower(),
-    }
+        "resource.kubernetes.io/pciBusID": card.pci_bus_id[-12:].lower()}
 
     def range_to(most: int) -> dict[str, Any]:
         return {"default": "0", "validRange": {"min": "0", "max": str(most), "step": "1"}}
@@ -62,16 +60,13 @@ def device_entry(card: Card, clients: int, *, is_tainted: bool) -> dict[str, Any
         "name": card.device, "allowMultipleAllocations": True,
         "attributes": {
             **{name: {"string": text[:64]} for name, text in texts.items() if text},
-            "memory": {"int": card.memory},
-        },
+            "memory": {"int": card.memory}},
         "capacity": {
             "memory": {"value": str(clients * card.memory), "requestPolicy": range_to(card.memory)},
             "compute": {"value": "100", "requestPolicy": range_to(100)},
             "clients": {
-                "value": str(clients), "requestPolicy": {"default": "1", "validValues": ["1"]}},
-        },
-        **({"taints": [TAINT]} if is_tainted else {}),
-    }
+                "value": str(clients), "requestPolicy": {"default": "1", "validValues": ["1"]}}},
+        **({"taints": [TAINT]} if is_tainted else {})}
 
 
 def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
@@ -81,8 +76,7 @@ def devices_of_other_drivers(slices: Mapping[str, Any]) -> dict[str, str]:
         for one in slices.values() if one["spec"]["driver"] != DRIVER
         for offered in one["spec"].get("devices") or ()
         for attribute in (offered.get("attributes") or {}).values()
-        for text in (attribute.get("string"), *(attribute.get("strings") or ())) if text
-    }
+        for text in (attribute.get("string"), *(attribute.get("strings") or ())) if text}
 
 
 class Published:
@@ -114,8 +108,7 @@ class Published:
         if self._slice is not None and (offered or not offer.common_problem):
             self._slice.set_wanted([
                 device_entry(card, clients, is_tainted=bool(offer.problem(card)))
-                for card, clients in offered.items()
-            ])
+                for card, clients in offered.items()])
 
     def _update(self, event: str, payload: Any) -> None:
         if event == "LISTED":
@@ -139,15 +132,12 @@ class Published:
         else:
             node = api.send("GET", f"{NODES}/{self._node}")["metadata"]
             meta = {"name": self._name, "ownerReferences": [{   # deleted with the node
-                "apiVersion": "v1", "kind": "Node", "name": node["name"], "uid": node["uid"],
-            }]}
+                "apiVersion": "v1", "kind": "Node", "name": node["name"], "uid": node["uid"]}]}
         body = {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": meta,
             "spec": {
                 "driver": DRIVER, "nodeName": self._node,
                 "pool": {"name": self._node, "generation": 1, "resourceSliceCount": 1},
-                "devices": devices,
-            },
-        }
+                "devices": devices}}
         method, path = ("PUT", f"{SLICES}/{self._name}") if there else ("POST", SLICES)
         api.send(method, path, body)

@@ -66,8 +66,7 @@ class ClientTerms:
     def in_force(self) -> Terms:
         return Terms(**{
             name: stricter(getattr(self.administrator, name), getattr(self.owner, name))
-            for name, stricter in STRICTER.items()
-        })
+            for name, stricter in STRICTER.items()})
 
     def allows(self, setting: str, value: int) -> bool:
         """Whether the owner may set this value without an authorization by polkit."""
@@ -93,12 +92,10 @@ class ClientTerms:
         if setting == "compute_limit" and not 1 <= value <= UNLIMITED:
             raise InvalidArgs(
                 f"the compute limit cannot be {value} %",
-                f"give a whole number from 1 to {UNLIMITED}, which stands for no limit",
-            )
+                f"give a whole number from 1 to {UNLIMITED}, which stands for no limit")
         if setting == "weight" and not 1 <= value <= HEAVIEST:
             raise InvalidArgs(
-                f"the weight cannot be {value}", f"give a whole number from 1 to {HEAVIEST}"
-            )
+                f"the weight cannot be {value}", f"give a whole number from 1 to {HEAVIEST}")
         change: dict[str, Any] = {setting: value}
         if by_owner:
             return replace(self, owner=replace(self.owner, **change))
@@ -323,8 +320,7 @@ class Client:
         return [
             (now - one.began, one.held if one.reason else now - one.began, one.waited,
              one.bytes_in, one.reason)
-            for one in reversed(self._turns)
-        ]
+            for one in reversed(self._turns)]
 
     def turn_started(self, now: int) -> None:
         waited, loaded = self.view.waited, self.view.counters.bytes_in
@@ -389,8 +385,7 @@ class GPU:
         self._clock, self._timer = clock, timer
         self.scheduler = Scheduler(
             replace(settings, capacity=self.capacity.bytes, total=self.capacity.offered), clock(),
-            domains, budget, self.neighbour, disk,
-        )
+            domains, budget, self.neighbour, disk)
         self._snapshot: Snapshot | None = None
         self._events: deque[events.Event] = deque()
         self._handling = False
@@ -593,8 +588,7 @@ class GPU:
         before = self.settings
         settings = replace(
             settings, capacity=self.capacity.bytes, total=self.capacity.offered,
-            host_budget=before.host_budget,
-        )
+            host_budget=before.host_budget)
         if settings != before:
             self.tell(events.SettingsChanged(settings))
 

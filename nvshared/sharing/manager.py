@@ -91,8 +91,7 @@ class Manager:
             self._timer,
             self.domains,
             self.budget.shared,
-            self.disk.shared,
-        )
+            self.disk.shared)
         gpu.sample = sample
         if not gather and sample.memory_used is not None:
             gpu.capacity.sampled(sample.memory_used, 0)
@@ -132,8 +131,7 @@ class Manager:
         known = ", ".join(str(gpu.facts.index) for gpu in self.gpus) or "none"
         raise NoSuchGPU(
             f"there is no GPU {name!r}",
-            f"the indices are: {known}; a UUID or a PCI address will do too",
-        )
+            f"the indices are: {known}; a UUID or a PCI address will do too")
 
     def gpu_by_uuid(self, uuid: bytes) -> GPU:
         """Returns the GPU with the 16 bytes of cuDeviceGetUuid. Raises NoSuchGPU."""
@@ -162,8 +160,7 @@ class Manager:
         if tq is not None and not MILLISECOND <= tq <= LONGEST_TQ * SECOND:
             raise InvalidArgs(
                 f"the quantum cannot be {tq / SECOND:.10g} seconds",
-                f"give {MILLISECOND / SECOND:g} to {LONGEST_TQ}",
-            )
+                f"give {MILLISECOND / SECOND:g} to {LONGEST_TQ}")
         return self._override(gpu, tq=tq)
 
     def set_anti_thrash(self, mode: str, gpu: GPU | None = None) -> Future[None]:
@@ -172,8 +169,7 @@ class Manager:
             value = AntiThrash(mode)
         except ValueError:
             raise InvalidArgs(
-                f"the anti-thrash mode cannot be {mode!r}", "give auto, on or off"
-            ) from None
+                f"the anti-thrash mode cannot be {mode!r}", "give auto, on or off") from None
         return self._override(gpu, anti_thrash=value)
 
     def set_terms(self, id: int, setting: str, value: int, *, by_owner: bool = False) -> None:

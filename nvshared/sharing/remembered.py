@@ -102,8 +102,7 @@ class RememberedTerms:
                     key: asdict(one) for key, one in kept.items() if one != ClientTerms()}),
                 "times": living({
                     key: {"held": held, "waited": waited}
-                    for key, (held, waited) in times.items()}),
-            })
+                    for key, (held, waited) in times.items()})})
         return dead
 
     def _read(self, plain: dict[str, Any]) -> dict[Key, ClientTerms]:

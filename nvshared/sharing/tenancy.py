@@ -129,15 +129,13 @@ class Tenancy:
         if source not in ("", *TERM_SOURCES):
             raise InvalidArgs(
                 f"the source of the terms of {name} cannot be {source!r}",
-                f"there are {', '.join(TERM_SOURCES)}",
-            )
+                f"there are {', '.join(TERM_SOURCES)}")
         new = _checked(name, asked)
         name = self._named(name)
         if name.startswith(f"{Kind.POD}:") and "/" in name:
             raise InvalidArgs(
                 f"no {name} is known here",
-                "nvshare-kubelet tells the names of this node's pods; or give pod:UID",
-            )
+                "nvshare-kubelet tells the names of this node's pods; or give pod:UID")
         self._check_requests(name, new)
         given = {term: (value, source) for term, value in new.items()}
         changed = self._by_hand.get(name, {}) | given
@@ -167,8 +165,7 @@ class Tenancy:
                         f"the compute-request of {self._shown(one)}, {request.value} % "
                         f"{request.source}, contradicts the compute-limit of "
                         f"{self._shown(whole)}, {limit.value} % {limit.source}",
-                        "lower the one or raise the other",
-                    )
+                        "lower the one or raise the other")
         if not (percent := new.get("compute-request")):
             return
         ruled = [one.pattern for one in self._rules if is_tenant(one.pattern)]
@@ -179,8 +176,7 @@ class Tenancy:
                 f"{self._shown(other)} {has} %" for other, has in others.items() if has)
             raise InvalidArgs(
                 f"the compute-request of {self._shown(name)} cannot be {percent} %",
-                f"others have, of {UNLIMITED} % in all: {have}",
-            )
+                f"others have, of {UNLIMITED} % in all: {have}")
 
     def _after(self, name: str, term: str, changed: str, new: Mapping[str, int]) -> Rule | None:
         """The rule for `term` of tenant `name` once `new` is set for tenant `changed`."""
@@ -196,8 +192,7 @@ class Tenancy:
         others = next((one.peer.tenants for one in clients.values()), ())
         return [
             other for other in map(str, others)
-            if other != name and clients.keys() <= self._clients[other].keys()
-        ]
+            if other != name and clients.keys() <= self._clients[other].keys()]
 
     def terms(self, name: str) -> TenantTerms:
         """Returns the terms in force for all programs of a tenant together."""
@@ -284,8 +279,7 @@ class Tenancy:
             sum(memory.pinned for memory in figures),
             sum(client.held for client in clients),
             tuple(self._shown(one) for one in others if one != name),
-            tuple(self._rules_of(name)),
-        )
+            tuple(self._rules_of(name)))
 
     def _named(self, name: str) -> str:
         """Returns the internal name of a tenant. Raises InvalidArgs."""
@@ -312,7 +306,6 @@ def _checked(name: str, terms: Mapping[str, object]) -> dict[str, int]:
         if type(value) is not int or not 0 <= value <= TERMS[term].most:
             raise InvalidArgs(
                 f"the {term} of {name} cannot be {value!r}",
-                f"give {TERMS[term].right}, or 0 to take back what was set",
-            )
+                f"give {TERMS[term].right}, or 0 to take back what was set")
         found[term] = value
     return found
