@@ -4,7 +4,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any
@@ -17,6 +17,7 @@ from nvshared.bus.interface import (
     announced,
     constant,
     method,
+    setter,
     signal,
     unannounced,
 )
@@ -67,16 +68,6 @@ def _used(found: QueryResult) -> bytes:
 async def _kept(change: Future[None]) -> None:
     """Waits until a change is on the disk; cancelling does not stop it. Raises NotKept."""
     await asyncio.shield(asyncio.wrap_future(change))
-
-
-async def set_term(manager: Manager, client: Client, term: str, value: int) -> None:
-    """Sets a client's term: its owner may within the administrator's terms, others by polkit."""
-    sender = caller.get()
-    owned = client.peer.is_of(await sender.uid())
-    as_owner = owned and not await sender.administers() and client.terms.allows(term, value)
-    if not as_owner:
-        await sender.authorise(ACTION_MANAGE_CLIENTS, client.terms.bound(term) if owned else "")
-    manager.set_terms(client.id, term, value, by_owner=as_owner)
 
 
 async def permit(client: Client) -> None:
@@ -135,22 +126,6 @@ class TurnSettings(Interface):
     TQUSec = announced("t", "of.tq")
     TQAuto = announced("b", lambda self: self.of.settings.tq is None)
     AntiThrash = announced("s", "of.settings.anti_thrash.value")
-
-    @method("SetTQ", action=names.ACTION_SET_TQ)
-    async def set_tq(self, seconds: "u") -> None:
-        await _kept(self.manager.set_tq(seconds * SECOND, self._gpu))
-
-    @method("SetTQUSec", action=names.ACTION_SET_TQ)
-    async def set_tq_usec(self, usec: "t") -> None:
-        await _kept(self.manager.set_tq(usec, self._gpu))
-
-    @method("SetTQAuto", action=names.ACTION_SET_TQ)
-    async def set_tq_auto(self) -> None:
-        await _kept(self.manager.set_tq(None, self._gpu))
-
-    @method("SetAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
-    async def set_anti_thrash(self, mode: "s") -> None:
-        await _kept(self.manager.set_anti_thrash(mode, self._gpu))
 
 
 class GPUInterface(TurnSettings):
@@ -263,26 +238,6 @@ class ClientInterface(Interface):
     def list_turns(self) -> "a(ttttsa{sv})":
         return [[*turn, {}] for turn in self.client.turns]
 
-    @method("SetMemoryLimit", action=ACTION_MANAGE_CLIENTS, itself=True)
-    async def set_memory_limit(self, bytes: "t") -> None:
-        await set_term(self.manager, self.client, "memory_limit", bytes)
-
-    @method("SetComputeLimit", action=ACTION_MANAGE_CLIENTS, itself=True)
-    async def set_compute_limit(self, percent: "u") -> None:
-        await set_term(self.manager, self.client, "compute_limit", percent)
-
-    @method("SetWeight", action=ACTION_MANAGE_CLIENTS, itself=True)
-    async def set_weight(self, weight: "u") -> None:
-        await set_term(self.manager, self.client, "weight", weight)
-
-    @method("Suspend", action=ACTION_MANAGE_CLIENTS, itself=True)
-    async def suspend(self) -> None:
-        await set_term(self.manager, self.client, "suspended", True)
-
-    @method("Resume", action=ACTION_MANAGE_CLIENTS, itself=True)
-    async def resume(self) -> None:
-        await set_term(self.manager, self.client, "suspended", False)
-
 
 class ManagerInterface(TurnSettings):
     """Settings of all GPUs, and calls for a GPU, client or tenant by its name or id."""
@@ -312,22 +267,6 @@ class ManagerInterface(TurnSettings):
     DiskUsed = unannounced("t", lambda self: sum(c.memory.disk for c in self.manager.clients))
     DiskFault = unannounced("s", "manager.disk.fault")
 
-    @method("SetGPUTQ", action=names.ACTION_SET_TQ)
-    async def set_gpu_tq(self, gpu: "s", seconds: "u") -> None:
-        await _kept(self.manager.set_tq(seconds * SECOND, self.manager.gpu(gpu)))
-
-    @method("SetGPUTQUSec", action=names.ACTION_SET_TQ)
-    async def set_gpu_tq_usec(self, gpu: "s", usec: "t") -> None:
-        await _kept(self.manager.set_tq(usec, self.manager.gpu(gpu)))
-
-    @method("SetGPUTQAuto", action=names.ACTION_SET_TQ)
-    async def set_gpu_tq_auto(self, gpu: "s") -> None:
-        await _kept(self.manager.set_tq(None, self.manager.gpu(gpu)))
-
-    @method("SetGPUAntiThrash", action=names.ACTION_SET_ANTI_THRASH)
-    async def set_gpu_anti_thrash(self, gpu: "s", mode: "s") -> None:
-        await _kept(self.manager.set_anti_thrash(mode, self.manager.gpu(gpu)))
-
     @method("GetGPU", "path", action=ANYONE)
     def get_gpu(self, gpu: "s") -> "o":
         return names.gpu_path(self.manager.gpu(gpu).facts.index)
@@ -346,26 +285,6 @@ class ManagerInterface(TurnSettings):
     async def clients_by_pid(self, pid: "u") -> "ao":
         wanted = pid or await caller.get().pid()
         return [names.client_path(client.id) for client in self.manager.clients_by_pid(wanted)]
-
-    @method("SetMemoryLimit", action=names.ACTION_MANAGE_CLIENTS, itself=True)
-    async def set_memory_limit(self, client: "u", bytes: "t") -> None:
-        await self._set_term(client, "memory_limit", bytes)
-
-    @method("SetComputeLimit", action=names.ACTION_MANAGE_CLIENTS, itself=True)
-    async def set_compute_limit(self, client: "u", percent: "u") -> None:
-        await self._set_term(client, "compute_limit", percent)
-
-    @method("SetWeight", action=names.ACTION_MANAGE_CLIENTS, itself=True)
-    async def set_weight(self, client: "u", weight: "u") -> None:
-        await self._set_term(client, "weight", weight)
-
-    @method("SuspendClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
-    async def suspend_client(self, client: "u") -> None:
-        await self._set_term(client, "suspended", True)
-
-    @method("ResumeClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
-    async def resume_client(self, client: "u") -> None:
-        await self._set_term(client, "suspended", False)
 
     @method("ParkClient", action=names.ACTION_MANAGE_CLIENTS, itself=True)
     async def park_client(self, client: "u") -> None:
@@ -449,9 +368,6 @@ class ManagerInterface(TurnSettings):
     async def reset_settings(self) -> None:
         await _kept(self.manager.reset_settings())
 
-    async def _set_term(self, client: int, term: str, value: int) -> None:
-        await set_term(self.manager, self.manager.client(client), term, value)
-
     async def _drain(self, sender: Caller) -> None:
         there = True
         while there:
@@ -469,3 +385,53 @@ class ManagerInterface(TurnSettings):
             if gpu.startswith("GPU-"):
                 return gpu
             raise
+
+
+def _turn_setter(name: str, arguments: str, action: str, change: Callable[..., Any]) -> Any:
+    """Declares a method for the GPU of the interface, or for the one that `arguments` name."""
+    async def run(self: TurnSettings, *values: Any) -> None:
+        gpu = self.manager.gpu(values[0]) if by_name else self._gpu
+        await _kept(change(self.manager, gpu, *values[by_name:]))
+
+    by_name = arguments.startswith("gpu:")
+    return setter(name, arguments, run, action=action)
+
+
+def _term_setter(name: str, arguments: str, term: str, *value: bool) -> Any:
+    """Declares a method that sets a term of the interface's client, or of that in `arguments`.
+
+    A client's owner may set it within the administrator's terms; otherwise polkit decides.
+    """
+    async def run(self: Any, *values: Any) -> None:
+        client = self.manager.client(values[0]) if by_id else self.client
+        wanted, sender = (*values, *value)[-1], caller.get()
+        owned = client.peer.is_of(await sender.uid())
+        as_owner = owned and not await sender.administers() and client.terms.allows(term, wanted)
+        if not as_owner:
+            await sender.authorise(ACTION_MANAGE_CLIENTS, client.terms.bound(term) if owned else "")
+        self.manager.set_terms(client.id, term, wanted, by_owner=as_owner)
+
+    by_id = arguments.startswith("client:")
+    return setter(name, arguments, run, action=ACTION_MANAGE_CLIENTS, itself=True)
+
+
+for _name, _argument, _action, _change in (
+    ("TQ", "seconds:u", names.ACTION_SET_TQ,
+     lambda manager, gpu, seconds: manager.set_tq(seconds * SECOND, gpu)),
+    ("TQUSec", "usec:t", names.ACTION_SET_TQ, lambda manager, gpu, usec: manager.set_tq(usec, gpu)),
+    ("TQAuto", "", names.ACTION_SET_TQ, lambda manager, gpu: manager.set_tq(None, gpu)),
+    ("AntiThrash", "mode:s", names.ACTION_SET_ANTI_THRASH,
+     lambda manager, gpu, mode: manager.set_anti_thrash(mode, gpu)),
+):
+    for _class, _words, _gpu in (TurnSettings, "Set", ""), (ManagerInterface, "SetGPU", "gpu:s "):
+        setattr(_class, _words + _name, _turn_setter(
+            _words + _name, _gpu + _argument, _action, _change))
+for _name, _argument, *_term in (
+    ("SetMemoryLimit", "bytes:t", "memory_limit"),
+    ("SetComputeLimit", "percent:u", "compute_limit"),
+    ("SetWeight", "weight:u", "weight"),
+    ("Suspend", "", "suspended", True), ("Resume", "", "suspended", False),
+):
+    setattr(ClientInterface, _name, _term_setter(_name, _argument, *_term))
+    _name += "" if _argument else "Client"
+    setattr(ManagerInterface, _name, _term_setter(_name, f"client:u {_argument}", *_term))
