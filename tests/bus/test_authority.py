@@ -333,6 +333,7 @@ async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
         for _ in range(dispatch.CHECKS_EACH_CONNECTION):
             assert refusal(await caller.call("SetTQ", "u", [5]))[0] == STANDARD + "AccessDenied"
         assert refusal(await caller.call("SetTQ", "u", [5]))[0] == STANDARD + "LimitsExceeded"
+        monkeypatch.setattr("nvshared.bus.dispatch.POLKIT_PATIENCE", 60.0)
         polkit.silent, polkit.granted = False, True
         for message in polkit.pending.values():
             await polkit.bus.send(Message.new_method_return(
