@@ -13,6 +13,7 @@ the client joins the scheduler of its new card by HELLO.
 import asyncio
 import contextlib
 import logging
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -110,7 +111,10 @@ class Moving:
         self._claimed = 0               # bytes of host memory for checkpoints in progress
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
-        self._pacing: dict[str, _Pacing] = {}   # by account
+        # By account: limits the helpers at the same time; helpers in a row without a clear result.
+        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(HELPERS_AT_ONCE))
+        self._failures: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
@@ -127,9 +131,10 @@ class Moving:
             raise InvalidArgs(f"{client} is on GPU {target.facts.index} already")
         if target.lost:
             raise NvshareError(f"{client} cannot be moved: {target} is lost")
-        if not _same_kind(client.gpu, target):
+        was, new = client.gpu.facts, target.facts
+        if (was.name, was.memory_total) != (new.name, new.memory_total) or was.mig or new.mig:
             raise NvshareError(
-                f"{client} cannot be moved from {client.gpu.facts.name} to {target.facts.name}: "
+                f"{client} cannot be moved from {was.name} to {new.name}: "
                 "the driver restores programs on GPUs of the same kind only")
         size = _size(client)
         if size > target.capacity.bytes:
@@ -345,9 +350,15 @@ class Moving:
     async def _try(
         self, client: Client, command: str, pairs: Iterable[tuple[str, str]] = (),
     ) -> Answer:
-        async with self._pacing.setdefault(client.peer.account, _Pacing()).next() as pacing:
+        """Runs a helper. Bounds those of an account: clients may falsely claim to be parked."""
+        account = client.peer.account
+        async with self._slots[account]:
+            if (failures := self._failures[account]) > 1:
+                await asyncio.sleep(min(RETRY_AFTER * 2 ** min(failures - 2, 10), RETRY_AFTER_MOST))
             answer = await ask_driver(self._ask, client, client.peer.pid, command, pairs)
-            pacing.failures = pacing.failures + 1 if answer.state in ("none", NOT_SENT) else 0
+            self._failures[account] += 1
+            if answer.state not in ("none", NOT_SENT):
+                del self._failures[account]
         return answer
 
     async def _wake(self, client: Client) -> None:
@@ -455,23 +466,6 @@ class Moving:
         return [(gpu.facts.uuid, swapped.get(gpu, gpu).facts.uuid) for gpu in self._gpus]
 
 
-class _Pacing:
-    """Bounds the helpers of an account, since clients may falsely claim to be parked."""
-
-    def __init__(self) -> None:
-        self.failures = 0               # helpers in a row that returned no state of a process
-        self._slots = asyncio.Semaphore(HELPERS_AT_ONCE)
-
-    @contextlib.asynccontextmanager
-    async def next(self) -> AsyncIterator["_Pacing"]:
-        """Waits until the next helper may start. Pauses begin after two failures in a row."""
-        async with self._slots:
-            if self.failures > 1:
-                pause = RETRY_AFTER * 2 ** min(self.failures - 2, 10)
-                await asyncio.sleep(min(pause, RETRY_AFTER_MOST))
-            yield self
-
-
 def _parkable(client: Client) -> Parkable:
     if client.parkable is None:
         raise NvshareError("its library cannot be asked")
@@ -514,12 +508,6 @@ def refusal(client: Client) -> str:
 def _size(client: Client) -> int:
     """Returns the bytes of a card that the client fills when all its memory is resident."""
     return client.memory.allocated + client.memory.pinned
-
-
-def _same_kind(one: GPU, other: GPU) -> bool:
-    return (one.facts.name == other.facts.name
-            and one.facts.memory_total == other.facts.memory_total
-            and not one.facts.mig and not other.facts.mig)
 
 
 async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:

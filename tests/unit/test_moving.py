@@ -48,48 +48,6 @@ class QuietHook:
         """As Parkable.resume_on."""
 
 
-def test_pauses_before_checkpoint_helper_calls_grow_with_each_failure_up_to_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    async def fail_often() -> None:
-        pacing = moving._Pacing()
-        for _ in range(9):
-            async with pacing.next():
-                pacing.failures += 1
-        pacing.failures = 0
-        async with pacing.next():
-            pass
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    asyncio.run(fail_often())
-    assert pauses == [2, 4, 8, 16, 32, 60, 60]
-
-
-def test_simultaneous_checkpoint_helper_calls_are_bounded_in_number() -> None:
-    most: list[int] = []
-
-    async def ask_many() -> None:
-        pacing, asked = moving._Pacing(), 0
-
-        async def ask() -> None:
-            nonlocal asked
-            async with pacing.next():
-                asked += 1
-                most.append(asked)
-                await asyncio.sleep(0)
-                asked -= 1
-
-        await asyncio.gather(*[ask() for _ in range(100)])
-
-    asyncio.run(ask_many())
-    assert max(most) == moving.HELPERS_AT_ONCE
-
-
 def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal() -> None:
     asked: list[str] = []
 
@@ -137,6 +95,38 @@ async def parking(
     client = joined(gpu, 1, Noted(), memory)
     client.parkable = QuietHook()
     yield time, client, moving.Moving([gpu], manager.budget.shared, ask)
+
+
+async def test_pauses_before_checkpoint_helper_calls_grow_with_each_failure_up_to_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    async with parking(*[NvshareError("no helper")] * 9, Answer("running")) as (_, client, one):
+        for _ in range(11):
+            await one._try(client, "state")
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
+
+
+async def test_simultaneous_checkpoint_helper_calls_are_bounded_in_number() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    async def ask(*_: object) -> Answer:
+        running.append(0)
+        most.append(len(running))
+        await asyncio.sleep(0)
+        running.pop()
+        return Answer("running")
+
+    async with parking() as (_, client, one):
+        one._ask = ask
+        await asyncio.gather(*[one._try(client, "state") for _ in range(100)])
+    assert max(most) == moving.HELPERS_AT_ONCE
 
 
 async def test_idle_client_whose_hook_refuses_a_park_is_not_parked_again_soon(
