@@ -8,7 +8,7 @@ figures wait for a new sample unless the last is fresh: at most PATIENCE, not wh
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -31,11 +31,6 @@ FAILURES = 3                            # in a row, after which the card has a f
 SILENCE = 10 * SECOND                   # a card has a fault if a query about it takes longer
 
 
-def _forget(gpu: GPU) -> None:
-    """Clears the figures, as NVML does not answer: old figures must not be shown as current."""
-    gpu.sample = Sample()
-
-
 def _grown(client: Client) -> None:
     """Ends the reserve for the client's context, which NVML's memory figure now includes."""
     client.gpu.capacity.forget(client.id)
@@ -52,7 +47,7 @@ class _Watch:
     waiting: list[Callable[[], None]] = field(default_factory=list)     # to call after the query
     failures: int = 0                   # failed queries in a row
     disarm: Callable[[], None] | None = None    # cancels the next scheduled query
-    overdue: Callable[[], None] = field(default=lambda: None)   # cancels timers of the query
+    overdue: Sequence[Callable[[], None]] = ()  # cancel the query's timers
     occupied: dict[int, int] = field(default_factory=dict)      # gpu.occupied at the query's start
     still: bool = False                 # at the query's start no order to a client was unanswered
 
@@ -131,15 +126,11 @@ class Sampler:
             watch.disarm()
             watch.disarm = None
         watch.in_flight, watch.queried_at = True, self._clock()
-        forget = self._timer(watch.queried_at + PATIENCE, partial(_forget, watch.gpu))
-        silent = self._timer(watch.queried_at + SILENCE, partial(
-            watch.gpu.set_fault, "NVML", "NVML does not answer questions about it"))
-
-        def overdue() -> None:
-            forget()
-            silent()
-
-        watch.overdue = overdue
+        watch.overdue = (
+            self._timer(watch.queried_at + PATIENCE, partial(
+                setattr, watch.gpu, "sample", Sample())),
+            self._timer(watch.queried_at + SILENCE, partial(
+                watch.gpu.set_fault, "NVML", "NVML does not answer questions about it")))
         watch.occupied = watch.gpu.occupied
         watch.still = not watch.gpu.scheduler.orders_unanswered()
         uuid = watch.gpu.facts.uuid
@@ -153,7 +144,8 @@ class Sampler:
 
     def _answered(self, watch: _Watch, result: Sample | NvshareError | None) -> None:
         watch.in_flight = False
-        watch.overdue()
+        for cancel in watch.overdue:
+            cancel()
         # None: an unexpected exception, which Lanes has logged.
         self._evaluate(watch, result or NvshareError("its figures cannot be read"))
         waiting, watch.waiting = watch.waiting, []
@@ -174,17 +166,15 @@ class Sampler:
         else:
             watch.failures = 0
         gpu.set_fault("NVML", trouble if watch.failures >= FAILURES else "")
-        if isinstance(result, NvshareError):
-            gpu.sample = Sample()       # old figures must not be shown as current
-        else:
-            gpu.sample = result
-            still = watch.still and not gpu.scheduler.orders_unanswered()
-            still = still and watch.occupied == gpu.occupied
-            gpu.evaluate_processes(result, watch.occupied)
-            if still and result.memory_used is not None:
-                held = gpu.scheduler.filled()
-                gpu.capacity.sampled(result.memory_used, held, alone=not gpu.clients)
-                gpu.apply_capacity()
+        # Old figures must not be shown as current.
+        sample = gpu.sample = Sample() if isinstance(result, NvshareError) else result
+        still = watch.still and not gpu.scheduler.orders_unanswered()
+        still = still and watch.occupied == gpu.occupied
+        gpu.evaluate_processes(sample, watch.occupied)
+        if still and sample.memory_used is not None:
+            held = gpu.scheduler.filled()
+            gpu.capacity.sampled(sample.memory_used, held, alone=not gpu.clients)
+            gpu.apply_capacity()
         if gpu.clients or gpu.may_lend:
             lends = bool(gpu.neighbour.loans)
             self._query_in(watch, min(LENDS, self.interval) if lends else self.interval)
