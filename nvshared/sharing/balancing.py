@@ -62,7 +62,7 @@ def choose(
     None: no move pays. `lost`: what each client had lost `passed` us ago.
     """
     now: dict[int, float] = {}
-    best: Choice | None = None
+    choices = []
     for one in contenders:
         part, card = max(((_spared(one, states, card), card) for card in one.cards),
                          default=(0.0, ""), key=lambda found: found[0])
@@ -72,14 +72,9 @@ def choose(
         if one.wait is None:
             continue
         now[one.client] += passed * part
-        choice = Choice(one.client, card, now[one.client] + one.wait * part, one.price)
-        if choice.lost > one.price and (best is None or _gain(choice) > _gain(best)):
-            best = choice
-    return now, best
-
-
-def _gain(choice: Choice) -> float:
-    return choice.lost - choice.price
+        choices.append(Choice(one.client, card, now[one.client] + one.wait * part, one.price))
+    paying = (choice for choice in choices if choice.lost > choice.price)
+    return now, max(paying, key=lambda choice: choice.lost - choice.price, default=None)
 
 
 def _spared(one: Contender, states: Mapping[str, CardState], card: str) -> float:
@@ -107,8 +102,7 @@ class Balancing:
         """Periodically chooses a client and moves it; never returns."""
         while True:
             await asyncio.sleep(CHOOSE_EVERY)
-            choice = self.find_move()
-            if choice is not None:
+            if (choice := self.find_move()) is not None:
                 await self._move(choice)
 
     def find_move(self) -> Choice | None:

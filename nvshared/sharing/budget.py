@@ -7,9 +7,9 @@ gathers the HELLOs of an earlier daemon's clients, each promises at most an equa
 requests beyond that wait. Listeners of `gathered` may enlarge the budget before any is refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from nvshared.clock import Clock, Timer
+from nvshared.clock import Timer
 from nvshared.scheduler import events
 from nvshared.scheduler.domains import SharedBudget
 from nvshared.sharing.gpu import GPU
@@ -22,14 +22,13 @@ WORTH_REPORTING = 64                    # changes below 1/64 of the budget are n
 
 class Budget:
     def __init__(
-        self, shared: SharedBudget, clock: Clock, timer: Timer,
+        self, shared: SharedBudget, timer: Timer,
         promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
     ) -> None:
         # Emitted once no card waits any more for the HELLOs of an earlier daemon's clients.
         self.gathered: Signal[()] = Signal("gathered")
         self.shared = shared
         self._promisable = promisable
-        self._clock = clock
         self._timer = timer
         self._reported: dict[GPU, int] = {}     # bytes promisable at the card's last notification
         self._ending = False            # all cards have gathered, and _end() is scheduled
@@ -37,14 +36,14 @@ class Budget:
 
     def add(self, gpu: GPU) -> None:
         self.shared.gathering = self.shared.gathering or gpu.state == "gathering"
-        self._report_all()
+        self._report(self._reported)
         self._reported[gpu] = self._promisable(gpu)
         gpu.happened.connect(self._event_handled)
 
     def resize(self, size: int) -> None:
         if size != self.shared.size:
             self.shared.size = size
-            self._report_all()
+            self._report(self._reported)
 
     def _event_handled(self, now: int, _event: events.Event) -> None:
         if self.shared.gathering:
@@ -58,7 +57,7 @@ class Budget:
     def _end(self) -> None:
         self.shared.gathering = False
         self.gathered.emit()
-        self._report_all()
+        self._report(self._reported)
 
     def _differs(self, gpu: GPU) -> bool:
         change = abs(self._promisable(gpu) - self._reported[gpu])
@@ -66,14 +65,9 @@ class Budget:
 
     def _report_changed(self) -> None:
         self._due = False
-        for gpu in self._reported:
-            if self._differs(gpu):
-                self._report(gpu)
+        self._report(filter(self._differs, self._reported))
 
-    def _report_all(self) -> None:
-        for gpu in self._reported:
-            self._report(gpu)
-
-    def _report(self, gpu: GPU) -> None:
-        self._reported[gpu] = self._promisable(gpu)
-        gpu.tell(events.BudgetChanged())
+    def _report(self, gpus: Iterable[GPU]) -> None:
+        for gpu in gpus:
+            self._reported[gpu] = self._promisable(gpu)
+            gpu.tell(events.BudgetChanged())

@@ -58,7 +58,7 @@ class Manager:
         self._draining = False
         self._awaited: set[object] = set()
         self.gangs = Gangs(clock, timer)
-        self.budget = Budget(SharedBudget(self._defaults.settings.host_budget), clock, timer)
+        self.budget = Budget(SharedBudget(self._defaults.settings.host_budget), timer)
         self.moving = Moving(self.gpus, self.budget.shared, run=run)
         self.balancing = Balancing(self.gpus, self.moving)
         self.disk = Disk(clock, timer, run)
