@@ -80,7 +80,6 @@ class ApiServer:
         }))
 
     def start(self) -> None:
-        """At the same place as before."""
         handler = type("Bound", (Handler,), {"api": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), handler)
         self._port = self._server.server_address[1]
@@ -89,7 +88,6 @@ class ApiServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends all conversations."""
         with self.news:
             self.runs = False
             self.news.notify_all()
@@ -154,11 +152,9 @@ class ApiServer:
         return found["status"], found["message"], found["reason"]
 
     def delete(self, name: str) -> None:
-        """The pod is gone."""
         self._tell("DELETED", self.pods.pop(name))
 
     def tenant(self, name: str) -> str:
-        """What nvshared calls a pod."""
         return f"pod:{self.pods[name]['uid']}"
 
     def forget(self) -> None:
@@ -169,7 +165,6 @@ class ApiServer:
             self.news.notify_all()
 
     def event(self, number: int) -> dict[str, Any]:
-        """The event with this number, when it is written."""
         with self.news:
             assert self.news.wait_for(lambda: len(self.events) > number, PATIENCE)
         return self.events[number]
@@ -183,7 +178,6 @@ class ApiServer:
         return one
 
     def remove_slice(self, name: str) -> None:
-        """Delete a slice, as kubelet does with all slices when it starts."""
         with self.news:
             self._tell("DELETED", self.slices.pop(name), SLICES)
 
@@ -196,7 +190,6 @@ class ApiServer:
             self.news.notify_all()
 
     def listed(self, path: str) -> list[dict[str, Any]]:
-        """All objects at a path."""
         return [*map(_shown, self.pods.values())] if path == PODS else [*self.slices.values()]
 
 
@@ -206,12 +199,9 @@ def _shown(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handler of one HTTP connection."""
-
     api: ClassVar[ApiServer]
 
     def do_GET(self) -> None:
-        """Lists or watches."""
         url = urlsplit(self.path)
         asked = {key: value[0] for key, value in parse_qs(url.query).items()}
         if self.headers["Authorization"] != f"Bearer {TOKEN}":
@@ -248,7 +238,6 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def do_POST(self) -> None:
-        """Takes an event, or a slice."""
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self._may():
             return None
@@ -266,7 +255,6 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def do_PUT(self) -> None:
-        """Replaces a slice, if the request has its current version."""
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self._may():
             return None

@@ -47,7 +47,6 @@ class Attack:
         self.random = random.Random(width)
 
     def connect(self) -> socket.socket | None:
-        """A connection, or none if the daemon has no place for it at present."""
         try:
             made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError:
@@ -61,11 +60,9 @@ class Attack:
         return made
 
     def crowd(self) -> list[socket.socket]:
-        """Open as many connections as the attacker may have."""
         return [one for _ in range(self.width) if (one := self.connect()) is not None]
 
     def registered(self) -> list[socket.socket]:
-        """The same, and all have said HELLO."""
         crowd = self.crowd()
         for one in crowd:
             say(one, self.hello)
@@ -104,7 +101,6 @@ def hold(attack: Attack) -> Iterator[None]:
 
 
 def come_and_go(attack: Attack) -> Iterator[None]:
-    """Connects, registers and closes at once."""
     while True:
         for one in attack.registered():
             one.close()
@@ -246,7 +242,6 @@ def claim(attack: Attack, first: Memory, commit: int, then: Memory) -> Iterator[
 
 
 def obey(one: socket.socket, order: OrderRecord) -> None:
-    """Has nothing to move, and says so."""
     answer = ANSWERS.get(order.type)
     if answer is not None:
         report = ReportRecord(answer, number=order.number, memory=Memory(room=order.room))
@@ -262,7 +257,6 @@ ATTACKS: dict[str, Callable[[Attack], Iterator[None]]] = {
 
 
 def main() -> None:
-    """Run the attack named on the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("attack", choices=[*ATTACKS, *BUS_ATTACKS])
     parser.add_argument("address")

@@ -30,7 +30,6 @@ def poll() -> None:
 
 
 def read() -> set[int]:
-    """The bytes of its memory, in samples."""
     there = ctypes.create_string_buffer(PIECE)
     found = set()
     for at in range(0, SIZE, PIECE):

@@ -39,14 +39,12 @@ class Caller:
         path: str = MANAGER_PATH, of: str = MANAGER_INTERFACE,
         flags: MessageFlag = MessageFlag.NONE, peer: tuple[str, str, str] | None = None,
     ) -> bytes:
-        """A method call, ready to be sent."""
         self.serial += 1
         to = peer or (BUS_NAME, path, of)
         call = Message(*to, member, flags=flags, signature=signature, body=list(body))
         return pack(call, self.serial)
 
     def hear(self) -> None:
-        """Reads what there is."""
         self.socket.setblocking(False)
         try:
             while self.socket.recv(1 << 20):
@@ -82,7 +80,6 @@ def flood(address: str, width: int, messages: Messages, *, hear: bool) -> Iterat
 
 
 def change(caller: Caller, dice: random.Random) -> bytes:
-    """Calls without the permission."""
     made: Callable[[], bytes] = dice.choice([
         lambda: caller.message("SetTQ", "u", [dice.randrange(1, 9)]),
         lambda: caller.message("SetAntiThrash", "s", ["off"]),
@@ -106,7 +103,6 @@ def long_quietly(caller: Caller, _: random.Random) -> bytes:
 
 
 def everything(caller: Caller, _: random.Random) -> bytes:
-    """The longest answer there is."""
     return caller.message("GetManagedObjects", of="org.freedesktop.DBus.ObjectManager")
 
 

@@ -92,7 +92,6 @@ def lose(path: str) -> None:
 
     class Losing(NVML):
         def sample(self, uuid: str) -> Sample:
-            """As NVML.sample."""
             if lost.exists() and uuid in (lost.read_text() or uuid):
                 raise GPULost("GPU is lost")
             return super().sample(uuid)

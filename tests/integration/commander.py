@@ -33,8 +33,6 @@ from tests.integration.fakehook import PATIENCE
 
 @dataclass(slots=True)
 class Hook:
-    """State of one connection in the commander."""
-
     connection: socket.socket
     memory: Memory = Memory()
     room: int = 0                       # counted against the capacity
@@ -113,7 +111,6 @@ class Commander:
         return listener
 
     def restart(self) -> None:
-        """Restart the daemon's side without any state; the programs continue."""
         before = len(self.hooks)
         for hook in self.hooks:
             hook.connection.close()
@@ -213,7 +210,6 @@ class Commander:
                 self._evict(victim)
 
     def send(self, hook: Hook, order: OrderRecord) -> None:
-        """Sends an order to a client."""
         self.orders += 1
         # The client may have died: the end of file reports that, too.
         with contextlib.suppress(OSError):
@@ -235,7 +231,6 @@ class Commander:
         self.send(hook, OrderRecord(Type.STOP))
 
     def _yield(self, hook: Hook) -> None:
-        """Send YIELD, also to clients without an open move."""
         hook.cut.update(order.number for order in hook.moves)
         self.send(hook, OrderRecord(Type.YIELD, number=self.number))
 
@@ -243,7 +238,6 @@ class Commander:
         return Flag.AHEAD if self.random.random() < 0.6 else Flag(0)
 
     def move(self, hook: Hook, order: OrderRecord) -> None:
-        """An EVICT or LOAD, whose answer is awaited."""
         self.number += 1
         hook.moves.append(replace(order, number=self.number))
         self.send(hook, hook.moves[-1])
@@ -268,7 +262,6 @@ class Commander:
         self.store(hook, OrderRecord(Type.STORE, number=self.number, writeback=size))
 
     def store(self, hook: Hook, order: OrderRecord) -> None:
-        """Send STORE, with a file if the client has none."""
         if hook.has_file or order.writeback == 0:
             self.send(hook, order)
             return

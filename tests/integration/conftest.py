@@ -39,13 +39,10 @@ FIND = "from nvshared.machine.nvml import NVML; [print(f.uuid_bytes.hex()) for f
 
 @dataclass
 class Process:
-    """A process whose lines a test waits for."""
-
     popen: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
 
     def wait_for(self, line: str) -> None:
-        """Reads on until this line has come."""
         assert self.popen.stdout is not None
         for got in self.popen.stdout:
             self.lines.append(got.strip())
@@ -54,7 +51,6 @@ class Process:
         pytest.fail(f"it ended before {line!r}; it said {self.lines}")
 
     def kill(self) -> None:
-        """kill -9, and waits until it is gone."""
         self.popen.kill()
         self.popen.wait()
 
@@ -86,7 +82,6 @@ class Site:
         return written(self.folder / "trace")
 
     def lines(self, **fields: object) -> list[Line]:
-        """Those of the trace that say so."""
         return [line for line in self.trace() if fields.items() <= line.items()]
 
     def command(self, *options: str) -> list[str]:
@@ -102,7 +97,6 @@ class Site:
             capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     def start(self, *options: str, **changed: str) -> subprocess.Popen[str]:
-        """A daemon that is ready when this returns."""
         address = self.folder / "notify"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
             ready.bind(str(address))
@@ -121,7 +115,6 @@ class Site:
         return daemon
 
     def hook(self, card: int = 0) -> Hook:
-        """A client that this test plays, connected."""
         hook = Hook(str(self.socket), self.uuids[card])
         self.hooks.append(hook)
         return hook
@@ -143,7 +136,6 @@ class Site:
         return hook
 
     def client(self, size: int, *options: str) -> Process:
-        """A client as a process of its own."""
         popen = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.fakehook", str(self.socket),
              self.uuids[0].hex(), str(size), *options],
@@ -166,7 +158,6 @@ class Site:
         return popen
 
     def workload(self, *options: str, **environment: str) -> subprocess.Popen[str]:
-        """nvshare-workload under the library."""
         return self.program([BUILD / "nvshare-workload", *options], environment)
 
     def close(self) -> None:
@@ -222,7 +213,6 @@ def simulate(folder: Path, number: int = CARDS, memory: int = CARD) -> Cards:
 
 @pytest.fixture(scope="session")
 def cards() -> Iterator[Cards]:
-    """The environment with simulated cards that all users can open, and their UUIDs."""
     with tempfile.TemporaryDirectory(prefix="nvshare-") as name:
         folder = Path(name)             # those of pytest are for one user
         found = simulate(folder)
@@ -311,7 +301,6 @@ def public_site(short_path: Path, cards: Cards) -> Iterator[Site]:
 
 @pytest.fixture
 def node(site: Site, short_path: Path) -> "Iterator[Node]":
-    """A machine with a kubelet of ours; the cards are there, and nothing else runs yet."""
     from tests.integration import kubelet_node  # which imports gRPC
 
     with kubelet_node.made(site, short_path) as made:
@@ -328,7 +317,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def bus() -> Iterator[str]:
-    """The address of a bus for the daemon and its administrator."""
     if why := no_bus():
         pytest.skip(why)
     with private_bus() as made:
@@ -340,7 +328,6 @@ Start = Callable[..., Control]
 
 @pytest.fixture
 def start(site: Site, bus: str) -> Iterator[Start]:
-    """Starts the daemon on the bus, with a trace, and gives the administrator's connection."""
     opened: list[Control] = []
 
     def started(*options: str, **changed: str) -> Control:

@@ -52,7 +52,6 @@ class FakeDaemon:
         self.listen()
 
     def listen(self) -> None:
-        """Anew, too: connections wait until they are accepted."""
         self.site.socket.unlink(missing_ok=True)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(str(self.site.socket))
@@ -61,7 +60,6 @@ class FakeDaemon:
         self.site.sockets.append(self.listener)
 
     def connect(self) -> None:
-        """Accepts the client and hears its HELLO."""
         self.connection, _ = self.listener.accept()
         self.listener.close()
         self.connection.settimeout(PATIENCE)
@@ -69,7 +67,6 @@ class FakeDaemon:
         self.until(Type.HELLO)
 
     def accept(self, flags: Flag = NO_FLAGS, idle_window: int = 0) -> None:
-        """Lets the program have the card for itself."""
         self.connect()
         self.send(self.limits)
         self.move(Type.LOAD, self.room)
@@ -92,7 +89,6 @@ class FakeDaemon:
         program.popen.send_signal(signal.SIGCONT)
 
     def receive(self) -> ReportRecord:
-        """The next record; a COMMIT request is granted on the way."""
         packet = self.connection.recv(4096)
         assert packet, f"the connection ended after {self.said[-1:]}"
         record = decode_report(packet)
@@ -131,25 +127,21 @@ class FakeDaemon:
             continue
 
     def run(self, contended: bool = False, idle_window: int = FOR_EVER) -> None:
-        """Returns when the program knows; while others wait, if `contended`."""
         flags = Flag.PACE | Flag.REPORT_IDLE if contended else Flag(0)
         self.send(OrderRecord(Type.RUN, flags=flags, idle_window=idle_window))
         self.move(Type.LOAD, self.room)     # of nothing: answered after RUN had its effect
 
     def stop(self) -> None:
-        """Send STOP and wait until the client has drained."""
         self.send(OrderRecord(Type.STOP))
         self.until(Type.STOPPED)
 
     def move(self, kind: Type, room: int = 0, **fields: Any) -> ReportRecord:
-        """An EVICT or LOAD; its answer."""
         self.number += 1
         fields = {"host": self.host, "number": self.number} | fields
         self.send(OrderRecord(kind, room=room, **fields))
         return self.until(Type.MOVED, number=fields["number"])
 
     def store(self, size: int = PLENTY, file: int | None = None) -> None:
-        """Lets the client's file have `size` bytes, and passes the file. Waits for the reply."""
         self.number += 1
         order = OrderRecord(Type.STORE, number=self.number, writeback=size)
         socket.send_fds(self.connection, [encode_order(order)], [] if file is None else [file])
@@ -169,7 +161,6 @@ class FakeDaemon:
         program.ends_well()
 
     def rest(self) -> list[ReportRecord]:
-        """All records until the program has ended."""
         while packet := self.connection.recv(4096):
             self.said.append(decode_report(packet))
         return self.said

@@ -52,7 +52,6 @@ class Hook:
         self.connect()
 
     def connect(self) -> None:
-        """Connect to a daemon that is listening."""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # A connect that may wait: where the daemon's queue is full, others find EAGAIN.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_PATIENCE)
@@ -60,7 +59,6 @@ class Hook:
         self.socket.settimeout(PATIENCE)
 
     def close(self) -> None:
-        """Close the connection, as the end of a process would."""
         self.socket.close()
 
     @property
@@ -72,7 +70,6 @@ class Hook:
 
     @property
     def running(self) -> bool:
-        """True if the gate is open."""
         return self.granted and self.whole
 
     def say(self, kind: Type, *, flags: int = 0, number: int = 0, **words: int) -> bool:
@@ -85,7 +82,6 @@ class Hook:
         return True
 
     def send(self, packet: bytes) -> None:
-        """Send one record."""
         self.socket.send(packet)
 
     def want(self) -> None:
@@ -93,7 +89,6 @@ class Hook:
         self.say(Type.MEMORY, flags=Flag.WANTS)
 
     def hear(self) -> OrderRecord | None:
-        """The next order; None at the end of the connection."""
         try:
             packet = self.socket.recv(protocol.SIZE + 1)
         except ConnectionResetError:
@@ -150,7 +145,6 @@ class Hook:
             self.say(Type.MEMORY)
 
     def obey(self, record: OrderRecord) -> None:
-        """Carry out one order and answer it."""
         match record.type:
             case Type.RUN:
                 self.granted = True
@@ -180,7 +174,6 @@ class Hook:
                 raise AssertionError(f"the daemon sent a {record.type.name}")
 
     def evict(self, order: OrderRecord) -> None:
-        """Moves out what does not fit the room, as far as host memory is allowed."""
         memory = self.memory
         if self.running:
             room = max(order.room, memory.resident + memory.pinned)
@@ -199,7 +192,6 @@ class Hook:
         self.say(Type.MOVED, flags=flags, number=order.number, moved=moved)
 
     def write_back(self, order: OrderRecord) -> None:
-        """Copies what would leave, as far as host memory is allowed."""
         memory = self.memory
         swapped, allowed = memory.allocated - memory.resident, max(memory.host, order.host)
         written_back = min(order.writeback, memory.resident, max(0, allowed - swapped))
@@ -209,7 +201,6 @@ class Hook:
         self.say(Type.MOVED, flags=flags, number=order.number, moved=written_back)
 
     def load(self, order: OrderRecord) -> None:
-        """Brings in what there is room for, and gives host memory back."""
         memory = self.memory
         resident = max(memory.resident, min(memory.allocated, order.room - memory.pinned))
         # Blocks that are not on the card need their host memory; the others can do without.
@@ -219,7 +210,6 @@ class Hook:
         self.say(Type.MOVED, number=order.number, moved=resident - memory.resident)
 
     def obey_until(self, done: "Type") -> None:
-        """Carries orders out until one of this type has been."""
         while True:
             record = self.hear()
             assert record is not None, f"the connection ended before a {done.name}"
@@ -250,7 +240,6 @@ def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
 
 
 def main() -> None:
-    """Run the played hooks."""
     parser = argparse.ArgumentParser()
     parser.add_argument("socket")
     parser.add_argument("uuid")

@@ -30,15 +30,12 @@ cuda = ctypes.CDLL("libcuda.so.1")
 
 
 def call(name: str, *arguments: object) -> None:
-    """Call a function of the driver, which must succeed."""
     wide = [c_uint64(a) if isinstance(a, int) else a for a in arguments]
     result = cuda[name](*wide)
     assert result == 0, f"{name}: {result}"
 
 
 class Card:
-    """The memory and stream of a rank on one card."""
-
     def __init__(self, number: int, size: int, words: object) -> None:
         self.context, self.stream, module = c_void_p(), c_void_p(), c_void_p()
         call("cuDevicePrimaryCtxRetain", byref(self.context), number)
@@ -60,18 +57,15 @@ class Card:
         call("cuCtxSynchronize")
 
     def enter(self) -> None:
-        """Make the context current."""
         call("cuCtxSetCurrent", self.context)
 
     def launch(self, name: str, *arguments: int) -> None:
-        """Launch a kernel."""
         values = [c_uint64(one) for one in arguments]
         passed = (c_void_p * len(values))(*(ctypes.cast(byref(one), c_void_p) for one in values))
         call("cuLaunchKernel", self.kernels[name], *(1, 1, 1, 1, 1, 1, 0), self.stream, passed,
              None)
 
     def check(self, steps: int) -> None:
-        """Check the content of all memory."""
         self.enter()
         call("cuStreamSynchronize", self.stream)
         found = ctypes.create_string_buffer(len(self.noise))
@@ -86,7 +80,6 @@ class Card:
 
 
 def main() -> None:
-    """Run a rank with the arguments of the command line."""
     path, numbers, ranks, steps, size, *more = sys.argv[1:]
     ahead = int(more[0]) if more else 1
     with Path(path).open("r+b") as file:

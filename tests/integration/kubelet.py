@@ -58,11 +58,9 @@ class Plugin:
         self._thread.start()
 
     def call(self, method: str, request: Any, answer: str) -> Any:
-        """Call a method of the device plugin. Raises grpc.RpcError."""
         return self._call(f"v1beta1.DevicePlugin/{method}", request, DP[answer])
 
     def claim(self, method: str, uid: str, name: str) -> Any:
-        """Call a method of the DRA driver for a claim. Raises grpc.RpcError."""
         request = DRA[f"{method}Request"]()
         request.claims.add(namespace="lab", uid=uid, name=name)
         answer = self._call(f"{DRIVER}.DRAPlugin/{method}", request, DRA[f"{method}Response"])
@@ -70,7 +68,6 @@ class Plugin:
         return answer.claims[uid]
 
     def close(self) -> None:
-        """Close the channel."""
         self._stream.cancel()
         self._thread.join()
         self._channel.close()
@@ -92,8 +89,6 @@ class Plugin:
 
 
 class Kubelet:
-    """Runs until it is stopped; start() restarts it."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._registry = folder / "plugins_registry"
@@ -105,7 +100,6 @@ class Kubelet:
         self.start()
 
     def start(self) -> None:
-        """Looks for plugins from now on."""
         # Its own registry of device plugins, which the older way of registering uses.
         own = self.folder / "device-plugins" / "kubelet.sock"
         own.unlink(missing_ok=True)
@@ -117,7 +111,6 @@ class Kubelet:
         self._thread.start()
 
     def stop(self) -> None:
-        """Forgets all plugins, as a kubelet does that ends."""
         self._ended.set()
         self._thread.join()
         self._own.close()
@@ -126,7 +119,6 @@ class Kubelet:
         self._plugins.clear()
 
     def devices(self) -> dict[str, str]:
-        """All devices and their health."""
         found: dict[str, str] = {}
         for _, plugin in tuple(self._plugins.values()):
             found |= plugin.devices
@@ -137,12 +129,10 @@ class Kubelet:
         return list(self.devices().values()).count("Healthy")
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds."""
         with self._news:
             assert self._news.wait_for(condition, PATIENCE), self.devices()
 
     def prefers(self, available: Sequence[str], size: int) -> list[str]:
-        """The plugin's choice."""
         request = DP["PreferredAllocationRequest"]()
         request.container_requests.add(available_deviceIDs=available, allocation_size=size)
         answer = self._plugin().call(
@@ -150,7 +140,6 @@ class Kubelet:
         return list(answer.container_responses[0].deviceIDs)
 
     def allocate(self, *containers: Sequence[str]) -> list[Any]:
-        """The plugin's answers for the containers of a pod. Raises grpc.RpcError."""
         request = DP["AllocateRequest"]()
         for devices in containers:
             request.container_requests.add(devices_ids=devices)
@@ -158,7 +147,6 @@ class Kubelet:
         return list(answer.container_responses)
 
     def prepare(self, name: str, uid: str) -> Any:
-        """The driver's answer for a claim. Raises grpc.RpcError."""
         return self._plugin().claim("NodePrepareResources", uid, name)
 
     def unprepare(self, name: str, uid: str) -> str:

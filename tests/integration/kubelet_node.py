@@ -63,12 +63,10 @@ class Node:
         return plugin
 
     def kill_daemon(self) -> None:
-        """Kill the process and wait for its end."""
         self.site.started[-1].kill()
         self.site.started[-1].wait()
 
     def kill_plugin(self) -> None:
-        """Kill the process and wait for its end."""
         self.plugins[-1].kill()
         self.plugins[-1].wait()
 
@@ -80,7 +78,6 @@ class Node:
         return done.returncode, done.stderr
 
     def allocatable(self, number: int) -> None:
-        """Wait until kubelet counts this number of devices."""
         self.kubelet.wait(lambda: self.kubelet.allocatable() == number)
 
     def refused(self, *shares: str) -> str:
@@ -92,7 +89,6 @@ class Node:
 
 @contextmanager
 def made(site: Site, folder: Path) -> Iterator[Node]:
-    """Kubelet runs; neither the daemon nor the plugin does yet."""
     with private_bus() as bus:
         node = Node(site, bus, Kubelet(folder / "kubelet"))
         try:

@@ -34,7 +34,6 @@ def fill(byte: int) -> None:
 
 
 def free() -> int:
-    """Bytes, as the driver says."""
     there, total = ctypes.c_size_t(), ctypes.c_size_t()
     call("cuMemGetInfo_v2", ctypes.byref(there), ctypes.byref(total))
     return there.value
@@ -47,7 +46,6 @@ class Handle(ctypes.Structure):
 
 
 def export() -> bytes:
-    """The handle with which another process can open the program's memory."""
     handle = Handle()
     call("cuIpcGetMemHandle", ctypes.byref(handle), memory)
     return bytes(handle)
@@ -61,7 +59,6 @@ def import_(handle: bytes) -> set[int]:
 
 
 def in_thread(function: str) -> bool:
-    """Whether another thread can call a function."""
     done: list[object] = []
 
     def run() -> None:
@@ -83,7 +80,6 @@ def ask_in_child() -> int:
 
 
 def grow(mib: int) -> int:
-    """Allocate more memory and fill it."""
     more = ctypes.c_uint64()
     call("cuMemAlloc_v2", ctypes.byref(more), ctypes.c_size_t(mib << 20))
     call("cuMemsetD8_v2", more, ctypes.c_ubyte(5), ctypes.c_size_t(mib << 20))

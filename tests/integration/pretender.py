@@ -25,7 +25,6 @@ MUCH = 40 * MIB
 
 
 def become(uid: int, group: Path) -> None:
-    """Become that user, as at the start of a session."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
     os.chdir("/")                       # the checkout may lie where the user may not enter
     os.setgroups([])

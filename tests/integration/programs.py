@@ -152,7 +152,6 @@ class Program:
         self.tell("")
 
     def finish(self) -> None:
-        """Goes on after its last pause, and ends well."""
         self.go_on()
         self.ends_well()
 
@@ -169,7 +168,6 @@ class Program:
         return hook
 
     def evict(self, much: int = 1000 * MIB) -> None:
-        """The same, and the other client ends."""
         self.lose_card(much).close()
 
     def ends_well(self) -> None:
@@ -187,13 +185,11 @@ def evict_and_load(site: Site, body: str, times: int = 1, much: int = 1000 * MIB
 
 
 def ends_well(site: Site, body: str) -> None:
-    """A program alone with a daemon."""
     site.start()
     Program(site, body).ends_well()
 
 
 def alone(site: Site, body: str) -> Any:
-    """The output of a program, PRELUDE included, without the library."""
     done = subprocess.run(
         [sys.executable, "-c", body], env=site.environment, cwd=ROOT, capture_output=True,
         text=True, check=False)
@@ -202,7 +198,6 @@ def alone(site: Site, body: str) -> Any:
 
 
 def under(site: Site, body: str) -> Any:
-    """And with it."""
     program = Program(site, body.removeprefix(PRELUDE))
     said = program.hears()
     program.ends_well()
@@ -210,6 +205,5 @@ def under(site: Site, body: str) -> Any:
 
 
 def alike(site: Site, body: str) -> None:
-    """A program says the same with the library as without."""
     site.start()
     assert under(site, body) == alone(site, body)

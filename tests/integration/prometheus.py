@@ -18,7 +18,6 @@ class NoPrometheus(Exception):
 
 
 def there() -> Path | None:
-    """The folder with both programs, if nothing has to be fetched."""
     promtool = Path(shutil.which("promtool") or "/nowhere")
     for folder in (promtool.parent, _cached()):
         if all((folder / name).is_file() for name in PROGRAMS):

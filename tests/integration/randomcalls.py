@@ -22,15 +22,12 @@ PATIENCE = 600.0                        # seconds, for a whole run
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a program wrote."""
-
     lines: list[str]
     called: frozenset[str]
     errors: str
     code: int
 
     def sequences(self) -> dict[int, list[str]]:
-        """The lines of each, by its seed."""
         found: dict[int, list[str]] = {}
         lines: list[str] = []
         for line in self.lines:
@@ -84,7 +81,6 @@ class Runner:
             errors=(self.folder / f"{name}.errors").read_text()[-4000:], code=code)
 
     def alone(self, seed: int, sequences: int) -> Run:
-        """Run the calls without the library."""
         program = self._start("alone", seed, sequences, {})
         try:
             return self._read("alone", program.wait(PATIENCE))

@@ -12,8 +12,6 @@ from nvshared.kubelet.rpc import CRI
 
 
 class Runtime:
-    """Runs until it is stopped."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "cri"
         self.name, self.version = "containerd", "1.7.24"
@@ -28,7 +26,6 @@ class Runtime:
         self._server.start()
 
     def stop(self) -> None:
-        """Stop answering."""
         self._server.stop(None).wait()
 
     def _version(self, _request: Any, _context: Any) -> Any:

@@ -49,7 +49,6 @@ class ServiceManager:
         self._thread.start()
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
-        """A daemon with all that is kept; ready when this returns."""
         daemon = self.begin(*options, **environment)
         self.wait(lambda: "READY=1" in self.notifications)
         return daemon
@@ -74,7 +73,6 @@ class ServiceManager:
         return daemon
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Waits until the notifications make the condition true."""
         with self._changed:
             assert self._changed.wait_for(condition, PATIENCE), (self.notifications, self.kept)
 

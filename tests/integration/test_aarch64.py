@@ -20,7 +20,6 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def build() -> Path:
-    """The folder of a build for aarch64."""
     make = ["make", "-s", "-j2", "-C", str(ROOT / "libhook"), f"CC={ARM}-gcc"]
     subprocess.run([*make, "BUILD=build-aarch64", "hook", "simulator", "workload"], check=True)
     return ROOT / "libhook" / "build-aarch64"
@@ -47,7 +46,6 @@ def emulated(site: Site, build: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def test_two_programs_that_do_not_fit_take_turns_on_aarch64(site: Site, build: Path) -> None:
-    """The turns include the gate, eviction and loading."""
     trace = str(site.folder / "trace")
     site.start("--tq", "200ms", "--capacity", "48MiB", "--trace", trace)
     options = ("--memory", "32MiB", "--chunk", "4MiB", "--steps", "6", "--kernel-us", "20000")

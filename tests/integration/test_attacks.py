@@ -50,14 +50,11 @@ another_user = pytest.mark.skipif(not IS_ROOT, reason="only root can become anot
 
 
 def some_long(names: Iterable[str]) -> list[Any]:
-    """The names, of which only some are tried often."""
     return [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.long) for name in names]
 
 
 @dataclass
 class Daemon:
-    """The daemon, seen from outside."""
-
     site: Site
     process: subprocess.Popen[str]
 
@@ -76,7 +73,6 @@ class Daemon:
 
     @property
     def memory(self) -> int:
-        """Bytes that lie in memory."""
         text = Path(f"/proc/{self.process.pid}/statm").read_text()
         return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -92,13 +88,11 @@ class Daemon:
 
 @pytest.fixture
 def site(public_site: Site) -> Site:
-    """Where attackers can get to."""
     return public_site
 
 
 @pytest.fixture
 def start(site: Site) -> Callable[..., Daemon]:
-    """Starts a daemon."""
     return lambda *options: Daemon(site, site.start(*options))
 
 
@@ -127,7 +121,6 @@ def attack(
 
 
 def rest(attacker: Process) -> None:
-    """Has it end, and lets go of all it held."""
     assert attacker.popen.stdin is not None
     attacker.popen.stdin.close()
     if "done" not in attacker.lines:
@@ -356,7 +349,6 @@ def test_daemon_restarted_during_an_attack_takes_over_its_clients(
 
 @pytest.fixture
 def bus() -> Iterator[PrivateBus]:
-    """A workload with an unread stderr."""
     with private_bus() as made:
         yield made
 

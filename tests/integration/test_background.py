@@ -74,8 +74,6 @@ for line in sys.stdin:
 
 
 class Pair:
-    """A daemon, a program of this user, and one of another."""
-
     def __init__(self, site: Site, bus: str, state: Path) -> None:
         self.site, self.bus = site, bus
         self.options = ("--bus", bus, "--state-dir", str(state))
@@ -86,21 +84,18 @@ class Pair:
         self.other.hears()
 
     def rank(self, priority: str) -> None:
-        """Rank of the test's program."""
         subprocess.run(
             [sys.executable, "-c", PROGRAM, "priority", "user:root", priority, "--bus",
              self.bus], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
     @property
     def count(self) -> int:
-        """How often our program has come through."""
         self.ours.go_on()
         found = self.ours.hears()
         assert isinstance(found, int)
         return found
 
     def tell(self, command: str) -> None:
-        """The other program, and it has done so."""
         self.other.tell(command)
         self.other.hears()
 

@@ -21,7 +21,6 @@ def make(name: str) -> None:
 
 
 def report(folder: Path, name: str, *options: str, build: bool = True) -> dict[str, Any]:
-    """What a benchmark prints, which it also keeps in a file."""
     if build:
         make(name)
     kept = folder / "kept.json"

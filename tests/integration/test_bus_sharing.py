@@ -121,7 +121,6 @@ for number, address in enumerate(addresses):
 
 
 def ahead(kind: Type, number: int, room: int = 0) -> OrderRecord:
-    """An EVICT or LOAD ahead of time."""
     return OrderRecord(kind, flags=Flag.AHEAD, number=number, room=room, host=1 << 40)
 
 

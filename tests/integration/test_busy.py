@@ -26,13 +26,11 @@ pause("pauses")
 
 
 def ended(lines: list[dict[str, Any]]) -> set[int]:
-    """Whose turns were over while others waited."""
     return {line["client"] for line in lines
             if line.get("report") == "turn-ended" and line["reason"] == "quantum"}
 
 
 def running(lines: list[dict[str, Any]]) -> set[int]:
-    """The present holder."""
     found: set[int] = set()
     for line in lines:
         if line.get("report") == "turn-started":

@@ -377,7 +377,6 @@ say(caching.counts())
 
 
 def moved(site: Site) -> int:
-    """How many bytes have had to leave so far."""
     return sum(line["bytes"] for line in site.trace() if line.get("event") == "evicted")
 
 

@@ -33,8 +33,6 @@ grows(100)
 
 
 class Box:
-    """A tree of files like the kernel's, with a group in another."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "pod" / "box").mkdir(parents=True)
@@ -92,7 +90,6 @@ def box() -> Iterator[Path]:
 
 
 def inside(box: Path, command: list[str]) -> list[str]:
-    """The command, in that group."""
     return ["sh", "-c", f'echo $$ > {box}/cgroup.procs && exec "$@"', "sh", *command]
 
 
@@ -146,7 +143,6 @@ def until_told(site: Site, granted: bool) -> None:
 def test_program_stays_resident_while_other_processes_fill_its_cgroup(
     site: Site, box: Path
 ) -> None:
-    """While the other process runs, the program gets no host memory and stays resident."""
     site.start("--tq", "1")
     program = workload(site, box, "160MiB")
     assert program.stdout is not None

@@ -68,7 +68,6 @@ assert get(address, size) == data
 
 
 def copied_out(site: Site) -> int:
-    """Blocks of the program."""
     sizes: list[int] = [entry["bytes"] for entry in site.trace() if entry.get("event") == "evicted"]
     return sum(sizes) // BLOCK
 

@@ -139,7 +139,6 @@ print(json.dumps(taken.value != 0))
 
 
 def test_context_ends_while_pool_memory_of_two_contexts_is_in_flight(site: Site) -> None:
-    """An allocation of all memory fails at once before the end, and succeeds afterwards."""
     site.start()
     for goes in range(2):
         assert under(site, TAKEN_BEHIND_BOTH.replace("GOES", str(goes))) is True

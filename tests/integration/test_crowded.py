@@ -8,8 +8,6 @@ OUT_OF_MEMORY = 3                       # exit status
 
 
 class Workload:
-    """A program that computes until its standard input ends."""
-
     def __init__(self, site: Site, name: str, size: str) -> None:
         self.output = site.folder / name
         with self.output.open("w") as output:

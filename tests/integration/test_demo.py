@@ -33,7 +33,6 @@ class Demo:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
     def until(self, words: str) -> None:
-        """Read the output until a line contains these words."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if words in line:
@@ -41,7 +40,6 @@ class Demo:
         pytest.fail(f"it never printed {words!r}")
 
     def processes(self) -> dict[int, str]:
-        """Living processes with the mark, and their commands."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -54,7 +52,6 @@ class Demo:
         return found
 
     def leaves_nothing(self) -> None:
-        """Asserts that no process and no file is left."""
         assert self.processes() == {}
         assert list(self.folder.iterdir()) == []
 

@@ -122,7 +122,6 @@ class Answering(threading.Thread):
         daemon.connection.close()
 
     def hears_all(self) -> list[Type]:
-        """Once the program has ended."""
         self.join()
         return self.said
 

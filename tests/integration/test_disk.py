@@ -37,7 +37,6 @@ UNCHANGED = "assert get(address, size) == data"
 
 
 def start(site: Site, body: str, within: Sequence[str] = ()) -> tuple[FakeDaemon, Program]:
-    """A program that has SIZE bytes on the card, and waits."""
     return begin(site, KEEPS + body, allocated=SIZE, within=within, room=CARD, host_slab=64 * MIB)
 
 
@@ -266,7 +265,6 @@ def disk(site: Site, fault: str) -> Iterator[None]:
 
 
 def start_faulty(site: Site, body: str) -> tuple[FakeDaemon, Program]:
-    """As start(), with the disk of disk.c."""
     preloaded = f"LD_PRELOAD={compile_faulty_disk(site.folder)}:{BUILD / 'libnvshare.so'}"
     within = ("env", preloaded, f"NVSHARE_TEST_DISK={site.folder}")
     return start(site, body, within)

@@ -25,7 +25,6 @@ SETTINGS = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "128MiB",
 
 @pytest.fixture
 def folder(site: Site) -> Path:
-    """A directory for swapped memory."""
     made = site.folder / "swap"
     made.mkdir()
     return made
@@ -33,7 +32,6 @@ def folder(site: Site) -> Path:
 
 def start(site: Site, folder: Path, *options: str, trace: str = "trace") -> tuple[
         subprocess.Popen[str], Path]:
-    """A daemon with a disk, and its trace."""
     path = site.folder / trace
     return site.start(*SETTINGS, "--disk", f"{folder},1GiB", "--trace", str(path), *options), path
 
@@ -52,7 +50,6 @@ def stored(trace: Path) -> Iterator[dict[str, Any]]:
 
 
 def files_of(pid: int, folder: Path) -> list[str]:
-    """Files of a directory that a process has open."""
     found = []
     for one in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -65,7 +62,6 @@ def files_of(pid: int, folder: Path) -> list[str]:
 
 
 def await_no_files(pid: int, folder: Path) -> None:
-    """Until the daemon has closed the files of programs that ended."""
     wait_until(lambda: not files_of(pid, folder))
 
 

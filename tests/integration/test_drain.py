@@ -27,13 +27,11 @@ CALLS = ["cuCtxRecordEvent:1:2", "cuCtxRecordEvent:1:900", "cuStreamQuery:1:2"]
 
 
 def fail(site: Site, failing: str) -> None:
-    """Make the driver that a drain asks fail."""
     driver = "535" if failing.startswith("cuStreamQuery") else "580"
     site.environment |= {"NVSHARE_SIM_FAIL": failing, "NVSHARE_SIM_DRIVER": driver}
 
 
 def stopped(site: Site, failing: str) -> tuple[FakeDaemon, Program]:
-    """A program that is to stop while its work is under way."""
     fail(site, failing)
     body = UNDER_WAY.removeprefix(PRELUDE) + "away()\n" + FINISHED
     daemon, program = begin(site, body, allocated=64 * MIB)
@@ -84,7 +82,6 @@ TRIES = 5                               # a busy machine may delay the timer's t
 
 
 def test_drain_timeout_begins_when_a_thread_waits_at_the_gate(site: Site) -> None:
-    """Work that takes long is no work that never ends."""
     daemon, program = begin(site, LATE, allocated=64 * MIB)
     for _ in range(TRIES):
         daemon.send(OrderRecord(Type.STOP))

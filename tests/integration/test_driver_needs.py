@@ -63,7 +63,6 @@ def test_other_clients_are_evicted_for_memory_the_driver_needs(site: Site, call:
 
 
 def test_driver_call_returns_out_of_memory_when_no_eviction_frees_enough(site: Site) -> None:
-    """Alone on the card, whatever it would leave is its own."""
     site.start()
     site.environment["NVSHARE_SIM_FAIL"] = "cuModuleLoadData:<1024M"
     program = Program(site, '''

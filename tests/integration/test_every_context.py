@@ -56,7 +56,6 @@ PROGRAMS = {how: MINE + made + UNDER_WAY for how, made in MADE.items()}
 
 
 def sent_away(site: Site, body: str) -> None:
-    """A program that has said that it may be."""
     program = Program(site, body.removeprefix(PRELUDE))
     program.evict()
     program.ends_well()

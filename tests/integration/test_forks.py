@@ -29,7 +29,6 @@ def results(said: str) -> set[str]:
 
 
 def unshared(site: Site, forks: Path) -> set[str]:
-    """The same of children of a program without the library."""
     done = subprocess.run(
         [forks, "release"], cwd=ROOT, env=site.environment, capture_output=True, text=True,
         timeout=PATIENCE, check=True)

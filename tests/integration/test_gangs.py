@@ -20,7 +20,6 @@ class Gang:
     def __init__(
         self, site: Site, name: str, *, cards: list[str], steps: int = 500, ahead: int = 1
     ) -> None:
-        """`cards`: of each process."""
         shared = site.folder / f"gang-{name}"
         shared.write_bytes(bytes(4096))
         size = int(site.environment["NVSHARE_SIM_MEMORY"]) * 5 // 8     # two do not fit a card

@@ -67,7 +67,6 @@ def traced(site: Site) -> Counter[str]:
 
 
 def said(site: Site) -> Counter[str]:
-    """How often each report is in the trace."""
     return Counter(line["report"] for line in site.trace() if "report" in line)
 
 

@@ -66,7 +66,6 @@ def kept():
 
 
 def may_choose_nodes() -> bool:
-    """True if kernel and container let a program choose NUMA nodes."""
     if not Path("/proc/self/numa_maps").exists() or platform.machine() not in MBIND:
         return False
     scratch = mmap.mmap(-1, mmap.PAGESIZE)
@@ -80,12 +79,10 @@ def may_choose_nodes() -> bool:
 
 
 def counted(site: Site) -> list[int]:
-    """Host memory in each report so far, in bytes."""
     return [line["memory"]["host"] for line in site.trace() if "memory" in line]
 
 
 def test_client_evicted_repeatedly_reuses_its_host_memory(site: Site) -> None:
-    """The same part of it leaves each time, and has kept its place in the host's memory."""
     site.start("--tq", "1", "--writeback", "off", "--trace", str(site.folder / "trace"))
     program = Program(site, WRITTEN)
     held = []
@@ -184,7 +181,6 @@ for turn in range(2):
 def test_empty_host_memory_is_freed_after_its_context_ends(
     site: Site, failing: str, primary: bool
 ) -> None:
-    """And the daemon hears of it, also if the driver does not let go of it before."""
     site.environment |= {"NVSHARE_SIM_FAIL": failing}
     site.start("--tq", "1", "--trace", str(site.folder / "trace"))
     program = Program(site, f"primary = {primary}\n" + KEPT + ENDS)

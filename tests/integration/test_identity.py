@@ -39,7 +39,6 @@ def groups() -> Iterator[Path]:
 
 @pytest.fixture
 def old_groups() -> Iterator[Path]:
-    """The same in a hierarchy of version 1."""
     if not (cgroup.mount_point("freezer") / "tasks").exists():
         pytest.skip("this machine has no hierarchy of version 1")
     yield from a_slice(cgroup.mount_point("freezer"))
@@ -80,7 +79,6 @@ def end_all(site: Site, groups: Path) -> Iterator[None]:
 
 @pytest.fixture
 def site(public_site: Site) -> Site:
-    """Where each user can get to."""
     return public_site
 
 
@@ -132,7 +130,6 @@ def workload(
 
 
 def pretender(site: Site, group: Path, uid: int) -> Process:
-    """Said what to do by `says`."""
     popen = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.pretender", str(site.socket),
          site.uuids[0].hex(), str(uid), str(group)],
@@ -149,7 +146,6 @@ def says(to: Process, line: str, answer: str) -> None:
 
 
 def tenants(site: Site, pid: int) -> list[set[str]]:
-    """Tenants of each connection of this process."""
     return [set(line["tenants"]) for line in joined(site) if line.get("pid") == pid]
 
 

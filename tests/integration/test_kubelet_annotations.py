@@ -21,7 +21,6 @@ from tests.integration.kubelet_node import Node
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiServer]:
-    """An API server without pods."""
     made = ApiServer(tmp_path)
     yield made
     if made.runs:
@@ -37,11 +36,9 @@ class Lab:
         self.start()
 
     def start(self, *options: str) -> None:
-        """Starts an nvshare-kubelet."""
         self.node.start("--kubeconfig", str(self.api.kubeconfig), "--node", NODE, *options)
 
     def restart(self, *options: str) -> None:
-        """Kills nvshare-kubelet and starts another one."""
         self.node.kill_plugin()
         self.start(*options)
 
@@ -51,36 +48,29 @@ class Lab:
         self.node.daemon()
 
     def terms(self, tenant: str) -> dict[str, int]:
-        """The tenant's terms."""
         with Daemon(self.node.bus.address) as daemon:
             return {one.name: one.value for one in daemon.tenant(tenant).terms}
 
     def sources(self, tenant: str) -> dict[str, str]:
-        """The interface that set each term."""
         with Daemon(self.node.bus.address) as daemon:
             return {one.name: one.place for one in daemon.tenant(tenant).terms}
 
     def name_of(self, tenant: str) -> str:
-        """The name under which nvshared shows a tenant."""
         with Daemon(self.node.bus.address) as daemon:
             return daemon.tenant(tenant).name
 
     def expect_name(self, tenant: str, name: str) -> None:
-        """Waits until nvshared shows a tenant under this name."""
         wait_until(lambda: self.name_of(tenant) == name)
 
     def set_terms(self, tenant: str, **terms: int) -> None:
-        """Sets terms of a tenant as an administrator does."""
         with Daemon(self.node.bus.address) as daemon:
             daemon.set_tenant_terms(tenant, terms)
 
     def expect(self, tenant: str, **terms: int) -> None:
-        """Waits until a tenant has exactly these terms."""
         wanted = {name.replace("_", "-"): value for name, value in terms.items()}
         wait_until(lambda: self.terms(tenant) == wanted)
 
     def expect_condition(self, name: str, refused: str, *words: str) -> None:
-        """Waits until a pod's condition has this status, its reason and these words."""
         reason = "AnnotationRefused" if refused == "True" else "NothingRefused"
 
         def is_there() -> bool:
@@ -92,7 +82,6 @@ class Lab:
 
 @pytest.fixture
 def lab(node: Node, api: ApiServer) -> Lab:
-    """A running node, with a pod "old" that has a weight."""
     api.annotate("old", weight="300")
     return Lab(node, api)
 

@@ -30,7 +30,6 @@ UID = "c1a1a1a1-0000-4000-8000-000000000000"
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiServer]:
-    """An API server without pods."""
     made = ApiServer(tmp_path, "claims")
     yield made
     if made.runs:
@@ -56,7 +55,6 @@ class ClaimLab(Lab):
         self.first, self.second = (one["name"] for one in self.devices())
 
     def start(self, *options: str) -> None:
-        """Starts an nvshare-kubelet, and waits until it has registered with kubelet."""
         before = self.node.kubelet.registrations
         self.node.start(
             "--kubeconfig", str(self.api.kubeconfig), "--node", NODE, "--dra", "--cdi", "auto",
@@ -64,12 +62,10 @@ class ClaimLab(Lab):
         self.node.kubelet.wait(lambda: self.node.kubelet.registrations > before)
 
     def devices(self) -> list[dict[str, Any]]:
-        """The devices of the ResourceSlice."""
         found: list[dict[str, Any]] = self.api.slices[SLICE]["spec"]["devices"]
         return found
 
     def expect_taints(self, *wanted: bool) -> None:
-        """Waits until exactly these devices are tainted."""
         wait_until(
             lambda: SLICE in self.api.slices
             and [one.get("taints") == [TAINT] for one in self.devices()] == [*wanted])
@@ -78,7 +74,6 @@ class ClaimLab(Lab):
         self, name: str = "it", *pods: str, device: str = "", owner: str = "Pod",
         parameters: Any = None, **capacity: str,
     ) -> dict[str, Any]:
-        """Makes a claim that Kubernetes' scheduler has allocated and reserved for pods."""
         config = [] if parameters is None else [
             {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}]
         found = self.api.claims[name] = {
@@ -100,17 +95,14 @@ class ClaimLab(Lab):
         return found
 
     def reserve(self, name: str, pod: str) -> None:
-        """Reserves a claim for a new pod, which then appears on the node."""
         self.api.claims[name]["status"]["reservedFor"].append(
             {"resource": "pods", "name": pod, "uid": f"{POD}{len(self.api.pods)}"})
         self.api.annotate(pod)
 
     def prepare(self, name: str = "it") -> Any:
-        """The driver's response to NodePrepareResources."""
         return self.node.kubelet.prepare(name, f"{UID}-{name}")
 
     def prepare_error(self, name: str = "it") -> str:
-        """The reason why a claim is not prepared."""
         answer = self.prepare(name)
         assert not answer.devices
         found: str = answer.error
@@ -118,13 +110,11 @@ class ClaimLab(Lab):
         return found
 
     def unprepare(self, name: str = "it") -> None:
-        """Has the claim unprepared, after its pods have ended."""
         assert self.node.kubelet.unprepare(name, f"{UID}-{name}") == ""
 
 
 @pytest.fixture
 def lab(node: Node, api: ApiServer, runtime: Runtime) -> ClaimLab:
-    """A running node that serves claims."""
     return ClaimLab(node, api, runtime)
 
 
@@ -420,7 +410,6 @@ def test_resource_slice_changed_by_another_writer_is_written_again(lab: ClaimLab
 def test_device_plugin_uses_cdi_devices_when_the_runtime_supports_them(
     node: Node, runtime: Runtime
 ) -> None:
-    """The runtime's configuration changes while the device plugin runs."""
     folder = node.kubelet.folder.parent / "cdi"
     runtime.config = {}
     node.daemon()

@@ -41,7 +41,6 @@ def test_device_plugin_after_its_registration_reports_ready(node: Node) -> None:
 
 
 def uuids(node: Node) -> list[str]:
-    """The UUIDs of the GPUs."""
     return [f"GPU-{UUID(raw.hex())}" for raw in node.site.uuids]
 
 

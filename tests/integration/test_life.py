@@ -23,7 +23,6 @@ LINKED = ("-pthread", f"-L{SIMULATOR}", "-l:libcuda.so.1")
 
 
 def compiled(folder: Path, *flags: str, source: Path = SOURCE) -> Path:
-    """The program of this source."""
     program = folder / source.stem
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-o", str(program)]
     subprocess.run([*command, str(source), *flags], check=True)
@@ -32,7 +31,6 @@ def compiled(folder: Path, *flags: str, source: Path = SOURCE) -> Path:
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """life.c as it is."""
     return compiled(tmp_path_factory.mktemp("life"), *LINKED)
 
 
@@ -46,7 +44,6 @@ class Life:
         self.lines: list[str] = []
 
     def says(self, word: str) -> None:
-        """Reads on until it does."""
         assert self.popen.stdout is not None
         for line in self.popen.stdout:
             self.lines.append(line.strip())
@@ -60,14 +57,12 @@ class Life:
         self.popen.stdin.flush()
 
     def ends(self, code: int = 0) -> str:
-        """The whole output of the program."""
         rest, _ = self.popen.communicate(timeout=PATIENCE)
         assert self.popen.returncode == code, (self.lines, rest)
         return "\n".join([*self.lines, rest])
 
 
 def taken(program: Life) -> Hook:
-    """Let another client hold the card, which evicts the program, and continue the program."""
     program.says("away")
     hook = program.site.holding()
     program.go_on()
@@ -245,7 +240,6 @@ def test_signal_may_end_the_program_during_a_waiting_call(
 
 
 def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
-    """And free its memory at the very end, which no longer waits for anything."""
     program = Life(site, life, "leave")
     hook = taken(program)
     program.says("waiting")

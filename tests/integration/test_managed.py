@@ -38,7 +38,6 @@ def program(site: Site, body: str) -> Program:
 
 
 def on_the_card(site: Site) -> int:
-    """Bytes of the card in use, as a program without the library sees them."""
     found = alone(site, PRELUDE + "say(used())")
     assert isinstance(found, int)
     return found

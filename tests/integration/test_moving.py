@@ -44,8 +44,6 @@ for _ in sys.stdin:
 
 
 class Program:
-    """tests/integration/moved.py, under the library."""
-
     right = "{7}"                       # the bytes in its memory
 
     def __init__(
@@ -96,7 +94,6 @@ def only(control: Control) -> ClientSnapshot:
 
 
 def park(site: Site, control: Control) -> None:
-    """Park the only program, which then has no memory on a card."""
     control.park(only(control).id)
     assert used(site) == [0, 0]
     assert only(control).state == "parked"
@@ -119,7 +116,6 @@ def is_state(control: Control, state: str) -> bool:
 
 @pytest.fixture
 def site(own_site: Site) -> Site:
-    """A site with cards of its own."""
     return own_site
 
 

@@ -24,7 +24,6 @@ CAPACITY = 60 * MIB                     # of each card, as in SETTINGS
 
 
 def start(site: Site, *options: str, trace: str = "trace") -> tuple[subprocess.Popen[str], Path]:
-    """A daemon, and its trace."""
     path = site.folder / trace
     return site.start(*SETTINGS, "--trace", str(path), *options, **LINKED), path
 
@@ -42,12 +41,10 @@ def borrow(site: Site, trace: Path, steps: int | None = None) -> list[subprocess
 
 
 def borrowed(line: dict[str, Any]) -> int:
-    """Bytes that the client of this line of the trace says it has borrowed."""
     return int(line["memory"]["borrowed"]) if "memory" in line else 0
 
 
 def await_loan(trace: Path) -> int:
-    """Wait for a loan; the process with memory on another card."""
     return next(int(line["pid"]) for line in follow(trace) if "pid" in line and borrowed(line))
 
 
@@ -185,7 +182,6 @@ def test_restarted_daemon_counts_memory_lent_between_cards_before_the_restart(si
 
 
 def follow_until(trace: Path, event: str, number: int) -> list[dict[str, Any]]:
-    """The first `number` lines of the trace with such events."""
     found = []
     for line in follow(trace):
         if line.get("event") == event:
@@ -219,7 +215,6 @@ def test_loan_that_nvml_does_not_show_takes_no_memory_of_the_lending_card(
 
 
 def hook_of(site: Site, uid: int, card: int) -> Hook:
-    """A client of this user."""
     os.seteuid(uid)
     try:
         return site.hook(card)

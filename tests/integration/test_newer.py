@@ -49,7 +49,6 @@ say("copied")
 
 @pytest.fixture
 def linked(tomorrow: Path) -> Path:
-    """A library that is linked with the new function."""
     code = """
     int cuMemcpyTomorrowAsync(int, int, int, int, int, int, const void *, unsigned long, void *);
     int plugin_copy(int a, int b, int c, int d, int e, int f, const void *ways, unsigned long size,

@@ -23,7 +23,6 @@ Start = Callable[[str], tuple[FakeDaemon, Program]]
 
 @pytest.fixture(params=BEFORE_EVENTS_OF_CONTEXTS)
 def start(request: pytest.FixtureRequest, site: Site) -> Start:
-    """Starts a program on such a driver, and has it work until it says that it is away."""
     site.environment["NVSHARE_SIM_DRIVER"] = request.param
 
     def run(body: str) -> tuple[FakeDaemon, Program]:

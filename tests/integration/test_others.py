@@ -81,7 +81,6 @@ def linked(target: Path, which: tuple[str, str]) -> Path:
 
 
 def is_granted(site: Site, size: int) -> bool:
-    """True if the daemon promises these bytes of the card to another client."""
     hook = site.hook()
     assert hook.hello() is not None
     granted = hook.allocate(size)
@@ -90,7 +89,6 @@ def is_granted(site: Site, size: int) -> bool:
 
 
 def check(site: Site, program: Program, limits: tuple[int, int]) -> None:
-    """Check that other clients get exactly this much of the card."""
     much, too_much = limits
     for _ in range(2):
         assert program.hears() == "away"
@@ -138,7 +136,6 @@ def test_program_that_opened_nvenc_before_cuda_is_pinned(site: Site, tmp_path: P
 def test_host_and_mapped_memory_can_be_registered_with_other_devices(
     site: Site, tmp_path: Path
 ) -> None:
-    """An allocation that the program mapped itself is not evicted."""
     site.start("--tq", "1")
     opening = OPEN.replace("LIBRARY", str(library(tmp_path, VERBS)))
     mapped = '''

@@ -218,7 +218,6 @@ def test_settings_in_docs_are_accepted(machine: Machine, text: str) -> None:
 
 
 def offline() -> str:
-    """Why pip cannot install packages here, or an empty string."""
     done = subprocess.run(
         [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", "/dev/null/x",
          "sdnotify"], capture_output=True, text=True, check=False)

@@ -71,7 +71,6 @@ assert get(second, size) == data
 
 
 def test_memory_is_counted_on_its_card_whatever_context_is_current(site: Site) -> None:
-    """The context that is current at the allocation makes no difference."""
     ends_well(site, TWO + '''
 def used_on(which):
     on(which)

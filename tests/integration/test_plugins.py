@@ -32,7 +32,6 @@ say("copied")
 
 
 def build(target: Path, *flags: str) -> Path:
-    """The plugin, linked with the simulated driver."""
     command = ["gcc", "-shared", "-fPIC", "-O1", str(SOURCE), *flags, "-o", str(target)]
     subprocess.run([*command, f"-L{SIMULATOR}", "-l:libcuda.so.1"], check=True)
     return target

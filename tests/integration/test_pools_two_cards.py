@@ -65,7 +65,6 @@ def test_pool_memory_counts_on_the_pools_card_whatever_device_is_current(site: S
 
 
 def test_free_pool_memory_of_another_card_is_trimmed_during_a_stop(site: Site) -> None:
-    """The service of the card that is stopped finds that out."""
     site.start("--tq", "1")
     program = Program(site, PINNED + TWO + '''
 there, pool = stream(), pool_of_card(1)

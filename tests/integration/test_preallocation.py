@@ -31,7 +31,6 @@ assert get(address, size) == data
 
 
 def begin(site: Site, *options: str) -> Program:
-    """A program that runs, alone."""
     site.start("--tq", "1", "--trace", str(site.folder / "trace"), *options)
     program = Program(site, BODY)
     assert program.hears() == "there"

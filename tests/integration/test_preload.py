@@ -31,7 +31,6 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="that takes root")
 
 
 def namespaces() -> bool:
-    """Whether a process may have mounts of its own here."""
     done = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
     return done.returncode == 0
 
@@ -42,8 +41,6 @@ own_mounts = pytest.mark.skipif(
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A folder with the layout of a root file system."""
-
     top: Path
 
     @property
@@ -89,7 +86,6 @@ def system(tmp_path: Path) -> System:
 
 
 def copy_libraries(program: str, top: Path) -> None:
-    """Copies the libraries that ldd lists, to the same paths."""
     shown = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     for word in shown.split():
         if word.startswith("/") and not (top / word[1:]).exists():

@@ -28,7 +28,6 @@ exec "$@"
 
 
 def may_mount() -> bool:
-    """Whether a command can have mounts of its own here."""
     return os.geteuid() == 0 and subprocess.run(
         ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"],
         capture_output=True, check=False).returncode == 0

@@ -52,7 +52,6 @@ def silent(command: list[str], said: str = "") -> str:
 
 
 def test_metrics_pass_promtool_for_any_program_name(site: Site, promtool: str) -> None:
-    """Whatever a program calls itself."""
     port = free_port()
     site.start("--metrics", str(port))
     name = Path("/proc/self/comm")
@@ -82,7 +81,6 @@ def test_each_alert_fires_only_under_the_documented_condition(
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alert rules."""
     (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
     found: list[dict[str, Any]] = group["rules"]
     return found
@@ -106,7 +104,6 @@ class Prometheus:
                 cwd=folder, stderr=log)
 
     def ask(self, path: str, **arguments: str) -> Any:
-        """The data of its answer. An error of the query fails the test."""
         address = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
             said = json.load(answer)
@@ -114,12 +111,10 @@ class Prometheus:
         return said["data"]
 
     def values(self, query: str) -> list[dict[str, Any]]:
-        """Present values of an expression."""
         found: list[dict[str, Any]] = self.ask("query", query=query)["result"]
         return found
 
     def ready(self) -> bool:
-        """Whether it answers."""
         assert self.process.poll() is None
         try:
             return self.ask("query", query="1") is not None
@@ -169,7 +164,6 @@ def filled(query: str) -> str:
 
 
 def asked() -> Iterator[str]:
-    """Each query of the dashboard's panels."""
     for panel in DASHBOARD["panels"]:
         yield from (filled(target["expr"]) for target in panel.get("targets", ()))
 

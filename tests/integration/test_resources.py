@@ -29,7 +29,6 @@ def resources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def moves(program: Life) -> None:
-    """Evict and load the program, and check every byte."""
     hook = taken(program)
     until_it_waits(hook)
     hook.close()
@@ -64,7 +63,6 @@ def test_program_that_can_start_no_thread_runs_unshared(site: Site, resources: P
 
 
 def fields(task: Path) -> dict[str, str]:
-    """Fields of a thread's status, by name."""
     return dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
 
 
@@ -119,7 +117,6 @@ def test_stderr_that_the_program_redirects_to_a_pipe_gets_lines(
 
 
 def ended(site: Site, program: Path, stderr: int, prepare: Callable[[], None] | None = None) -> int:
-    """How it ends with this stderr, into which the library wants to write."""
     site.start()
     popen = site.program([program, "plain"], LINE, stderr=stderr, preexec_fn=prepare)
     return popen.wait(timeout=PATIENCE)

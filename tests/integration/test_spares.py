@@ -34,7 +34,6 @@ def program(site: Site, body: str, keep: str = FOR_AN_HOUR) -> Program:
 
 
 def figures(site: Site) -> dict[str, int]:
-    """The program's last memory figures."""
     found: dict[str, int] = [entry["memory"] for entry in site.trace() if "memory" in entry][-1]
     return found
 

@@ -53,8 +53,6 @@ for _ in sys.stdin:
 
 
 class Allocator:
-    """A program that allocates the sizes on its input."""
-
     def __init__(self, site: Site) -> None:
         self.popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
 

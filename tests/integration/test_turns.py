@@ -57,7 +57,6 @@ def test_busy_holder_is_stopped_when_its_quantum_is_over(site: Site) -> None:
 
 
 def absent(site: Site, size: int) -> Hook:
-    """True if the client is idle without memory on the card."""
     hook = site.hook()
     assert hook.hello() is not None
     assert hook.allocate(size)

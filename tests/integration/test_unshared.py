@@ -71,7 +71,6 @@ class Bare(Program):
 
     @property
     def reason(self) -> str:
-        """Why it cannot be suspended."""
         return next((one.unsuspendable for gpu in self.control.snapshot().gpus
                      for one in gpu.unshared if one.pid == self.popen.pid), "")
 

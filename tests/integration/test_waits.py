@@ -30,15 +30,12 @@ class Program:
 
     @property
     def said(self) -> list[str]:
-        """The library's lines."""
         return [line.partition(": ")[2] for line in self._said.read_text().splitlines()]
 
     def says(self, line: str) -> Callable[[], bool]:
-        """Whether a line begins so."""
         return lambda: any(one.startswith(line) for one in self.said)
 
     def ends_well(self) -> None:
-        """Check that the program ends with right numbers."""
         assert self.popen.stdin is not None
         self.popen.stdin.close()
         assert self.popen.wait(PATIENCE) == 0, self.said

@@ -26,12 +26,10 @@ assert get(address, size) == data
 
 
 def ready(site: Site) -> int:
-    """Bytes that could leave without a copy."""
     return max((line["bytes"] for line in site.lines(event="written-back")), default=0)
 
 
 def other(site: Site) -> Hook:
-    """A client that has had the card to itself, and is idle."""
     hook = site.holding(THEIRS * MIB)
     hook.say(Type.MEMORY)
     return hook
@@ -89,7 +87,6 @@ for value, address in enumerate(made):
 
 
 def test_writeback_ends_when_the_host_memory_allowed_by_the_order_is_used_up(site: Site) -> None:
-    """Blocks do not replace each other in host memory for ever."""
     daemon, program = fakedaemon.begin(site, MANY, host_slab=8 * MIB)
     daemon.stop()
     saved = daemon.move(Type.EVICT, flags=Flag.KEEP, writeback=1 << 50, host=20 * MIB)

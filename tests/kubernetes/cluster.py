@@ -72,7 +72,6 @@ def pod(
 def claim(
     name: str, capacity: Mapping[str, str] | None = None, **parameters: object
 ) -> dict[str, Any]:
-    """A part of a GPU."""
     exactly = {"deviceClassName": DRIVER, "capacity": {"requests": capacity or {}}}
     devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": exactly}]}
     if parameters:
@@ -96,10 +95,7 @@ def deployment(name: str) -> dict[str, Any]:
 
 
 class Cluster(Node):
-    """A node and what shares its GPU."""
-
     def allocatable(self) -> int:
-        """How many shares kubelet counts."""
         return int(self.get("node", NAME)["status"]["allocatable"].get(RESOURCE, 0))
 
     @contextmanager
@@ -119,15 +115,12 @@ class Cluster(Node):
         self.until(lambda: self.allocatable() == 10, "ten shares are offered again")
 
     def phase(self, name: str) -> str:
-        """Of a pod."""
         return self.kubectl("get", "pod", name, "--output=jsonpath={.status.phase}", check=False)
 
     def has_ended(self, name: str) -> bool:
-        """Whether a pod is over."""
         return self.phase(name) in ("Succeeded", "Failed")
 
     def tenant(self, name: str) -> str:
-        """What nvshared calls a pod."""
         return f"pod:default/{name}"
 
     def tenants(self) -> dict[str, dict[str, Any]]:
@@ -137,12 +130,10 @@ class Cluster(Node):
         return {one["name"]: one for one in listed}
 
     def programs(self) -> int:
-        """How many programs of pods use the GPU."""
         found = self.tenants().items()
         return sum(one["programs"] for name, one in found if name.startswith("pod:"))
 
     def terms(self, name: str) -> dict[str, int]:
-        """What holds for a pod."""
         terms = self.tenants().get(self.tenant(name), {"terms": []})["terms"]
         return {term["name"]: term["value"] for term in terms if term["holds"]}
 
@@ -170,7 +161,6 @@ class Cluster(Node):
         return int(entry["__REALTIME_TIMESTAMP"]) / 1e6, entry["MESSAGE"]
 
     def shares(self, name: str) -> bool:
-        """Whether a pod's program uses the GPU."""
         found = self.tenants().get(self.tenant(name))
         return found is not None and found["programs"] == 1
 

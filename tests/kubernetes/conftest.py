@@ -46,7 +46,6 @@ FILES = {
 
 @contextmanager
 def prepared(config: pytest.Config, built: Packages, folder: Path) -> Iterator[Cluster]:
-    """One node with a simulated card and the packages, of which nothing runs yet."""
     try:
         tree = node.tree()
     except NoTree as error:
@@ -90,7 +89,6 @@ def cluster(
 
 @pytest.fixture(scope="session")
 def images(built: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the images as `make image` makes them, for this machine alone."""
     folder = tmp_path_factory.mktemp("dist")
     made = subprocess.run(
         ["make", "--no-print-directory", "--file=packaging/packaging.mk", "image",
@@ -115,21 +113,18 @@ def copy_manifests(cluster: Cluster, there: str) -> str:
 
 @pytest.fixture(scope="session")
 def imported(cluster: Cluster, images: Path) -> None:
-    """The node has the images."""
     for path in sorted(images.glob("*.tar")):
         cluster.import_image(path)
 
 
 @pytest.fixture(scope="session")
 def helm() -> None:
-    """There is one."""
     if "helm" not in programs.find():
         pytest.skip("there is no helm")
 
 
 @pytest.fixture(scope="session")
 def manifests(cluster: Cluster) -> str:
-    """packaging/kubernetes, in the node."""
     return copy_manifests(cluster, "/root/manifests")
 
 

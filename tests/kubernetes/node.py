@@ -149,13 +149,10 @@ WantedBy=multi-user.target
 
 
 def tree() -> Path:
-    """What a node boots. Raises NoTree."""
     return prepared(*INSTALLED)
 
 
 class Node(Container):
-    """One that has booted, without Kubernetes as yet."""
-
     groups = UNIFIED if Path("/sys/fs/cgroup/cgroup.controllers").exists() else LEGACY
 
     def __init__(
@@ -178,11 +175,9 @@ class Node(Container):
             check=check).stdout
 
     def get(self, *what: str) -> Any:
-        """An object of Kubernetes, or a list of them."""
         return json.loads(self.kubectl("get", *what, "--output=json"))
 
     def apply(self, *objects: Mapping[str, Any]) -> None:
-        """Has there be these."""
         listed = {"apiVersion": "v1", "kind": "List", "items": objects}
         self.kubectl("apply", "--filename=-", given=json.dumps(listed))
 
@@ -210,20 +205,17 @@ class Node(Container):
         self.run("systemctl", "restart", "containerd")
 
     def heed_cdi_devices(self, *, support: bool) -> None:
-        """Has containerd do so, or not; by default 1.7 does not."""
         said = f"{CDI}{str(support).lower()}"
         self.run("sed", "-i", f"s/{CDI}.*/{said}/", "/etc/containerd/config.toml")
         self.run("systemctl", "restart", "containerd")
 
     def import_image(self, file: Path) -> None:
-        """As a registry would give it."""
         there = f"/var/lib/containerd/{file.name}"
         self.copy(file, there)
         self.run("ctr", "--namespace=k8s.io", "images", "import", there)
         self.run("rm", there)
 
     def start_kubernetes(self) -> None:
-        """Returns when the node is ready."""
         self._make_certificates()
         for name, subject in (("admin", "/O=system:masters/CN=admin"), (
                 "kubelet", f"/O=system:nodes/CN=system:node:{NAME}")):
@@ -242,7 +234,6 @@ class Node(Container):
             "get", "serviceaccount", "default", check=False), "there are service accounts")
 
     def is_ready(self) -> bool:
-        """Whether pods can run."""
         ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
         return self.kubectl("get", "node", NAME, f"--output={ready}", check=False) == "True"
 

@@ -18,14 +18,12 @@ BESIDES = ("helm",)                     # tests of it are left out where there i
 
 
 def find() -> dict[str, Path]:
-    """Those that there are, in the folder or in PATH."""
     path = os.pathsep.join((os.environ.get(FOLDER_VARIABLE, ""), os.environ.get("PATH", "")))
     found = {name: shutil.which(name, path=path) for name in (*NAMES, *BESIDES)}
     return {name: Path(place).resolve() for name, place in found.items() if place}
 
 
 def runtime() -> dict[str, Path]:
-    """A container runtime of the folder's own, if it has one."""
     folder = Path(os.environ.get(FOLDER_VARIABLE) or "/nowhere")
     found = {name: folder / name for name in RUNTIME}
     return found if all(path.is_file() for path in found.values()) else {}
@@ -39,7 +37,6 @@ def missing() -> str:
 
 
 def version(program: Path) -> str:
-    """What it calls itself."""
     given = {"kubectl": ["version", "--client"], "helm": ["version"]}.get(
         program.name, ["--version"])
     said = subprocess.run([program, *given], capture_output=True, text=True, check=True).stdout

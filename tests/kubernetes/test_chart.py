@@ -16,7 +16,6 @@ VALUES = "/root/values.yaml"
 
 
 def run_helm(cluster: Cluster, *command: str) -> str:
-    """The real one, in the node."""
     return cluster.output(
         "env", "KUBECONFIG=/etc/kubernetes/admin.conf", f"{HERE}/helm", *command, SPACE)
 

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.usefixtures("cdi")
 
 @pytest.fixture(scope="module")
 def _claims(cluster: Cluster, cdi: None) -> Iterator[None]:
-    """The administrator has chosen claims in place of the device plugin."""
     cluster.write(DROP_IN, "[Service]\nExecStart=\nExecStart=/usr/bin/nvshare-kubelet --dra\n")
     cluster.run("systemctl", "daemon-reload")
     cluster.run("systemctl", "restart", "nvshare-kubelet")
@@ -49,7 +48,6 @@ def _no_claims_left(cluster: Cluster, _nothing_left: None) -> Iterator[None]:
 
 
 def devices(cluster: Cluster) -> list[dict[str, Any]]:
-    """Of the node's slice."""
     found = cluster.get("resourceslices")["items"]
     return [one for each in found if each["spec"]["driver"] == DRIVER
             for one in each["spec"]["devices"]]
@@ -81,13 +79,11 @@ def taken(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[dict[str, An
 
 
 def is_limited(cluster: Cluster, name: str) -> bool:
-    """Whether a pod's program has had its part of the time."""
     (client,) = [one for one in card.clients(cluster) if one["tenant"] == cluster.tenant(name)]
     return bool(client["state"] == "limited")
 
 
 def events(cluster: Cluster, name: str) -> str:
-    """What kubelet says of a pod."""
     uid = cluster.get("pod", name)["metadata"]["uid"]
     return cluster.kubectl(
         "get", "events", f"--field-selector=involvedObject.uid={uid}",

@@ -14,7 +14,6 @@ MOST_OF_IT = card.MEMORY * 6 // 10      # MiB: two of these do not fit together
 
 
 def first_process(cluster: Cluster, name: str) -> str:
-    """Of a pod's program, as the node sees it."""
     (client,) = [one for one in card.clients(cluster) if one["tenant"] == cluster.tenant(name)]
     return str(client["pid"])
 
@@ -87,7 +86,6 @@ def test_pod_with_a_share_starts_only_when_nvshared_runs(cluster: Cluster) -> No
 
 
 def test_static_pod_started_before_the_plugin_is_reported(cluster: Cluster) -> None:
-    """As on a node's first day."""
     one = pod("early")
     one["spec"]["containers"][0]["command"] = ["/bin/sleep", "infinity"]
     early = f"early-{NAME}"
@@ -108,7 +106,6 @@ def test_static_pod_started_before_the_plugin_is_reported(cluster: Cluster) -> N
 
 
 def test_program_started_without_nvshared_waits_and_logs_the_reason(cluster: Cluster) -> None:
-    """Its pod has its share already."""
     one = pod("late")
     (main,) = one["spec"]["containers"]
     main["command"][-1] = f"until [ -e {TOLD}/go ]; do sleep 0.1; done; {main['command'][-1]}"
@@ -144,7 +141,6 @@ def test_allocation_beyond_the_pods_host_memory_limit_is_out_of_memory(cluster: 
 
 @pytest.mark.parametrize("unit", ["kubelet", "nvshared", "nvshare-kubelet", "containerd"])
 def test_pods_keep_running_when_a_daemon_of_the_node_is_killed(cluster: Cluster, unit: str) -> None:
-    """Or started anew."""
     cluster.start_pods(pod("steady"))
     process = first_process(cluster, "steady")
     killed = main_process(cluster, unit)

@@ -274,7 +274,6 @@ def test_daemon_set_shares_the_gpu_of_a_bare_node_until_switched_off(
 
 
 def inside(cluster: Cluster, *command: str) -> Any:
-    """What nvsharectl says in the pod."""
     return json.loads(cluster.kubectl(
         "exec", "--namespace=nvshare", "daemonset/gpu-sharing", "--container=nvshared", "--",
         "nvsharectl", *command, "--json"))
@@ -316,7 +315,6 @@ def test_example_deployment_without_sharing_runs_one_replica_per_gpu(
 
 
 def check(cluster: Cluster, manifests: str, name: str) -> None:
-    """The validation with an image that is there."""
     patch = {
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "gpu-validation"},
         "spec": {"template": {"spec": {"containers": [
@@ -327,12 +325,10 @@ def check(cluster: Cluster, manifests: str, name: str) -> None:
 
 
 def say(cluster: Cluster, cards: int) -> None:
-    """The node has so many GPUs."""
     patch = {"status": {"capacity": {"nvidia.com/gpu": str(cards)}}}
     cluster.kubectl("patch", "node", NAME, "--subresource=status", f"--patch={json.dumps(patch)}")
 
 
 def phases(cluster: Cluster) -> list[str]:
-    """Of the validation's pods."""
     listed = cluster.get("pods", "--selector=app.kubernetes.io/name=gpu-validation")["items"]
     return sorted(one["status"]["phase"] for one in listed)

@@ -16,7 +16,6 @@ LABELS = {'tenant="pod:default/it"', 'namespace="default"', 'pod="it"', 'contain
 
 @pytest.fixture
 def _metrics(cluster: Cluster) -> Iterator[None]:
-    """Are served meanwhile."""
     with cluster.stopped("nvshared"):
         cluster.write(CONF, "[nvshared]\nmetrics = 127.0.0.1:9402\n")
     yield

@@ -58,7 +58,6 @@ def follow(cluster: Cluster, page: str, heading: str) -> None:
 
 
 def run(cluster: Cluster, page: str, command: str, *, check: bool = True) -> str:
-    """One command as printed, with the name of this node; what it says."""
     RAN.add((page, command))
     done = cluster.run("sh", "-ec", f"cd {WORK}; {command.replace('NODE', NAME)}", check=check)
     return done.stdout + done.stderr
@@ -171,7 +170,6 @@ def test_helm_commands_install_upgrade_roll_back_and_uninstall(there: Cluster) -
 
 
 def strategies(cluster: Cluster) -> set[str]:
-    """Of the DaemonSet's pods that run."""
     listed = cluster.get("pods", "--namespace=nvshare")["items"]
     return {one["metadata"]["labels"]["nvshare.com/strategy"] for one in listed
             if all(each.get("ready") for each in one["status"].get("containerStatuses", [{}]))}

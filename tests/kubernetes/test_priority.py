@@ -40,7 +40,6 @@ def of_class(name: str, seed: int) -> dict[str, Any]:
 
 
 def client(cluster: Cluster, name: str) -> dict[str, Any]:
-    """What nvshared knows of a pod's program."""
     (found,) = [one for one in card.clients(cluster) if one["tenant"] == cluster.tenant(name)]
     return found
 

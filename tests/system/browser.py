@@ -31,7 +31,6 @@ class Browser:
         self._channel: WebSocketClientConnection | None = None
 
     async def log_in(self, password: str) -> None:
-        """In the form that the hub shows, and takes a token then, which is less than cookies."""
         form = await self._fetch("GET", "hub/login")
         cookies = [one.partition(";")[0] for one in form.headers.get_list("Set-Cookie")]
         hidden = next(one for one in cookies if one.startswith("_xsrf="))
@@ -51,7 +50,6 @@ class Browser:
         assert '"ready": true' in text, text
 
     async def open(self, file: str) -> None:
-        """Opens a notebook, whose kernel starts."""
         self._session = await self._ask("POST", f"user/{self._user}/api/sessions", {
             "path": file, "name": file, "type": "notebook", "kernel": {"name": "python3"}})
         await self.connect()
@@ -74,7 +72,6 @@ class Browser:
             patience *= 2
 
     async def restart(self) -> None:
-        """Restarts the kernel, as from the menu."""
         await self._ask("POST", f"{self._kernel()}/restart", {})
         await self.connect()
 
@@ -89,7 +86,6 @@ class Browser:
     async def _do(
         self, channel: str, content: dict[str, Any], outcome: dict[str, str] | None = None
     ) -> str:
-        """Asks the kernel, and returns when all that comes of it is there, or lost: what."""
         assert self._channel is not None
         number = uuid.uuid4().hex
         await self._channel.write_message(json.dumps({
@@ -137,7 +133,6 @@ class Browser:
 
 
 async def main() -> None:
-    """Run browser sessions until standard input ends."""
     browsers: dict[str, Browser] = {}
     at_work = set()
 

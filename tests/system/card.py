@@ -23,7 +23,6 @@ ENVIRONMENT = {
 
 
 def plug_in(container: Container) -> None:
-    """From now on there is a GPU. The installed daemon sees it when it is started next."""
     # All users write to its state, as they open /dev/nvidia0.
     container.write("/etc/tmpfiles.d/simulator.conf", f"d {FOLDER} 0755\nf {FOLDER}/gpus 0666\n")
     container.run("systemd-tmpfiles", "--create", "simulator.conf")
@@ -81,12 +80,10 @@ class Program:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended yet."""
         return self._process.poll() is None
 
     @property
     def said(self) -> str:
-        """All output on stdout and stderr."""
         return "".join(self._said)
 
     def await_memory(self) -> None:
@@ -94,7 +91,6 @@ class Program:
         self._allocated.wait()
 
     def tell(self) -> None:
-        """Has it end, if it waits for that."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -112,7 +108,6 @@ class Program:
         assert [json.loads(line)["right"] for line in checked] == [True], self.said
 
     def kill(self) -> str:
-        """Ends it in the middle, if it has not ended; returns all it said."""
         self.tell()
         self._process.kill()
         self._process.wait()
@@ -132,14 +127,12 @@ def finish(programs: Sequence[Program]) -> None:
 
 
 def status(container: Container, user: str = "") -> dict[str, Any]:
-    """What `nvsharectl status --json` says."""
     found: dict[str, Any] = json.loads(
         container.output("nvsharectl", "status", "--json", user=user))
     return found
 
 
 def clients(container: Container) -> list[dict[str, Any]]:
-    """The programs that share the GPU, as nvsharectl says."""
     found: list[dict[str, Any]] = status(container)["clients"]
     return found
 

@@ -38,7 +38,6 @@ def tree(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """The packages of this checkout."""
     missing = [name for name in BUILDERS if not shutil.which(name)]
     if missing:
         leave_out(request.config, f"to build packages, there is no {' and no '.join(missing)}")
@@ -67,7 +66,6 @@ def installed(bare: Container, built: Packages) -> Container:
 
 @pytest.fixture(scope="module")
 def running(installed: Container) -> Container:
-    """A machine with a GPU whose administrator has enabled nvshared."""
     installed.run("systemctl", "enable", "--now", "nvshared")
     return installed
 

@@ -93,10 +93,6 @@ class Container:
         self, *command: str, user: str = "", check: bool = True, given: str = "",
         environment: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end, as root or as `user`. `given`: its standard input.
-
-        Raises Failed if `check` and it does not end with 0.
-        """
         done = subprocess.run(
             self._entering(command, user, environment), capture_output=True, text=True,
             input=given, errors="replace", timeout=PATIENCE, check=False)
@@ -107,7 +103,6 @@ class Container:
         return done
 
     def output(self, *command: str, user: str = "") -> str:
-        """The stripped output of a command, which must succeed."""
         return self.run(*command, user=user).stdout.strip()
 
     def start(
@@ -123,13 +118,11 @@ class Container:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
-        """Writes a file, and the folders it lies in."""
         self.run("mkdir", "-p", str(Path(path).parent))
         self.run("tee", path, given=text)
         self.run("chmod", f"{mode:o}", path)
 
     def copy(self, source: Path, target: str) -> None:
-        """Copy a file into the container; readable, and executable if it was."""
         self.run("mkdir", "-p", str(Path(target).parent))
         with source.open("rb") as file:
             subprocess.run(
@@ -147,7 +140,6 @@ class Container:
         return result
 
     def reboot(self) -> None:
-        """Shuts it down and boots it again; returns when that is done."""
         before = self._pid
         self.run("systemctl", "reboot", "--no-block")
         self.until(lambda: self._first_process() not in (0, before), "another first process runs")
@@ -165,7 +157,6 @@ class Container:
         return "\n".join(lines)
 
     def stop(self) -> None:
-        """Power the container off, by force after some time."""
         first = self._first_process()
         if first:
             with suppress(ProcessLookupError):

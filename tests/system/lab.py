@@ -102,19 +102,16 @@ class Lab:
         self._answered: dict[int, Any] = {}
 
     def answers(self) -> bool:
-        """Whether the hub can be logged in at."""
         return self.container.run(
             f"{VENV}/bin/python", "-c",
             "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/hub/health')",
             check=False).returncode == 0
 
     def close(self) -> None:
-        """Close all browsers."""
         self._browsers.kill()
         self._browsers.communicate()
 
     def ask(self, user: str, verb: str, *arguments: str) -> int:
-        """Has a user's browser do something, of browser.py; for answer()."""
         self._asked += 1
         assert self._browsers.stdin is not None
         self._browsers.stdin.write(json.dumps([self._asked, user, verb, *arguments]) + "\n")
@@ -139,7 +136,6 @@ class Lab:
             self.ask(user, verb, *arguments) for user in users]]
 
     def run(self, cells: dict[str, str]) -> dict[str, str]:
-        """Runs cells of users at the same time; returns their output. Raises AssertionError."""
         asked = {user: self.ask(user, "run", cell) for user, cell in cells.items()}
         outcomes = {user: self.answer(number) for user, number in asked.items()}
         wrong = {user: one for user, one in outcomes.items() if one["raised"] or one["lost"]}

@@ -20,13 +20,10 @@ class NotBuilt(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Paths of the built packages."""
-
     nvshared: Path
     libnvshare: Path
 
     def put_into(self, container: Container) -> list[str]:
-        """Copies them, and returns their paths in the container as apt wants them."""
         paths = []
         for package in (self.nvshared, self.libnvshare):
             container.copy(package, f"/root/{package.name}")

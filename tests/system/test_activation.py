@@ -16,19 +16,16 @@ WAY_OUT = ("systemctl reset-failed nvshared.socket nvshared.service && systemctl
 
 
 def failures(container: Container) -> int:
-    """How often the daemon ended for its configuration."""
     journal = container.output("journalctl", "-u", "nvshared", "-o", "cat")
     return journal.count("status=6/NOTCONFIGURED")
 
 
 def stderr_of(container: Container, command: str) -> str:
-    """The error of nvsharectl while the daemon does not run."""
     done = container.run("nvsharectl", command, user="alice", check=False)
     return done.stdout + done.stderr
 
 
 def state(container: Container, unit: str) -> str:
-    """active, inactive or failed."""
     return container.run("systemctl", "is-active", unit, check=False).stdout.strip()
 
 

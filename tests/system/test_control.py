@@ -15,7 +15,6 @@ polkit.addRule(function (action, subject) {
 
 
 def set_tq(container: Container, seconds: int, user: str = "") -> subprocess.CompletedProcess[str]:
-    """Set the quantum by a call on the bus."""
     return container.run(
         "busctl", "call", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "SetTQ", "u",
         str(seconds), user=user, check=False)

@@ -18,7 +18,6 @@ COPY_RATE = {"NVSHARE_SIM_COPY_RATE": "400M"}
 
 @pytest.fixture
 def machine(running: Container) -> Iterator[Container]:
-    """A machine with short turns, on which the daemon runs."""
     running.run("systemctl", "reset-failed")
     running.run("systemctl", "start", "nvshared")
     running.run("nvsharectl", "set-tq", "1")
@@ -28,18 +27,15 @@ def machine(running: Container) -> Iterator[Container]:
 
 
 def pids(container: Container) -> set[int]:
-    """Process ids of the programs that the daemon knows."""
     return {one["pid"] for one in card.clients(container)}
 
 
 def turns(container: Container) -> int:
-    """Number of turns since the daemon started."""
     found: int = card.status(container)["gpus"][0]["turns"]
     return found
 
 
 def main_pid(container: Container) -> str:
-    """Process id of the daemon; "0" if it does not run."""
     return container.output("systemctl", "show", "nvshared", "-P", "MainPID")
 
 

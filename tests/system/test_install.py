@@ -64,7 +64,6 @@ def test_status_before_the_start_says_how_to_start_nvshared(bare: Container) -> 
 
 @pytest.mark.usefixtures("said")
 def test_demo_runs_for_a_user_without_gpu_and_daemon(bare: Container) -> None:
-    """The demo runs before the daemon's first start."""
     demo = bare.start("nvsharectl", "demo", user="alice")
     said, _ = demo.communicate()
     assert demo.returncode == 0, said

@@ -26,7 +26,6 @@ RULE = (
 
 @pytest.fixture(scope="module")
 def hub_tree(request: pytest.FixtureRequest) -> Path:
-    """A Debian 12 with JupyterHub."""
     try:
         return prepared(*DEBIANS, venv=VENV, pypi=PYPIS)
     except NoTree as error:
@@ -65,18 +64,15 @@ ANEW = f"{FIRST}\nfill({MEMORY}, 1)"
 
 
 def check(lab: Lab) -> None:
-    """Check that all notebooks compute right results."""
     assert lab.run(dict.fromkeys(PEOPLE, WORK)) == dict.fromkeys(PEOPLE, "True")
 
 
 def clients(lab: Lab) -> dict[str, dict[str, Any]]:
-    """The notebooks that share the GPU, by their users."""
     names = {lab.container.output("id", "-u", user): user for user in PEOPLE}
     return {names[str(one["uid"])]: one for one in card.clients(lab.container)}
 
 
 def tenants(lab: Lab) -> dict[str, dict[str, int]]:
-    """What holds for each tenant."""
     found = json.loads(lab.container.output("nvsharectl", "tenants", "--json"))["tenants"]
     return {
         one["name"]: {term["name"]: term["value"] for term in one["terms"] if term["holds"]}

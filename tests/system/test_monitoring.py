@@ -16,7 +16,6 @@ FETCH = "import sys, urllib.request as web; print(web.urlopen(sys.argv[1]).read(
 
 @pytest.fixture(scope="module")
 def monitored(running: Container) -> Container:
-    """A machine whose administrator wants figures, and has Prometheus."""
     try:
         folder = prometheus.fetched()
     except NoPrometheus as why:

@@ -28,7 +28,6 @@ exec chroot . env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTE
 
 
 def commands(block: str) -> list[str]:
-    """The lines without comments."""
     return [line.partition(" #")[0].strip() for line in block.splitlines()]
 
 

@@ -91,14 +91,12 @@ def stop_the_bus(machine: Container) -> None:
 
 
 def hang(machine: Container) -> None:
-    """nvshared answers nothing; systemd is not to help."""
     card.drop_in(machine, "no-watchdog", "WatchdogSec=0\n")
     machine.run("systemctl", "restart", "nvshared")
     machine.run("systemctl", "kill", "--signal=STOP", "nvshared")
 
 
 def kill(machine: Container) -> None:
-    """nvshared is dead and stays so."""
     machine.run("systemctl", "mask", "--runtime", "nvshared.service")
     machine.run("systemctl", "kill", "--signal=KILL", "nvshared")
 

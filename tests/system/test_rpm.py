@@ -43,7 +43,6 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def spec() -> str:
-    """The spec with its macros expanded."""
     path = ROOT / "packaging" / "rpm" / "nvshared.spec"
     done = subprocess.run(
         ["rpmspec", "--parse", "--define", "_libdir /usr/lib64", path],
@@ -69,7 +68,6 @@ def rpms(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def asked(question: str, package: Path) -> list[str]:
-    """What rpm says of a package file."""
     command = ["rpm", "--query", "--package", question, str(package)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 

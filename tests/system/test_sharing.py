@@ -40,7 +40,6 @@ def test_programs_of_two_users_take_turns_with_right_results(
 
 
 def used(container: Container, *arguments: str, user: str = "") -> dict[str, int]:
-    """The GPU microseconds by name that `nvsharectl history` shows to a user."""
     document = json.loads(
         container.output("nvsharectl", "history", "--json", *arguments, user=user))
     return {row["name"]: row["gpu_usec"] for row in document["rows"]}

@@ -61,7 +61,6 @@ ACCOUNT = re.compile(r"nvshare on gpuhost: ([\d.]+) GPU seconds, waited ([\d.]+)
 
 @pytest.fixture(scope="module")
 def tree_with_slurm(request: pytest.FixtureRequest) -> Path:
-    """The tree, with SLURM on it."""
     try:
         return prepared(
             "slurmctld", "slurmd", "slurm-client", "munge", "libslurm-dev", "slurmdbd",
@@ -110,7 +109,6 @@ def cluster(tree_with_slurm: Path, built: Packages) -> Iterator[Container]:
 
 
 def node(container: Container) -> str:
-    """What the controller says of the node."""
     return container.run("sinfo", "--noheader", "--format=%T", check=False).stdout.strip()
 
 
@@ -143,16 +141,13 @@ class Job:
 
     @property
     def said(self) -> str:
-        """All output of the job."""
         return self.container.run("cat", self.output, check=False).stdout
 
     @property
     def state(self) -> str:
-        """RUNNING, COMPLETED, …"""
         return self.field("JobState")
 
     def field(self, name: str) -> str:
-        """What the controller says of it."""
         shown = self.container.output("scontrol", "show", "job", str(self.id))
         found = re.search(rf"\b{name}=(.*?)(?=\s+\w+=|\s*$)", shown, re.MULTILINE)
         return found[1] if found else ""
@@ -165,11 +160,9 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """How far it has come."""
         return self.said.count('"event": "step"')
 
     def await_memory(self) -> None:
-        """Returns when it has all of its memory."""
         self.container.until(lambda: '"allocated"' in self.said, f"{self.tenant} has its memory")
 
     def finish(self) -> None:
@@ -184,7 +177,6 @@ class Job:
 
 
 def terms(container: Container, tenant: str) -> dict[str, int]:
-    """What is set for a tenant."""
     found = json.loads(container.output("nvsharectl", "tenants", "--explain", tenant, "--json"))
     return {one["name"]: one["value"] for one in found["terms"]}
 

@@ -27,7 +27,6 @@ STOP = pages.block("docs/trial.md", "sudo nvsharectl trial stop")
 
 @pytest.fixture(scope="module")
 def machine(bare: Container, built: Packages) -> Container:
-    """A machine without a GPU, with nvshared installed."""
     install(bare, built)
     return bare
 

@@ -30,7 +30,6 @@ until [ -e /run/enough ]; do /bin/true || echo failed; done
 
 @pytest.fixture(scope="module")
 def before(bare: Container) -> list[str]:
-    """All files before the first installation."""
     return bare.output("sh", "-c", EVERYTHING).splitlines()
 
 
@@ -84,7 +83,6 @@ def test_upgrade_keeps_settings_and_running_programs(
 
 
 def states(container: Container) -> list[str]:
-    """States of all programs."""
     return sorted(one["state"] for one in card.clients(container))
 
 

@@ -26,21 +26,17 @@ class Program:
         self.c.run(*map(ctypes.c_uint64, (work, gap, duration, late)))
 
     def stop(self, duration: int) -> None:
-        """Ends the turn for `duration` us."""
         self.c.stop(ctypes.c_uint64(duration))
 
     def set(self, name: str, value: int) -> None:
-        """Sets a variable of the double."""
         ctypes.c_int.in_dll(self.c, name).value = value
 
     @property
     def said(self) -> str:
-        """The content of the last BUSY report."""
         return {-1: "nothing", 0: "busy", 1: "gaps"}[ctypes.c_int.in_dll(self.c, "gaps").value]
 
     @property
     def records(self) -> int:
-        """The number of BUSY reports."""
         return ctypes.c_uint.in_dll(self.c, "sent").value
 
     @property
@@ -50,7 +46,6 @@ class Program:
 
     @property
     def questions(self) -> int:
-        """The number of driver calls."""
         return ctypes.c_uint64.in_dll(self.c, "questions").value
 
 

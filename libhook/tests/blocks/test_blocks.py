@@ -20,8 +20,6 @@ COUNTED = ["block/block.c", "block/region.c", "block/swap.c", "memory/allocation
 
 
 class Program:
-    """A program without allocations."""
-
     def __init__(self, built: Path, folder: Path, count: int) -> None:
         self.c = load_fresh(built, folder)
         self.c.searches_are_right.restype = c_bool
@@ -48,7 +46,6 @@ class Program:
             self.c.release(c_uint(index), c_uint(1))
 
     def leaves(self, host: int | None = None, ahead: bool = False) -> None:
-        """Evicts all blocks by several orders."""
         for left in range(self.count - STEP, -STEP, -STEP):
             self.c.leave(c_uint(max(left, 0)), c_uint(self._host(host)), c_bool(ahead))
 

@@ -20,8 +20,6 @@ SOURCES = ["flight/bus_sharing.c"]
 
 
 class Program:
-    """A program and its service thread."""
-
     def __init__(self, library: ctypes.CDLL) -> None:
         self.c = library
         self.c.is_watched.restype = ctypes.c_bool

@@ -33,7 +33,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def workload(
     environment: dict[str, str], *options: str, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs nvshare-workload to its end."""
     return subprocess.run(
         [library.workload(), *options], env=environment, capture_output=True, text=True,
         check=False, **more)

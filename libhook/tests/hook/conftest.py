@@ -13,7 +13,6 @@ LIBRARY = Path(__file__).parents[2] / "build" / "libnvshare.so"
 
 @pytest.fixture(scope="session")
 def library() -> Path:
-    """The built libnvshare.so."""
     if not LIBRARY.exists():
         pytest.fail(f"{LIBRARY} is not built; run make -C libhook")
     return LIBRARY
@@ -21,7 +20,6 @@ def library() -> Path:
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the recorded driver as libcuda.so.1."""
     return recorded_driver.build(tmp_path_factory.mktemp("driver"))
 
 

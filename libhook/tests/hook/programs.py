@@ -40,7 +40,6 @@ def compile_c(source: str, target: Path, *flags: object, compiler: str = "gcc") 
 
 
 def run(program: Path, library: Path, driver: Path, *preloads: Path, stderr: str = "") -> list[str]:
-    """The lines that the program prints."""
     done = subprocess.run(
         [program], env=recorded.environment(library, driver, *preloads), capture_output=True,
         text=True)

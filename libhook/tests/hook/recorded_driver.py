@@ -63,13 +63,11 @@ def entries() -> tuple[str, ...]:
 
 
 def result_of(entry: str) -> int:
-    """The CUresult that the generated entry point returns."""
     return results()[entry]
 
 
 @cache
 def results() -> dict[str, int]:
-    """The CUresult of each generated entry point."""
     return {entry: number for number, entry in enumerate(entries(), 10_000)}
 
 

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def arm_library() -> Path:
-    """libnvshare.so for aarch64."""
     make = ["make", "-s", "-j2", "-C", str(LIBHOOK), f"CC={ARM}-gcc", "BUILD=build-aarch64"]
     subprocess.run([*make, "hook"], check=True)
     return LIBHOOK / "build-aarch64" / "libnvshare.so"
@@ -31,12 +30,10 @@ def arm_library() -> Path:
 
 @pytest.fixture(scope="module")
 def arm_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the recorded driver for aarch64."""
     return recorded.build(tmp_path_factory.mktemp("driver"), compiler=f"{ARM}-gcc")
 
 
 def run(program: Path, library: Path, driver: Path) -> list[str]:
-    """The lines that the program prints in the emulator with the library."""
     variables = {"LD_PRELOAD": library, "LD_LIBRARY_PATH": driver}
     settings = [part for pair in variables.items() for part in ("-E", "=".join(map(str, pair)))]
     done = subprocess.run(

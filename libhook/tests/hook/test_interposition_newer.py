@@ -137,7 +137,6 @@ def test_unknown_submitting_function_is_wrapped_and_gets_all_arguments(
 def test_unknown_functions_beyond_the_wrapper_slots_are_not_wrapped(
     library: Path, tomorrow: Path, tmp_path: Path
 ) -> None:
-    """Functions beyond the slots get stubs."""
     program = compile_c(
         f"""
         int main(void)

@@ -141,7 +141,6 @@ def test_dlsym_sets_dlerror_only_on_failure(library: Path, driver: Path, tmp_pat
 def test_program_without_cuda_gets_no_thread_descriptor_or_driver(
     library: Path, tmp_path: Path
 ) -> None:
-    """Also, dlsym(), fork, exec and dlclose work."""
     program = compile_c(
         """
         #include <dirent.h>

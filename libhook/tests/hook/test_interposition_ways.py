@@ -99,13 +99,11 @@ def tables() -> str:
 
 
 def compiled(code: str, target: Path, driver: Path, *flags: object, compiler: str = "gcc") -> Path:
-    """Compiles a program or library that makes the survey, linked with the driver."""
     flags = ("-Wl,--no-as-needed", *flags, f"-L{driver}", "-lcuda")
     return compile_c(tables() + SURVEY + code, target, *flags, compiler=compiler)
 
 
 def expected(way: str, *, stubs: bool = True) -> list[str]:
-    """The expected output of the survey."""
     lines = []
     for entry in recorded.entries():
         result = 0 if entry.startswith(UNCALLED) else recorded.result_of(entry)

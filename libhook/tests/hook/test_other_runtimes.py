@@ -46,7 +46,6 @@ int main(int given, char **text)
 
 
 def compiled(folder: Path, *command: str) -> Path:
-    """The program, compiled by this command."""
     source, program = folder / "program.c", folder / "program"
     source.write_text(PROGRAM)
     subprocess.run([*command, "-O0", "-g", str(source), "-o", str(program)], check=True)
@@ -54,7 +53,6 @@ def compiled(folder: Path, *command: str) -> Path:
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs the program with the library preloaded."""
     return subprocess.run(
         [program, *arguments], env={**os.environ, "LD_PRELOAD": str(LIBRARY)},
         capture_output=True, text=True, check=False)

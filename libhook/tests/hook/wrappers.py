@@ -41,7 +41,6 @@ Wrappers = Callable[[str], None]
 
 
 def build(directory: Path) -> Path:
-    """Compiles the library of the wrappers in `directory`."""
     library = directory / "libwrappers.so"
     sources = [*SOURCE.glob("api/*.c"), *(SOURCE / file for file in REAL), HERE / "doubles.c",
                Path(__file__).with_name("core_double.c")]

@@ -18,8 +18,6 @@ MOMENT, BOUND, SLOWLY = 50, 2_000_000, 50_000        # us
 
 
 class Program:
-    """A program that has submitted nothing yet."""
-
     def __init__(self, library: Path, folder: Path) -> None:
         self.c = load_fresh(library, folder)
         self.c.may_pass.restype = self.c.must_count.restype = ctypes.c_bool

@@ -38,7 +38,6 @@ print(used())
 
 
 def can_be_apart() -> bool:
-    """Whether this machine permits new pid namespaces."""
     return shutil.which("unshare") is not None and subprocess.run(
         [*APART, "true"], capture_output=True, check=False).returncode == 0
 
