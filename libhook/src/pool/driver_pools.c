@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts the card memory that the driver's own pools hold: CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
- * not the bytes that the program has allocated from them.
- *
- * A pool grows by 32 MiB or more at a time, reuses freed memory for the next allocation, and
- * releases unneeded memory at some later synchronisation. Each pool is therefore queried before an
- * allocation, to find how much the pool may grow, and after it; and again whenever the program
- * frees, trims, or a wait for its work has ended (pools_recount).
- *
- * A pool counts for its own device, whichever is current: a program may allocate from it in a
- * stream of another device, and the service thread of another device may see it shrink. It does not
- * count until the program has used its device.
+ * Counts the card memory that the driver's own pools hold (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
+ * for the device of each pool. A pool grows by 32 MiB or more at a time and releases memory at some
+ * later synchronisation. It is therefore queried before and after each allocation, and whenever the
+ * program frees, trims, or a wait for its work has ended (pools_recount()).
  *
  * Not counted: pools of host memory, and imported pools, whose memory counts for the process that
  * created it.
@@ -33,12 +26,11 @@
 struct driver_pool {
     CUmemoryPool handle;
     CUdevice device;
-    size_t counted;                  /* bytes counted for the client of that device */
+    size_t counted;                  /* bytes counted for the device's client */
     struct driver_pool *next;
 };
 
-/* Protects the list and its entries. Held during driver calls for a pool; memory_lock may be taken
- * while it is held, not the other way round. */
+/* Protects the list. Held during driver calls for a pool. Taken before memory_lock. */
 static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_pool *driver_pools;
 static _Atomic bool any_driver_pools;
@@ -102,15 +94,16 @@ static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
     return bytes - spare > SIZE_MAX - POOL_GRAIN ? SIZE_MAX : whole_grains(bytes - spare);
 }
 
-/* Returns the bytes by which the pool has grown, for the caller to count. Subtracts the bytes by
- * which it has shrunk from the client's pinned memory. */
+/* Counts the bytes by which the pool has shrunk. Returns those by which it has grown, which the
+ * thread that has allocated them counts. */
 static size_t recount(struct driver_pool *pool)
 {
     size_t before = pool->counted;
-    pool->counted = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, before);
-    if (pool->counted >= before)
-        return pool->counted - before;
-    pinned_release_on(pool->device, before - pool->counted);
+    size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, before);
+    if (reserved >= before)
+        return reserved - before;
+    pinned_release_on(pool->device, before - reserved);
+    pool->counted = reserved;
     return 0;
 }
 
@@ -122,31 +115,23 @@ void pools_recount(void)
         return;                      /* locked here: the driver has called back */
     RELAXED;
     LOCKED(driver_pools_lock);
-    for (struct driver_pool *pool = driver_pools; pool != NULL; pool = pool->next) {
-        size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
-                                         pool->counted);
-        if (reserved < pool->counted) {
-            pinned_release_on(pool->device, pool->counted - reserved);
-            pool->counted = reserved;
-        }
-    }
+    for (struct driver_pool *pool = driver_pools; pool != NULL; pool = pool->next)
+        recount(pool);
 }
 
 CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted)
 {
+    size_t growth = 0;
+    CUdevice device = CU_DEVICE_INVALID;
     *counted = false;
-    if (client_is_called_back() || locked_here(&driver_pools_lock)) {
-        gate_enter(stream);
-        return CUDA_SUCCESS;
+    if (!client_is_called_back() && !locked_here(&driver_pools_lock)) {
+        RELAXED;
+        LOCKED(driver_pools_lock);
+        const struct driver_pool *pool = counted_pool(handle);
+        *counted = pool != NULL && pinned_counts_on(pool->device);
+        growth = *counted ? expected_growth(pool, bytes) : 0;
+        device = *counted ? pool->device : CU_DEVICE_INVALID;
     }
-    CUstreamCaptureMode mode = capture_relax();
-    pthread_mutex_lock(&driver_pools_lock);
-    const struct driver_pool *pool = counted_pool(handle);
-    *counted = pool != NULL && pinned_counts_on(pool->device);
-    size_t growth = *counted ? expected_growth(pool, bytes) : 0;
-    CUdevice device = *counted ? pool->device : CU_DEVICE_INVALID;
-    pthread_mutex_unlock(&driver_pools_lock);
-    capture_exchange(&mode);
     if (*counted)
         return pinned_begin_on(device, growth, true);
     gate_enter(stream);
@@ -164,6 +149,8 @@ void driver_pool_ends(CUmemoryPool handle, bool counted)
     /* Another thread may have destroyed the pool meanwhile. */
     struct driver_pool *pool = counted_pool(handle);
     size_t growth = pool == NULL ? 0 : recount(pool);
+    if (pool != NULL)
+        pool->counted += growth;
     pthread_mutex_unlock(&driver_pools_lock);
     capture_exchange(&mode);
     pinned_end(growth);
@@ -177,8 +164,7 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device)
     add(handle, device);
 }
 
-/* A pool that is destroyed while it has live allocations keeps their memory until they are freed,
- * and can no longer be queried. That memory stays counted. */
+/* The memory of allocations that outlive their pool stays counted: it can no longer be queried. */
 CUresult driver_pool_destroy(CUmemoryPool handle)
 {
     RELAXED;
@@ -188,22 +174,17 @@ CUresult driver_pool_destroy(CUmemoryPool handle)
     struct driver_pool *gone = known(handle);
     if (result == CUDA_SUCCESS && gone != NULL) {
         LIST_REMOVE(driver_pools, gone);
-        used = used == 0 ? 0 : whole_grains(used);
-        pinned_release_on(gone->device,
-                          gone->counted - (used < gone->counted ? used : gone->counted));
+        used = whole_grains(used);
+        pinned_release_on(gone->device, used < gone->counted ? gone->counted - used : 0);
         free(gone);
     }
     return result;
 }
 
 /*
- * Trims memory of CUDA graphs. The driver has one graph memory pool for each device of a process. A
- * graph's memory is allocated when the graph is launched and kept after it has been freed, until
- * the program asks for a trim, which few programs do. Such memory cannot be evicted and counts as
- * used by no client, so other clients could not use it.
- *
- * Memory that is still allocated stays. The library cannot request room for it in advance, because
- * its size is unknown at the launch.
+ * Memory of CUDA graphs. The driver keeps it after it has been freed, until the program asks for a
+ * trim, which few programs do. It cannot be evicted and counts as used by no client. Room for it
+ * cannot be requested at the launch, when its size is unknown.
  */
 
 static cuuint64_t held(CUdevice device, CUgraphMem_attribute attribute)

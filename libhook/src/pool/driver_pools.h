@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The card memory that the driver's own pools hold. All functions may be called from any thread
- * with no lock held.
- */
+/* The card memory that the driver's own pools hold. For any thread with no lock held. */
 #pragma once
 
 #include "driver/driver.h"
@@ -14,9 +11,8 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device); /* the program made 
 CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
 void driver_pool_ends(CUmemoryPool handle, bool counted);
 CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
-/* The driver's pools release memory on their own, some time after it was freed. Counts the driver's
- * pools again, after the library's pools have released memory beyond their thresholds; to be called
- * after a drain, with no lock held. */
+/* Releases memory of the library's pools beyond their thresholds and counts the driver's pools,
+ * which release memory some time after it was freed. To be called after a drain. */
 void pools_recount(void);
 
 /* Releases graph memory that no graph uses. Nothing may be in flight. */

@@ -1,37 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered allocation and freeing, from evictable memory of the library. Neither call waits
- * for the GPU.
+ * Stream-ordered allocation and freeing, from evictable memory of the library. Neither waits for
+ * the GPU. Pools that other processes may hold, and pools of other than device memory, stay with
+ * the driver: driver_pools.c. A figure that the program reads is the sum of both.
  *
- * A pool whose memory no other process can hold gets its allocations from the library, in addition
- * to the driver's own allocations in the pool (usually none). The library makes them as it makes
- * allocations of cuMemAlloc, but they belong to no context. An address is valid at once, which is
- * earlier than the stream needs it.
- *
- * A free makes the address invalid at once. The memory becomes free when the stream reaches that
- * point, signalled by an event. Until then the allocation is in the stream's pending list; then it
- * is idle in its pool. An allocation uses
+ * A free makes the address invalid at once. Until an event signals that the stream has reached the
+ * free, the allocation is in the stream's pending list; then it is idle in its pool. An allocation
+ * uses
  *
  *   1. a free allocation that fits: one freed in the same stream, pending or not, because the
  *      stream's own order separates the two uses; or an idle one, unless the program forbids
  *      reuse for its pool;
- *   2. else new memory. First the pool releases idle allocations beyond its release threshold,
- *      the oldest first.
+ *   2. else new memory, after the pool has released idle allocations beyond its threshold;
+ *   3. else pending memory of the pool that fits: the stream first waits for the work that still
+ *      touches it, unless the program forbids that.
  *
- * An allocation fits if it needs the same slot size of a slab, or wastes at most an eighth of the
- * pages.
- *
- * The driver releases memory beyond the threshold when the program synchronises. The library does
- * so when the pool must grow, when the program queries the pool, and whenever the client is
- * stopped. Idle memory has no content. Before a client is evicted, its pools therefore release all
- * idle memory, even below the threshold: that costs less than to copy it once. Before an allocation
- * is refused, idle memory is released. Memory that work in another stream still touches then serves
- * an allocation of its own pool that fits, whose stream first waits for that work (unless the
- * program forbids it).
- *
- * Pools that other processes may hold (exportable or imported), and pools of other than device
- * memory, stay with the driver: driver_pools.c. A figure that the program reads is the sum of the
- * library's and the driver's. A new attribute value goes to the driver first, which validates it.
+ * The driver releases memory beyond the threshold when the program synchronises; the library, when
+ * the pool must grow, when the program queries it, and when the client is stopped. Idle memory is
+ * released before an allocation is refused, and before a client is evicted, even below the
+ * threshold: that costs less than to copy it once.
  */
 #include "pool/pool.h"
 
@@ -65,7 +52,7 @@ struct pool {
     bool opportunistic;              /* CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC */
     bool dependencies;               /* CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES */
     uint64_t used, used_high;        /* bytes as requested; highest since a reset */
-    uint64_t lost;                   /* freed by cuMemFree; counts as used, as in the driver */
+    uint64_t lost;                   /* freed by cuMemFree; counts as used as in the driver */
     uint64_t reserved, reserved_high;
     uint64_t peak;                   /* highest `used`; the program cannot reset it */
     struct ring idle;                /* free allocations that no work touches, oldest first */
@@ -90,13 +77,13 @@ struct async_allocation {
     struct async_allocation *next;   /* in the hash table by address */
 };
 
-/* An event, reused as long as its context lives. */
+/* An event, reused while its context lives. */
 struct marker {
     CUevent event;
     struct marker *next;             /* in the list of unused markers */
 };
 
-/* The markers of a context that are not in use. */
+/* The unused markers of a context. */
 struct stock {
     CUcontext context;
     struct marker *markers;
@@ -149,7 +136,6 @@ static struct pool *add(CUmemoryPool handle, CUdevice device, size_t most)
     return pools = pool;
 }
 
-/* Drops one user. */
 static void pool_leave(struct pool *pool)
 {
     if (--pool->users > 0 || !pool->destroyed)
@@ -202,7 +188,6 @@ static void forget(struct async_allocation *async)
     free(async);
 }
 
-/* Frees the memory and forgets the allocation. */
 static void release(struct async_allocation *async)
 {
     struct pool *pool = async->pool;
@@ -242,18 +227,15 @@ static void async_idle(struct async_allocation *async)
  * allocation, or no host memory to record it. */
 static struct async_allocation *async_retire(CUdeviceptr address)
 {
-    struct async_allocation *async = async_at(address);
-    if (async == NULL) {
-        async = new_async(address, NULL);
-        if (async != NULL && !allocation_retire(address)) {
+    struct async_allocation *known = async_at(address);
+    struct async_allocation *async = known != NULL ? known : new_async(address, NULL);
+    if (async == NULL || async->freed)
+        return NULL;
+    if (!allocation_retire(address)) {
+        if (known == NULL)
             forget(async);
-            return NULL;
-        }
-    } else if (async->freed || !allocation_retire(address)) {
         return NULL;
     }
-    if (async == NULL)
-        return NULL;
     async->freed = true;
     if (async->pool != NULL) {
         async->pool->used -= async->size;
@@ -263,14 +245,10 @@ static struct async_allocation *async_retire(CUdeviceptr address)
 }
 
 /*
- * Keeps memory that was freed in a stream until no work of that stream touches it. The free records
- * an event after the work that the stream holds.
- *
- * Events of a stream complete in order, so an allocation queries only the oldest event of each. No
- * thread waits for an event, because the work may wait for that very thread. If an allocation finds
- * no other memory, its stream waits instead. All this matches the driver (measured on an H100,
- * driver 580). Recording and querying events disturbs no capture while the thread's capture mode is
- * relaxed. A failed query says nothing about the work: the memory then stays pending.
+ * Pending frees. Events of a stream complete in order, so only the oldest event of each is queried.
+ * No thread waits for an event, because the work may wait for that very thread. All this matches
+ * the driver (measured on an H100, driver 580). Recording and querying events disturbs no capture
+ * while the thread's capture mode is relaxed.
  */
 
 static struct stock *stock_of(CUcontext context)
@@ -307,7 +285,6 @@ static void give(struct stock *stock, struct marker *marker)
     stock->markers = marker;
 }
 
-/* Discards an unused mark. */
 static void pending_frees_unmark(const struct mark *mark)
 {
     mark->pending->marks--;
@@ -317,7 +294,7 @@ static void pending_frees_unmark(const struct mark *mark)
         free(mark->marker);
 }
 
-/* Records the marker in `stream`. The context of the stream is current. */
+/* The context of the stream is current. */
 static CUresult record(CUstream stream, struct marker *marker)
 {
     CUresult result = CUDA_SUCCESS;
@@ -327,8 +304,7 @@ static CUresult record(CUstream stream, struct marker *marker)
     return result != CUDA_SUCCESS ? result : REAL(cuEventRecord)(marker->event, stream);
 }
 
-/* Called without memory_lock. Returns an error if the event cannot be recorded; `mark` is invalid
- * then. */
+/* Called without memory_lock. Returns the driver's error; `mark` is invalid then. */
 static CUresult pending_frees_mark(CUstream stream, struct mark *mark)
 {
     CUcontext context, current = NULL;
@@ -375,7 +351,7 @@ static void pending_frees_put(struct async_allocation *async, const struct mark 
     ring_append(&mark->pending->allocations, &async->order);
 }
 
-/* Takes the allocation out of its pending or idle list, for reuse or because no work touches it. */
+/* Takes the allocation out of its pending or idle list. */
 static void pending_frees_leave(struct async_allocation *async)
 {
     ring_leave(&async->order);
@@ -405,16 +381,6 @@ static bool event_reached(const struct async_allocation *async)
         || (result != CUDA_ERROR_NOT_READY && context_error(async->context) != CUDA_SUCCESS);
 }
 
-static bool poll_list(struct pending_frees *pending)
-{
-    bool any = false;
-    while (!ring_empty(&pending->allocations) && event_reached(first(pending))) {
-        complete(first(pending));
-        any = true;
-    }
-    return any;
-}
-
 /* Makes pending allocations idle if their work is done. True if any became idle. */
 static bool pending_frees_poll(void)
 {
@@ -422,60 +388,48 @@ static bool pending_frees_poll(void)
     if (pending_lists == NULL)
         return false;
     RELAXED;
-    for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
-        any |= poll_list(pending);
-        if (!ring_empty(&pending->allocations) || pending->marks > 0) {
-            link = &pending->next;
-            continue;
+    EACH_LISTED(struct pending_frees, pending, pending_lists) {
+        for (; !ring_empty(&pending->allocations) && event_reached(first(pending)); any = true)
+            complete(first(pending));
+        if (ring_empty(&pending->allocations) && pending->marks == 0) {
+            LIST_REMOVE(pending_lists, pending);
+            free(pending);
         }
-        *link = pending->next;
-        free(pending);
     }
     return any;
 }
 
-/* Completes the pending frees of memory that ends with this context, in whichever stream
- * cuMemFreeAsync was called: memory that was not allocated in a pool, because pools belong to no
- * context. */
-static void drop_memory_of(CUcontext context, struct pending_frees *pending)
-{
-    for (struct ring *link = pending->allocations.next, *next; link != &pending->allocations;
-         link = next) {
-        struct async_allocation *async = RING_MEMBER(link, struct async_allocation, order);
-        next = link->next;
-        if (async->pool == NULL && region_owner(async->address)->context == context)
-            complete(async);
-    }
-}
-
 void pending_frees_context_ends(CUcontext context)
 {
-    for (struct pending_frees **link = &pending_lists, *pending; (pending = *link) != NULL;) {
+    EACH_LISTED(struct pending_frees, pending, pending_lists) {
         bool ends = pending->stock->context == context;
-        while (ends && !ring_empty(&pending->allocations))
-            complete(first(pending));
-        drop_memory_of(context, pending);
-        if (!ends || pending->marks > 0) {
-            link = &pending->next;
-            continue;
+        for (struct ring *link = pending->allocations.next, *next; link != &pending->allocations;
+             link = next) {
+            struct async_allocation *async = RING_MEMBER(link, struct async_allocation, order);
+            next = link->next;
+            /* Memory that no pool owns ends with its context, in whichever stream it was freed. */
+            if (ends || (async->pool == NULL && region_owner(async->address)->context == context))
+                complete(async);
         }
-        *link = pending->next;
-        free(pending);
+        if (ends && pending->marks == 0) {
+            LIST_REMOVE(pending_lists, pending);
+            free(pending);
+        }
     }
-    for (struct stock *stock = stocks; stock != NULL; stock = stock->next)
-        while (stock->context == context && stock->markers != NULL) {
-            struct marker *marker = stock->markers;
-            stock->markers = marker->next;
-            free(marker);
-        }
+    struct stock *stock = stocks;
+    while (stock != NULL && stock->context != context)
+        stock = stock->next;
+    EACH_LISTED(struct marker, marker, stock == NULL ? NULL : stock->markers)
+        free(marker);
+    if (stock != NULL)
+        stock->markers = NULL;
 }
 
 /* Whether work in the context's `stream` may use the free allocation now. */
 static bool usable(const struct async_allocation *async, CUcontext context, uint64_t stream)
 {
-    if (async->pending == NULL && (async->stream == 0 || async->pool->opportunistic))
-        return true;
-    return async->stream == stream && stream != 0 && async->context == context;
+    return (async->pending == NULL && (async->stream == 0 || async->pool->opportunistic))
+        || (async->stream == stream && stream != 0 && async->context == context);
 }
 
 /* The smallest free allocation that is large enough and wastes little; the latest freed of equals.
@@ -513,8 +467,7 @@ static void reuse(struct async_allocation *async, size_t bytes)
 }
 
 /* Frees memory before the pool grows by `room` bytes. The pool keeps at most its release threshold,
- * and little more than its largest use so far, because memory that does not fit the
- * program's next allocation is of no use to the program. */
+ * and little more than its largest use: memory that fits no allocation is of no use. */
 static bool shrink_before_growth(struct pool *pool, size_t room)
 {
     uint64_t plenty = pool->peak + pool->peak / 4 + 2 * BLOCK_SIZE;
@@ -570,10 +523,8 @@ static CUresult async_take(struct pool *pool, struct client *client, size_t byte
         made = false;
         /* `stream` first waits for the work that still touches the allocation. */
         RELAXED;
-        if (async->pending != NULL)
-            result = REAL(cuStreamWaitEvent)(stream, async->marker->event, 0);
-        else
-            result = CUDA_SUCCESS;
+        result = async->pending == NULL
+            ? CUDA_SUCCESS : REAL(cuStreamWaitEvent)(stream, async->marker->event, 0);
     }
     if (result != CUDA_SUCCESS)
         return result;
@@ -647,8 +598,8 @@ static void end(struct pool *pool)
     pool_leave(pool);
 }
 
-/* Grants (`open`) or withdraws access for the devices in `readers`, and clears the bit of a device
- * when that has been done. Called without the lock. */
+/* Grants (`open`) or withdraws access for the devices in `readers`, whose bits are cleared when that
+ * has been done. Called without the lock. */
 static CUresult open_to(CUdevice device, uint32_t *readers, bool open)
 {
     CUresult result = CUDA_SUCCESS;
@@ -727,14 +678,11 @@ void pool_trim(CUmemoryPool handle, size_t keep)
         pool_shrink(pool, keep);
 }
 
-/* Releases memory of pools beyond their thresholds. */
 static void settle(void)
 {
     pending_frees_poll();
-    for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
-        next = pool->next;
+    EACH_LISTED(struct pool, pool, pools)
         pool_shrink(pool, pool->threshold);
-    }
 }
 
 void pools_settle(void)
@@ -747,28 +695,16 @@ void pools_settle(void)
 
 void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
-    cuuint64_t *bytes = value;
     LOCKED(memory_lock);
     settle();
     const struct pool *pool = pool_named(handle);
-    if (pool != NULL) {
-        switch (attribute) {
-        case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-            *bytes += pool->reserved;
-            break;
-        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-            *bytes += pool->reserved_high;
-            break;
-        case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-            *bytes += pool->used + pool->lost;
-            break;
-        case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-            *bytes += pool->used_high;
-            break;
-        default:
-            break;                   /* same value as in the driver */
-        }
-    }
+    uint64_t added = pool == NULL ? 0
+        : attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? pool->reserved
+        : attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH ? pool->reserved_high
+        : attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? pool->used + pool->lost
+        : attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? pool->used_high : 0;
+    if (added != 0)                  /* other values are int, and the same as in the driver */
+        *(cuuint64_t *)value += added;
 }
 
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value)
@@ -776,38 +712,27 @@ void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *va
     LOCKED(memory_lock);
     settle();
     struct pool *pool = pool_named(handle);
-    if (pool != NULL) {
-        switch (attribute) {
-        case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-            pool->opportunistic = *(const int *)value != 0;
-            break;
-        case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-            pool->dependencies = *(const int *)value != 0;
-            break;
-        case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-            pool->threshold = *(const cuuint64_t *)value;
-            break;
-        case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-            pool->reserved_high = pool->reserved;
-            break;
-        case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-            pool->used_high = pool->used + pool->lost;
-            break;
-        default:
-            break;                   /* a figure of the driver alone */
-        }
-    }
+    if (pool == NULL)
+        return;
+    if (attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC)
+        pool->opportunistic = *(const int *)value != 0;
+    else if (attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
+        pool->dependencies = *(const int *)value != 0;
+    else if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        pool->threshold = *(const cuuint64_t *)value;
+    else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+        pool->reserved_high = pool->reserved;
+    else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        pool->used_high = pool->used + pool->lost;
 }
 
 bool pools_yield(const struct client *client)
 {
     bool any = false;
     pending_frees_poll();
-    for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
-        next = pool->next;
+    EACH_LISTED(struct pool, pool, pools)
         if (pool->device == client->device)
             any |= pool_shrink(pool, 0);
-    }
     return any;
 }
 
@@ -875,10 +800,10 @@ bool pool_free(CUdeviceptr address, CUresult *result)
         return true;
     LOCKED(memory_lock);
     struct async_allocation *async = async_at(address);
-    bool ours = async != NULL;
-    if (ours)
-        *result = async_retire(address) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-    if (ours && *result == CUDA_SUCCESS) {
+    if (async == NULL)
+        return false;
+    *result = async_retire(address) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (*result == CUDA_SUCCESS) {
         struct pool *pool = async->pool;
         pool->users++;
         pool->lost += async->size;
@@ -887,13 +812,12 @@ bool pool_free(CUdeviceptr address, CUresult *result)
         pool_shrink(pool, pool->threshold);
         pool_leave(pool);
     }
-    return ours;
+    return true;
 }
 
 CUmemoryPool pool_of(CUdeviceptr address)
 {
     LOCKED(memory_lock);
     const struct async_allocation *async = async_at(address);
-    CUmemoryPool handle = async == NULL || async->pool == NULL ? NULL : async->pool->handle;
-    return handle;
+    return async == NULL || async->pool == NULL ? NULL : async->pool->handle;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered allocation from memory of the library, and the pools that keep it, as the wrappers
- * see them. All functions but the last three may be called from any thread with no lock held.
- * False: not the library's memory or pool; call the driver.
+ * Stream-ordered allocation from memory of the library, and its pools, for wrappers on any thread
+ * with no lock held. False: not the library's memory or pool; call the driver.
  */
 #pragma once
 
@@ -22,23 +21,20 @@ bool pool_free(CUdeviceptr address, CUresult *result);
 /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE of the allocation that begins there, or NULL. */
 CUmemoryPool pool_of(CUdeviceptr address);
 
-/* The driver has created `handle`, whose memory may be evictable. `most`: bytes, 0 for no
- * maximum. */
+/* The driver has created `handle`. `most`: bytes, 0 for no maximum. */
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most);
 /* cuMemPoolDestroy; calls the driver. */
 bool pool_destroy(CUmemoryPool handle, CUresult *result);
 /* cuMemPoolSetAccess; calls the driver. */
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count);
 
-/* After the driver's call: pool_add_figures() adds the library's bytes to an attribute's value that
- * the driver has returned, pool_set() applies a value that the driver has accepted, and pool_trim()
- * releases idle memory until the pool holds at most `keep` bytes. */
+/* Called after the driver has returned an attribute's value, to which the library's bytes are added,
+ * or has accepted one. pool_trim() releases idle memory until the pool holds `keep` bytes. */
 void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *value);
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value);
 void pool_trim(CUmemoryPool handle, size_t keep);
 
-/* Releases memory of pools beyond their thresholds, as the driver does when a program
- * synchronises. */
+/* Releases memory beyond the thresholds, as the driver does when a program synchronises. */
 void pools_settle(void);
 
 /* The following functions are called with memory_lock held. */
@@ -49,6 +45,5 @@ bool pools_yield(const struct client *client);
 /* A `reclaimer` (gate/client.h). `until` not 0: as pools_yield(); 0: releases nothing, because
  * pools keep the memory that the program's thresholds allow. */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);
-/* Completes all frees that wait for work of a context that ends: that work is done, and the events
- * are destroyed with the context. */
+/* Completes all frees that wait for a context that ends: its work is done, its events destroyed. */
 void pending_frees_context_ends(CUcontext context);
