@@ -1,35 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Samples whether a client has work in flight. One marker, an event recorded after all work
- * submitted so far, serves three purposes. While the marker is pending, work is in flight, and a
- * sample costs one driver call. Once the marker is done and no thread has passed the gate since its
- * recording, nothing is in flight, and a sample costs no call.
- *
- * IDLE. A client pauses while no thread passes the gate between two samples, none waits there, and
- * the marker is done. All pauses are added up, however short: idle time is not charged to the
- * tenant. A program that has released its turn is idle as soon as the marker is done, unless a
- * thread has passed the gate since the release.
- *
- * GAPS. Programs that all have work in flight throughout may be given turns, although all fit on
- * the card: nvshared/scheduler/turns.py. For this purpose a marker is recorded at each sample that
- * finds the previous marker done, whether or not threads have passed the gate. If the new marker is
- * done within SOON_US, nothing was in flight. Short gaps are therefore found by chance, in
- * proportion to their length. A gap counts as the time since the last sample, or as the usual time
- * between samples if that is less: on a busy machine this thread may have been delayed. A program
- * is busy if gaps are at most 1/GAPS_PART of a window of WINDOW_US, even if it synchronises and
- * soon submits more work. More gaps, or nothing in flight for GAP_LONGEST_US, are reported
- * at once, and then no sample is taken for REST_US. While other programs use the card, a marker may
- * have to wait for the card and hide a gap of a millisecond or two; in the client's own turn no gap
- * is hidden. Only time in the client's turns counts, because the wait for a turn is no gap; each
- * turn starts a new window. If the answer cannot be known the program counts as having gaps: during
- * a capture, if its last drain gave up, and if it uses several GPUs, because its gate closes for
- * all of them.
- *
- * BURST. inflight.c publishes work in flight; background programs wait until it is done. A pause
- * shorter than MOMENT_US belongs to the burst, as between the kernels of one request. Samples are
- * frequent at first and rarer as the burst lasts: they find its end late by a small part of its
- * length, and background programs wait no longer than that. During a stream capture no query is
- * possible without invalidating the capture (drain.c), and work counts as in flight.
+ * Samples whether a client has work in flight. A marker is an event recorded after all work
+ * submitted so far: while it is pending, work is in flight. Once it is done and no thread has
+ * passed the gate since its recording, nothing is in flight, and a sample costs no driver call.
  */
 #include "flight/activity.h"
 
@@ -40,6 +13,15 @@
 #include "gate/gate.h"
 #include "gate/inflight.h"
 
+/*
+ * Gaps. Programs that always have work in flight may be given turns although all fit on the card
+ * (nvshared/scheduler/turns.py). Each sample that finds the previous marker done records another,
+ * even if threads have passed the gate: if that is done within SOON_US, nothing was in flight, so
+ * gaps are found by chance, in proportion to their length. A gap counts as the time since the last
+ * sample, but not for longer than samples usually take: this thread may have been delayed. A
+ * program is busy if gaps are at most 1/GAPS_PART of a window of its turn. More gaps, or nothing in
+ * flight for GAP_LONGEST_US, are reported at once, and then no sample is taken for REST_US.
+ */
 #define GAPS_SAMPLE_US 5000
 #define GAPS_SAMPLED_MOST_US 10000
 #define SOON_US 50
@@ -48,13 +30,14 @@
 #define GAP_LONGEST_US 10000
 #define REST_US 1000000
 
+/* A pause shorter than MOMENT_US belongs to a burst. Samples become rarer as the burst lasts:
+ * background programs wait for its end only a small part of its length too long. */
 #define MOMENT_US 50
 #define BURST_SAMPLE_LEAST_US 50
 #define BURST_SAMPLE_MOST_US 500
 #define BURST_SAMPLES 32
 
-/* gate_passes() when the program last released its turn. A later pass voids the release. The
- * next turn voids it too, because the turn's first thread may be slow to pass. */
+/* gate_passes() when the program last released its turn, which a later pass or turn voids. */
 static _Atomic uint64_t released_passes = UINT64_MAX;
 
 void activity_release(void)
@@ -94,6 +77,7 @@ static void sample(struct activity *activity, bool between, uint64_t now)
     activity->empty = activity->state == MARKER_DONE && activity->marker_passes == passes;
 }
 
+/* Adds up all pauses, however short: idle time is not charged to the tenant. */
 static void update_idle(struct client *client, struct activity *activity, uint64_t now)
 {
     bool waits = gate_has_waiters();
@@ -124,6 +108,7 @@ bool activity_released(const struct activity *activity)
     return activity->passes == released_passes;
 }
 
+/* With several GPUs the gate closes for all of them, which looks like a gap. */
 static bool gaps_are_known(const struct client *client)
 {
     return clients_count() == 1 && !capture_going_on() && client->undrained == 0
@@ -179,7 +164,7 @@ void activity_forget_gaps(struct activity *activity)
     memset(&activity->gaps, 0, sizeof activity->gaps);
 }
 
-/* Called if no thread has passed the gate between the last two samples. */
+/* No thread has passed the gate between the last two samples. */
 static bool burst_is_over(struct client *client, struct activity *activity, uint64_t now)
 {
     if (!activity->empty) {
@@ -224,11 +209,12 @@ int64_t activity_sample(struct client *client, struct activity *activity, unsign
 {
     uint64_t now = now_microseconds();
     bool gaps = (purposes & ACTIVITY_GAPS) != 0;
-    if (activity->gaps.turn != client->turns || !gaps) {
+    bool new_turn = activity->gaps.turn != client->turns;
+    if (new_turn || !gaps) {
         activity->gaps.active = false;
         activity->gaps.rests_until = 0;
     }
-    if (activity->gaps.turn != client->turns)
+    if (new_turn)
         activity->gaps.reported = BUSY_UNKNOWN;
     activity->gaps.turn = client->turns;
     bool samples_gaps = gaps && now >= activity->gaps.rests_until;

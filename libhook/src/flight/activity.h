@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Samples a client's work in flight; activity.c. For the service thread, with service_lock held.
- */
+/* Samples a client's work in flight. For the service thread, with service_lock held. */
 #pragma once
 
 #include "flight/drain.h"
 
 enum activity_purpose {
-    ACTIVITY_IDLE = 1,               /* find out for how long no work has been in flight */
+    ACTIVITY_IDLE = 1,               /* find how long no work has been in flight */
     ACTIVITY_GAPS = 2,               /* find gaps between work in flight, for the BUSY report */
     ACTIVITY_BURST = 4,              /* find the end of the work that inflight.c publishes */
 };
@@ -40,17 +38,15 @@ struct activity {
     } burst;
 };
 
-/* Takes a sample for a set of activity_purpose. Returns the us until the next sample is
- * due. */
+/* Takes a sample for a set of activity_purpose. Returns the us until the next is due. */
 int64_t activity_sample(struct client *client, struct activity *activity, unsigned purposes);
 /* us for which no work has been in flight, as far as known; 0: work may be in flight. */
 uint64_t activity_idle(const struct activity *activity);
-/* Whether, at the last sample, activity_release() had been called and no thread had passed the gate
- * since that call. */
+/* Whether the program had released its turn at the last sample, and not passed the gate since. */
 bool activity_released(const struct activity *activity);
 /* Lets the program's turn end when the work in flight is done. Any thread. */
 void activity_release(void);
 /* Voids an earlier release: called when a turn of one of the process's clients begins. */
 void activity_begin_turn(void);
-/* Called while the daemon does not request BUSY reports: drops the figures for them. */
+/* Drops the figures for BUSY reports. */
 void activity_forget_gaps(struct activity *activity);

@@ -1,36 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reports when the program's own copies load the bus, so that the daemon's speculative moves leave
- * the bus to these copies. Each direction is reported separately (COPIES), while the daemon asks
- * for it; nvshared/scheduler/ahead.py says how the daemon uses the reports.
+ * Reports when the program's own copies load the bus, in each direction (COPIES), so that the
+ * daemon's speculative moves leave the bus to them (nvshared/scheduler/ahead.py). Smaller copies
+ * than BUS_COPY_LEAST end before the daemon could stop a move. Load begins when HEAVY bytes have
+ * been submitted within WINDOW_US, 3 to 6 % of what the bus could carry, and ends when nothing has
+ * been copied for LINGER_US. It does not begin again within SPACING_US: at most 40 reports a second.
  *
- * Only copies of at least BUS_COPY_LEAST count. Smaller copies (parameters, scalars) end before the
- * daemon could stop a move. A larger copy costs a read of one word while the daemon does not ask.
- * While the daemon asks, it also costs a lock held for a few instructions, little beside the 20 us
- * that a MiB takes.
- *
- * Load begins when HEAVY bytes have been submitted within WINDOW_US, 3 to 6 % of what the bus could
- * carry. The service thread is woken and reports it. Load ends when nothing has been copied for
- * LINGER_US, which the service thread finds at its next step, a few milliseconds later. Load does
- * not begin again within SPACING_US, so there are at most 40 reports a second.
- *
- * A synchronous copy lasts as long as its call. For asynchronous copies only the submission time is
- * known, because the library records no events in the program's streams. The library assumes that
- * such copies begin at once, follow one another in each direction, and run at the speed of its own
- * fastest move. That is wrong
- *
- *   - if a copy waits in its stream for other work: its end is reported before it has begun. The
- *     pace (pace.c) bounds that to the drain target while other clients wait;
- *   - if a copy is slower than the library's moves (pageable memory, another node's memory,
- *     another program on the bus): its end is reported too early by the difference. Most copies
- *     of pageable memory keep the call until they are nearly done, which counts in full;
- *   - while no move has been measured: SPEED_FIRST, the speed of a slow bus, is assumed, and the
- *     end is reported too late.
- *
- * A prefetch counts as a copy of its whole range, although some pages may be there already.
- *
- * Not seen: copies in graphs, managed memory that migrates, batches of 3D copies (rare), and
- * kernels that access host memory. During a capture, copies in streams do not count.
+ * Of asynchronous copies only the submission is seen. They are assumed to begin at once, to follow
+ * one another and to run at the speed of the library's own fastest move. The end of a copy that
+ * waits in its stream or is slower is reported too early. A prefetch counts as a copy of its whole
+ * range. Not seen: copies in graphs or captures, migrations of managed memory, batches of 3D
+ * copies, and kernels that access host memory.
  */
 #include "flight/bus_sharing.h"
 
@@ -54,8 +34,7 @@ struct flow {
     uint64_t reported_at;            /* us: last report that load has begun */
 };
 
-/* Protects the following variables; while it is held, no other lock is taken and nothing is
- * called. */
+/* Protects the following variables; its holder takes no other lock. */
 static pthread_mutex_t sharing_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct flow flows[CLIENTS_MAX][BUS_DIRECTIONS];
 static unsigned periods[CLIENTS_MAX]; /* counts calls of bus_sharing_watch() */
@@ -128,20 +107,15 @@ void bus_sharing_watch(const struct client *client, bool watched)
 /* True: the load has changed and is to be reported. */
 static bool update_flow(struct flow *flow, uint64_t now)
 {
-    if (!flow->heavy)
-        return false;
-    bool over = flow->inside == 0 && now >= flow->until + LINGER_US;
-    if (over) {
-        bool was_reported = flow->reported;
+    bool reported = flow->reported;
+    if (flow->heavy && flow->inside == 0 && now >= flow->until + LINGER_US) {
         flow->heavy = flow->reported = false;
         flow->bytes = 0;
-        return was_reported;
+    } else if (flow->heavy && !reported && now - flow->reported_at >= SPACING_US) {
+        flow->reported = true;
+        flow->reported_at = now;
     }
-    if (flow->reported || now - flow->reported_at < SPACING_US)
-        return false;
-    flow->reported = true;
-    flow->reported_at = now;
-    return true;
+    return flow->reported != reported;
 }
 
 bool bus_sharing_step(struct client *client)

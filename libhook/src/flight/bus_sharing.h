@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Measures how the program's own copies between host and card load the bus.
- */
+/* Measures how the program's own copies between host and card load the bus. */
 #pragma once
 
 #include <stdatomic.h>
@@ -47,8 +45,7 @@ void bus_copy_ends(const struct bus_copy *copy);
     if (__builtin_expect((copy).client != NULL, 0))                                \
         bus_copy_ends(&(copy))
 
-/* How many copies of a batch are summed. The program's number of copies is not validated yet; the
- * first copies suffice to detect load. */
+/* Copies of a batch that are summed: their number is not validated yet. */
 #define BUS_SUMMED_MOST 256
 static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
 {
@@ -60,8 +57,8 @@ static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
 
 /* Turns reports on or off for the client, and forgets its earlier copies and reports. */
 void bus_sharing_watch(const struct client *client, bool watched);
-/* Called regularly by the service thread: reports changes of the load. False: the daemon does not
- * request COPIES. Only service_lock may be held. */
+/* For the service thread, regularly: reports changes of the load. False: the daemon does not request
+ * COPIES. */
 bool bus_sharing_step(struct client *client);
 /* Records the speed at which the library's own blocks crossed the bus. */
 void bus_sharing_measured(enum bus_direction direction, uint64_t bytes, uint64_t microseconds);

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tracks whether any stream is being captured, and which calls the driver refuses meanwhile.
- *
- * The driver refuses calls that might wait for captured work, or that take effect now although the
- * program means them for every launch of the graph; it invalidates the captures that they endanger.
- * Which calls depends on the mode of each capture and of the calling thread
- * (cuThreadExchangeStreamCaptureMode). Allocation and freeing are among them, but the mapping and
- * unmapping that the library does instead is not. During a capture the calling thread therefore
- * first makes a driver call of the same kind: a free of nothing. The driver refuses that where it
- * would refuse the program's call, and does nothing otherwise (measured on driver 580, in all
- * modes).
+ * Tracks whether any stream is being captured, and which calls the driver refuses meanwhile. That
+ * depends on the modes of each capture and of the calling thread. Allocation and freeing are among
+ * these calls, the mapping that the library does instead is not. During a capture the thread
+ * therefore first frees nothing, which the driver refuses where it would refuse the program's call
+ * (measured on driver 580, in all modes).
  */
 #define _GNU_SOURCE
 #include "flight/capture.h"
@@ -20,19 +15,16 @@
 
 #include "driver/glibc.h"
 #include "driver/ops.h"
+#include "driver/ring.h"
 #include "gate/client.h"
 #include "gate/contexts.h"
 #include "gate/gate.h"
 
 /*
- * Finds out whether nothing is in flight during a stream capture. No context may be queried then,
- * but an event recorded before may. Right before the first capture, all work of each context is
- * therefore recorded in an event. From then on the gate counts passes that are not captured
- * (GATE_CAPTURING). If there are none, the events cover all work; otherwise the answer is unknown.
- *
- * A thread that passed before the gate began to count may submit after the events were recorded.
- * The recording waits for such threads for a moment; if that is not enough, the answer is unknown,
- * too.
+ * Whether nothing is in flight during a capture. No context may be queried then, but an event may.
+ * Right before the first capture, the work of each context is therefore recorded in an event, after
+ * a short wait for threads inside the gate, which then counts passes that are not captured
+ * (GATE_CAPTURING). If there are none, the events cover all work.
  */
 
 #define EMPTY_POLLS 100
@@ -56,19 +48,17 @@ static bool record(CUcontext context)
         free(one);
         return false;
     }
+    *one = (struct recorded){ .context = context, .next = recorded };
     CUresult result = REAL(cuEventCreate)(&one->event, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS
         && (result = REAL(cuCtxRecordEvent)(context, one->event)) != CUDA_SUCCESS)
         REAL(cuEventDestroy_v2)(one->event);
     REAL(cuCtxPopCurrent_v2)(&same);
-    if (result != CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS)
+        recorded = one;
+    else
         free(one);
-        return false;
-    }
-    one->context = context;
-    one->next = recorded;
-    recorded = one;
-    return true;
+    return result == CUDA_SUCCESS;
 }
 
 static bool gate_gets_empty(void)
@@ -79,27 +69,28 @@ static bool gate_gets_empty(void)
     return empty;
 }
 
-/* Destroys the first event in the list at `link`, and removes its entry. */
-static void destroy(struct recorded **link)
+void event_destroy(CUcontext context, CUevent event)
 {
-    struct recorded *one = *link;
     CUcontext same;
-    if (REAL(cuCtxPushCurrent_v2)(one->context) == CUDA_SUCCESS) {
-        REAL(cuEventDestroy_v2)(one->event);
+    if (REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
+        REAL(cuEventDestroy_v2)(event);
         REAL(cuCtxPopCurrent_v2)(&same);
     }
-    *link = one->next;
+}
+
+static void destroy(struct recorded *one)
+{
+    event_destroy(one->context, one->event);
+    LIST_REMOVE(recorded, one);
     free(one);
 }
 
-/* Protects the variables above, and `going_on`, which may be read without the lock. Held across
- * driver calls that return at once; its holder takes no other locks than those of the lists of
- * streams and contexts. */
+/* Protects the variables above and writes of `going_on`. Held across driver calls that return at
+ * once; its holder takes no other locks than those of the lists of streams and contexts. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned going_on;    /* number of captures in progress */
 
-/* Called before the driver begins a capture; if the driver then fails, call capture_ends(). Waits
- * a few microseconds for threads that forbid captures, and may record for a millisecond. */
+/* Called before the driver begins a capture; if the driver then fails, call capture_ends(). */
 static void capture_begins(void)
 {
     CUcontext context;
@@ -120,8 +111,8 @@ static void capture_ends(void)
     LOCKED(capture_lock);
     if (--going_on > 0)
         return;
-    while (recorded != NULL)
-        destroy(&recorded);
+    EACH_LISTED(struct recorded, one, recorded)
+        destroy(one);
     all_recorded = false;
     if ((atomic_load(&gate_closed) & GATE_CAPTURING) != 0)
         gate_open(GATE_CAPTURING);
@@ -151,12 +142,9 @@ void capture_allow(void)
 void capture_leave_context(CUcontext context)
 {
     LOCKED(capture_lock);
-    for (struct recorded **link = &recorded; *link != NULL;) {
-        if ((*link)->context == context)
-            destroy(link);
-        else
-            link = &(*link)->next;
-    }
+    EACH_LISTED(struct recorded, one, recorded)
+        if (one->context == context)
+            destroy(one);
 }
 
 bool capture_without_work(void)
@@ -167,7 +155,7 @@ bool capture_without_work(void)
     if (going_on == 0 || !all_recorded || gate_submissions() != submissions)
         return false;
     while (recorded != NULL && REAL(cuEventQuery)(recorded->event) == CUDA_SUCCESS)
-        destroy(&recorded);
+        destroy(recorded);
     return recorded == NULL;
 }
 
@@ -180,39 +168,34 @@ bool capture_refuses(CUresult *result)
 }
 
 /*
- * Lists the streams that are being captured. Each beginning and end is counted exactly once.
+ * Captures in progress, listed by the stream in which they began. After cuStreamEndCapture a
+ * capture is over if that stream is no longer capturing; the call's result does not tell: after
+ * error 908 (called from another thread) it is over, after error 903 (called for a stream that only
+ * joined) it is not. It is also over when its stream or context is destroyed. All measured on
+ * driver 580.
  *
- * A capture is listed under the stream in which it began. After cuStreamEndCapture it is over if
- * that stream is no longer capturing. The call's result does not tell: after error 908 (called from
- * another thread) the capture is over, after error 903 (called for a stream that only joined the
- * capture) it is not. A capture is also over when its stream or context is destroyed. All measured
- * on driver 580.
- *
- * Only the thread that began a capture can end it and get the graph, unless the capture is relaxed.
- * When that thread has ended, the capture would last for ever, and no drain could end. The library
- * then ends the capture from another thread; the driver reports an error and ends it. The library
- * does not do so for the thread's own stream (CU_STREAM_PER_THREAD), which no other thread can
- * name, nor for a capture into an existing graph of the program, because the driver would destroy
- * that graph.
+ * Only the thread that began a capture can end it, unless it is relaxed. When that thread has
+ * ended, no drain could end any more: the library then ends the capture, for which the driver
+ * reports an error. It cannot do so for CU_STREAM_PER_THREAD, and does not for a capture into an
+ * existing graph, which the driver would destroy.
  */
 
 struct capture {
     CUstream stream;
     CUcontext context;
-    pthread_t thread;                /* began it; may own the stream: CU_STREAM_PER_THREAD */
-    bool thread_ended;               /* `thread` has ended */
+    pthread_t thread;                /* began it */
+    bool thread_ended;
     bool endable;                    /* the library can end it once `thread` has ended */
-    uint64_t began;
+    uint64_t began;                  /* us */
     struct capture *next;
 };
 
-/* Protects the list. Its holder calls only the list of contexts and the driver: a stream whose
- * capture the driver is asked to end must not be destroyed meanwhile. */
+/* Protects the list, and keeps streams whose capture the library ends from being destroyed. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static _Atomic bool any_thread_ended;
 
-/* The key's destructor reports a thread's end; without a key no end is reported. */
+/* Its destructor reports a thread's end. */
 static pthread_key_t key;
 static bool has_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -224,7 +207,7 @@ void capture_add(struct capture *capture)
     captures = capture;
 }
 
-/* Whether this thread began the capture. An ended thread may have had this thread's id. */
+/* An ended thread may have had this thread's id. */
 static bool is_own(const struct capture *capture)
 {
     return !capture->thread_ended && pthread_equal(capture->thread, pthread_self());
@@ -239,25 +222,20 @@ struct capture *capture_take(CUstream stream, CUcontext context)
 {
     struct capture *taken = NULL;
     LOCKED(captures_lock);
-    for (struct capture **link = &captures, *capture; (capture = *link) != NULL;) {
-        if (stream != NULL ? !is_in(capture, stream) : capture->context != context) {
-            link = &capture->next;
-            continue;
+    EACH_LISTED(struct capture, capture, captures)
+        if (stream != NULL ? is_in(capture, stream) : capture->context == context) {
+            LIST_REMOVE(captures, capture);
+            capture->next = taken;
+            taken = capture;
         }
-        *link = capture->next;
-        capture->next = taken;
-        taken = capture;
-    }
     return taken;
 }
 
 void capture_over(struct capture *taken)
 {
-    while (taken != NULL) {
-        struct capture *next = taken->next;
-        free(taken);
+    EACH_LISTED(struct capture, capture, taken) {
+        free(capture);
         capture_ends();
-        taken = next;
     }
 }
 
@@ -299,20 +277,18 @@ static struct capture *end_abandoned(void)
 {
     struct capture *ended = NULL;
     LOCKED(captures_lock);
-    for (struct capture **link = &captures, *capture; (capture = *link) != NULL;) {
+    EACH_LISTED(struct capture, capture, captures) {
         CUgraph none;
         CUcontext same, owner = capture->context; /* owner: of a green context, its primary one */
         CUdevice device;
         if (capture->thread_ended)
             contexts_find(capture->context, &owner, &device);
         if (!capture->thread_ended || !capture->endable
-            || REAL(cuCtxPushCurrent_v2)(owner) != CUDA_SUCCESS) {
-            link = &capture->next;
+            || REAL(cuCtxPushCurrent_v2)(owner) != CUDA_SUCCESS)
             continue;
-        }
         REAL(cuStreamEndCapture)(capture->stream, &none);
         REAL(cuCtxPopCurrent_v2)(&same);
-        *link = capture->next;
+        LIST_REMOVE(captures, capture);
         capture->next = ended;
         ended = capture;
     }

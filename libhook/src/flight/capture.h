@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Stream capture. During a capture the library makes no call that would invalidate it.
- */
+/* Stream captures, which no call of the library may invalidate. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,14 +14,15 @@ bool capture_going_on(void);
  * their own. False: a capture is in progress; with `despite_captures` that is no reason to fail. */
 bool capture_forbid(bool despite_captures);
 void capture_allow(void);
+/* Destroys an event, in its context. */
+void event_destroy(CUcontext context, CUevent event);
 /* Destroys the events recorded in a context that is about to end. */
 void capture_leave_context(CUcontext context);
 /* Whether a capture is in progress and it is known that no work is in flight; see capture.c. */
 bool capture_without_work(void);
 
 /* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it no
- * call because of one. capture_relax() does so until the mode is changed; returns the previous
- * mode. */
+ * call because of one; capture_relax(): until the mode is changed to the returned one. */
 #define RELAXED AT_END(capture_exchange) CUstreamCaptureMode relaxed_before = capture_relax()
 static inline void capture_exchange(CUstreamCaptureMode *mode)
 {
@@ -36,12 +35,11 @@ static inline CUstreamCaptureMode capture_relax(void)
     return mode;
 }
 
-/* Whether the driver would now refuse this thread's allocations and frees: the call must then
- * return `*result`. No lock held. */
+/* Whether the driver would now refuse this thread's allocations and frees with *result. No lock
+ * held. */
 bool capture_refuses(CUresult *result);
 
-/* The list of captures in progress. Any thread may call these functions. */
-
+/* The list of captures in progress, for any thread. */
 struct capture;
 
 /* Counts a capture that the driver is about to begin in `stream`. `ends_with_thread`: only this

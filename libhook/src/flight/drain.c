@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits until nothing is in flight, without ever invalidating a stream capture. The gate belongs to
- * the process, and so does the drain.
+ * Waits until nothing is in flight, without invalidating a stream capture. Recording a context's
+ * work in an event (cuCtxRecordEvent; before driver 12.5 streams.c queries the streams) invalidates
+ * captures in the context, so it happens only while none may begin (capture_forbid()); then the
+ * event is polled.
  *
- * Synchronising a context, or recording all its work in an event (cuCtxRecordEvent), invalidates
- * any capture in it. Both therefore happen only while no capture is in progress and none may begin
- * (capture_forbid()). Recording takes less than a microsecond; afterwards captures may begin, and
- * the event is polled. With a driver without cuCtxRecordEvent (before 12.5) the streams are queried
- * instead, repeatedly (streams.c).
- *
- * A context that is about to be destroyed is always drained: a capture in it ends with it, and
- * captures in other contexts, which may last, are not disturbed.
- *
- * Otherwise, during a capture, a drain is over when the work that was in flight before the capture
- * is done and none has been submitted since (capture.c). If work has been submitted, the drain
- * waits for the end of the capture. A capture submits nothing, so its length is up to the program.
- * But a captured copy needs its memory resident and waits at the gate (copies.c), so the patience
- * is short then. A capture that lasts too long is treated as work that does not end.
+ * During a capture, a drain is over when the work before the capture is done and none has been
+ * submitted since (capture.c); else it waits for the end of the capture. A captured copy waits at
+ * the gate for its memory, so the patience is short then. A context that is about to be destroyed
+ * is always drained: a capture in it ends with it.
  *
  * A failed call says nothing about the work, so the drain tries again. Only a context that has
  * failed for good runs no work any more, and counts as drained.
@@ -39,8 +31,8 @@
 #define PARTS 16
 
 /* Records the context's work in *event, or finds it done and leaves *event NULL. NOT_READY: a
- * capture forbids recording (not if `despite_captures`), or streams are busy with work submitted
- * before `moment`. */
+ * capture forbids recording (not if `despite_captures`), or streams are busy. `moment`: as in
+ * streams_query(). */
 static CUresult record(CUcontext context, bool despite_captures, unsigned flags, uint64_t moment,
                        CUevent *event)
 {
@@ -68,16 +60,12 @@ static CUresult record(CUcontext context, bool despite_captures, unsigned flags,
 
 static void forget(CUcontext context, CUevent *event)
 {
-    if (*event != NULL && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS) {
-        CUcontext same;
-        REAL(cuEventDestroy_v2)(*event);
-        REAL(cuCtxPopCurrent_v2)(&same);
-    }
+    if (*event != NULL)
+        event_destroy(context, *event);
     *event = NULL;
 }
 
-/* Errors after which a context, or the process, runs no work any more. Other errors may be
- * temporary. */
+/* After these errors a context or the process runs no work any more. */
 static bool is_for_good(CUresult error)
 {
     switch (error) {
@@ -106,8 +94,7 @@ static bool is_for_good(CUresult error)
     }
 }
 
-/* Only queries the driver, which neither waits nor submits work. Queries it again after an error,
- * because a single call may fail. */
+/* Queries the driver again after an error, because a single call may fail. */
 CUresult context_error(CUcontext context)
 {
     CUresult error = CUDA_ERROR_UNKNOWN;
@@ -122,14 +109,13 @@ CUresult context_error(CUcontext context)
     return is_for_good(error) ? error : CUDA_SUCCESS;
 }
 
-/* A failed call says nothing about the work, unless the context has failed for good. */
 static bool is_over(CUcontext context, CUresult result)
 {
     return result == CUDA_SUCCESS
         || (result != CUDA_ERROR_NOT_READY && context_error(context) != CUDA_SUCCESS);
 }
 
-/* us between two polls: the end of a short drain is noticed at once, a long one uses little CPU. */
+/* us between two polls: a short drain ends at once, a long one uses little CPU. */
 static uint64_t nap_us(uint64_t waited)
 {
     return waited < 200 ? 10 : waited < 5000 ? 50 : 500;
@@ -156,8 +142,7 @@ static CUresult await(CUevent event, uint64_t most)
 
 static bool drain_one(CUcontext context, bool despite_captures, uint64_t most, CUresult *result)
 {
-    /* Another thread's capture may begin during the wait: a relaxed thread does not disturb it. */
-    RELAXED;
+    RELAXED;                         /* another thread's capture may begin during the wait */
     CUevent event;
     uint64_t moment = streams_moment(), began = now_microseconds(), waited = 0;
     while ((*result = record(context, despite_captures, CU_EVENT_BLOCKING_SYNC, moment, &event))
@@ -276,8 +261,8 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
-/* us for which threads of the program have been blocked without a break. *none: us; the last time
- * at which no thread was blocked, updated here. */
+/* us for which threads of the program have been blocked without a break. *none: us, updated: when
+ * last no thread was blocked. */
 static uint64_t blocked(uint64_t *none)
 {
     uint64_t now = now_microseconds();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits until no work is in flight. All functions are called with service_lock held, except
- * drain_context(), drain_ending() and context_error().
+ * Waits until no work is in flight. Called with service_lock held, except drain_context(),
+ * drain_ending() and context_error().
  */
 #pragma once
 
@@ -20,17 +20,16 @@ enum drained {
 struct drain_terms {
     uint64_t patience;               /* us for which threads may be blocked, or calls may fail */
     bool outlasts;                   /* the drain also waits for the end of a capture */
-    /* Waits about `us` microseconds, without service_lock: no thread of the program may be
-     * blocked because it needs that lock or an answer of the daemon while work in flight waits for
-     * that thread. */
+    /* Waits about `us` microseconds without service_lock: work in flight may wait for a thread that
+     * needs that lock or an answer of the daemon. */
     void (*rest)(void *argument, uint64_t us);
     void *argument;
 };
 
 /* With the gate closed, waits until nothing is in flight in any context of the process. Gives up
- * when threads of the program have been blocked in this library (gate_has_blocked()), or calls have
- * failed, or a capture has not ended, for as long as the terms say; and soon, if a capture is in
- * progress and threads are blocked or the terms do not `outlast` captures. */
+ * when threads have been blocked in this library (gate_has_blocked()), calls have failed or a
+ * capture has not ended for `patience`; and soon, if a capture is in progress and threads are
+ * blocked or the terms do not `outlast` captures. */
 enum drained drain_all(const struct drain_terms *terms);
 
 /* A drain in steps, to find out whether work is done. */
@@ -54,8 +53,8 @@ void drain_abandon(struct drain *drain);           /* at any time; sets `drain` 
 /* Waits for all work of one context, at most `most` us (UINT64_MAX: no limit); any thread. False:
  * *result is the error; NOT_READY: `most` has passed, or a capture forbids the wait. */
 bool drain_context(CUcontext context, uint64_t most, CUresult *result);
-/* Drains a context that is about to be destroyed; without a limit, as the driver waits, too. False:
- * a capture in it forbids that, or it has failed. */
+/* Drains a context that is about to be destroyed, without a limit as the driver. False: a capture in
+ * it forbids that, or it has failed. */
 bool drain_ending(CUcontext context);
 /* The error with which a context has ended or failed for good, or success. */
 CUresult context_error(CUcontext context);

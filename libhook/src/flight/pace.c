@@ -1,50 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bounds the work that a program has in flight while others wait, so that a drain, which nothing
- * can interrupt, lasts about `target`.
+ * can interrupt, lasts about `target`: long enough to keep the card busy while the program's thread
+ * is away for a moment, and short compared with a turn.
  *
- * Programs submit far ahead of the card, a thousand kernels if they wait for none. `target` is long
- * enough to keep the card busy while the program's thread is away for a moment, and short compared
- * with a turn.
+ * A marker is an event recorded after all work submitted so far; it completes after the time that a
+ * drain would have taken. The gate lets passes through up to gate_goal: the passes known to be
+ * done, plus `limit`. A marker that took longer than the target lowers the limit in proportion. A
+ * marker that took less than half the target, while the program came near the limit, raises it. As
+ * passes differ (a copy of a few bytes, a graph of a second), at most LEAST passes may be in flight
+ * while the oldest marker is older than the target.
  *
- * Markers measure how far ahead a program is. A marker is an event recorded after all work
- * submitted so far; the time from its recording to its completion is the time that a drain would
- * have taken. The thread that passes the gate records a marker after a number of passes; the
- * service thread records one after some time, and checks which are complete. The launch path waits
- * for nothing but the permission to pass.
- *
- * The gate is closed for the reason GATE_PACED, and passes are counted: up to gate_goal they are
- * let through. The goal is the number of passes known to be done, plus `limit`. A marker that took
- * longer than the target lowers the limit in proportion. A marker that took less than half the
- * target, while the program came near the limit, raises the limit in proportion, at most to twice.
- * Passes differ (a copy of a few bytes, a graph of a second), so there is a second rule: while the
- * oldest marker is older than the target, at most LEAST passes may be in flight: the one that runs,
- * and the next.
- *
- * Work in flight may wait for work that is still to be submitted. If nothing completes for long, a
- * few more passes are therefore let through, repeatedly. Captures submit nothing and markers would
- * invalidate them, so all threads pass during a capture.
- *
- * A marker costs as much as one or two small kernels, so there are only two for each limit. Each
- * covers at least half of the limit, so the limit grows to what fits into the target even if a
- * program is never far ahead, because it launches no faster than the card works. With four markers
- * for each limit, such a program kept the first limit, and every third launch paid for a marker.
+ * Work in flight may wait for work that is still to be submitted: if nothing completes for long, a
+ * few more passes are let through, repeatedly. During a capture all threads pass: a capture submits
+ * nothing, and markers would invalidate it.
  *
  * In the background, beside an urgent client that does not wait for a turn (gate/inflight.c), the
- * target is much shorter, because work in flight delays the urgent client; and LEAST is one, so
- * that after each pass which takes that long the card rests for a moment. The service thread then
- * checks more often. The limit follows the most expensive recent passes: otherwise it would grow
- * during small passes, and the large passes that follow, as in each step of a training, would take
- * many times the target. Work that was in flight while the urgent client had work shared the card
- * with it, and says nothing about the limit. Neither do a few passes that were done soon: the
- * measured time is that until the service thread checked. Kernels may end before a thread could be
- * woken to launch the next; a thread that is held back therefore polls before it sleeps, for as
- * long as the work in flight should last, and records the marker itself.
+ * target is much shorter, and the limit follows the most expensive recent passes: otherwise it
+ * would grow during small passes, and the large passes that follow would take many times the
+ * target. A thread that is held back polls before it sleeps and records the marker itself, because
+ * kernels may end before a thread could be woken to launch the next.
  *
- * A client that steps (NVSHARE_STEP) may have one pass in flight. Only its service thread lets
- * passes through, each when the previous one has been done for `step_pause`.
- *
- * A driver without cuCtxRecordEvent (before 12.5) is not paced.
+ * A client that steps (NVSHARE_STEP) may have one pass in flight, let through by its service thread
+ * when the previous pass has been done for `step_pause`.
  */
 #include "flight/pace.h"
 
@@ -66,10 +44,12 @@
 #define BACKGROUND_TARGET_US 300
 #define SPIN_US BACKGROUND_TARGET_US /* us that a background thread polls before it sleeps */
 #define SPIN_COLLECT_US 4            /* us between two such polls */
-#define COST_WINDOW_US 100000        /* us; the highest cost is over two such windows */
+#define COST_WINDOW_US 100000        /* the highest cost is over two such windows */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
-#define MARKS_PER_LIMIT 2            /* markers recorded while as many passes as the limit go by */
+/* Markers recorded while as many passes as the limit go by: each covers half of the limit, so that
+ * the limit grows even if the program launches no faster than the card works. */
+#define MARKS_PER_LIMIT 2
 #define LEAST 2                      /* the pass that runs, and the next */
 #define BACKGROUND_LEAST 1
 #define FIRST 8
@@ -89,7 +69,7 @@ struct marker {
 /* Protected by service_lock. */
 static uint64_t usual_target;        /* us; 0: no pass is held back */
 static uint64_t target;              /* us; usual_target, or BACKGROUND_TARGET_US */
-static struct client *owner;   /* the client whose service thread paces, if any */
+static struct client *owner;         /* the client whose service thread paces, if any */
 static struct marker markers[MARKERS];
 static unsigned first, count;
 static uint64_t done, limit = FIRST; /* passes done; most in flight, kept for the next turn */
@@ -119,8 +99,13 @@ static uint64_t least(void)
     return in_background() ? BACKGROUND_LEAST : LEAST;
 }
 
-/* Adapts the limit of passes in flight of a program with the rank background, so that those fit
- * into the target at the highest recent cost of a pass. */
+static uint64_t clamped(uint64_t value, uint64_t from, uint64_t to)
+{
+    return value < from ? from : value > to ? to : value;
+}
+
+/* Sets the limit so that passes at the highest recent cost fit into the target. Work beside that of
+ * the urgent client, or a few passes done soon, say nothing about the cost. */
 static void adapt_to_cost(const struct marker *marker, uint64_t now)
 {
     bool few = marker->ahead < limit / 2 && latency < target / 2;
@@ -135,8 +120,7 @@ static void adapt_to_cost(const struct marker *marker, uint64_t now)
     if (cost > highest_cost)
         highest_cost = cost;
     uint64_t most = highest_cost > highest_cost_before ? highest_cost : highest_cost_before;
-    uint64_t fitting = target * 1000 / (most > 0 ? most : 1);
-    limit = fitting < least() ? least() : fitting < MOST ? fitting : MOST;
+    limit = clamped(target * 1000 / (most > 0 ? most : 1), least(), MOST);
 }
 
 static void marker_completed(const struct marker *marker, uint64_t now)
@@ -153,7 +137,7 @@ static void marker_completed(const struct marker *marker, uint64_t now)
     }
     uint64_t fitting = marker->ahead * target / (latency > 0 ? latency : 1);
     if (latency > target)
-        limit = fitting < LEAST ? LEAST : fitting < limit ? fitting : limit;
+        limit = clamped(fitting, LEAST, limit);
     else if (latency < target / 2 && marker->ahead >= limit / 2 && fitting > limit)
         limit = fitting < 2 * limit ? fitting : 2 * limit < MOST ? 2 * limit : MOST;
 }
@@ -191,11 +175,8 @@ static void set_goal(uint64_t now)
         ahead = least();
     if (owner->steps)
         ahead = count == 0 && now - progress >= owner->step_pause ? 1 : 0;
-    uint64_t goal = done + ahead + extra, patience = latency * PATIENCE_PART;
-    if (patience < PATIENCE_LEAST_US)
-        patience = PATIENCE_LEAST_US;
-    if (patience > PATIENCE_MOST_US)
-        patience = PATIENCE_MOST_US;
+    uint64_t goal = done + ahead + extra;
+    uint64_t patience = clamped(latency * PATIENCE_PART, PATIENCE_LEAST_US, PATIENCE_MOST_US);
     if (goal <= taken && gate_has_waiters() && now - progress > patience) {
         extra += taken + LEAST - goal;
         goal = taken + LEAST;
@@ -216,9 +197,8 @@ static void step_locked(void (*step)(uint64_t number, uint64_t now), uint64_t nu
     /* The lock's holder may be waiting for this thread to leave the gate. */
     bool locked = pthread_mutex_trylock(&service_lock) == 0;
     if (locked && owner != NULL) {
-        uint64_t now = now_microseconds();
         RELAXED;
-        step(number, now);
+        step(number, now_microseconds());
     }
     if (locked)
         pthread_mutex_unlock(&service_lock);

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Limits work in flight while others wait for the GPU; pace.c.
- */
+/* Limits work in flight while others wait for the GPU. For service threads, under service_lock. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,12 +7,9 @@
 
 struct client;
 
-/* For service threads, under service_lock. */
-
 /* To be called every few milliseconds while this client runs and other clients wait. */
 void pace_step(struct client *client);
-/* With the gate closed by GATE_STOPPED of this client: lets `passes` passes of waiting threads
- * through, then closes the gate again. */
+/* Lets `passes` passes of waiting threads through the gate, closed by GATE_STOPPED of this client. */
 void pace_let_through(struct client *client, uint64_t passes);
 /* Ends pacing: no other client waits, or this client does not run any more. */
 void pace_end(const struct client *client);

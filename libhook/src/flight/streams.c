@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out whether a context's work is done with drivers that cannot record all of it in one
- * event: cuCtxRecordEvent does not exist before 12.5. The last section identifies streams.
+ * Finds out whether a context's work is done with drivers before 12.5, which lack cuCtxRecordEvent.
+ * Nothing can interrupt cuCtxSynchronize, for which work in flight may wait, and an event in the
+ * NULL stream would delay later work. The library therefore only queries streams.
  *
- * cuCtxSynchronize waits for all work, but nothing can interrupt that wait, and work in flight may
- * wait for a call that stands at the gate. An event in the NULL stream would make later work wait
- * for the work in flight. The library therefore submits nothing to streams: it only queries them,
- * one by one.
- *
- * The NULL stream stands for all streams that it synchronises with, which include the threads' own
- * default streams (measured on driver 580). It does not synchronise with streams that are
- * CU_STREAM_NON_BLOCKING. Those are listed when the program creates them. A stream that is
- * destroyed leaves an event behind, because its work goes on.
- *
- * A stream that was empty at some moment has finished everything submitted before. The streams
- * therefore need not be empty at the same time; each entry records when its stream was last empty.
+ * The NULL stream stands for all streams that it synchronises with, which include the threads'
+ * default streams (measured on driver 580). Others (CU_STREAM_NON_BLOCKING) are listed; a destroyed
+ * stream leaves an event behind, because its work goes on. An entry records when its stream was
+ * last empty: the streams need not be empty at the same time.
  */
 #include "flight/streams.h"
 
@@ -23,6 +16,7 @@
 
 #include "driver/locked.h"
 #include "driver/ops.h"
+#include "driver/ring.h"
 #include "flight/capture.h"
 #include "gate/contexts.h"
 
@@ -36,8 +30,7 @@ struct listed_stream {
     struct listed_stream *next;
 };
 
-/* Protects the list. Its holder only queries a stream or an event of the list, or destroys an
- * event, and takes no lock. */
+/* Protects the list. Its holder only queries streams and events or destroys an event. */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct listed_stream *streams;
 static uint64_t moments;
@@ -58,8 +51,8 @@ bool streams_add(CUstream stream)
     return true;
 }
 
-/* Records an event at the end of a stream that is about to be destroyed; its context is current.
- * Ends a capture in the stream first, which would capture the event. */
+/* Records an event at the end of a stream that is about to be destroyed, in its context. Ends a
+ * capture in the stream first, which would capture the event. */
 static CUevent mark_end(CUstream stream)
 {
     CUstreamCaptureStatus status;
@@ -84,8 +77,8 @@ struct listed_stream *streams_destroying(CUstream stream)
     if (streams_need_no_list() || stream == NULL)
         return NULL;
     pthread_mutex_lock(&streams_lock);
-    for (listed = streams; listed != NULL && listed->stream != stream;)
-        listed = listed->next;
+    for (listed = streams; listed != NULL && listed->stream != stream; listed = listed->next)
+        continue;
     if (listed != NULL)
         listed->being_destroyed = true;
     pthread_mutex_unlock(&streams_lock);
@@ -111,14 +104,11 @@ void streams_destroyed(struct listed_stream *listed)
 void streams_end_with(CUcontext context)
 {
     LOCKED(streams_lock);
-    for (struct listed_stream **link = &streams, *listed; (listed = *link) != NULL;) {
-        if (listed->context != context) {
-            link = &listed->next;
-            continue;
+    EACH_LISTED(struct listed_stream, listed, streams)
+        if (listed->context == context) {
+            LIST_REMOVE(streams, listed);
+            free(listed);            /* its event ends with the context, too */
         }
-        *link = listed->next;
-        free(listed);                /* its event ends with the context, too */
-    }
 }
 
 uint64_t streams_moment(void)
@@ -143,29 +133,27 @@ CUresult streams_query(CUcontext context, uint64_t moment)
 {
     CUresult result = REAL(cuStreamQuery)(CU_STREAM_LEGACY);
     LOCKED(streams_lock);
-    for (struct listed_stream **link = &streams, *listed; (listed = *link) != NULL;) {
-        bool queried = listed->context == context && listed->emptied <= moment;
-        CUresult one = queried ? query_listed(listed) : CUDA_SUCCESS;
+    EACH_LISTED(struct listed_stream, listed, streams) {
+        if (listed->context != context || listed->emptied > moment)
+            continue;
+        CUresult one = query_listed(listed);
         if (result == CUDA_SUCCESS || (result == CUDA_ERROR_NOT_READY && one != CUDA_SUCCESS))
             result = one;
-        if (queried && one == CUDA_SUCCESS && listed->stream == NULL) {
-            *link = listed->next;
+        if (one == CUDA_SUCCESS && listed->stream == NULL) {
+            LIST_REMOVE(streams, listed);
             if (listed->end != NULL)
                 REAL(cuEventDestroy_v2)(listed->end);
             free(listed);
-            continue;
-        }
-        if (queried && one == CUDA_SUCCESS)
+        } else if (one == CUDA_SUCCESS) {
             listed->emptied = ++moments;
-        link = &listed->next;
+        }
     }
     return result;
 }
 
 /*
- * Identifies the stream behind a handle, and its device. The driver may reuse a handle for another
- * stream, so a stream's name is the unique id that the driver assigns; before CUDA 12, the handle
- * together with the number of streams destroyed before the call of stream_name().
+ * The driver may reuse a handle for another stream, so a stream's name is the unique id that the
+ * driver assigns; before CUDA 12, the handle with the number of streams destroyed so far.
  */
 
 #define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit set */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out by queries of a context's streams whether the context's work is done, for drivers
- * without cuCtxRecordEvent; with other drivers no stream is listed. Also identifies streams. For
- * any thread.
+ * Queries of a context's streams, for drivers without cuCtxRecordEvent; with other drivers no stream
+ * is listed. Also identifies streams. For any thread.
  */
 #pragma once
 
@@ -16,14 +15,12 @@ static inline bool streams_need_no_list(void)
 
 /* Lists a stream that the program has created in the current context. False: out of memory. */
 bool streams_add(CUstream stream);
-/* streams_destroying() is called before a stream is destroyed. Its result, which may be NULL, is
- * passed to streams_destroyed() afterwards. */
+/* Called before a stream is destroyed; the result is passed to streams_destroyed() afterwards. */
 struct listed_stream *streams_destroying(CUstream stream);
 void streams_destroyed(struct listed_stream *listed);
 /* Removes all streams of a context that is about to end. */
 void streams_end_with(CUcontext context);
 
-/* The current moment: streams_query() tells work submitted before it from later work. */
 uint64_t streams_moment(void);
 /* Success: all work submitted before `moment` in this context, which is current, is done; or the
  * driver's error. Must not be called during a capture in the context. */
