@@ -65,34 +65,17 @@ static void forget(CUcontext context, CUevent *event)
     *event = NULL;
 }
 
-/* After these errors a context or the process runs no work any more. */
-static bool is_for_good(CUresult error)
-{
-    switch (error) {
-    case CUDA_ERROR_DEINITIALIZED:
-    case CUDA_ERROR_INVALID_CONTEXT:
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-    case CUDA_ERROR_CONTAINED:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
-    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
-    case CUDA_ERROR_EXTERNAL_DEVICE:
-    case CUDA_ERROR_UNKNOWN:         /* for example of a card that fell off the bus */
-        return true;
-    default:
-        return false;
-    }
-}
+/* After these errors a context or the process runs no work any more. UNKNOWN: for example of a card
+ * that fell off the bus. */
+static const CUresult FOR_GOOD[] = {
+    CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_CONTAINED, CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_ASSERT,
+    CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    CUDA_ERROR_MISALIGNED_ADDRESS, CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC,
+    CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_TENSOR_MEMORY_LEAK, CUDA_ERROR_MPS_CLIENT_TERMINATED,
+    CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN,
+};
 
 /* Queries the driver again after an error, because a single call may fail. */
 CUresult context_error(CUcontext context)
@@ -106,7 +89,10 @@ CUresult context_error(CUcontext context)
         error = REAL(cuMemGetInfo_v2)(&unused, &total);
         REAL(cuCtxPopCurrent_v2)(&same);
     }
-    return is_for_good(error) ? error : CUDA_SUCCESS;
+    for (size_t i = 0; i < sizeof FOR_GOOD / sizeof FOR_GOOD[0]; i++)
+        if (error == FOR_GOOD[i])
+            return error;
+    return CUDA_SUCCESS;
 }
 
 static bool is_over(CUcontext context, CUresult result)

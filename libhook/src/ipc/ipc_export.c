@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Exports memory to other processes by legacy IPC. The driver gives no IPC handle for mapped
- * memory. The library therefore exports the blocks as file descriptors, and its handle says where
- * to fetch them.
- *
- * Exported memory must stay where it is. A block becomes shared by a copy into exportable memory,
- * which replaces it at the same address and is never evicted. One block is copied at a time, so
- * that the card needs room for one additional block only.
+ * memory, so the library exports the blocks as file descriptors; its handle says where to fetch
+ * them. A block becomes shared by a copy into exportable memory, which replaces it at the same
+ * address and is never evicted.
  *
  * No work may run meanwhile, and work in flight may wait for the thread that requests the handle.
  * That thread therefore waits only briefly; blocks that are not shared by then are shared when
@@ -19,7 +16,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +65,7 @@ static int export(const struct block *block)
         ? own_file_add(file) : -1;
 }
 
-/* Replaces the block's memory by exportable or registrable memory with the same bytes. No work
- * runs, and no block moves. */
+/* Replaces the block's memory by exportable or registrable memory with the same bytes. */
 static CUresult share_block(struct block *block)
 {
     struct client *client = block->client;
@@ -109,7 +104,6 @@ static CUresult share_block(struct block *block)
     return result;
 }
 
-/* Makes all resident blocks of the requested allocation shared. */
 static CUresult share_all(void *argument)
 {
     struct memory_description description;
@@ -146,8 +140,8 @@ static CUresult share(const struct ipc_request *request, uint64_t patience)
     return result;
 }
 
-/* One block's descriptor as a handle of own_file.h, and the answer to send with it, without the
- * secret; -1 if the allocation no longer exists. */
+/* One block's descriptor as a handle of own_file.h, and the answer without the secret; -1 if the
+ * allocation no longer exists. */
 static int export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
 {
     struct memory_description description;
@@ -171,13 +165,11 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
 }
 
 /*
- * The two sockets on which a process shares its memory. One is abstract: it leaves no file behind,
- * but is visible only in the same network namespace. Containers that share the IPC namespace have
- * only /dev/shm in common; the other socket is a file there.
- *
- * The process removes the file at its end. The file of a killed process is removed by the next
- * process that has the right to: connecting to it is refused. A socket that is not listening yet
- * refuses, too, so only old files are removed.
+ * A process shares its memory on two sockets. One is abstract: it leaves no file behind, but is
+ * visible only in the same network namespace. Containers that share the IPC namespace have only
+ * /dev/shm in common, where the other is a file. The file of a killed process, to which connecting
+ * is refused, is removed by the next process; only if it is old, because a socket that is not
+ * listening yet refuses, too.
  */
 
 #define FOLDER "/dev/shm/"
@@ -199,18 +191,14 @@ unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct so
     return (unsigned)(path - (char *)address) + (unsigned)length + !abstract;
 }
 
-static bool is_old(const char *path)
-{
-    struct stat status;              /* stat() is not exported under this name before glibc 2.33 */
-    return syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) == 0
-        && time(NULL) - status.st_mtime > OLD_S;
-}
-
 static void remove_if_dead(const char *name)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
+    struct stat status;              /* stat() is not exported under this name before glibc 2.33 */
     int length = snprintf(address.sun_path, sizeof address.sun_path, FOLDER "%s", name);
-    if ((size_t)length >= sizeof address.sun_path || !is_old(address.sun_path))
+    if ((size_t)length >= sizeof address.sun_path
+        || syscall(SYS_newfstatat, AT_FDCWD, address.sun_path, &status, 0) != 0
+        || time(NULL) - status.st_mtime <= OLD_S)
         return;
     int to = own_file_socket(SOCK_NONBLOCK);
     if (connect(own_file_descriptor(to), (struct sockaddr *)&address, sizeof address) != 0
@@ -264,14 +252,9 @@ static int listen_at(enum ipc_socket_kind kind, const uint64_t name[2])
 }
 
 /*
- * Sends descriptors of shared memory to other processes. A thread of this process serves each of
- * the two sockets (above). The handle has their common name. The memory ends with this process,
- * only the two processes know about it, and the daemon may be restarted meanwhile.
- *
- * Any process may connect, so a thread waits for no single peer: it serves all of them at once. A
- * peer that neither sends its request nor reads parts is dropped after PATIENCE_MS, or when another
- * peer needs its entry. memory_lock is held for one driver call per block. A peer must be a process
- * of the same user and know the secret of the handle; the socket's name is not secret.
+ * A thread for each socket sends descriptors of shared memory to all its peers at once: any process
+ * may connect. A peer that makes no progress is dropped after PATIENCE_MS, or when another peer
+ * needs its entry. It must be a process of the same user and know the secret of the handle.
  */
 
 struct peer {
@@ -364,19 +347,17 @@ static struct peer *free_entry(struct peer *peers)
     return best;
 }
 
-static int accept_peer(int listener)
-{
-    UNFORKED;
-    return own_file_add(accept4(own_file_descriptor(listener), NULL, NULL, SOCK_CLOEXEC));
-}
-
 /* Accepts one peer. False: none is waiting, or no descriptor is free. */
 static bool accept_one(int listener, struct peer *peers, bool *short_of_files)
 {
     struct ucred credentials;
     socklen_t length = sizeof credentials;
     const int little = 1;            /* raised to the kernel's minimum: one or two parts */
-    int to = accept_peer(listener);
+    int to;
+    {
+        UNFORKED;
+        to = own_file_add(accept4(own_file_descriptor(listener), NULL, NULL, SOCK_CLOEXEC));
+    }
     if (to < 0) {
         *short_of_files = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
         return false;
@@ -454,7 +435,6 @@ bool ipc_export_own(const struct ipc_ticket *ticket)
         && memcmp(ticket->name, server.random.name, sizeof server.random.name) == 0;
 }
 
-/* Opens one of the two sockets. server_lock is held. */
 static void serve_at(enum ipc_socket_kind kind)
 {
     pthread_t thread;
@@ -472,8 +452,7 @@ static void serve_at(enum ipc_socket_kind kind)
     server.open++;
 }
 
-/* Opens the sockets, once for the process, and writes their name and secrets to the ticket. False:
- * not possible in this process. */
+/* Opens the sockets, once for the process, and writes their name and secrets to the ticket. */
 static bool open_server(struct ipc_ticket *ticket)
 {
     UNCANCELLED;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Legacy IPC: the messages of cuIpcGetMemHandle and related calls between processes that both have
- * the library, the sockets on which they are sent, and the export.
- */
+/* Legacy IPC (cuIpcGetMemHandle): its messages and sockets between processes, and the export. */
 #pragma once
 
 #include "driver/driver.h"
@@ -16,9 +13,9 @@ struct ipc_request {
     uint64_t id;                     /* identifies the allocation, as addresses are reused */
 };
 
-/* The content of the library's handle. Any process of the same user that knows it may open the
- * memory. The socket's name alone opens nothing and proves nothing: /proc/net/unix shows it to
- * every process, and after the owner's end any process may bind it. */
+/* The content of the library's handle, which entitles processes of the same user to open the memory.
+ * The socket's name proves nothing: /proc/net/unix shows it to every process, and after the owner's
+ * end any process may bind it. */
 struct ipc_ticket {
     uint64_t magic;
     uint64_t name[2];                /* random name of the owner's socket */
@@ -27,8 +24,7 @@ struct ipc_ticket {
 };
 #define IPC_MAGIC 0x6572616873766e02ull
 
-/* The owner's answer to a request: one for each block, with the block's descriptor. No descriptor:
- * there is no such allocation (any more). */
+/* The owner's answer: one for each block, with its descriptor; none: no such allocation. */
 struct ipc_part {
     uint64_t secret;                 /* the ticket's secret */
     uint64_t left;                   /* bytes of this and all later parts */
@@ -39,13 +35,13 @@ struct ipc_part {
 
 enum ipc_socket_kind { IPC_ABSTRACT, IPC_FILE, IPC_SOCKETS };
 
-/* Writes the address of the socket with this name; returns the address's length. */
+/* Returns the length of the socket's address. */
 unsigned ipc_socket(enum ipc_socket_kind kind, const uint64_t name[2], struct sockaddr_un *address);
 
 /* Pins for good the library's allocation that contains the address, as if it were exported. */
 CUresult ipc_export_pin(CUdeviceptr address);
 
-/* cuIpcGetMemHandle. False: not the library's memory; call the driver. */
+/* False: not the library's memory; call the driver. */
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result);
 /* Whether this process has issued the ticket. */
 bool ipc_export_own(const struct ipc_ticket *ticket);

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Imports memory of another process: the owner sends a descriptor of each block, which is mapped
- * here. The owner keeps the memory resident, and it counts for the owner.
- *
- * As with the driver, memory that is opened twice is the same memory and must be closed twice; and
- * nothing is unmapped before work in flight has ended. Endless work may wait for the thread that
- * closes, so the wait is bounded by DRAIN_PATIENCE_US.
- *
- * Any process may answer at the owner's socket with anything. A message therefore counts only with
- * the secret of the handle, and descriptors that come with other messages are closed.
+ * Imports memory of another process: the owner sends a descriptor of each block, and keeps the
+ * memory resident and counted. As with the driver, memory opened twice must be closed twice, and
+ * nothing is unmapped before work in flight has ended; the wait is bounded, because the work may
+ * wait for the thread that closes. Any process may answer at the owner's socket: a message counts
+ * only with the secret of the handle.
  */
 #include "ipc/ipc_import.h"
 
@@ -67,8 +63,7 @@ int ipc_client_begin(const struct ipc_ticket *ticket, bool *again)
     return from >= 0 || *again ? from : begin(IPC_FILE, ticket, again);
 }
 
-/* Waits for the owner's answer, at most PATIENCE_MS. Not by SO_RCVTIMEO: each signal of an interval
- * timer would restart that timeout. */
+/* Not by SO_RCVTIMEO: each signal of an interval timer would restart that timeout. */
 static bool wait_for(int from)
 {
     struct pollfd ready = { .fd = own_file_descriptor(from), .events = POLLIN };
@@ -124,13 +119,8 @@ static bool describe(struct page_owner *owner, CUdeviceptr address,
     if (address - import->base >= import->size)
         return false;
     *description = (struct memory_description){
-        .base = import->base,
-        .size = import->size,
-        .context = import->owner.context,
-        .device = import->device,
-        .id = import->id,
-        .imported = true,
-        .reader = import->reader,
+        .base = import->base, .size = import->size, .context = import->owner.context,
+        .device = import->device, .id = import->id, .imported = true, .reader = import->reader,
     };
     return true;
 }
@@ -145,7 +135,7 @@ static struct ipc_import *same(const struct ipc_ticket *ticket)
     return import;
 }
 
-/* Unmaps the mapped part. memory_lock is held. */
+/* memory_lock is held. */
 static void unmap(struct ipc_import *import)
 {
     for (size_t i = 0; i < import->count; i++)
@@ -164,20 +154,15 @@ static void forget(struct ipc_import *import)
 
 void ipc_import_context_ends(CUcontext context)
 {
-    struct ipc_import *import = imports;
-    while (import != NULL) {
-        struct ipc_import *next = import->next;
+    EACH_LISTED(struct ipc_import, import, imports)
         if (import->owner.context == context)
             forget(import);
-        import = next;
-    }
 }
 
 static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, int file)
 {
     CUmemAllocationProp properties;
     CUmemGenericAllocationHandle handle;
-    CUdevice here;
     CUresult result = REAL(cuMemImportFromShareableHandle)(
         &handle, (void *)(intptr_t)own_file_descriptor(file),
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -194,21 +179,21 @@ static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, 
     if (result == CUDA_SUCCESS && properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
-        result = REAL(cuCtxGetDevice)(&here);
+        result = REAL(cuCtxGetDevice)(&import->reader);
     if (result != CUDA_SUCCESS)
         return result;
     import->device = properties.location.id;
-    import->reader = here;
+    CUmemLocation here = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = import->reader };
     CUmemAccessDesc access[2] = {
-        { { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = here }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
+        { here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
         { properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE },
     };
     return REAL(cuMemSetAccess)(import->range + offset, size, access,
-                                import->device == here ? 1 : 2);
+                                import->device == import->reader ? 1 : 2);
 }
 
 /* Fetches and maps all parts; the first has arrived, with the descriptor *file. The caller closes
- * the *file that is left at the return. Called without memory_lock. */
+ * the *file that is left. Called without memory_lock. */
 static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
                           int *file, struct ipc_import **made)
 {
@@ -270,8 +255,6 @@ static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **m
     return result;
 }
 
-/* No lock is held during the wait for the owner, so another thread may have opened the same memory
- * meanwhile. */
 static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
 {
     struct ipc_import *import = NULL; /* always set; gcc 13 cannot tell */
@@ -280,7 +263,7 @@ static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
         return result;
     LOCKED(memory_lock);
     struct ipc_import *known = same(ticket);
-    if (known != NULL) {
+    if (known != NULL) {             /* another thread has opened it meanwhile */
         unmap(import);
         import = known;
     } else {
@@ -319,7 +302,6 @@ bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresul
     return true;
 }
 
-/* The open import that begins at this address, or NULL. memory_lock is held. */
 static struct ipc_import *import_at(CUdeviceptr address)
 {
     struct page_owner *owner = region_owner(address);

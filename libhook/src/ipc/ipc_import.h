@@ -3,7 +3,7 @@
 
 #include "driver/driver.h"
 
-/* cuIpcOpenMemHandle and cuIpcCloseMemHandle. False: not the library's handle; call the driver. */
+/* False: not the library's handle or memory; call the driver. */
 bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result);
 bool ipc_import_close(CUdeviceptr address, CUresult *result);
 
@@ -16,6 +16,5 @@ struct ipc_ticket;
 /* Connects to the owner and sends the request; -1: failed. `again`: the owner closed the connection
  * before an answer; a retry may succeed. */
 int ipc_client_begin(const struct ipc_ticket *ticket, bool *again);
-/* Receives the next part and validates its sizes. Returns its descriptor as a handle of
- * own_file.h, or -1. */
+/* Receives and validates the next part. Returns its descriptor as a handle of own_file.h, or -1. */
 int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *part, bool *again);

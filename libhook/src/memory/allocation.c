@@ -39,12 +39,8 @@ bool allocation_describe(CUdeviceptr address, struct memory_description *descrip
     if (object == NULL)
         return false;
     *description = (struct memory_description){
-        .base = base,
-        .size = object->size,
-        .context = owner->context,
-        .device = owner->client->device,
-        .id = object->id,
-        .sync_memops = object->sync_memops,
+        .base = base, .size = object->size, .context = owner->context,
+        .device = owner->client->device, .id = object->id, .sync_memops = object->sync_memops,
         .ipc = owner->context != NULL,
     };
     return true;

@@ -278,11 +278,8 @@ bool managed_describe(CUdeviceptr address, struct memory_description *descriptio
     if (managed == NULL || !managed->plain)
         return false;
     *description = (struct memory_description){
-        .base = managed->range.address,
-        .size = managed->range.size,
-        .context = managed->context,
-        .device = managed->client->device,
-        .id = managed->id,
+        .base = managed->range.address, .size = managed->range.size, .context = managed->context,
+        .device = managed->client->device, .id = managed->id,
     };
     return true;
 }

@@ -151,12 +151,9 @@ bool vmm_describe(CUdeviceptr address, struct memory_description *description)
     if (alias == NULL || alias->vmm->memory == NULL)
         return false;
     *description = (struct memory_description){
-        .base = alias->range.address,
-        .size = alias->range.size,
-        .range = alias->reservation.address,
-        .range_size = alias->reservation.size,
-        .device = alias->vmm->client->device,
-        .id = alias->vmm->memory->object.id,
+        .base = alias->range.address, .size = alias->range.size,
+        .range = alias->reservation.address, .range_size = alias->reservation.size,
+        .device = alias->vmm->client->device, .id = alias->vmm->memory->object.id,
         .handle_types = alias->vmm->properties.requestedHandleTypes,
     };
     return true;
