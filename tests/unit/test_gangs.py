@@ -97,26 +97,20 @@ def test_process_on_two_cards_is_a_gang(machine: Machine) -> None:
     assert max(apart(machine, other)[1:]) <= TOGETHER
 
 
-def test_two_gangs_and_a_program_share_the_time_of_a_card(machine: Machine) -> None:
-    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
-    other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
+@pytest.mark.parametrize(("names", "least", "most"), [("a", 26, 34), ("ab", 14, 24)])
+def test_gangs_and_a_program_on_a_card_get_equal_time(
+    machine: Machine, names: str, least: int, most: int
+) -> None:
+    gangs = [machine.team([0, 1], [10 * number, 10 * number + 1], 3 * GIB, name=name)
+             for number, name in enumerate(names, 1)]
     alone = machine.program(1, 30, 3 * GIB)
-    for team in (one, other):
-        team.compute(100_000)
+    for gang in gangs:
+        gang.compute(100_000)
     alone.compute(1000 * SECOND)
     machine.advance(60 * SECOND)
-    held = [machine.client(who).view.held_time for who in (*one.ranks, *other.ranks, alone)]
-    assert all(14 * SECOND < each < 24 * SECOND for each in held), held
-
-
-def test_program_and_gang_on_a_card_get_equal_time(machine: Machine) -> None:
-    gang = machine.team([0, 1], [10, 10], 3 * GIB)
-    alone = machine.program(1, 30, 3 * GIB)
-    gang.compute(100_000)
-    alone.compute(1000 * SECOND)
-    machine.advance(60 * SECOND)
-    held = [machine.client(who).view.held_time for who in (*gang.ranks, alone)]
-    assert all(26 * SECOND < each < 34 * SECOND for each in held), held
+    ranks = [rank for gang in gangs for rank in gang.ranks]
+    held = [machine.client(one).view.held_time for one in (*ranks, alone)]
+    assert all(least * SECOND < each < most * SECOND for each in held), held
 
 
 def test_gangs_that_pairwise_share_a_card_do_not_deadlock() -> None:
@@ -234,18 +228,15 @@ def test_gang_with_missing_ranks_waits_for_them(machine: Machine) -> None:
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_with_missing_ranks_runs_once_the_daemon_is_set_to_drain(machine: Machine) -> None:
+@pytest.mark.parametrize(("drains", "limit"), [(True, 2), (False, 32)])
+def test_gang_with_missing_ranks_runs_after_the_maximum_wait_or_once_the_daemon_drains(
+    machine: Machine, drains: bool, limit: int
+) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
     machine.advance(SECOND)
-    machine.manager.drain(True)
-    finish(machine, one, limit=2 * SECOND)
-
-
-def test_gang_with_missing_ranks_runs_after_the_maximum_wait(machine: Machine) -> None:
-    one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
-    one.compute(200)
-    finish(machine, one, limit=32 * SECOND)
+    machine.manager.drain(drains)
+    finish(machine, one, limit=limit * SECOND)
 
 
 def test_gang_whose_ranks_have_unequal_work_in_flight_stops_without_reopening_a_gate(
@@ -279,30 +270,24 @@ def test_gang_that_does_not_fit_is_reported_and_blocks_no_other_client() -> None
     finish(machine, one, limit=5 * SECOND)
 
 
-def test_gang_keeps_its_turn_when_capacity_shrinks_without_a_waiting_client(
-    machine: Machine
+@pytest.mark.parametrize("waits", [False, True])
+def test_gang_is_stopped_when_capacity_shrinks_only_while_a_client_waits(
+    machine: Machine, waits: bool
 ) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
     machine.advance(500 * MILLISECOND)
+    beside = machine.program(1, 30, GIB) if waits else None
     machine.occupy(1, 2 * GIB)
+    if beside:
+        beside.compute(SECOND)
+        machine.advance(20 * SECOND)
+        assert not beside.work
+        assert one.left
+        assert [client for client, _, _ in machine.crowded] == [machine.client(one.ranks[1])]
+        machine.occupy(1, 0)
     finish(machine, one, limit=5 * SECOND)
-    assert not machine.ends
-
-
-def test_gang_is_stopped_when_capacity_shrinks_while_a_client_waits(machine: Machine) -> None:
-    one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
-    one.compute(400)
-    machine.advance(500 * MILLISECOND)
-    beside = machine.program(1, 30, GIB)
-    machine.occupy(1, 2 * GIB)
-    beside.compute(SECOND)
-    machine.advance(20 * SECOND)
-    assert not beside.work
-    assert one.left
-    assert [client for client, _, _ in machine.crowded] == [machine.client(one.ranks[1])]
-    machine.occupy(1, 0)
-    finish(machine, one, limit=5 * SECOND)
+    assert beside or not machine.ends
 
 
 def test_gang_that_waits_for_an_unresponsive_client_blocks_no_other_gang() -> None:

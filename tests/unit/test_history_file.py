@@ -11,8 +11,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -70,6 +73,14 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History
     history._store.close()
 
 
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """While the block lasts, each write to the history fails for lack of space."""
+    error = sqlite3.OperationalError("database or disk is full")
+    with mock.patch.object(Store, "add", side_effect=error):
+        yield
+
+
 def seconds(path: Path, length: int = 60) -> int:
     """Seconds of usage in the whole history."""
     with sqlite3.connect(path) as file:
@@ -101,17 +112,10 @@ def another_programs(path: Path) -> None:
     file.close()
 
 
-def newer(path: Path) -> None:
+def of_version(number: int, path: Path) -> None:
     Store(path, 0).add([(NOON, MINUTE)])
     with sqlite3.connect(path) as file:
-        file.execute("PRAGMA user_version = 3")
-    file.close()
-
-
-def older(path: Path) -> None:
-    Store(path, 0).add([(NOON, MINUTE)])
-    with sqlite3.connect(path) as file:
-        file.execute("PRAGMA user_version = 1")
+        file.execute(f"PRAGMA user_version = {number}")
     file.close()
 
 
@@ -122,24 +126,16 @@ def other_tables(path: Path) -> None:
     file.close()
 
 
-def folder(path: Path) -> None:
-    path.mkdir()
-
-
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 @pytest.mark.parametrize(("make", "why"), [
     (text, "it is broken: file is not a database"),
     (nothing_like_it, "it is broken: "),
     (cut_off, "it is broken: "),
     (another_programs, "another program made it"),
-    (newer, "it is of version 3, and we know 2"),
-    (older, "it is of version 1, and we know 2"),
+    (partial(of_version, 3), "it is of version 3, and we know 2"),
+    (partial(of_version, 1), "it is of version 1, and we know 2"),
     (other_tables, "it is broken: no such column: turns"),
-    (folder, "it is no file"),
-    (pipe, "it is no file"),
+    (Path.mkdir, "it is no file"),
+    (os.mkfifo, "it is no file"),
 ])
 def test_foreign_history_file_is_renamed_and_kept_whole(
     path: Path, history: HistoryFile, make: Callable[[Path], None], why: str,
@@ -223,23 +219,16 @@ def test_removed_history_file_is_replaced_by_a_new_file(path: Path, history: His
 
 
 def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
-    path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     history.keep(NOON, MINUTE)
-    add = Store.add
-
-    def full(_self: Store, _batches: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(Store, "add", full)
-    for number in range(1, 3 * KEPT):
-        history.keep(NOON + 60 * number, MINUTE)
-    assert len(history._unwritten) == KEPT
-    found = history._answer(Query(NOON, NOON + 86400, 0, "user"), lambda found: found)
+    with full_disk():
+        for number in range(1, 3 * KEPT):
+            history.keep(NOON + 60 * number, MINUTE)
+        assert len(history._unwritten) == KEPT
+        found = history._answer(Query(NOON, NOON + 86400, 0, "user"), lambda found: found)
     assert found.missing == "database or disk is full"
-    monkeypatch.setattr(Store, "add", add)
     history.keep(NOON + 60 * 3 * KEPT, MINUTE)
     assert seconds(path) == 3 * KEPT + 1
     assert caplog.messages == [
@@ -248,16 +237,17 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
     assert not history.is_behind
 
 
-def test_history_query_first_writes_minutes_that_could_not_be_written(
-    path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by_query", [True, False], ids=["a query", "a minute without usage"])
+def test_unwritten_minutes_of_the_history_are_written_at_the_next_access(
+    path: Path, history: HistoryFile, by_query: bool
 ) -> None:
-    def full(_self: Store, _batches: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "add", full)
+    with full_disk():
         history.keep(NOON, MINUTE)
-    history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
+        assert history.is_behind
+    if by_query:
+        history._answer(Query(NOON, NOON + 60, 0, "user"), lambda found: found)
+    else:
+        history.keep(NOON + 60, {})
     assert seconds(path) == 1
     assert not history.is_behind
 
@@ -267,21 +257,6 @@ def test_history_file_is_synchronized_at_each_commit_and_bounded(path: Path) -> 
     with Store(path, 8 << 20).opened() as file:
         found = [file.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas]
     assert found == [2, "truncate", (8 << 20) // 4096]      # 2: synchronous = FULL
-
-
-def test_history_writes_unwritten_minutes_in_a_minute_without_usage(
-    path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as full:
-        def add(_self: Store, _batches: object) -> None:
-            raise sqlite3.OperationalError("database or disk is full")
-
-        full.setattr(Store, "add", add)
-        history.keep(NOON, MINUTE)
-        behind = [history.is_behind]
-    history.keep(NOON + 60, {})
-    assert [*behind, history.is_behind] == [True, False]
-    assert seconds(path) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")

@@ -6,7 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -46,33 +47,6 @@ class QuietHook:
 
     def resume_on(self, gpu: GPU) -> None:
         """As Parkable.resume_on."""
-
-
-def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal() -> None:
-    asked: list[str] = []
-
-    async def refuse(command: str, *_: object) -> Answer:
-        asked.append(command)
-        steps = (Step("lock", 600, 0, "not ready"),) if command == "park" else ()
-        return Answer("running", steps)
-
-    async def park_and_idle() -> None:
-        time = Time()
-        manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
-        gpu = manager.add(FACTS, Sample(), gather=False)
-        client = joined(gpu, 1, Noted())
-        client.parkable = QuietHook()
-        one = moving.Moving([gpu], manager.budget.shared, refuse)
-        one.deep_idle = 0
-        with pytest.raises(NvshareError, match="not ready"):
-            await one.park(client, ahead=True)
-        assert not client.unparkable
-        assert not one._is_idle_for_long(client)
-        time.pass_by(moving.PARK_RETRY_AFTER)
-        assert one._is_idle_for_long(client)
-
-    asyncio.run(park_and_idle())
-    assert asked == ["state", "park"]
 
 
 @asynccontextmanager
@@ -129,20 +103,32 @@ async def test_simultaneous_checkpoint_helper_calls_are_bounded_in_number() -> N
     assert max(most) == moving.HELPERS_AT_ONCE
 
 
-async def test_idle_client_whose_hook_refuses_a_park_is_not_parked_again_soon(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("by_hook", [False, True], ids=["the driver", "the hook"])
+async def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal(
+    monkeypatch: pytest.MonkeyPatch, by_hook: bool
 ) -> None:
     async def refuse(_: QuietHook, context: int, *, ahead: bool) -> None:
         raise NvshareError("its threads do not rest")
 
-    monkeypatch.setattr(QuietHook, "park", refuse)
-    async with parking() as (time, client, one):
+    answers = [Answer("running"), Answer("running", (Step("lock", 600, 0, "not ready"),))]
+    if by_hook:
+        monkeypatch.setattr(QuietHook, "park", refuse)
+    async with parking(*answers) as (time, client, one):
         one.deep_idle = 0
-        with pytest.raises(NvshareError, match="do not rest"):
+        with pytest.raises(NvshareError, match="do not rest" if by_hook else "not ready"):
             await one.park(client, ahead=True)
+        assert not client.unparkable
         assert not one._is_idle_for_long(client)
         time.pass_by(moving.PARK_RETRY_AFTER)
         assert one._is_idle_for_long(client)
+
+
+def second_card(time: Time, like: GPU, **facts: Any) -> GPU:
+    """Another card of the same machine; `facts`: in what it differs from the first one."""
+    changed: dict[str, Any] = {"index": 1, "uuid": OTHER.uuid} | facts
+    card = GPU(replace(FACTS, **changed), SETTINGS, NO_RESERVE, time.clock, time.timer)
+    card.capacity = like.capacity
+    return card
 
 
 async def test_park_fails_once_the_card_is_lost_during_the_eviction() -> None:
@@ -184,10 +170,7 @@ async def test_park_fails_when_the_client_ends_during_the_park(
 async def test_program_continues_after_a_daemon_fault_during_its_park(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def fail(_client: Client) -> int:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(moving, "_context_bytes", fail)
+    monkeypatch.setattr(moving, "_context_bytes", mock.AsyncMock(side_effect=ZeroDivisionError))
     async with parking() as (_, client, one):
         with pytest.raises(ZeroDivisionError):
             await one.park(client)
@@ -195,14 +178,7 @@ async def test_program_continues_after_a_daemon_fault_during_its_park(
 
 
 async def test_wake_is_repeated_after_a_daemon_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    faults = 0
-
-    async def fail_once(_gpus: object) -> None:
-        nonlocal faults
-        faults += 1
-        if faults == 1:
-            raise ZeroDivisionError
-
+    fail_once = mock.AsyncMock(side_effect=[ZeroDivisionError, None])
     monkeypatch.setattr(moving, "RETRY_AFTER", 0)
     running = Answer("running")
     async with parking(running, Answer("checkpointed"), running) as (_, client, one):
@@ -210,22 +186,16 @@ async def test_wake_is_repeated_after_a_daemon_fault(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(moving, "take_samples", fail_once)
         one.wake(client)
         await asyncio.wait(one._tasks)
-        assert (faults, client.parking) == (2, "")
+        assert (fail_once.await_count, client.parking) == (2, "")
 
 
 async def test_program_stays_parked_after_a_daemon_fault_during_its_move(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def fail(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(moving, "_make_room", fail)
+    monkeypatch.setattr(moving, "_make_room", mock.AsyncMock(side_effect=ZeroDivisionError))
     async with parking(Answer("running"), Answer("checkpointed")) as (time, client, one):
-        facts = replace(FACTS, index=1, uuid=OTHER.uuid)
-        target = GPU(facts, SETTINGS, NO_RESERVE, time.clock, time.timer)
-        target.capacity = client.gpu.capacity
         with pytest.raises(ZeroDivisionError):
-            await one.move(client, target)
+            await one.move(client, second_card(time, client.gpu))
         assert client.parking == moving.PARKED
 
 
@@ -251,14 +221,11 @@ async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
     monkeypatch.setattr(asyncio, "sleep", sleep)
     async with parking() as (time, client, one):
         one._ask = ask
-        facts = replace(FACTS, index=1, uuid=OTHER.uuid)
-        target = GPU(facts, SETTINGS, NO_RESERVE, time.clock, time.timer)
-        target.capacity = client.gpu.capacity
         await one.park(client)
         one.wake(client)
         while client.parking != moving.PARKED:
             await whole(0)
-        move = asyncio.create_task(one.move(client, target))
+        move = asyncio.create_task(one.move(client, second_card(time, client.gpu)))
         while wakes < 2:
             await whole(0)
         pause_over.set()
@@ -372,15 +339,13 @@ async def test_idle_client_is_parked_while_another_client_is_being_evicted(
     ({"name": "Other card"}, "GPUs of the same kind only"),
     ({"memory_total": 80 * GIB}, "GPUs of the same kind only"),
     ({"mig": True}, "GPUs of the same kind only"),
-    ({"index": 0, "uuid": FACTS.uuid}, "is on GPU 0 already"),
+    (None, "is on GPU 0 already"),
 ])
 async def test_move_to_the_same_card_or_to_another_model_is_refused_with_the_reason(
-    other: dict[str, Any], reason: str
+    other: dict[str, Any] | None, reason: str
 ) -> None:
     async with parking() as (time, client, one):
-        facts = replace(FACTS, **cast("Any", {"index": 1, "uuid": OTHER.uuid} | other))
-        target = client.gpu if facts == FACTS else GPU(
-            facts, SETTINGS, NO_RESERVE, time.clock, time.timer)
+        target = client.gpu if other is None else second_card(time, client.gpu, **other)
         with pytest.raises(NvshareError, match=reason):
             await one.move(client, target)
         assert client.parking == ""

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from nvshared.errors import ProtocolError
 from nvshared.hook.protocol import Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
@@ -84,43 +82,30 @@ def hook(manager: Manager) -> Hook:
     return made
 
 
-def test_name_message_before_hello_sets_the_displayed_name_of_the_client(manager: Manager) -> None:
-    made = Hook(manager)
-    made.says(ReportRecord(Type.NAME, text=" tr\x1bain\u202e "))
-    made.says(HELLO)
-    client = made.session.client
-    assert client is not None
-    assert str(client) == f"tr?ain?[{client.peer.pid}]"
-    assert client.peer.name == "python"                 # the name by the kernel stays
-    with pytest.raises(ProtocolError, match="a NAME came after HELLO"):
-        made.says(ReportRecord(Type.NAME, text="other"))
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "size"),
-    [("a1:4", "a1", 4), ("a1:", "a1", 0), ("ours", "ours", 0), ("x:y:2", "x:y", 2), ("", "", 0)],
-)
-def test_gang_message_before_hello_names_the_gang_of_the_client(
-    manager: Manager, text: str, name: str, size: int
+@pytest.mark.parametrize(("record", "found"), [
+    (ReportRecord(Type.NAME, text=" tr\x1bain\u202e "), ("tr?ain?", "", 0)),
+    (ReportRecord(Type.GANG, text="a1:4"), ("python", "a1", 4)),
+    (ReportRecord(Type.GANG, text="a1:"), ("python", "a1", 0)),
+    (ReportRecord(Type.GANG, text="ours"), ("python", "ours", 0)),
+    (ReportRecord(Type.GANG, text="x:y:2"), ("python", "x:y", 2)),
+    (ReportRecord(Type.GANG), ("python", "", 0)),
+], ids=["name", "gang of 4", "empty size", "gang", "colon in the gang", "no gang"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_name_and_gang_sent_before_hello_are_those_of_the_client(
+    manager: Manager, record: ReportRecord, found: tuple[str, str, int], restarted: bool
 ) -> None:
     made = Hook(manager)
-    made.says(ReportRecord(Type.GANG, text=text))
-    made.says(HELLO)
+    if restarted:
+        made.session.take_over()
+    made.says(record)
+    made.says(replace(HELLO, number=made.wire.sent[0].number if restarted else 0))
     client = made.session.client
     assert client is not None
-    assert (client.peer.gang, client.peer.gang_size) == (name, size)
-    with pytest.raises(ProtocolError, match="a GANG came after HELLO"):
-        made.says(ReportRecord(Type.GANG, text="other"))
-
-
-def test_name_sent_after_a_daemon_restart_is_the_name_of_the_client(manager: Manager) -> None:
-    made = Hook(manager)
-    made.session.take_over()
-    number = made.wire.sent[0].number
-    made.says(ReportRecord(Type.NAME, text="train"))
-    made.says(replace(HELLO, number=number))
-    assert made.session.client is not None
-    assert made.session.client.name == "train"
+    assert (client.name, client.peer.gang, client.peer.gang_size) == found
+    assert str(client) == f"{found[0]}[{client.peer.pid}]"
+    assert client.peer.name == "python"                 # the name by the kernel stays
+    with pytest.raises(ProtocolError, match=f"a {record.type.name} came after HELLO"):
+        made.says(record)
 
 
 def test_hello_of_another_protocol_version_is_refused_after_a_name(manager: Manager) -> None:
@@ -301,24 +286,17 @@ def test_first_store_order_passes_a_descriptor_of_an_unnamed_private_file(
     os.close(descriptor)
 
 
-def test_store_order_without_a_free_descriptor_is_passed_with_the_next(
-    hook: Hook, disk: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [STORE.size, 0], ids=["no free descriptor", "zero bytes"])
+def test_store_order_without_a_descriptor_is_not_sent_and_the_next_passes_the_file(
+    hook: Hook, disk: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     def refuse(_descriptor: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "dup", refuse)
-        hook.is_told(STORE)
-    assert not hook.wire.sent
-    hook.is_told(replace(STORE, number=6))
-    (order,) = hook.wire.sent
-    assert (order.number, len(hook.wire.descriptors)) == (6, 1)
-    os.close(hook.wire.descriptors[0])
-
-
-def test_store_order_of_zero_bytes_passes_no_file(hook: Hook, disk: Path) -> None:
-    hook.is_told(replace(STORE, size=0))
+        if size:
+            patch.setattr(os, "dup", refuse)
+        hook.is_told(replace(STORE, size=size))
     assert not hook.wire.sent
     hook.is_told(replace(STORE, number=6))
     (order,) = hook.wire.sent
@@ -503,11 +481,14 @@ def test_record_before_hello_ends_the_connection(manager: Manager) -> None:
 @pytest.mark.parametrize(("record", "decided", "why"), [
     (replace(HELLO, version=1), None, Refusal.VERSION),
     (replace(HELLO, uuid=bytes(16)), None, Refusal.NO_SUCH_GPU),
+    (replace(HELLO, uuid=OTHER.uuid_bytes), None, Refusal.NO_SUCH_GPU),      # a lost card
     (HELLO, Refusal.TOO_MANY_CLIENTS, Refusal.TOO_MANY_CLIENTS),
 ])
 def test_refused_client_gets_the_reason_and_its_records_are_ignored(
     manager: Manager, record: ReportRecord, decided: Refusal | None, why: Refusal
 ) -> None:
+    manager.add(OTHER, Sample(memory_used=0), gather=False).lose("gone")
+    Scripted.latest.events.clear()
     hook = Hook(manager, decided)
     hook.says(record)
     assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=why)]
@@ -515,13 +496,6 @@ def test_refused_client_gets_the_reason_and_its_records_are_ignored(
     hook.says(ReportRecord(Type.MEMORY))
     hook.session.ended()
     assert Scripted.latest.events == []
-
-
-def test_hello_for_a_lost_card_is_refused(manager: Manager) -> None:
-    manager.gpus[0].lose("gone")
-    hook = Hook(manager)
-    hook.says(HELLO)
-    assert hook.wire.sent == [OrderRecord(Type.REFUSED, flags=Refusal.NO_SUCH_GPU)]
 
 
 def test_publish_order_passes_a_writable_inflight_page_and_watch_order_a_readable_page(
@@ -557,42 +531,26 @@ def test_session_that_is_ended_twice_sends_a_single_left_event(
     assert not list(manager.clients)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(packets=st.lists(st.one_of(st.binary(max_size=120), st.builds(
-    lambda kind, flags, number, size: encode_report(
-        ReportRecord(kind, flags, number, commit=size, moved=size)
-    ),
-    st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE),
-))))
-def test_session_with_random_packets_closes_no_other_connection(
-    manager: Manager, packets: list[bytes]
-) -> None:
-    hook = Hook(manager)
-    hook.says(HELLO)
-    for packet in packets:
-        try:
-            hook.session.received(packet)
-        except ProtocolError:
-            break
-    hook.session.ended()
-    assert isinstance(Scripted.latest.events[-1], events.Left)
-    assert not list(manager.clients)
-
-
-def test_hello_and_commit_are_answered_after_the_limits_of_the_process_were_read(
-    manager: Manager
-) -> None:
-    looks: list[tuple[int, Callable[[], None]]] = []
+@pytest.fixture
+def looks(manager: Manager) -> list[tuple[int, Callable[[], None]]]:
+    """Pending reads of limits: bytes not yet counted for the process, and what ends the read."""
+    pending: list[tuple[int, Callable[[], None]]] = []
 
     def look_up(_peer: Peer, more: int, then: Callable[[], None]) -> bool:
-        looks.append((more, then))
+        pending.append((more, then))
         return True
 
     manager.read_limits = look_up
+    return pending
+
+
+def test_hello_and_commit_are_answered_after_the_limits_of_the_process_were_read(
+    manager: Manager, looks: list[tuple[int, Callable[[], None]]]
+) -> None:
     made = Hook(manager)
     made.says(replace(HELLO, memory=Memory(host=7, beyond=2)))
     assert (made.session.client, made.session.looking_up, made.wire.sent) == (None, True, [])
-    assert looks[0][0] == 9             # bytes not yet counted for the process
+    assert looks[0][0] == 9
     looks[0][1]()
     assert made.wire.resumed is not None
     assert not made.session.looking_up
@@ -609,17 +567,10 @@ def test_hello_and_commit_are_answered_after_the_limits_of_the_process_were_read
 
 
 def test_connection_that_ended_while_the_limits_of_its_process_were_read_is_not_resumed(
-    manager: Manager
+    manager: Manager, looks: list[tuple[int, Callable[[], None]]]
 ) -> None:
-    looks: list[Callable[[], None]] = []
-
-    def look_up(_peer: Peer, _more: int, then: Callable[[], None]) -> bool:
-        looks.append(then)
-        return True
-
-    manager.read_limits = look_up
     made = Hook(manager)
     made.says(HELLO)
     made.session.ended()
-    looks[0]()
+    looks[0][1]()
     assert not made.wire.resumed

@@ -141,8 +141,6 @@ PLACES = {
     # SLURM 26.05, its page on cgroup/v2: jobs by SLUID; what they are beside is told below.
     "SLURM 26.05": ("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0",
                     "job:s5K1KKYAYG5D00"),
-    "SLURM 26.05, CgroupJobIdPaths=yes": (
-        "0::/system.slice/slurmstepd.scope/job_123/step_batch/user/task_special", "job:123"),
     "SLURM 26.05, several slurmd": (
         "0::/system.slice/gpu7_slurmstepd.scope/sEKNKTV3WPV500/step_extern/user/task_0",
         "job:sEKNKTV3WPV500"),
@@ -159,43 +157,18 @@ PLACES = {
     "HTCondor, v1": (v1("/htcondor/condor_var_lib_condor_execute_slot1"), "job:slot1"),
     "HTCondor, v2": ("0::/system.slice/htcondor/condor_var_lib_condor_execute_slot1_23@node7",
                      "job:slot1_23"),
-    # k0s 1.2x (cgroups of its kubelet stand below its unit), MicroK8s 1.26, k3s, RKE2, Talos 1.9.
+    # k0s 1.2x (cgroups of its kubelet stand below its unit).
     "k0s": (f"0::/system.slice/k0sworker.service/kubepods/besteffort/pod{UID}/{CONTAINER}", POD),
-    "k0s, one node": (
-        f"0::/system.slice/k0scontroller.service/kubepods/burstable/pod{UID}/{CONTAINER}", POD),
-    "MicroK8s": (f"0::/kubepods/burstable/pod{UID}/{CONTAINER}", POD),
-    "MicroK8s, delegated": (
-        f"0::/system.slice/snap.microk8s.daemon-kubelite.service/kubepods/pod{UID}/{CONTAINER}",
-        POD),
-    "k3s": (f"0::/kubepods/besteffort/pod{UID}/{CONTAINER}", POD),
-    "k3s in a unit": (f"0::/system.slice/k3s.service/kubepods/besteffort/pod{UID}/{CONTAINER}",
-                      POD),
-    "RKE2": (f"0::/kubepods.slice/kubepods-pod{SLICED}.slice/cri-containerd-{CONTAINER}.scope",
-             POD),
-    "Talos": (f"0::/kubepods/burstable/pod{UID}/{CONTAINER}", POD),
-    # Fedora 33 with kubelet's --cgroup-root=/kubelet (an issue of SPIRE), kind 0.27, minikube 1.19.
+    # Fedora 33 with kubelet's --cgroup-root=/kubelet (an issue of SPIRE), kind 0.27.
     "kubelet's own root": (f"0::/kubelet/kubepods/besteffort/pod{UID}/{CONTAINER}", POD),
     "kind, in the node": (
         "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
         f"kubelet-kubepods-besteffort-pod{SLICED}.slice/cri-containerd-{CONTAINER}.scope", POD),
-    "kind, static pod": (
-        "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
-        f"kubelet-kubepods-burstable-pod{STATIC}.slice/cri-containerd-{CONTAINER}.scope",
-        f"pod:{STATIC}"),
     "kind, from the host": (
         f"0::/system.slice/docker-{CONTAINER}.scope/kubelet.slice/kubelet-kubepods.slice/"
         f"kubelet-kubepods-pod{SLICED}.slice/cri-containerd-{CONTAINER[::-1]}.scope", BOX),
-    "minikube with CRI-O, from the host": (
-        f"0::/docker/{CONTAINER}/kubepods.slice/kubepods-besteffort.slice/"
-        f"kubepods-besteffort-pod{SLICED}.slice/crio-{CONTAINER[::-1]}.scope", BOX),
-    # Bottlerocket (its issues 1681, 3804), cri-dockerd, RHEL with containerd 1.5, CRI-O 1.30.
-    "Bottlerocket's pods": (
-        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICED}.slice/"
-        f"cri-containerd-{CONTAINER}.scope", POD),
-    "Bottlerocket's runtime": ("0::/runtime.slice/containerd.service", "unit:containerd.service"),
+    # cri-dockerd, RHEL with containerd 1.5.
     "cri-dockerd": (f"0::/kubepods.slice/kubepods-pod{SLICED}.slice/docker-{CONTAINER}.scope", POD),
-    "CRI-O with crun": (
-        f"0::/kubepods.slice/kubepods-pod{SLICED}.slice/crio-{CONTAINER}.scope/container", POD),
     "RHEL 8, containerd without the systemd driver": (
         "13:memory:/system.slice/containerd.service/"
         f"kubepods-burstable-pod{SLICED}.slice:cri-containerd:{CONTAINER}", POD),
@@ -203,34 +176,24 @@ PLACES = {
     "K3k": (f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICED}.slice/"
             f"cri-containerd-{CONTAINER}.scope/kubepods/besteffort/pod{UID[::-1]}/{CONTAINER}",
             POD),
-    # Amazon ECS's agent 1.6x, Nomad 1.7 and 1.4, Podman 4.7 (its issues), quadlet.
+    # Amazon ECS's agent 1.6x, Nomad 1.7 and 1.4, Podman 4.7 (its issues).
     "ECS, v1": (v1(f"/ecs/0410eff2-7e59-4111-823e-1e0d98ef7f31/{CONTAINER}"), BOX),
-    "ECS, v2": ("0::/ecstasks.slice/ecstasks-e95a40efbde84cbc8600660a109ec194.slice/"
-                f"docker-{CONTAINER}.scope", BOX),
     "Nomad": ("0::/nomad.slice/share.slice/8f5bd3b4-8d5f-4c3c-b0b9.train.scope",
               "unit:8f5bd3b4-8d5f-4c3c-b0b9.train.scope"),
-    "Nomad with docker": (f"0::/nomad.slice/docker-{CONTAINER}.scope", BOX),
-    "Podman's quadlet": (f"0::/system.slice/kepler.service/libpod-payload-{CONTAINER}",
-                         "unit:kepler.service"),
-    "rootless Podman": (f"0::{SESSIONS}/user.slice/libpod-{CONTAINER}.scope/container",
-                        f"container:root/{CONTAINER}"),
     "rootless Podman without a container's group": (f"0::{SESSIONS}/user.slice/podman-239302.scope",
                                                     "unit:root/podman-239302.scope"),
-    "rootless docker": (f"0::{SESSIONS}/user.slice/docker-{CONTAINER}.scope",
-                        f"container:root/{CONTAINER}"),
     "rootless docker, cgroupfs": (f"0::{SESSIONS}/app.slice/docker.service/docker/{CONTAINER}",
                                   "unit:root/docker.service"),
-    # LXC 3.2 and 4, Incus, Proxmox VE 8 (lxc/ID/ns), Waydroid.
+    # LXC 3.2 and 4, Incus, Proxmox VE 8 (lxc/ID/ns).
     "LXC 3.2": ("0::/lxc.payload/web/system.slice/x.service", "container:web"),
     "Incus": ("0::/lxc.payload.train_web", "container:train_web"),
     "Incus' own pattern": ("0::/incus.payload/web/init.scope", "container:web"),
     "Proxmox": ("0::/lxc/101/ns/user.slice/user-0.slice/session-2.scope", "container:101"),
-    "Waydroid": ("0::/lxc.payload.waydroid2", "container:waydroid2"),
     "docker in Proxmox": (f"0::/lxc/101/ns/system.slice/docker-{CONTAINER}.scope", "container:101"),
     # systemd-machined: nspawn, and virtual machines of libvirt 9.
     "libvirt": (r"0::/machine.slice/machine-qemu\x2d6\x2dvm1.scope/libvirt/emulator",
                 "container:qemu-6-vm1"),
-    # WSL 2, a login without a manager (v1), GNOME 45, KDE 6, COSMIC, Flatpak, snap 2.6x, Console.
+    # WSL 2, a login without a manager (v1), GNOME 45, KDE 6, snap 2.6x.
     "WSL": ("0::/init.scope", ""),
     "WSL, v1": (v1("/", "/init.scope"), ""),
     "GNOME's terminal": (
@@ -239,13 +202,7 @@ PLACES = {
     "KDE's Konsole": (
         rf"0::{SESSIONS}/app.slice/app-org.kde.konsole\x20\x281\x29@ea52.service", ""),
     "an autostart": (f"0::{SESSIONS}/app.slice/app-org.wezfurlong.wezterm@autostart.service", ""),
-    "Flatpak": (f"0::{SESSIONS}/app.slice/app-flatpak-org.blender.Blender-2891.scope", ""),
     "snap": (f"0::{SESSIONS}/app.slice/snap.code.code-9f8a1c2e-3b4d-4e5f.scope", ""),
-    "a service of a snap": ("0::/system.slice/snap.ollama.server.service",
-                            "unit:snap.ollama.server.service"),
-    "tmux": (f"0::{SESSIONS}/app.slice/tmux-spawn-e02f.scope", ""),
-
-    # Names that users other than root can choose.
 }
 
 # The same where the owners of folders are unknown.
