@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which levels of tests this machine allows, and a word on those it does not.
+"""Skips the levels of tests (folders under tests/) that this machine does not allow, with reasons.
 
-A level is a folder under tests/. `pytest` alone skips the levels that cannot
-run here and says at the end which and why; with `--require=LEVEL`, as
-`make test-LEVEL` has it, one that cannot run is a failure. Tests that are
-marked `long` are a level across the folders: `pytest` leaves them out, unless
-it is run with `-m long`, as `make test-long` does, or with `-m ""`.
+With --require=LEVEL such a level fails. Tests marked `long` need -m long or -m "".
 """
 
 import ctypes

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs programs on one GPU, alone or together under a daemon of their own.
-
-What benchmarks and the tests on a real card share: a private daemon without a
-bus, programs with or without the library, their JSON results, and what the
-daemon's trace says of the hand-overs.
+"""Runs programs on one GPU, alone or together under a private daemon, for benchmarks and the tests
+on a real card: programs with or without the library, their JSON results, the daemon's trace.
 """
 
 import json

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands and files that README.md and docs/*.md print, for tests that run them as printed.
 
-A page shows them in indented or fenced blocks. `block()` hands a test one block, named by how it
-begins, so a changed page changes what the test runs. tests/unit/test_pages.py fails for a block
+`block()` returns one block, named by how it begins. tests/unit/test_pages.py fails for a block
 that no test asks for, unless NOT_RUN says why.
 """
 

@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of notebooks on a card and its bus, to compare with measurements.
+"""Expected durations of notebooks' cells on a card and its bus, to compare with measurements.
 
-Those whose memory is on the card compute at once, all at the same time, each with an equal
-part of the card. One whose memory is away has to wait for it first. The way in is shared
-equally, too, and is all that is waited for: what makes room has been copied beforehand,
-and goes at once, of the program that is idle longest first. A cell is submitted when
-its time has come and the one before it in its notebook has ended. Starting, draining, and
-what changing between programs costs the card take no time.
-
-So a median above 1 without the way in is due to cells that come together, and with it
-to memory that is away; what was measured beyond that is due to us. In turns it can be less:
-the first of two that come together then does not wait for the second.
+Cells whose memory is resident share the card equally; the others first wait for their load, and
+loads share the bus equally. Evictions, starts, drains and hand-overs take no time in the model.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the duration of programs that share a card: python -m bench.colocation.measure.
 
-Prints a table, or JSON; what a real card gave is kept in bench/results/. bench/README.md says what
-is measured and how. Exit status 1 if a result is not that of the run alone.
+See bench/README.md. Exit status 1 if a result is not that of the run alone.
 """
 
 import sys

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notebooks that together have more memory than the card, and run a cell now and then.
+"""Notebooks with more memory than the card, which run cells at the times of a Poisson process.
 
-People run cells when they like: the times at which a notebook's cells are
-submitted are those of a Poisson process, that is, with exponential pauses, one
-in 40 s on average. Each notebook has the same number of them in the same time,
-which such a process has too if one looks only at those outcomes, so that the
-card is busy for exactly the share that was asked for and the end is known
-beforehand. A cell whose time comes while its notebook still runs the one before
-is submitted when that has ended. Between cells a notebook does nothing.
+Each notebook has the same number of cells, so the card's load is exact and the end is known. A
+cell that is due while its notebook still runs the last one is submitted when that has ended.
 """
 
 import math

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of nvshare's thesis, two copies of which share a card of 16 GiB.
 
-In the thesis each program computes for about 650 s on the GPU, and on the CPU for the same time or
-for a ninth of it. In this benchmark each program computes on the GPU for a quarter of a run's
-seconds, but for at least three periods. Quanta, bursts and memory are the thesis's, because the
-cost of a hand-over, which the benchmark compares with the quantum, does not shrink with the run.
-
-A program's start and the allocation of host memory for its first eviction happen once and are not
-measured: before each measurement both programs fill their memory twice, so each has been evicted
-once, and all of its memory has been written.
+Quanta, bursts and memory are the thesis's; the duration is shorter. Both programs are evicted once
+before each measurement, because the first eviction also allocates host memory.
 """
 
 from collections.abc import Iterator

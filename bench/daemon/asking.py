@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads all objects of nvshared again and again: python -m bench.daemon.asking BUS.
 
-The next question is on its way before the last answer is read, and no answer is
-looked at: what keeps this from asking more is nvshared alone. Says "asking" once
-the first answer has come, and goes on until its standard input ends.
+Sends the next call before it reads the last reply, so that only nvshared limits the rate. Prints
+"asking" after the first reply, and ends with its standard input.
 """
 
 import select

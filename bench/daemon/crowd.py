@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many clients in one process, light enough that what is measured is the daemon.
-
-They speak the protocol as libnvshare.so does, with figures instead of memory:
-an EVICT or a LOAD is carried out by answering it.
+"""Many clients in one process, which speak the protocol of libnvshare.so with figures instead of
+memory, so that the cost measured is the daemon's.
 """
 
 import select

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Duration of the daemon's part in a hand-over of the card, and its processor time.
 
-All clients want the card and one has it. It says that it is idle; the daemon
-tells it to stop; it has stopped at once; the daemon lets the next one run. With
-memory, the one that has stopped is evicted and the next one loaded in between;
-this costs no time but the daemon's, for nothing is really moved. Then the first
-one wants the card again, which is not part of what is measured.
+All clients want the card. The holder reports IDLE and obeys STOP and EVICT at once; nothing is
+moved. Its new request for the card is not part of the measured time.
 """
 
 import time

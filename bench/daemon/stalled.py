@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvshared with a driver that takes long to answer: python -m bench.daemon.stalled OPTIONS.
-
-So does the real one when a card is in trouble. The call waits outside of Python,
-as a call of NVML does.
+"""nvshared with an NVML that answers late, as beside a faulty card:
+python -m bench.daemon.stalled OPTIONS. The call waits without the interpreter's lock.
 """
 
 import ctypes

@@ -1,15 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Duration of a program's own allocations, with and without the library, in turns (a b b a).
 
-allocate.c says what is timed. `touch` is the time from before cuMemAlloc until
-a first memset over all of the new memory has ended. Medians over all rounds but
-the first of each process, in which memory is also read back.
-
-From its second round on a program may be given memory that it has freed just
-before, as is the way of programs that do the same again and again. So the large
-blocks are measured twice: of the same sizes in each round, and, in processes of
-their own, of sizes that grow by a page from each round to the next (`new`), for
-which nothing that was freed fits.
+allocate.c says what is timed. The large blocks are measured twice: with the same sizes each round,
+which freed memory fits, and with sizes that grow by a page a round (`new`), which it does not.
 """
 
 import json

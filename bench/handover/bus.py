@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bus rate of two processes, one copying out and one in: the limit for `two-large`.
+"""Bus rate of two plain processes, one copying out and one in: the limit for `two-large`.
 
-Without the library; crossing.c says what they do. Where both remap memory as they go, so in a
-hand-over, less comes in than where they only copy: a driver clears what was released, at the
-cost of copies to the card. That is the limit of any hand-over by which memory changes its
-owner, so the goals of `two-large` are best read beside these figures.
+A driver clears released memory, at the cost of copies to the card, so the goals of `two-large` are
+compared with the rates while both processes remap memory.
 """
 
 import json

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first way out of programs, next to their later ones.
-
-The first time, host memory is needed that a program does not have yet. Two programs of 80 of
-140 GiB take turns of 5 s, the second of which comes while the first has the card; once with
-host memory made before it is needed, and once without.
+"""The first eviction of each program, which needs new host memory, next to its later evictions:
+two programs of 57 % of the card, with host memory preallocated and without.
 """
 
 import statistics

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what hand-overs take: python -m bench.handover.measure.
+"""Measures what hand-overs take: python -m bench.handover.measure. See bench/README.md.
 
-Prints a table, or the same as JSON; what a real card gave is kept in
-bench/results/. bench/README.md says what is measured and how. Exit status 1 if
-any program ended with data that is not what it should be.
+Exit status 1 if any program ended with data that is not what it should be.
 """
 
 import argparse

@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that leaves for a second card: what hand-overs take, and giving it back.
-
-Two programs of 57 % of a card change all they have, as in `two-large`, while the second card is
-idle: with its memory (`neighbour`) and without. Then one on the second card asks for most of it
-while both have memory there: how fast that goes to the host, and how long the program waits.
-
-`beside`: a program that computes on the second card, or only reads and writes its memory, while
-the others change places every two seconds, with loans and without: its loss against the time
-before they came.
+"""Evictions to the memory of a second card: hand-overs, the return of the loan when a program
+starts on that card (`neighbour`), and the loss of a program that runs there (`beside`).
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose memory is in very many pieces: what one piece takes to leave and to come in.
-
-Two programs change places, with all of their memory in allocations of 2 MiB: first with 2,500
-each on an H200, then with 20,000. A piece must not take longer because there are more.
+"""Two programs with all memory in allocations of 2 MiB, first few, then many: a piece must not
+take longer to evict or load because there are more.
 """
 
 from collections.abc import Iterable, Mapping

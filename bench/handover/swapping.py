@@ -1,13 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that do not fit together: what their hand-overs take.
-
-`two_large`: two programs of 80 of 140 GiB, so that a part of each has to change
-places at each hand-over, in both directions at once.
-
-`three_ahead`: three of 45 GiB in three quarters of the card. One and a third of
-them fit beside the one that runs, so the one whose turn is next can be there
-before its turn begins, in place of the one whose turn was before. Any two of them
-fit together and would run so; the mode `on` has them run one at a time.
+"""Hand-overs of programs that do not fit together: `two_large`, two of 57 % of the card, and
+`three_ahead`, three of 32 % in three quarters of it, where the next program can be loaded early.
 """
 
 from bench.handover.card import Card

@@ -1,24 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running program's speed while others are moved out and in, over its speed alone.
+"""Speed of a running program while others are moved, over its speed alone.
 
-Three programs of 45 of 140 GiB take turns in three quarters of the card, one at
-a time (the mode `on`: two would fit together, and take time from each other);
-each time the first one runs, one of the others comes in and the other leaves.
-Those two change all their memory in each turn. The first computes on a small part of
-its own, so that one step takes a few milliseconds, and notes when each step
-ended. A step counts as
-
-    alone    before the others were started,
-    quiet    in a turn, while nothing moved,
-    moving   in a turn, while something moved from its beginning to its end.
-
-Only steps that lie in one turn as a whole count. `quiet` is there to tell what
-others that merely exist take from what their copies take.
-
-A program that copies itself shares the bus with those moves; they give way to it
-(nvshared/scheduler/ahead.py). To see what that is worth it runs once so, and once with
-moves that do not: it copies in each step for about a quarter of the time. There a step is
-`moving` if something moved in a third of it, for what gives way does not move all the time.
+A step counts as `alone` before the others started, as `quiet` in a turn without moves, and as
+`moving` if moves cover it (MOVING; MOVING_SHARED where the program copies too). bench/README.md.
 """
 
 import statistics

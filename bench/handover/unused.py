@@ -1,20 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that hold much more than they change: what of it crosses the bus all the same.
+"""Programs that hold much more than they change: how much crosses the bus nevertheless.
 
-`one block`: two programs that have each taken three quarters of the card at
-once, as JAX does, and use 4 of 140 GiB, at its end: the youngest of its memory,
-which leaves first where all are alike.
-
-`weights`: two programs that read 40 GiB in each step and change 1 GiB, in 60
-GiB, so that half of each has to change places.
-
-`both`: one of each kind on the whole card, which is a little too small.
-
-What counts begins when a program has been stopped for the second time: by then
-all that never changes has been copied once. From there on, from one stop of a
-program to the next, it is what was copied out and in, over what it had on the
-card when it was stopped. What is brought in again has to cross the bus whether
-it has changed or not; only memory of zeros does not.
+Counted from each program's second stop on: by then memory that never changes was copied once.
+bench/README.md has the programs of `one block`, `weights` and `both`.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the duration of requests to many models on a card: python -m bench.models.measure.
 
-Prints a table and a drawing of where the time goes, or JSON; what a real card gave is kept in
-bench/results/. bench/README.md says what is measured and how. Exit status 1 if any weights were not
-what they should be.
-
-Each case gives the models' sizes, the requests to them, and the limits of a request's time.
-
-Sizes are parts of the card; in brackets, of an H200's 139 GiB. All ways of a case are measured in
-one run: under the daemon, then by hand, then by starting processes anew (ways.py).
+See bench/README.md. Sizes are parts of the card; all ways of a case (ways.py) are measured in one
+run. Exit status 1 if any weights were not what they should be.
 """
 
 import sys

@@ -1,16 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which models share a card: ours, moving weights by hand, starting processes anew.
+"""How models share a card: under the daemon, by moving weights by hand, by starting processes anew.
 
-    shared    a process for each model, all under the daemon; each request is due when the trace
-              says, and waits behind earlier ones
-    by hand   one process with all models, those that do not fit in pinned host memory; for one
-              that is away another goes out and it comes in
-    anew      a process for each model that fits; for one that is not there another is ended, and
-              its process is started, which loads its weights from a file in the page cache
-
-The last two take requests one after the other, as programs that have to decide what leaves do.
-Where requests come faster than that they would only queue up; so their time counts from when one
-is taken up, in favour of those ways, and what does not fit the time is left out.
+By hand and anew take one request after the other, and their time counts from when a request is
+taken up, in favour of those ways. See bench/README.md.
 """
 
 import time

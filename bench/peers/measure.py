@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures nvshared next to other projects: python -m bench.peers.measure.
+"""Measures nvshared next to other projects: python -m bench.peers.measure. See bench/README.md.
 
-Prints a table, or JSON; what a real card gave is kept in bench/results/. bench/README.md says what
-is measured and how. Exit status 1 if any memory does not hold what it should.
+Exit status 1 if any memory does not hold what it should.
 """
 
 import sys

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures hand-overs between two engines of reinforcement learning: python -m bench.rl.measure.
 
-Prints a table, or JSON; what a real card gave is kept in bench/results/. bench/README.md says what
-is measured and how. Exit status 1 if any memory does not hold what it should.
+See bench/README.md. Exit status 1 if any memory does not hold what it should.
 """
 
 import importlib.util

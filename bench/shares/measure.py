@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what each program gets of a card that it shares: python -m bench.shares.measure.
 
-Prints a table, or the same as JSON; what a real card gave is kept in bench/results/.
-bench/README.md says what is measured and how. Exit status 1 if any program ended with data
-that is not what it should be.
-
-Measured are limits, weights, requests, two busy programs, and requests beside a training.
-
-A program's share is its rate over its rate alone, without the library. The first seconds do not
-count: a limit's account begins with a full window.
+A share is a program's rate over its rate alone, without the library; the first seconds, in which a
+limit's window fills, do not count. See bench/README.md. Exit status 1 for wrong data.
 """
 
 import sys

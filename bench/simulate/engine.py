@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The card's multiprocessors: work in flight shares them equally, as a card slices its time.
 
-How much each program in flight has had since the start is the same for all, and one figure. A
-flight is over when that figure has grown by its size, so what happens next is found at once,
-however many are in flight.
+All programs in flight have had the same time since the start, so a single figure holds it; a
+flight ends when that figure has grown by its size.
 """
 
 import heapq

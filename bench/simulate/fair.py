@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each tenant's fair share: the card's time, divided at each moment by the weights of the tenants
-that want it.
-
-The model has no hand-overs and no waits. A tenant with a compute request is entitled to at least
-the request, and a tenant with a compute limit to no more than the limit. The rest of its part is
-given to no other tenant.
+that want it, without hand-overs. A compute request is a lower bound, a compute limit an upper one;
+what a limit leaves over goes to no other tenant.
 """
 
 from typing import Protocol

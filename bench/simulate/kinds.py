@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of tenants of a lab's cards: made up, but with everything that makes scheduling hard.
+"""Kinds of tenants of a lab's cards, made up: notebooks, trainings, services and batch jobs.
 
-A notebook holds a little memory all day and computes for seconds now and then. A training fills
-the card and keeps it busy for hours. A service answers requests for a minute or so, several times
-a day: one request every 20 ms or one every few seconds. A batch job comes, computes for minutes
-and goes, alone or with others of its array.
+bench/README.md has their sizes and times.
 """
 
 from collections.abc import Callable, Generator, Mapping

@@ -1,17 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resources held by a process, from the kernel and the daemon's trace, and whether they grow.
 
-`growth` tells a growing figure from a figure that only fluctuates.
-
-Only the second half of a run counts: resources that are allocated once and
-kept, such as caches, have been allocated by then. The slope is the Theil-Sen
-estimator, the median of the slopes between all pairs of samples: single
-outliers do not change it (https://en.wikipedia.org/wiki/Theil-Sen_estimator).
-A figure grows if the slope times the duration of the half is more than
-
-* a floor in the figure's own unit, below which growth does not matter, and
-* twice the spread around the line (the median absolute deviation, scaled to a
-  standard deviation): smaller growth may be chance.
+`growth` fits the Theil-Sen slope to the second half of a run, after one-time allocations; a figure
+grows if the rise exceeds its floor and twice the scaled median absolute deviation.
 """
 
 import json

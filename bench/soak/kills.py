@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A soak with kill -9: of programs and of the daemon, at random moments.
-
-Four programs run at a time, and every byte of those that live is compared. One
-of the four lives from the beginning to the end. The others are killed, or told
-to compare everything and to end, and another takes the place of each. The
-daemon is killed and started again, now and then before it was ready; its
-connections are kept meanwhile, as systemd keeps them. At the end all compare
-everything; then nothing may be left, neither on the card nor of connections.
+"""A soak with kill -9 of programs and of the daemon at random moments; every byte of the programs
+that live is compared, and at the end nothing may be left on the card nor of connections.
 """
 
 import json

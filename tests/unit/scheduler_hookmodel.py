@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model of libnvshare.so and of the program that has loaded it, for schedulers under test.
 
-The model follows protocol.h as the library does: it carries out one order after
-the other, evicts the youngest blocks first and loads the oldest first, keeps slabs
-of host memory while blocks are resident, closes its gate while memory is not
-resident, and sends COMMIT before it grows. Calls take no time; a drain takes as long
-as the kernel in flight, a move as long as the bus needs.
-
-The program allocates, frees and pins at any moment, and computes in kernels.
+It follows protocol.h: one order after the other, the youngest blocks evicted and the oldest loaded
+first, COMMIT before growth. Calls take no time; drains and moves as long as kernels and bus.
 """
 
 from collections import deque

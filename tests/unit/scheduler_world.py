@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler, model hooks, the links between them and a clock, with checks of the invariants.
+"""A scheduler, model hooks, links with random delays and a clock, with checks of the invariants.
 
-Messages are delayed at random: each link keeps their order, different links do not. After
-each event check() compares the invariants of ARCHITECTURE.md with the true state of the
-hooks, including all orders not yet delivered.
+Each link keeps the order of its messages. check() compares the invariants of ARCHITECTURE.md with
+the true state of the hooks, including all orders not yet delivered.
 """
 
 import heapq

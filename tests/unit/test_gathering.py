@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A restarted daemon orders nothing until the clients of its predecessor have reconnected.
-
-A program that drains or moves memory during the restart sends HELLO only afterwards,
-possibly later than the fixed time the daemon waits. Until then the daemon must not
-take the program's memory for free memory.
+"""A restarted daemon orders nothing until the clients of its predecessor have reconnected: a
+program that drains or moves memory meanwhile still holds it, and sends HELLO only afterwards.
 """
 
 from dataclasses import replace

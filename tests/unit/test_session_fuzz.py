@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions with arbitrary bytes, records and figures against the real scheduler.
-
-A session that receives an invalid record ends or continues; the daemon keeps running. Two
-clients that follow the protocol never get more memory than the card has, and get their turns
-when the other clients have disconnected.
+"""Sessions with arbitrary bytes, records and figures against the real scheduler: the daemon keeps
+running, and two clients that follow the protocol get their turns and no memory too much.
 """
 
 
