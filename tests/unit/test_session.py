@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nvshared.errors import ProtocolError
 from nvshared.hook.protocol import Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
@@ -528,6 +530,31 @@ def test_session_that_is_ended_twice_sends_a_single_left_event(
     hook.session.ended()
     hook.session.ended()
     assert Scripted.latest.events == [events.Left(1)]
+    assert not list(manager.clients)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(packets=st.lists(st.one_of(
+    st.binary(max_size=120),
+    st.builds(
+        lambda kind, flags, number, size: encode_report(
+            ReportRecord(kind, flags, number, commit=size, moved=size)
+        ),
+        st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE),
+    ),
+)))
+def test_session_with_random_packets_closes_no_other_connection(
+    manager: Manager, packets: list[bytes]
+) -> None:
+    hook = Hook(manager)
+    hook.says(HELLO)
+    for packet in packets:
+        try:
+            hook.session.received(packet)
+        except ProtocolError:
+            break
+    hook.session.ended()
+    assert isinstance(Scripted.latest.events[-1], events.Left)
     assert not list(manager.clients)
 
 
