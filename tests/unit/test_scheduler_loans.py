@@ -316,7 +316,7 @@ class Pair:
             side = self.dice.randrange(2)
             row, other = self.rows[side], self.rows[1 - side]
             weights = {what: weight for what, weight in row.weights().items()
-                       if what != row.restart}
+                       if what != row.world.restart}
             self.dice.choices(list(weights), list(weights.values()))[0]()
             other.world.tell(Tick())
             row.world.tell(Tick())

@@ -64,7 +64,7 @@ class Row:
         self.world.advance(5 * SECOND)
         self.world.join()
         for _ in range(dice.randrange(1, 5)):
-            self.join()
+            self.world.join()
 
     def any_client(self) -> int:
         return self.dice.randrange(MOST)
@@ -80,24 +80,27 @@ class Row:
         for _ in range(self.dice.randint(20, 120)):
             self.dice.choices(list(weights), list(weights.values()))[0]()
 
-    def weights(self) -> dict[Callable[[], None], float]:
-        dice, any_client = self.dice, self.any_client
+    def weights(self) -> dict[Callable[[], object], float]:
+        dice, any_client, hook, world = self.dice, self.any_client, self.hook, self.world
         parts = (0, 0, *range(1, 15))
         return {
             lambda: self.compute(
                 any_client(), dice.randint(1, 4000), dice.choice([1, 20, 20, 700])): 12,
-            lambda: self.wait(dice.choice([1, MILLISECOND, SECOND // 10, SECOND, 3 * SECOND])): 12,
+            lambda: world.advance(
+                dice.choice([1, MILLISECOND, SECOND // 10, SECOND, 3 * SECOND])): 12,
             lambda: self.allocate(any_client(), dice.randint(1, 5), dice.random() < 0.3): 6,
             lambda: self.free(any_client(), dice.randint(1, 20)): 1,
-            lambda: self.pin(any_client(), dice.randint(1, 7), dice.choice([0, 1, 100])): 1,
-            lambda: self.unpin(any_client()): 1,
-            lambda: self.copy(any_client(), dice.random() < 0.5, dice.random() < 0.5): 1,
-            lambda: self.join() if len(self.world.hooks) < MOST else None: 1,
-            lambda: self.die(any_client()) if len(self.world.hooks) > 1 else None: 0.7,
+            lambda: hook(any_client()).pin(
+                dice.randint(1, 7) * self.capacity // 100,
+                dice.choice([0, 1, 100]) * MILLISECOND): 1,
+            lambda: hook(any_client()).unpin(self.capacity): 1,
+            lambda: hook(any_client()).copy(dice.random() < 0.5, dice.random() < 0.5): 1,
+            lambda: world.join() if len(world.hooks) < MOST else None: 1,
+            lambda: world.kill(hook(any_client())) if len(world.hooks) > 1 else None: 0.7,
             lambda: self.fail_to_evict(any_client(), dice.choice(["host", "driver"])): 0.7,
             lambda: self.fail_to_load(any_client()): 0.7,
             lambda: self.hold_up(any_client(), dice.randint(1, 3)): 0.5,
-            self.restart: 0.4,
+            world.restart: 0.4,
             lambda: self.resize(dice.randint(1, 7)): 0.4,
             lambda: self.take_unseen(dice.random() < 0.3): 0.4,
             lambda: self.limit_tenant(
@@ -121,12 +124,6 @@ class Row:
         hooks = list(self.world.hooks.values())
         return hooks[client % len(hooks)]
 
-    def join(self) -> None:
-        self.world.join()
-
-    def die(self, client: int) -> None:
-        self.world.kill(self.hook(client))
-
     def allocate(self, client: int, part: int, few: bool) -> None:
         """Allocate a part of the card; `few`: a small part."""
         self.hook(client).allocate(part * self.capacity // (140 if few else 7) + part)
@@ -135,19 +132,9 @@ class Row:
         for index in range(count):
             self.hook(client).free(index * 7)
 
-    def pin(self, client: int, part: int, pause: int) -> None:
-        self.hook(client).pin(part * self.capacity // 100, pause * MILLISECOND)
-
-    def unpin(self, client: int) -> None:
-        self.hook(client).unpin(self.capacity)
-
     def compute(self, client: int, time: int, kernel: int) -> None:
         self.hook(client).kernel = kernel * MILLISECOND
         self.hook(client).compute(time * MILLISECOND)
-
-    def copy(self, client: int, inward: bool, outward: bool) -> None:
-        """A program copies between host and card from now on."""
-        self.hook(client).copy(inward, outward)
 
     def hold_up(self, client: int, drains: int) -> None:
         """Let the next drains exceed the patience."""
@@ -163,9 +150,6 @@ class Row:
 
     def fail_to_load(self, client: int) -> None:
         self.hook(client).fail_in = "driver"
-
-    def restart(self) -> None:
-        self.world.restart()
 
     def resize(self, part: int) -> None:
         self.resized = True
@@ -190,9 +174,6 @@ class Row:
         mode = AntiThrash.OFF if draining else mode
         settings = replace(self.world.settings, anti_thrash=mode, tq=tq, draining=draining)
         self.world.configure(settings)
-
-    def wait(self, time: int) -> None:
-        self.world.advance(time)
 
     def teardown(self) -> None:
         """End all faults, and check that each program that fits runs."""

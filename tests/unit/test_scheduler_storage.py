@@ -378,7 +378,7 @@ class DiskRow(Row):
     def fail_to_store(self) -> None:
         self.hook(self.any_client()).store_fails = True
 
-    def weights(self) -> dict[Callable[[], None], float]:
+    def weights(self) -> dict[Callable[[], object], float]:
         return super().weights() | {
             self.fail_to_store: 0.7,
             lambda: self.set_disk(self.dice.choice([0, self.disk])): 0.3,
