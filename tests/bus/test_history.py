@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,7 +25,7 @@ from nvshared.units import GIB, SECOND
 from tests.bus.service import Peeper, PrivateBus, a_timer, peeper
 from tests.bus.test_authority import polkit_on
 from tests.bus.test_calls import STANDARD, refusal
-from tests.bus.test_commands import NVSHARECTL, Ended, Run, run, sentence
+from tests.bus.test_commands import Run, in_process, sentence
 from tests.unit.scripted import FACTS, OTHER
 
 NOW = int(time.time()) // 60 * 60
@@ -153,14 +154,18 @@ async def test_history_that_cannot_be_read_is_refused_with_the_reason(
 
 
 @pytest.fixture
-async def ctl(history: History, manager: Manager, private: PrivateBus) -> AsyncIterator[Run]:
-    """nvsharectl, in a time zone of its own."""
+async def ctl(
+    history: History, manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> AsyncIterator[Run]:
+    """The command history, in a time zone of its own."""
     publication = await publish(manager, private.address, history)
-
-    async def start(*arguments: str) -> Ended:
-        return await run(*NVSHARECTL, "history", *arguments, NVSHARE_BUS=private.address, TZ="UTC")
-
-    yield start
+    with monkeypatch.context() as patch:
+        patch.setenv("NVSHARE_BUS", private.address)
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield partial(in_process(capsys), "history")
+    time.tzset()
     await publication.close()
 
 
