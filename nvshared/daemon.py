@@ -171,9 +171,8 @@ async def _serve(
 
             publication = await publish(manager, config.bus, history, lanes.run)
             stack.push_async_callback(publication.close)
-        server = Server(
-            manager, listening, config, _descriptors(config), partial(journal.log_fault, limited),
-            notifier, given.kept, lanes, programs)
+        server = Server(manager, listening, config, _descriptors(config),
+                        partial(journal.log_fault, limited), notifier, given.kept, lanes, programs)
         stack.callback(manager.disk.close)
         stack.callback(server.close)
         if kept is not None:
@@ -197,9 +196,8 @@ async def _serve(
         await journal.report(notifier, manager, stopped)
         notifier.stopping()
         journal.log_waiting_clients(manager)
-        logger.debug(
-            "the event loop stood for %.3f s at most, of which it ran for %.3f s",
-            *selector.longest)
+        logger.debug("the event loop stood for %.3f s at most, of which it ran for %.3f s",
+                     *selector.longest)
     if faults:
         raise NvshareError(faults[0], "the lines above say what happened; please report them")
     logger.info("stopped; programs that hold a GPU go on, those that wait go on waiting")
@@ -236,9 +234,8 @@ def _manager(
         tenancy.use(latest.rules)
         later = waiting(config, latest)
         if later and later != logged:
-            logger.warning(
-                "%s: changed, but from the next start on: systemctl restart nvshared",
-                ", ".join(later))
+            logger.warning("%s: changed, but from the next start on: systemctl restart nvshared",
+                           ", ".join(later))
         logged[:] = later
         return defaults
 
@@ -288,10 +285,9 @@ def _descriptors(config: Config) -> int:
     number = min(hard, max(soft, descriptors(config.max_clients)))
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     if most_clients(number) < config.max_clients:
-        logger.warning(
-            "max-clients is %d, but %d open files are enough for %d clients; raise LimitNOFILE=, "
-            "or outside of systemd: ulimit -n",
-            config.max_clients, number, most_clients(number))
+        logger.warning("max-clients is %d, but %d open files are enough for %d clients; raise "
+                       "LimitNOFILE=, or outside of systemd: ulimit -n", config.max_clients, number,
+                       most_clients(number))
     return number
 
 

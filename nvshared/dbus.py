@@ -72,13 +72,11 @@ def locate(bus: str) -> str:
             "there is no session bus: neither DBUS_SESSION_BUS_ADDRESS nor XDG_RUNTIME_DIR is set",
             "choose another with --bus, or start one with: dbus-run-session")
     if bus == "none":
-        raise InvalidArgs(
-            "an nvshared that runs with --bus none cannot be asked or told anything",
-            "start it with another, such as: nvshared --bus session")
+        raise InvalidArgs("an nvshared that runs with --bus none cannot be asked or told anything",
+                          "start it with another, such as: nvshared --bus session")
     if ":" not in bus:
-        raise InvalidArgs(
-            f"{bus!r} is no message bus",
-            "give system, session, or an address such as unix:path=/run/dbus/system_bus_socket")
+        raise InvalidArgs(f"{bus!r} is no message bus", "give system, session, or an address such "
+                          "as unix:path=/run/dbus/system_bus_socket")
     return bus
 
 
@@ -101,9 +99,8 @@ def connect(address: str) -> socket.socket:
             reasons.append(os.strerror(error.errno) if error.errno else str(error))
         else:
             return connection
-    raise BusUnavailable(
-        f"cannot connect to the message bus at {address!r}: {'; '.join(reasons)}",
-        "is dbus running? --bus chooses another")
+    raise BusUnavailable(f"cannot connect to the message bus at {address!r}: {'; '.join(reasons)}",
+                         "is dbus running? --bus chooses another")
 
 
 def marshalled(signature: str, *values: Any) -> bytes:
@@ -130,12 +127,10 @@ def pack(message: Message, serial: int) -> bytes:
     body: Any = message.body
     if not isinstance(body, bytes):
         body = marshalled(message.signature, *body)
-    fields = _fields(
-        message.path, message.interface, message.member, message.error_name,
-        message.reply_serial, message.destination, message.sender, message.signature)
-    header = struct.pack(
-        "<BBBBII", ord("l"), message.message_type.value, message.flags.value, 1, len(body), serial,
-    ) + fields
+    fields = _fields(message.path, message.interface, message.member, message.error_name,
+                     message.reply_serial, message.destination, message.sender, message.signature)
+    header = struct.pack("<BBBBII", ord("l"), message.message_type.value, message.flags.value, 1,
+                         len(body), serial) + fields
     return b"".join((header, bytes(-len(header) % 8), body))
 
 

@@ -102,10 +102,8 @@ def inspect_gpus() -> Inspection:
 def driver_findings(inspection: Inspection) -> Iterator[Finding]:
     """Findings about a trial, the driver, and each card."""
     if inspection.trial:
-        yield note(
-            "trial", "the service shares simulated GPUs, and no real one",
-            f"programs find them with: export {inspection.trial}; "
-            "end it with: nvsharectl trial stop")
+        yield note("trial", "the service shares simulated GPUs, and no real one", "programs find "
+                   f"them with: export {inspection.trial}; end it with: nvsharectl trial stop")
     if inspection.error is not None:
         yield fault("driver", inspection.error.message, inspection.error.hint or "see: nvidia-smi")
         return
@@ -138,10 +136,9 @@ def neighbour_findings(
             yield ok(topic, f"over NVLink, evicted memory of GPU {numbers} can go to other GPUs")
         if alone:
             bus = any(facts.reached for facts in cards if not facts.linked)
-            yield note(
-                topic, f"evicted memory of GPU {alone} goes to host memory: NVLink links it to no "
-                "other GPU",
-                "neighbour = on uses GPUs that are reached over PCIe, too" if bus else "")
+            yield note(topic, f"evicted memory of GPU {alone} goes to host memory: NVLink links it "
+                       "to no other GPU",
+                       "neighbour = on uses GPUs that are reached over PCIe, too" if bus else "")
         yield from _lend_nothing(inspection, snapshot if mode == "auto" else None)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and len(visible.split(",")) < len(cards):
@@ -159,9 +156,8 @@ def _lend_nothing(inspection: Inspection, snapshot: Snapshot | None) -> Iterator
         if card.facts.linked and (others or processes is None):
             why = f"{shown(others[0])} does not share it" if others else (
                 "NVML does not list the processes that use it")
-            yield note(
-                "neighbour", f"GPU {card.facts.index} lends no memory to other GPUs: {why}",
-                "neighbour = on lends its memory nevertheless")
+            yield note("neighbour", f"GPU {card.facts.index} lends no memory to other GPUs: {why}",
+                       "neighbour = on lends its memory nevertheless")
 
 
 def _inspect(nvml: NVML, facts: Facts) -> InspectedGPU:
@@ -178,13 +174,11 @@ def _card(card: InspectedGPU) -> Finding:
     if card.sample is None:
         return fault(topic, f"{words}, does not answer: {card.error}", "see: dmesg")
     if card.mode.exclusive:
-        return fault(
-            topic, f"{words}, lets one process use it at a time (compute mode)",
-            f"allow several: nvidia-smi -i {facts.index} -c DEFAULT")
+        return fault(topic, f"{words}, lets one process use it at a time (compute mode)",
+                     f"allow several: nvidia-smi -i {facts.index} -c DEFAULT")
     if card.mode.mig:
-        return warning(
-            topic, f"{words}, is divided (MIG), and nvshared shares whole cards",
-            f"if no program needs MIG, disable it: nvidia-smi -i {facts.index} -mig 0")
+        return warning(topic, f"{words}, is divided (MIG), and nvshared shares whole cards",
+                       f"if no program needs MIG, disable it: nvidia-smi -i {facts.index} -mig 0")
     if card.sample.memory_used is not None:
         words += f", {rounded(card.sample.memory_used)} used"
     return ok(topic, words)
@@ -240,18 +234,14 @@ def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Find
     loaded = any(line.endswith((OURS, OUTDATED)) for line in mapped or ())
     if not answered and (loaded or mapped is None):
         has = "has the library" if loaded else "cannot be inspected"
-        return note(
-            "unshared", f"{uses} and {has}; whether it shares the GPU is unknown, since "
-            "nvshared does not answer on this bus")
+        return note("unshared", f"{uses} and {has}; whether it shares the GPU is unknown, since "
+                    "nvshared does not answer on this bus")
     if loaded:
-        return warning(
-            "unshared", f"{uses} without nvshared, although it has the library",
-            "the program started while nvshared did not run, or was refused: restart it; "
-            "journalctl -u nvshared shows the reason")
-    return warning(
-        "unshared",
-        f"{uses} without nvshared: other programs lack this memory, and the program takes no turns",
-        "restart the program with: nvsharectl run -- PROGRAM")
+        return warning("unshared", f"{uses} without nvshared, although it has the library",
+                       "the program started while nvshared did not run, or was refused: restart "
+                       "it; journalctl -u nvshared shows the reason")
+    return warning("unshared", f"{uses} without nvshared: other programs lack this memory, and the "
+                   "program takes no turns", "restart the program with: nvsharectl run -- PROGRAM")
 
 
 def _mapped(pid: int) -> list[str] | None:
@@ -302,9 +292,8 @@ def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
     if (version := answer.version) == __version__:
         yield ok("version", f"nvshared and this command have version {version}")
     else:
-        yield warning(
-            "version", f"nvshared has version {version}, this command has {__version__}",
-            "restart nvshared, programs go on meanwhile: systemctl restart nvshared")
+        yield warning("version", f"nvshared has version {version}, this command has {__version__}",
+                      "restart nvshared, programs go on meanwhile: systemctl restart nvshared")
 
 
 def _named(bus: str) -> str:
@@ -332,14 +321,12 @@ def _unit(name: str) -> Finding:
         return warning(
             name, f"systemd does not report its state ({error})", "see: systemctl status")
     if state.get("LoadState") != "loaded":
-        return note(
-            name, f"systemd has no such unit ({state.get('LoadState', 'unknown')})",
-            "the packages install it; nvshared can also be started by hand")
+        return note(name, f"systemd has no such unit ({state.get('LoadState', 'unknown')})",
+                    "the packages install it; nvshared can also be started by hand")
     words = f"{state['ActiveState']} ({state['SubState']}), {state['UnitFileState']} at boot"
     if why := unit.failure(state):
-        return fault(
-            name, f"{words}: {why}",
-            f"see more: journalctl -u {name} -n 20; after the repair: {unit.start_again()}")
+        return fault(name, f"{words}: {why}", f"see more: journalctl -u {name} -n 20; after the "
+                     f"repair: {unit.start_again()}")
     if state["ActiveState"] not in ("active", "activating", "reloading"):
         return fault(name, words, _start())
     if state["UnitFileState"] == "disabled":
@@ -390,9 +377,8 @@ def _preload() -> Finding:
     except NvshareError as error:
         return warning("preload", error.message, error.hint or "see: nvsharectl preload status")
     if state.fault:
-        return fault(
-            "preload", f"{state.place} has a fault: {state.fault}",
-            "repair it with: nvsharectl preload enable, or disable")
+        return fault("preload", f"{state.place} has a fault: {state.fault}",
+                     "repair it with: nvsharectl preload enable, or disable")
     if state.entries:
         return ok("preload", f"every program loads {state.entries[0]}, listed in {state.place}")
     return note(
@@ -413,10 +399,8 @@ def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
     if soft == resource.RLIM_INFINITY or soft >= PLENTY:
         yield ok("locked memory", "no limit" if soft == resource.RLIM_INFINITY else words)
     else:
-        yield note(
-            "locked memory", words,
-            "if a program fails to pin host memory, raise the limit: ulimit -l unlimited, or "
-            "LimitMEMLOCK=infinity in its unit")
+        yield note("locked memory", words, "if a program fails to pin host memory, raise the "
+                   "limit: ulimit -l unlimited, or LimitMEMLOCK=infinity in its unit")
 
 
 def neighbour_mode() -> str:
@@ -433,9 +417,8 @@ def _budget(cards: int) -> Finding:
     try:
         settings = load(None, os.environ, {})
     except NvshareError as error:
-        return fault(
-            "configuration", error.message.replace("\n", "; "),
-            error.hint or "correct it, see with nvshared --check, and restart nvshared")
+        return fault("configuration", error.message.replace("\n", "; "),
+                     error.hint or "correct it, see with nvshared --check, and restart nvshared")
     total, free = host.total(), host.free()
     if settings.swap_budget is None:
         budget, how = host.safe_budget(), "80 % of the free memory, for a daemon that starts now"
@@ -446,13 +429,11 @@ def _budget(cards: int) -> Finding:
     if budget > total:
         return fault(topic, f"{words}, and the host has {rounded(total)}", "configure less")
     if budget > free:
-        return warning(
-            topic, f"{words}, of which {rounded(free)} are free now",
-            "swapped memory could exhaust host memory: configure less")
+        return warning(topic, f"{words}, of which {rounded(free)} are free now",
+                       "swapped memory could exhaust host memory: configure less")
     if budget < cards:
-        return warning(
-            topic, f"{words}, less than the {rounded(cards)} of the cards",
-            f"programs together can have {rounded(cards + budget)} at most: {more}")
+        return warning(topic, f"{words}, less than the {rounded(cards)} of the cards",
+                       f"programs together can have {rounded(cards + budget)} at most: {more}")
     return ok(topic, words)
 
 

@@ -30,9 +30,8 @@ def preloaded(environment: Mapping[str, str]) -> dict[str, str]:
     Raises NvshareError if it is missing, InvalidArgs for a path that LD_PRELOAD cannot contain."""
     path = str(hook())
     if " " in path or ":" in path:
-        raise InvalidArgs(
-            f"{path!r} cannot be preloaded, its path has a blank or a colon",
-            "install nvshared elsewhere")
+        raise InvalidArgs(f"{path!r} cannot be preloaded, its path has a blank or a colon",
+                          "install nvshared elsewhere")
     return {**environment, PRELOAD: ":".join([*preloads(environment), path])}
 
 

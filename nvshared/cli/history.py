@@ -84,9 +84,8 @@ TERMINAL = "-"                          # value of --plot if no file is given: d
 
 @verb(
     "history",
-    argument(
-        "--since", "WHEN", "start of the period: how long ago, as in 12h, or a date, as in "
-        "2026-11-01, 2026-11-01T08:30, yesterday (default: 7d)", type=moment, default="7d"),
+    argument("--since", "WHEN", "start of the period: how long ago, as in 12h, or a date, as in "
+             "2026-11-01, 2026-11-01T08:30, yesterday (default: 7d)", type=moment, default="7d"),
     argument("--until", "WHEN", "end of the period (default: now)", type=moment, default="now"),
     argument("--by", "WHAT", "a line for each user, tenant or gpu", choices=BY),
     GPU,
@@ -97,9 +96,8 @@ TERMINAL = "-"                          # value of --plot if no file is given: d
     argument(
         "--all", "", "the use by all users' programs, not only by your own; always on for root"),
     argument("--csv", "", "print lines with commas between the values"),
-    argument(
-        "--plot", "FILE", "draw the shares of the time over the time: in the terminal, or into "
-        "FILE.svg or FILE.png", nargs="?", const=TERMINAL))
+    argument("--plot", "FILE", "draw the shares of the time over the time: in the terminal, or "
+             "into FILE.svg or FILE.png", nargs="?", const=TERMINAL))
 def history(options: Options) -> None:
     """The use of the GPUs by user, tenant or GPU.
 
@@ -383,9 +381,8 @@ def _png(picture: bytes) -> bytes:
     import subprocess
 
     if not shutil.which(CONVERTER):
-        raise NvshareError(
-            f"a PNG is made by {CONVERTER}, which is not installed",
-            "install it (Debian: librsvg2-bin, Fedora: librsvg2-tools), or give FILE.svg")
+        raise NvshareError(f"a PNG is made by {CONVERTER}, which is not installed", "install it "
+                           "(Debian: librsvg2-bin, Fedora: librsvg2-tools), or give FILE.svg")
     made = subprocess.run(
         [CONVERTER, "--format=png", "--zoom=2"], input=picture, capture_output=True, check=False)
     if made.returncode:

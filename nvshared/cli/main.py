@@ -171,9 +171,8 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
     verb_parsers = parser.add_subparsers(metavar="VERB", title="verbs", parser_class=Parser)
     parser.set_defaults(verb=None, parser=parser)
     for verb in verbs:
-        one = _parser(
-            verb.description, verb.examples, verb_parsers.add_parser, verb.more,
-            name=verb.name, help=verb.summary, usage=verb.usage)
+        one = _parser(verb.description, verb.examples, verb_parsers.add_parser, verb.more,
+                      name=verb.name, help=verb.summary, usage=verb.usage)
         # SUPPRESS: an option before the verb keeps its value unless it is repeated after the verb.
         _add_common(one, argparse.SUPPRESS, argparse.SUPPRESS)
         for names, parameters in verb.arguments:

@@ -35,9 +35,8 @@ RESCUE
     argument(
         "--root", "DIR", "change the system below this folder, such as an image, not the running "
         "system", default="/"),
-    argument(
-        "--library", "PATH", "libnvshare.so as the system's programs find it, if not the one "
-        "installed"),
+    argument("--library", "PATH",
+             "libnvshare.so as the system's programs find it, if not the one installed"),
     more=RESCUE)
 def preload(options: Options) -> None:
     """Have every program of this machine share its GPU, or not.
@@ -94,6 +93,5 @@ def preload(options: Options) -> None:
             lines += [f"Another entry: {entry}" for entry in state.others]
     show(options, state.as_dict() | data, lambda: print("\n".join(lines)))
     if options.action == "status" and state.fault:
-        raise NvshareError(
-            f"the list has a fault: {state.fault}",
-            "repair it with: nvsharectl preload enable, or disable")
+        raise NvshareError(f"the list has a fault: {state.fault}",
+                           "repair it with: nvsharectl preload enable, or disable")

@@ -31,28 +31,22 @@ class NotExecutable(NvshareError, exit_code=ExitCode.NOT_EXECUTABLE):
 def _name(text: str) -> str:
     if text.strip() and text.isprintable() and len(os.fsencode(text)) <= NAME_LONGEST:
         return text
-    raise InvalidArgs(
-        f"the program cannot be called {text!r}",
-        f"give letters, digits, signs and blanks: at most {NAME_LONGEST} bytes")
+    raise InvalidArgs(f"the program cannot be called {text!r}",
+                      f"give letters, digits, signs and blanks: at most {NAME_LONGEST} bytes")
 
 
 @verb(
     "run",
-    argument(
-        "--name", "NAME", f"the program's name in tables, which all users see (or set {NAME})",
-        type=_name),
-    argument(
-        "--gang", "", "give all processes of the program their turns together, on several GPUs at "
-        f"once (or set {GANG} to NAME:N)"),
-    argument(
-        "-n", "N", "number of the gang's processes that use a GPU; torchrun reports it",
-        type=whole(2, RANKS_MOST, "a gang cannot be of {!r} processes"), dest="ranks"),
-    argument(
-        "--verbose", "", "report when the program has waited for two seconds, and why (or set "
-        f"{VERBOSE})"),
-    argument(
-        "--socket", "PATH", "nvshared's socket, if not the default one (or set "
-        f"{SOCKET_VARIABLE})"),
+    argument("--name", "NAME", f"the program's name in tables, which all users see (or set {NAME})",
+             type=_name),
+    argument("--gang", "", "give all processes of the program their turns together, on several "
+             f"GPUs at once (or set {GANG} to NAME:N)"),
+    argument("-n", "N", "number of the gang's processes that use a GPU; torchrun reports it",
+             type=whole(2, RANKS_MOST, "a gang cannot be of {!r} processes"), dest="ranks"),
+    argument("--verbose", "",
+             f"report when the program has waited for two seconds, and why (or set {VERBOSE})"),
+    argument("--socket", "PATH",
+             f"nvshared's socket, if not the default one (or set {SOCKET_VARIABLE})"),
     argument(
         "command", "PROGRAM", "the program, and its arguments behind it", nargs=argparse.REMAINDER),
     usage="nvsharectl run [-h] [--name NAME] [--gang [-n N]] [--verbose]\n"
@@ -98,9 +92,8 @@ def run(options: Options) -> NoReturn:
     if shutil.which(command[0]) and isinstance(fault, (FileNotFoundError, ConnectionRefusedError)):
         waits = environment[REQUIRED] == "1"
         does = "waits for it when it uses a GPU" if waits else "runs unshared"
-        print_error(NotRunning(
-            f"nvshared is not running, the program {does}", f"start it with: {unit.START}"
-        ), as_json=options.json)
+        print_error(NotRunning(f"nvshared is not running, the program {does}",
+                               f"start it with: {unit.START}"), as_json=options.json)
     try:
         os.execvpe(command[0], command, environment)
     except FileNotFoundError as error:

@@ -103,10 +103,9 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
     with Daemon(options.bus) as daemon:
         found = daemon.clients_of(pid, gpu)
         carry_out([
-            Step(
-                term.replace("-", " ") if term != "suspended" or value else "resumed",
-                {"gpu": on, **_as_json({term: value})},
-                partial(daemon.set_client_term, one, term, value))
+            Step(term.replace("-", " ") if term != "suspended" or value else "resumed",
+                 {"gpu": on, **_as_json({term: value})},
+                 partial(daemon.set_client_term, one, term, value))
             for term, value in terms.items() for one, on in found.items()])
         if any(map(_is_limit, terms)):
             names = {one.tenant for one in daemon.snapshot().clients if one.id in found}
@@ -203,10 +202,8 @@ def limit(options: Options) -> None:
     terms = {term: value for term in USUAL_TERMS
              if (value := getattr(options, term, None)) is not None}
     if not terms:
-        raise InvalidArgs(
-            "no limit is given",
-            "give --memory SIZE, --host-memory SIZE, --neighbour SIZE, --disk SIZE, "
-            "--compute PERCENT or --request PERCENT")
+        raise InvalidArgs("no limit is given", "give --memory SIZE, --host-memory SIZE, "
+                          "--neighbour SIZE, --disk SIZE, --compute PERCENT or --request PERCENT")
     for term in terms:
         if isinstance(options.target, int) and not TERM_FORMATS[term].of_program:
             raise InvalidArgs(f"a process has no {term.replace('-', ' ')}", f"give {TENANT_KINDS}")
@@ -234,9 +231,8 @@ def weight(options: Options) -> None:
 
 @verb(
     "priority",
-    argument(
-        "target", "TENANT", f"a tenant, as nvsharectl tenants shows it: {TENANT_KINDS}",
-        type=tenant),
+    argument("target", "TENANT", f"a tenant, as nvsharectl tenants shows it: {TENANT_KINDS}",
+             type=tenant),
     argument("priority", "", "none: remove the setting", choices=[*PRIORITIES, "none"]))
 def priority(options: Options) -> None:
     """Set which tenants go first.
@@ -332,9 +328,8 @@ def _in_words(usec: int) -> str:
 
 @verb(
     "set-tq",
-    argument(
-        "quantum", QUANTUM, "seconds, 500ms, 2min, or auto: as short as moving memory allows",
-        type=quantum),
+    argument("quantum", QUANTUM, "seconds, 500ms, 2min, or auto: as short as moving memory allows",
+             type=quantum),
     GPU)
 def set_tq(options: Options) -> None:
     """Set how long a program may keep a GPU while others wait.
@@ -407,9 +402,8 @@ def act_predecessors(options: Options) -> bool:
         f"nvsharectl set-tq {figures.quantum(usec) if usec else AUTO}"]
     commands += [] if mode is None else [f"nvsharectl anti-thrash {mode}"]
     if commands and options.verb is not None:
-        raise InvalidArgs(
-            f"-T and -S stand alone, and not before {options.verb.name}",
-            f"write: {' && '.join(commands)}")
+        raise InvalidArgs(f"-T and -S stand alone, and not before {options.verb.name}",
+                          f"write: {' && '.join(commands)}")
     if commands:
         _change(options, usec, mode, None)
     return bool(commands)

@@ -40,9 +40,8 @@ def _memory(text: str) -> int:
 
 @verb(
     "trial",
-    argument(
-        "action", "ACTION", "start: run the service on simulated GPUs; stop: on real ones again",
-        choices=ACTIONS),
+    argument("action", "ACTION",
+             "start: run the service on simulated GPUs; stop: on real ones again", choices=ACTIONS),
     argument("--gpus", "N", "number of GPUs (default: 1)", default="1",
              type=whole(1, MOST_GPUS, "there cannot be {} GPUs")),
     argument("--memory", "SIZE", "memory of each GPU (default: 1GiB)", default="1GiB",
@@ -149,9 +148,8 @@ def _refuse_while_clients_run(options: Options) -> None:
     with Daemon(options.bus) as daemon:
         number = len(daemon.snapshot().clients)
     if number:
-        raise NvshareError(
-            f"{counted(number, 'program')} would lose their GPU",
-            "end these programs first; see: nvsharectl clients")
+        raise NvshareError(f"{counted(number, 'program')} would lose their GPU",
+                           "end these programs first; see: nvsharectl clients")
 
 
 def _systemctl(*words: str) -> None:
@@ -159,9 +157,8 @@ def _systemctl(*words: str) -> None:
 
     done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NvshareError(
-            f"systemctl {' '.join(words)} failed: {done.stderr.strip()}",
-            "see why: journalctl -u nvshared")
+        raise NvshareError(f"systemctl {' '.join(words)} failed: {done.stderr.strip()}",
+                           "see why: journalctl -u nvshared")
 
 
 @verb(

@@ -50,14 +50,12 @@ MOVING = frozenset({"loading", "draining", "evicting"})
 
 @verb(
     "drain",
-    argument(
-        "--gpu", "GPU", "empty one GPU (index, UUID or PCI address) instead: move its programs to "
-        "other GPUs, or park them; exit status 1 if programs stay"),
+    argument("--gpu", "GPU", "empty one GPU (index, UUID or PCI address) instead: move its "
+             "programs to other GPUs, or park them; exit status 1 if programs stay"),
     argument(
         "--check", "", "only report: exit status 1 if there are programs that would stand still"),
-    argument(
-        "--no-wait", "", "admit the programs that fit, and do not wait for the rest: exit status 1 "
-        "if programs remain, after a minute at most"))
+    argument("--no-wait", "", "admit the programs that fit, and do not wait for the rest: exit "
+             "status 1 if programs remain, after a minute at most"))
 def drain(options: Options) -> None:
     """Admit waiting programs, so that nvshared can be stopped.
 
@@ -132,9 +130,8 @@ def _error(left: "list[ClientSnapshot]", hint: str) -> NvshareError:
 
 PATIENCE = 600.0                        # seconds for the reply: evicting a large program is slow
 
-PID = argument(
-    "pid", "PID", "a program that shares a GPU, as nvsharectl clients shows it",
-    type=whole(1, LONGEST_PID, "{!r} is no process id"))
+PID = argument("pid", "PID", "a program that shares a GPU, as nvsharectl clients shows it",
+               type=whole(1, LONGEST_PID, "{!r} is no process id"))
 
 
 def _change(
@@ -168,9 +165,8 @@ def park(options: Options) -> None:
 @verb(
     "move",
     PID,
-    argument(
-        "--to", "GPU", "index, UUID or PCI address of a GPU of the same kind",
-        required=True, dest="target"))
+    argument("--to", "GPU", "index, UUID or PCI address of a GPU of the same kind", required=True,
+             dest="target"))
 def move(options: Options) -> None:
     """Move a program to another GPU.
 

@@ -117,10 +117,9 @@ def _target(text: str) -> int | str:
 
 # `target` is parsed to an int (process id) or a str (tenant). --gpu is valid only with a pid.
 TARGET = (
-    argument(
-        "target", "PID|TENANT", "process id of a program, as nvsharectl clients shows it, or a "
-        "tenant: all programs of a user, unit, container, job or pod, as nvsharectl tenants shows "
-        f"it: {TENANT_KINDS}", type=_target),
+    argument("target", "PID|TENANT", "process id of a program, as nvsharectl clients shows it, or "
+             "a tenant: all programs of a user, unit, container, job or pod, as nvsharectl tenants "
+             f"shows it: {TENANT_KINDS}", type=_target),
     gpu("all GPUs that the program uses"),
 )
 

@@ -265,10 +265,9 @@ async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
         gpu = await find(folder, simulate)
         memory = tasks(gpu)[0].memory
         is_what = "is simulated: " if gpu.simulated else f"is {gpu.name}; "
-        print(
-            f"The GPU {is_what}{gpu.why}.\n"
-            f"Two programs share it. Each needs {memory // MIB} of {gpu.capacity // MIB} MiB of "
-            f"its memory, {memory / gpu.capacity:.0%}.", file=file, flush=True)
+        print(f"The GPU {is_what}{gpu.why}.\nTwo programs share it. Each needs {memory // MIB} of "
+              f"{gpu.capacity // MIB} MiB of its memory, {memory / gpu.capacity:.0%}.", file=file,
+              flush=True)
         with show_on(file) as show:
             show.act("Together, with nvshared: they take turns.")
             first = await together(gpu, folder, show)

@@ -192,9 +192,8 @@ def _real(environment: dict[str, str], name: str, total: int, free: int) -> Demo
     host_memory = int(HOST_SHARE * int(available[1]) * KIB)
     capacity = min(free, MOST, host_memory) // MIB * MIB
     if capacity < LEAST:
-        raise NvshareError(
-            f"{name} and this machine have only {capacity // MIB} MiB left for a demonstration",
-            "try again with --simulate")
+        raise NvshareError(f"{name} and this machine have only {capacity // MIB} MiB left for a "
+                           "demonstration", "try again with --simulate")
     why = f"{rounded(capacity)} of its {rounded(total)} are "
     why += "free" if capacity > free - GIB else "used, so that it is over soon"
     return DemoGPU(name, total, capacity, False, why, free - capacity, environment)

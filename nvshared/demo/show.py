@@ -138,8 +138,7 @@ class Show:
         bars = Table.grid(padding=(0, 2))
         for pid, progress in self._programs.items():
             bars.add_row(
-                Text(progress.task.name),
-                Text(f"[{pid}]", style="dim"),
+                Text(progress.task.name), Text(f"[{pid}]", style="dim"),
                 ProgressBar(total=progress.task.steps, completed=progress.step, width=30),
                 Text(progress.words, style="bold red" if progress.words == "WRONG" else ""))
         self._live.update(Group(*parts, bars), refresh=True)

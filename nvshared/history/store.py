@@ -219,9 +219,8 @@ class Store:
             if self.path.exists():
                 raise ForeignFile("we may not write to it") from error
             raise
-        file = sqlite3.connect(
-            self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False,
-            cached_statements=32)
+        file = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None,
+                               check_same_thread=False, cached_statements=32)
         try:
             self._check(file)           # before the pragmas, which may write to the file
             for pragma in (
@@ -318,9 +317,8 @@ class Store:
 
     def _drop(self, file: sqlite3.Connection, length: int, kept: int) -> None:
         """Deletes all but the `kept` steps of this length that were begun last."""
-        old = file.execute(
-            "SELECT id, start FROM step WHERE length = ? ORDER BY id DESC LIMIT -1 OFFSET ?",
-            (length, kept)).fetchall()
+        old = file.execute("SELECT id, start FROM step WHERE length = ? ORDER BY id DESC LIMIT -1 "
+                           "OFFSET ?", (length, kept)).fetchall()
         for step, start in old:
             file.execute("DELETE FROM usage WHERE step = ?", (step,))
             file.execute("DELETE FROM step WHERE id = ?", (step,))

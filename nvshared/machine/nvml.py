@@ -112,9 +112,8 @@ class NVML:
         try:
             import pynvml
         except ImportError as error:
-            raise NoDriver(
-                "the Python package nvidia-ml-py is not installed",
-                "install it with: pip install nvidia-ml-py") from error
+            raise NoDriver("the Python package nvidia-ml-py is not installed",
+                           "install it with: pip install nvidia-ml-py") from error
         self._nvml: Any = pynvml
         self._handles: dict[str, Any] = {}      # by UUID
         try:
@@ -136,9 +135,8 @@ class NVML:
             except Exception as error:
                 logger.warning("GPU %d is left out: %s", index, self._describe(error))
         if not cards:
-            raise NoGPU(
-                "the NVIDIA driver knows no GPU that can be shared",
-                "see the lines above, and what nvidia-smi and dmesg say")
+            raise NoGPU("the NVIDIA driver knows no GPU that can be shared",
+                        "see the lines above, and what nvidia-smi and dmesg say")
         return tuple(replace(
             card, linked=self._peers(card, cards, nvml.NVML_P2P_CAPS_INDEX_NVLINK),
             reached=self._peers(card, cards, nvml.NVML_P2P_CAPS_INDEX_WRITE)) for card in cards)
@@ -266,13 +264,9 @@ class NVML:
         except Exception as error:
             logger.warning("GPU %d: its name cannot be read: %s", index, self._describe(error))
             name = f"GPU {index}"
-        return Facts(
-            index=index,
-            uuid=uuid,
-            name=name,
-            pci_bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId,
-            memory_total=self._memory_total(handle),
-            mig=self._mig(handle))
+        return Facts(index=index, uuid=uuid, name=name,
+                     pci_bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId,
+                     memory_total=self._memory_total(handle), mig=self._mig(handle))
 
     def _memory_total(self, handle: Any) -> int:
         """Returns the card's memory in bytes. Raises NvshareError if it has no own memory."""
@@ -315,21 +309,17 @@ class NVML:
 def _no_driver(nvml: Any, error: Exception) -> NoDriver:
     match getattr(error, "value", None):
         case nvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-            return NoDriver(
-                "libnvidia-ml.so.1 is not installed, so no GPU can be managed",
-                "install the NVIDIA driver, or in a container let its toolkit mount it")
+            return NoDriver("libnvidia-ml.so.1 is not installed, so no GPU can be managed",
+                            "install the NVIDIA driver, or in a container let its toolkit mount it")
         case nvml.NVML_ERROR_DRIVER_NOT_LOADED if not LOADED.exists():
-            return NoDriver(
-                "the NVIDIA driver is not loaded",
-                "load it with: modprobe nvidia, or see dmesg for why it is not")
+            return NoDriver("the NVIDIA driver is not loaded",
+                            "load it with: modprobe nvidia, or see dmesg for why it is not")
         case nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-            return NoDriver(
-                "the NVIDIA kernel module and libraries are of different versions",
-                "reboot, or unload and load the nvidia modules")
+            return NoDriver("the NVIDIA kernel module and libraries are of different versions",
+                            "reboot, or unload and load the nvidia modules")
         case nvml.NVML_ERROR_NO_PERMISSION:
-            return DriverUnready(
-                "/dev/nvidiactl may not be opened",
-                "run as a user who may, or check the unit's DeviceAllow=")
+            return DriverUnready("/dev/nvidiactl may not be opened",
+                                 "run as a user who may, or check the unit's DeviceAllow=")
         case _:
             return DriverUnready(
                 f"the NVIDIA driver does not answer: {error}", "see what nvidia-smi says")

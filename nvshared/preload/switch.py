@@ -26,13 +26,11 @@ def check_guarded(tree: Tree, library: Path) -> None:
 
     Raises Unguarded, NvshareError if the file is missing, InvalidArgs for FORBIDDEN characters."""
     if bad := sorted(FORBIDDEN & set(str(library))):
-        raise InvalidArgs(
-            f"{str(library)!r} cannot stand in the list, it has a {bad[0]!r}",
-            "install the library elsewhere")
+        raise InvalidArgs(f"{str(library)!r} cannot stand in the list, it has a {bad[0]!r}",
+                          "install the library elsewhere")
     if not tree.has(library):
-        raise NvshareError(
-            f"there is no {tree.outside(library)}",
-            "install libnvshare, or name another with --library")
+        raise NvshareError(f"there is no {tree.outside(library)}",
+                           "install libnvshare, or name another with --library")
     for step in tree.steps(library):
         path = tree.outside(step)
         # The kernel ignores a link's own permissions: its folder's decide who may replace it.
@@ -92,9 +90,8 @@ def find(tree: Tree, named: Path | None) -> Path:
         if tree.has(link) and tree.resolve(link) == tree.resolve(path):
             return link
     if not tree.has(path):
-        raise NvshareError(
-            f"there is no {path} in {tree.top}",
-            "name the library's path in that system with --library")
+        raise NvshareError(f"there is no {path} in {tree.top}",
+                           "name the library's path in that system with --library")
     return path
 
 

@@ -87,9 +87,8 @@ def baseline_stderr(tree: Tree) -> frozenset[str]:
     ended = _run_true(tree)
     if ended.returncode != 0:
         said = ended.stderr.strip().splitlines()
-        raise Unloadable(
-            f"programs of this system do not run: {said[-1] if said else ended.returncode}",
-            UNCHANGED)
+        raise Unloadable("programs of this system do not run: "
+                         f"{said[-1] if said else ended.returncode}", UNCHANGED)
     return frozenset(ended.stderr.splitlines())
 
 
@@ -158,10 +157,9 @@ def _run_true(tree: Tree, library: Path | None = None) -> Ended:
 
 def _run(command: Sequence[str]) -> Ended:
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=PATIENCE,
-            check=False, stdin=subprocess.DEVNULL, cwd="/",
-            env={"PATH": os.environ.get("PATH", os.defpath)})
+        return subprocess.run(command, capture_output=True, text=True, errors="replace",
+                              timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL, cwd="/",
+                              env={"PATH": os.environ.get("PATH", os.defpath)})
     except subprocess.TimeoutExpired:
         return Ended(command, -1, "", f"it did not end within {PATIENCE:.0f} seconds")
     except OSError as error:
@@ -179,8 +177,7 @@ def _check_result(
         how = (f"ended with {status}" if status > 0 else
                f"died of signal {-status}" if status else "complains")
         said = f": {complaints[-1]}" if complaints else ""
-        raise Unloadable(
-            f"with {library} preloaded, {name} {how}{said}",
-            f"{UNCHANGED}; install the library that was built for this system")
+        raise Unloadable(f"with {library} preloaded, {name} {how}{said}",
+                         f"{UNCHANGED}; install the library that was built for this system")
     if mapped is not None and ended.stdout and f" {mapped}\n" not in ended.stdout:
         raise Unloadable(f"{name} ran without {library} although it was preloaded", UNCHANGED)

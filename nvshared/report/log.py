@@ -102,9 +102,8 @@ class Limited:
     def _sum_up(self, level: int, kind: Hashable) -> None:
         lines = self._kinds.pop(kind)
         if lines.last is not None:
-            self._logger.log(
-                level, "%d more such lines were left out within %d s, the last: %s",
-                lines.left_out, INTERVAL // SECOND, lines.last())
+            self._logger.log(level, "%d more such lines were left out within %d s, the last: %s",
+                             lines.left_out, INTERVAL // SECOND, lines.last())
 
 
 def _is_journal(stream: str) -> bool:

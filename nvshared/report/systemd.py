@@ -44,9 +44,8 @@ def inherited(environment: Mapping[str, str]) -> Inherited:
     ):
         for one in [*listening, *kept.values()]:
             one.detach()
-        raise InvalidArgs(
-            "systemd gave us other sockets than the one we need",
-            "the socket unit must have one ListenSequentialPacket= and nothing else")
+        raise InvalidArgs("systemd gave us other sockets than the one we need",
+                          "the socket unit must have one ListenSequentialPacket= and nothing else")
     for one in [*listening, *kept.values()]:
         os.set_inheritable(one.fileno(), False)
     return Inherited(listening[0] if listening else None, kept)

@@ -35,9 +35,8 @@ class Trace:
         try:
             self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1)
         except OSError as error:
-            raise NvshareError(
-                f"the trace {path} cannot be written: {error.strerror}", "choose another --trace"
-            ) from error
+            raise NvshareError(f"the trace {path} cannot be written: {error.strerror}",
+                               "choose another --trace") from error
         self._writer = ThreadPoolExecutor(1, "trace")
         self._last = self._writer.submit(lambda: None)
         self._behind = 0

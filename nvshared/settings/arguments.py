@@ -34,15 +34,13 @@ PATHS = frozenset({"PATH", "DIR", "FILE"})
 
 
 def parser() -> argparse.ArgumentParser:
-    made = Parser(
-        prog="nvshared", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = Parser(prog="nvshared", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False,
+                  formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--version", action="version", version=f"nvshared {__version__}")
     made.add_argument(
         "--config", metavar="FILE", type=Path, help=f"the settings' file (default: {DEFAULT_FILE})")
-    made.add_argument(
-        "--check", action="store_true",
-        help="read all settings, say what is wrong with them, and end; start nothing")
+    made.add_argument("--check", action="store_true",
+                      help="read all settings, say what is wrong with them, and end; start nothing")
     groups = {
         "nvshared": made.add_argument_group("the daemon ([nvshared] in the file)"),
         "gpu": made.add_argument_group("the cards ([gpu] in the file)")}

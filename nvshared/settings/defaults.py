@@ -53,10 +53,9 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         _card(config, facts)
     budget = safe_budget if config.swap_budget is None else config.swap_budget.of(host.total())
     if budget > host.total():
-        raise ConfigError(
-            f"{_place(config, 'swap-budget')}a swap-budget of {rounded(budget)} is more than the "
-            f"{rounded(host.total())} this host has",
-            "give less, a percentage, or auto")
+        raise ConfigError(f"{_place(config, 'swap-budget')}a swap-budget of {rounded(budget)} is "
+                          f"more than the {rounded(host.total())} this host has",
+                          "give less, a percentage, or auto")
     same_name = {one.name: getattr(config, one.name) for one in fields(Settings)
                  if hasattr(config, one.name)}
     accounting = Accounting(config.compute_window, config.quota_sample_interval,
@@ -86,12 +85,11 @@ def _card(config: Config, facts: Facts) -> GPUDefaults:
         context_reserve=_within(config, "context-reserve", config.context_reserve, facts))
     offer = Capacity(total, allowances)
     if not offer.bytes:
-        raise ConfigError(
-            f"{_place(config, 'reserve', 'context-reserve', 'capacity')}"
-            f"a reserve of {rounded(offer.reserve)} and a context-reserve of "
-            f"{rounded(offer.context_reserve)} leave nothing of GPU {facts.index} ({facts.name}), "
-            f"which has {rounded(total)}",
-            "give less, or a percentage")
+        raise ConfigError(f"{_place(config, 'reserve', 'context-reserve', 'capacity')}a reserve of "
+                          f"{rounded(offer.reserve)} and a context-reserve of "
+                          f"{rounded(offer.context_reserve)} leave nothing of GPU {facts.index} "
+                          f"({facts.name}), which has {rounded(total)}",
+                          "give less, or a percentage")
     step = _within(config, "step", config.step, facts)
     if step is None:
         step = max(STEP_LEAST, min(STEP, total // STEP_SHARE))
@@ -104,10 +102,9 @@ def _within(config: Config, name: str, amount: Amount | None, facts: Facts) -> i
         return None
     wanted = amount.of(facts.memory_total)
     if wanted > facts.memory_total:
-        raise ConfigError(
-            f"{_place(config, name)}a {name} of {rounded(wanted)} is more than GPU {facts.index} "
-            f"({facts.name}) has: {rounded(facts.memory_total)}",
-            "give less, or a percentage")
+        raise ConfigError(f"{_place(config, name)}a {name} of {rounded(wanted)} is more than GPU "
+                          f"{facts.index} ({facts.name}) has: {rounded(facts.memory_total)}",
+                          "give less, or a percentage")
     return wanted
 
 

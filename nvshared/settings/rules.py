@@ -142,9 +142,8 @@ def contradictions(rules: Collection[Rule]) -> Iterator[ConfigError]:
         for number, rule in enumerate(rules))
     for (key, _, first), (next_key, _, second) in pairwise(by_term):
         if key == next_key and first.value != second.value:
-            yield ConfigError(
-                f"{second.place}: {second.term} of [{SECTION} {second.pattern}] contradicts "
-                f"{first.place}", "leave one of them")
+            yield ConfigError(f"{second.place}: {second.term} of [{SECTION} {second.pattern}] "
+                              f"contradicts {first.place}", "leave one of them")
     yield from _requests(rules)
 
 

@@ -99,10 +99,9 @@ def keep(path: Path, plain: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, json.dumps(plain, indent=1) + "\n")
     except OSError as error:
-        failure = NotKept(
-            "what was changed holds, but will be forgotten at the next start: "
-            f"{path} cannot be written: {error.strerror}",
-            "put that right and change it again")
+        failure = NotKept("what was changed holds, but will be forgotten at the next start: "
+                          f"{path} cannot be written: {error.strerror}",
+                          "put that right and change it again")
         logger.warning("%s", failure)
         raise failure from error
 

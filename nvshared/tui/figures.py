@@ -125,10 +125,9 @@ def _priority(value: int) -> str:
 
 
 TERM_FORMATS: dict[str, TermFormat] = {
-    "memory-limit": TermFormat(
-        limit, _limit, size, _memory,
-        "The programs of {name} together may allocate {value} on each GPU",
-        "{name} may allocate {value}{on}"),
+    "memory-limit": TermFormat(limit, _limit, size, _memory,
+                               "The programs of {name} together may allocate {value} on each GPU",
+                               "{name} may allocate {value}{on}"),
     "host-memory-limit": TermFormat(
         limit, _limit, lambda limit: f"h{size(limit)}", _memory,
         "The programs of {name} together may need {value} of host memory for eviction"),
@@ -155,9 +154,8 @@ TERM_FORMATS: dict[str, TermFormat] = {
     "weight": TermFormat(
         weight, str, lambda weight: f"w{weight}", str,
         "The weight of {name} is {value}", "The weight of {name}{on} is {value}"),
-    "priority": TermFormat(
-        PRIORITIES.__getitem__, _priority, _priority, _priority,
-        "The priority of {name} is {value}"),
+    "priority": TermFormat(PRIORITIES.__getitem__, _priority, _priority, _priority,
+                           "The priority of {name} is {value}"),
     "suspended": TermFormat(
         int, lambda on: "yes" if on else "no", lambda _on: "suspended",
         lambda on: "suspended" if on else "no longer suspended",
@@ -214,9 +212,8 @@ def program_sentence(name: str, term: str, value: int, gpu: str | int | None) ->
     """A sentence about a program's term on the GPU `gpu`; None: on all GPUs that it uses."""
     meaning = TERM_FORMATS[term]
     place = "" if gpu is None else f" on GPU {gpu}"
-    return meaning.of_program.format(
-        name=name, value=meaning.words(value), on=place, gpu="the GPU" if gpu is None
-        else f"GPU {gpu}") + "."
+    return meaning.of_program.format(name=name, value=meaning.words(value), on=place,
+                                     gpu="the GPU" if gpu is None else f"GPU {gpu}") + "."
 
 
 def term_sentence(tenant: Tenant, term: str) -> str:

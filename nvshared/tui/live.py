@@ -107,9 +107,8 @@ class Watch:
             self._disconnect()
             change = partial(replace, daemon_error=str(error))      # the last snapshot stays shown
         else:
-            change = partial(
-                with_snapshot, snapshot=snapshot, moment=time.monotonic(), tenants=tenants,
-                turns=turns)
+            change = partial(with_snapshot, snapshot=snapshot, moment=time.monotonic(),
+                             tenants=tenants, turns=turns)
         self._fetched_at = time.monotonic()
         self._queue_change(change)
 

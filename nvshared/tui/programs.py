@@ -189,10 +189,9 @@ def _time(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
         return []
     return [
         Text(), Text("Time", style="bold"),
-        *wrapped(
-            f"It held the GPU for {duration(client.held_usec)} in {counted(client.turns, 'turn')} "
-            f"and waited for {duration(client.waited_usec)}. Loaded {size(client.bytes_in)}, "
-            f"evicted {size(client.bytes_out)}.", width),
+        *wrapped(f"It held the GPU for {duration(client.held_usec)} in "
+                 f"{counted(client.turns, 'turn')} and waited for {duration(client.waited_usec)}. "
+                 f"Loaded {size(client.bytes_in)}, evicted {size(client.bytes_out)}.", width),
         *(wrapped(f"nvshared moved it here {client.moved}.", width) if client.moved else ())]
 
 

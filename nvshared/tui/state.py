@@ -253,9 +253,8 @@ def _unshared_row(gpu: GPUSnapshot, one: Unshared) -> ClientSnapshot:
         id=-one.pid, gpu=gpu.index, pid=one.pid, uid=one.uid, name=one.name, command=one.name,
         tenant="", gang="", state=UNSHARED, pin_reason="", memory_limit=0, compute_limit=100,
         weight=100, suspended=False, allocated=0, resident=0, swapped=0, borrowed=0,
-        pinned=one.memory,
-        held_usec=0, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0, position=0,
-        turns=0, bytes_in=0, bytes_out=0, unparkable=one.unsuspendable)
+        pinned=one.memory, held_usec=0, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0,
+        position=0, turns=0, bytes_in=0, bytes_out=0, unparkable=one.unsuspendable)
 
 
 class CommandKind(NamedTuple):
@@ -270,20 +269,17 @@ class CommandKind(NamedTuple):
 
 
 COMMANDS: dict[str, CommandKind] = {
-    "memory": CommandKind(
-        "m", "memory limit", "memory-limit",
-        "Limit {name} on GPU {gpu} to {value} of memory?",
-        "Limit all programs of {name} together to {value} of memory on each GPU?",
-        "Memory limit (such as 20GiB, or none)"),
-    "compute": CommandKind(
-        "c", "time limit", "compute-limit",
-        "Limit the time of {name} on GPU {gpu}: {value}?",
-        "Limit the time of all programs of {name} together on each GPU: {value}?",
-        "Share of the GPU's time at most (1 to 100 percent, or none)"),
-    "weight": CommandKind(
-        "w", "weight", "weight", "Give {name} the weight {value} on GPU {gpu}?",
-        "Give {name} the weight {value} on each GPU?",
-        f"Weight (1 to 1000, usual is {USUAL_TERMS['weight']})"),
+    "memory": CommandKind("m", "memory limit", "memory-limit",
+                          "Limit {name} on GPU {gpu} to {value} of memory?",
+                          "Limit all programs of {name} together to {value} of memory on each GPU?",
+                          "Memory limit (such as 20GiB, or none)"),
+    "compute": CommandKind("c", "time limit", "compute-limit",
+                           "Limit the time of {name} on GPU {gpu}: {value}?", "Limit the time of "
+                           "all programs of {name} together on each GPU: {value}?",
+                           "Share of the GPU's time at most (1 to 100 percent, or none)"),
+    "weight": CommandKind("w", "weight", "weight", "Give {name} the weight {value} on GPU {gpu}?",
+                          "Give {name} the weight {value} on each GPU?",
+                          f"Weight (1 to 1000, usual is {USUAL_TERMS['weight']})"),
     "suspend": CommandKind(
         "s", "suspend", "suspended",
         "Suspend {name}? It leaves GPU {gpu} and waits until it is resumed.",
