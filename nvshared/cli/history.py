@@ -12,19 +12,17 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nvshared import quantity
 from nvshared.cli.verb import GPU, Options, argument, show_table, verb, whole
 from nvshared.control import Daemon
+from nvshared.control.snapshot import History, Used
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
 from nvshared.tui.figures import duration, shortened, size
-from nvshared.tui.tables import NARROWEST, Column
+from nvshared.tui.tables import NARROWEST, Column, figure
 from nvshared.units import SECOND
-
-if TYPE_CHECKING:
-    from nvshared.control.snapshot import History, Used
 
 RIGHT = "give how long ago, as in 7d or 90min, or a date, as in 2026-11-01 or 2026-11-01T08:30"
 STEPS = {"minute": 60 * SECOND, "hour": 3600 * SECOND, "day": 86400 * SECOND}
@@ -144,17 +142,16 @@ def history(options: Options) -> None:
         found = daemon.history(
             since, options.until, every, by, options.gpu or "", names, everyone=everyone)
     cards = 1 if options.gpu else max(1, len(gpus))
-    labels = {row.name: _label(row.name, gpus) for row in found.rows}
+    labels = {row.name: str(gpus.get(row.name, row.name or OTHERS)) for row in found.rows}
     if options.json:
         print(json.dumps({"by": by, "gpus": cards, **found.as_dict()}, indent=2))
-    elif options.csv:
+        return
+    if options.csv:
         _csv(found, by, labels)
     elif options.plot is not None:
         draw_plot(options.plot, found, labels, cards)
     else:
         _print(found, by, labels, cards)
-    if options.json:
-        return
     # On stderr, since stdout may be redirected to a file.
     if found.missing:
         print(f"The latest use is missing: it cannot be written: {found.missing}", file=sys.stderr)
@@ -163,34 +160,25 @@ def history(options: Options) -> None:
               file=sys.stderr)
 
 
-def _label(name: str, gpus: dict[str, int]) -> str:
-    return str(gpus[name]) if name in gpus else name or OTHERS
-
-
-def _print(found: "History", by: str, labels: dict[str, str], cards: int) -> None:
+def _print(found: History, by: str, labels: dict[str, str], cards: int) -> None:
     until = min(found.until_usec, int(time.time() * SECOND))
     print(f"From {shown(found.since_usec)} until {shown(until)}, {counted(cards, 'GPU')}:\n")
     if not found.rows:
         print("No GPU was used.")
         return
-    show_table(_columns(found, by, labels, cards), [*found.rows, *_total(found)])
+    rows = [*found.rows]
+    if len(rows) > 1 and not found.step_usec:
+        figures = zip(*(row[3:] for row in rows), strict=True)
+        rows.append(Used(0, TOTAL, "", *map(sum, figures)))
+    show_table(_columns(found, by, labels, cards), rows)
 
 
-def _total(found: "History") -> list["Used"]:
-    if found.step_usec or len(found.rows) < 2:
-        return []
-    kind = type(found.rows[0])
-    figures = zip(*(row[3:] for row in found.rows), strict=True)
-    return [kind(0, TOTAL, "", *map(sum, figures))]
-
-
-def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> list[Column]:
+def _columns(found: History, by: str, labels: dict[str, str], cards: int) -> list[Column]:
     labels = {**labels, TOTAL: "total"}
     length = found.step_usec or found.until_usec - found.since_usec
 
-    def share(row: "Used") -> str:
-        of = 1 if by == "gpu" and row.name != TOTAL else cards
-        return f"{row.gpu_usec / (length * of):.1%}"
+    def share(row: Used) -> float:
+        return row.gpu_usec / length / (1 if by == "gpu" and row.name != TOTAL else cards)
 
     whole_days = found.step_usec % (86400 * SECOND) == 0
     beginning = Column("FROM", lambda row: shown(row.start_usec, day_only=whole_days))
@@ -199,22 +187,19 @@ def _columns(found: "History", by: str, labels: dict[str, str], cards: int) -> l
         Column(by.upper(), lambda row: labels[row.name], shrinks_to=12),
         *([Column("USER", lambda row: row.user, drop_rank=5, shrinks_to=NARROWEST)]
           if by == "tenant" else []),
-        Column("GPU-SECONDS", lambda row: f"{row.gpu_usec / SECOND:.0f}", right=True,
-               short="GPU-SEC"),
-        Column("SHARE", share, right=True, drop_rank=1),
-        Column("HELD", lambda row: duration(row.held_usec), right=True, drop_rank=8),
-        Column("WAITED", lambda row: duration(row.waited_usec), right=True, drop_rank=2),
-        Column("TURNS", lambda row: str(row.turns), right=True, drop_rank=6),
-        Column("HAND-OVERS", lambda row: str(row.handovers), right=True, short="MOVES",
-               drop_rank=7),
-        Column("IN", lambda row: size(row.bytes_in), right=True, drop_rank=5),
-        Column("OUT", lambda row: size(row.bytes_out), right=True, drop_rank=5),
-        Column("GPU-GIBH", lambda row: _gib_hours(row.card_mib_sec), right=True, drop_rank=3),
-        Column("HOST-GIBH", lambda row: _gib_hours(row.host_mib_sec), right=True, drop_rank=4),
-        Column("BORROWED-GIBH", lambda row: _gib_hours(row.borrowed_mib_sec), right=True,
-               short="BORROWED", drop_rank=4, shown_if=lambda row: row.borrowed_mib_sec),
-        Column("DISK-GIBH", lambda row: _gib_hours(row.disk_mib_sec), right=True, drop_rank=4,
-               shown_if=lambda row: row.disk_mib_sec)]
+        figure("GPU-SECONDS", lambda row: row.gpu_usec / SECOND, "{:.0f}".format, short="GPU-SEC"),
+        figure("SHARE", share, "{:.1%}".format, drop_rank=1),
+        figure("HELD", lambda row: row.held_usec, duration, drop_rank=8),
+        figure("WAITED", lambda row: row.waited_usec, duration, drop_rank=2),
+        figure("TURNS", lambda row: row.turns, drop_rank=6),
+        figure("HAND-OVERS", lambda row: row.handovers, short="MOVES", drop_rank=7),
+        figure("IN", lambda row: row.bytes_in, size, drop_rank=5),
+        figure("OUT", lambda row: row.bytes_out, size, drop_rank=5),
+        figure("GPU-GIBH", lambda row: row.card_mib_sec, _gib_hours, drop_rank=3),
+        figure("HOST-GIBH", lambda row: row.host_mib_sec, _gib_hours, drop_rank=4),
+        figure("BORROWED-GIBH", lambda row: row.borrowed_mib_sec, _gib_hours, optional=True,
+               short="BORROWED", drop_rank=4),
+        figure("DISK-GIBH", lambda row: row.disk_mib_sec, _gib_hours, optional=True, drop_rank=4)]
 
 
 def _gib_hours(mib_seconds: int) -> str:
@@ -222,7 +207,7 @@ def _gib_hours(mib_seconds: int) -> str:
     return f"{hours:.{0 if hours >= 99.5 else 1 if hours >= 9.95 else 2}f}"
 
 
-def _csv(found: "History", by: str, labels: dict[str, str]) -> None:
+def _csv(found: History, by: str, labels: dict[str, str]) -> None:
     import csv
 
     out = csv.writer(sys.stdout, lineterminator="\n")
@@ -272,10 +257,9 @@ def svg(shares: Shares, marks: Marks) -> str:
         f'<rect width="{WIDTH}" height="{bottom + MARGIN}" fill="white"/>']
     for number, (name, values) in enumerate(shares.items()):
         above = [one + more for one, more in zip(below, values, strict=True)]
-        edge = [(x, bottom - high * y) for x, y in _steps(above, across)]
-        edge += reversed([(x, bottom - high * y) for x, y in _steps(below, across)])
+        edge = [*_steps(above, across), *reversed(_steps(below, across))]
         colour = COLOURS[number % len(COLOURS)]
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in edge)
+        points = " ".join(f"{x:.1f},{bottom - high * share:.1f}" for x, share in edge)
         drawn.append(f'<polygon points="{points}" fill="{colour}"/>')
         row, column = divmod(number, NAMES_ABREAST)
         x = MARGIN + column * (WIDTH - 2 * MARGIN) // min(NAMES_ABREAST, len(shares))
@@ -333,7 +317,7 @@ def _plot_width() -> int:
     return max(20, shutil.get_terminal_size().columns - 32)
 
 
-def draw_plot(where: str, found: "History", labels: dict[str, str], cards: int) -> None:
+def draw_plot(where: str, found: History, labels: dict[str, str], cards: int) -> None:
     """Draws the shares of `cards` GPUs' time. Raises NvshareError if a file cannot be written."""
     if not found.rows:
         print("No GPU was used.")
@@ -353,7 +337,7 @@ def draw_plot(where: str, found: "History", labels: dict[str, str], cards: int) 
     print(f"{path} shows the shares of the time.")
 
 
-def _shares(found: "History", labels: dict[str, str], cards: int) -> dict[str, list[float]]:
+def _shares(found: History, labels: dict[str, str], cards: int) -> dict[str, list[float]]:
     """Each label's share of the GPUs' time in each step; the largest first, OTHERS last."""
     number = -(-(found.until_usec - found.since_usec) // found.step_usec)
     sums: dict[str, int] = {}
@@ -367,7 +351,7 @@ def _shares(found: "History", labels: dict[str, str], cards: int) -> dict[str, l
     return {labels[name]: values for name, values in shares.items()}
 
 
-def _marks(found: "History") -> list[tuple[float, str]]:
+def _marks(found: History) -> list[tuple[float, str]]:
     """Labels of the time axis, at round times of the local time zone."""
     since, span = found.since_usec, found.until_usec - found.since_usec
     apart = next((one for one in APART if span < LABELS * one), APART[-1])

@@ -12,26 +12,8 @@ from functools import partial
 from typing import Any
 
 from nvshared import __version__, parser
-from nvshared.cli.completion import completion, help
-from nvshared.cli.doctor import doctor
-from nvshared.cli.history import history
-from nvshared.cli.preload import preload
-from nvshared.cli.run import run
-from nvshared.cli.settings import (
-    act_predecessors,
-    anti_thrash,
-    limit,
-    priority,
-    reset,
-    resume,
-    set_tq,
-    suspend,
-    weight,
-)
-from nvshared.cli.status import clients, status, tenants, top
-from nvshared.cli.trial import demo, trial
-from nvshared.cli.turns import drain, move, park, preempt
-from nvshared.cli.verb import MODES, QUANTUM, Verb, discard, print_error, quantum
+from nvshared.cli import completion, doctor, history, preload, run, settings, status, trial, turns
+from nvshared.cli.verb import Verb, discard, print_error
 from nvshared.errors import ExitCode, InvalidArgs, NvshareError
 from nvshared.names import BUS_VARIABLE, DEBUG_VARIABLE
 
@@ -49,32 +31,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()          # raises OSError if that fails
             raise
         as_json = options.json
-        code: ExitCode | None = None
-        if not act_predecessors(options):      # nvshare's flags -T and -S
-            verb: Verb = options.verb or status
-            code = verb.act(options)
+        verb: Verb = options.verb or status.status
+        code = None if settings.act_predecessors(options) else verb.act(options)
         sys.stdout.flush()
         return code or ExitCode.OK
-    except NvshareError as error:
-        print_error(error, as_json=as_json)
-        return error.exit_code
+    except NvshareError as known:
+        error = known
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         discard(sys.stdout)                # the reader has closed the pipe
         return 128 + signal.SIGPIPE
-    except OSError as error:
+    except OSError as failed:
         discard(sys.stdout)
-        print_error(
-            NvshareError(f"the output cannot be written: {error.strerror}"), as_json=as_json)
-        return ExitCode.FAILURE
-    except Exception as error:
+        error = NvshareError(f"the output cannot be written: {failed.strerror}")
+    except Exception as bug:
         if os.environ.get(DEBUG_VARIABLE, "0") != "0":
             raise
-        fault = f"a fault in nvsharectl itself, {type(error).__name__}: {error}"
         again = f"report it with what this prints: {DEBUG_VARIABLE}=1 nvsharectl {' '.join(given)}"
-        print_error(NvshareError(fault, again), as_json=as_json)
-        return ExitCode.FAILURE
+        error = NvshareError(f"a fault in nvsharectl itself, {type(bug).__name__}: {bug}", again)
+    print_error(error, as_json=as_json)
+    return error.exit_code
 
 
 def _prepare_output() -> None:
@@ -87,9 +64,11 @@ def _prepare_output() -> None:
 
 
 VERBS: tuple[Verb, ...] = (
-    status, top, clients, tenants, history, run, set_tq, anti_thrash, limit, weight, priority,
-    suspend, resume, park, move, preempt, reset, drain, preload, doctor, demo, trial, completion,
-    help,
+    status.status, status.top, status.clients, status.tenants, history.history, run.run,
+    settings.set_tq, settings.anti_thrash, settings.limit, settings.weight, settings.priority,
+    settings.suspend, settings.resume, turns.park, turns.move, turns.preempt, settings.reset,
+    turns.drain, preload.preload, doctor.doctor, trial.demo, trial.trial, completion.completion,
+    completion.help,
 )
 
 Examples = Sequence[tuple[str, str]]    # (command, its effect)
@@ -164,9 +143,9 @@ def build(verbs: tuple[Verb, ...]) -> Parser:
                         help="print the version")
     _add_common(parser, os.environ.get(BUS_VARIABLE) or "system", False)
     old = parser.add_argument_group("as in nvshare")
-    old.add_argument("-T", "--set-tq", metavar=QUANTUM, type=quantum,
+    old.add_argument("-T", "--set-tq", metavar=settings.QUANTUM, type=settings.quantum,
                      help="the same as: nvsharectl set-tq")
-    old.add_argument("-S", "--anti-thrash", metavar="MODE", choices=MODES,
+    old.add_argument("-S", "--anti-thrash", metavar="MODE", choices=settings.MODES,
                      help="the same as: nvsharectl anti-thrash")
     verb_parsers = parser.add_subparsers(metavar="VERB", title="verbs", parser_class=Parser)
     parser.set_defaults(verb=None, parser=parser)

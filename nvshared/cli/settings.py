@@ -5,25 +5,14 @@ import pwd
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from nvshared.cli.verb import (
-    AUTO,
-    GPU,
-    MODES,
-    QUANTUM,
-    TARGET,
-    Argument,
-    Options,
-    argument,
-    parsed,
-    quantum,
-    show,
-    tenant,
-    verb,
-)
+from nvshared import quantity
+from nvshared.cli.verb import GPU, TARGET, Argument, Options, argument, parsed, show, tenant, verb
 from nvshared.control import Daemon
+from nvshared.control.snapshot import Tenant
 from nvshared.errors import Interrupted, InvalidArgs, NotKept, NvshareError
 from nvshared.names import PRIORITIES, TENANT_KINDS, USUAL_TERMS
 from nvshared.quantity import counted, or_word
@@ -31,8 +20,11 @@ from nvshared.tui import figures
 from nvshared.tui.figures import TERM_FORMATS, program_sentence, term_sentence, user
 from nvshared.units import MILLISECOND, SECOND
 
-if TYPE_CHECKING:
-    from nvshared.control.snapshot import Tenant
+MODES = ("auto", "on", "off")
+AUTO = "auto"                           # nvshared adapts the quantum to the cost of hand-overs
+QUANTUM = f"TIME|{AUTO}"                # metavar of a quantum
+# Parses a quantum to microseconds; auto: 0.
+quantum = parsed(or_word(AUTO, 0, quantity.quantum, ", or auto"), "the quantum cannot be {!r}")
 
 
 class Step(NamedTuple):
@@ -99,7 +91,7 @@ def _set_for_tenant(options: Options, name: str, terms: Mapping[str, int]) -> No
 
 
 def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> None:
-    gpu, around = options.gpu, list["Tenant"]()
+    gpu, around = options.gpu, list[Tenant]()
     with Daemon(options.bus) as daemon:
         found = daemon.clients_of(pid, gpu)
         carry_out([
@@ -107,7 +99,7 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
                  {"gpu": on, **_as_json({term: value})},
                  partial(daemon.set_client_term, one, term, value))
             for term, value in terms.items() for one, on in found.items()])
-        if any(map(_is_limit, terms)):
+        if any(term.endswith("-limit") for term in terms):
             names = {one.tenant for one in daemon.snapshot().clients if one.id in found}
             around = [daemon.tenant(name) for name in names]
             around += [daemon.tenant(name) for one in around for name in one.within]
@@ -121,10 +113,6 @@ def _set_for_program(options: Options, pid: int, terms: Mapping[str, int]) -> No
     show(options, {"pid": pid, "gpu": gpu, **_as_json(terms)}, text)
 
 
-def _is_limit(term: str) -> bool:
-    return term.endswith("-limit")
-
-
 def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
     return {
         term.replace("-", "_"): TERM_FORMATS[term].words(value) if term == "priority" else
@@ -132,10 +120,10 @@ def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
         for term, value in terms.items()}
 
 
-def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
+def _print_tighter(around: Iterable[Tenant], term: str, value: int) -> None:
     """Prints the lowest limit of the tenants `around` the target if it is below `value`."""
     usual = USUAL_TERMS[term]
-    limited = [one for one in around if _is_limit(term) and one.value(term) != usual]
+    limited = (one for one in around if term.endswith("-limit") and one.value(term) != usual)
     least = min(limited, key=lambda one: one.value(term), default=None)
     if least is not None and (value == usual or least.value(term) < value):
         print(f"A tighter limit applies: {term_sentence(least, term)}")
@@ -144,13 +132,9 @@ def _print_tighter(around: "Iterable[Tenant]", term: str, value: int) -> None:
 def _has_account(name: str) -> bool:
     """False for the tenant of a user name that this machine does not know."""
     kind, _, user = name.partition(":")
-    if kind != "user" or user.isdecimal():
-        return True
-    try:
-        pwd.getpwnam(user)
-    except KeyError:
-        return False
-    return True
+    with suppress(KeyError):
+        return kind != "user" or user.isdecimal() or bool(pwd.getpwnam(user))
+    return False
 
 
 def _term(names: str, metavar: str, term: str, help: str) -> Argument:
@@ -298,20 +282,23 @@ def resume(options: Options) -> None:
 
 def _change(options: Options, usec: int | None, mode: str | None, gpu: str | None) -> None:
     """Sets the quantum (0: auto) and the mode, unless they are None, and prints the result."""
-    where = "all GPUs" if gpu is None else f"GPU {gpu}"
-    sentences, steps = [], []
+    steps: list[Step] = []
     with Daemon(options.bus) as daemon:
         if usec is not None:
             data = {"gpu": gpu, **_quantum_as_json(usec)}
             steps.append(Step("quantum", data, partial(daemon.set_tq, usec, gpu)))
-            sentences.append(f"The quantum of {where} is {_in_words(usec)}.")
         if mode is not None:
             data = {"gpu": gpu, "anti_thrash": mode}
             steps.append(Step("anti-thrash mode", data, partial(daemon.set_anti_thrash, mode, gpu)))
-            sentences.append(f"The anti-thrash mode of {where} is {mode}.")
         carry_out(steps)
-    show(options, {name: value for step in steps for name, value in step.data.items()},
-         lambda: print("\n".join(sentences)))
+
+    def text() -> None:
+        where = "all GPUs" if gpu is None else f"GPU {gpu}"
+        for step in steps:
+            value = mode if usec is None or step is not steps[0] else _in_words(usec)
+            print(f"The {step.name} of {where} is {value}.")
+
+    show(options, {name: value for step in steps for name, value in step.data.items()}, text)
 
 
 def _quantum_as_json(usec: int) -> dict[str, Any]:
@@ -320,10 +307,9 @@ def _quantum_as_json(usec: int) -> dict[str, Any]:
 
 def _in_words(usec: int) -> str:
     """30 seconds; 1 second; 500 ms; auto for 0."""
-    seconds, rest = divmod(usec, SECOND)
-    if not usec:
-        return AUTO
-    return f"{usec / MILLISECOND:.10g} ms" if rest else counted(seconds, "second")
+    if usec % SECOND:
+        return f"{usec / MILLISECOND:.10g} ms"
+    return counted(usec // SECOND, "second") if usec else AUTO
 
 
 @verb(

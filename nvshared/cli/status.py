@@ -6,17 +6,14 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from nvshared.cli.verb import Options, argument, draw, show, show_table, tenant, verb
 from nvshared.control import Daemon
+from nvshared.control.snapshot import Tenant
 from nvshared.errors import InvalidArgs, NoSuchGPU
 from nvshared.quantity import counted
 from nvshared.tui.figures import duration, size
 from nvshared.tui.tables import CLIENTS, TENANT_COLUMNS, TERMS, gpu_columns, plain
-
-if TYPE_CHECKING:
-    from nvshared.control.snapshot import Tenant
 
 
 @verb("status")
@@ -114,7 +111,7 @@ def tenants(options: Options) -> None:
     show(options, {"tenants": [one.as_dict() for one in found]}, text)
 
 
-def _explain(one: "Tenant") -> None:
+def _explain(one: Tenant) -> None:
     figures = "no program uses a GPU now"
     if one.programs:
         figures = (

@@ -4,17 +4,14 @@
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from nvshared.cli.settings import Step, carry_out
 from nvshared.cli.verb import LONGEST_PID, Options, argument, show, verb, whole
 from nvshared.control import Daemon
+from nvshared.control.snapshot import ClientSnapshot
 from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.quantity import counted
 from nvshared.tui.figures import command, process, size
-
-if TYPE_CHECKING:
-    from nvshared.control.snapshot import ClientSnapshot
 
 
 @verb(
@@ -110,7 +107,7 @@ def drain(options: Options) -> None:
     show(options, {"left": []}, lambda: print("nvshared can be stopped: no program needs it now."))
 
 
-def _report(left: "list[ClientSnapshot]", reported: dict[int, str]) -> None:
+def _report(left: list[ClientSnapshot], reported: dict[int, str]) -> None:
     """Prints each program once when it joins `left`, and again when it leaves `left`."""
     for one in left:
         if one.id not in reported:
@@ -122,7 +119,7 @@ def _report(left: "list[ClientSnapshot]", reported: dict[int, str]) -> None:
         print(f"{reported.pop(id)} goes on without nvshared, or has ended", flush=True)
 
 
-def _error(left: "list[ClientSnapshot]", hint: str) -> NvshareError:
+def _error(left: list[ClientSnapshot], hint: str) -> NvshareError:
     return NvshareError(
         f"{counted(len(left), 'program')} would stand still without nvshared", hint,
         left=[{"pid": one.pid, "gpu": one.gpu} for one in left])

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 Options = argparse.Namespace
 Act = Callable[[Options], ExitCode | None]          # None: OK
 Argument = tuple[list[str], dict[str, Any]]         # parameters of add_argument()
-MODES = ("auto", "on", "off")
-AUTO = "auto"                           # nvshared adapts the quantum to the cost of hand-overs
-QUANTUM = f"TIME|{AUTO}"                # metavar of a quantum
 LONGEST_PID = 1 << 22                   # the kernel's PID_MAX_LIMIT
 EXAMPLE = re.compile(r"^ *(\S.*?)\s+# (.+)$", re.MULTILINE)
 
@@ -80,11 +77,6 @@ def parsed(parse: Callable[[str], Any], wrong: str) -> Callable[[str], Any]:
 def whole(least: int, most: int, wrong: str) -> Callable[[str], Any]:
     """A parser of whole numbers in a range; `wrong` as for `parsed`."""
     return parsed(lambda text: quantity.whole(text, least, most), wrong)
-
-
-# Parses a quantum to microseconds; auto: 0.
-quantum = parsed(quantity.or_word(AUTO, 0, quantity.quantum, ", or auto"),
-                 "the quantum cannot be {!r}")
 
 
 def gpu(without: str) -> Argument:

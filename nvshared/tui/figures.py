@@ -4,29 +4,24 @@
 import pwd
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from nvshared.control.snapshot import Tenant, Term
+from nvshared.control.snapshot import ClientSnapshot, Tenant, Term
 from nvshared.names import PRIORITIES, USUAL_TERMS
 from nvshared.quantity import OFF, limit, limit_or_off, share, sized, weight
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
-if TYPE_CHECKING:
-    from nvshared.control.snapshot import ClientSnapshot
-
 LONG_ID, SHORT_ID = 32, 12              # an id of at least LONG_ID digits is cut to SHORT_ID
-_STEP = 1024.0
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def size(count: float | None) -> str:
     """Bytes as 0, 512K, 1.5M, 97.3G; "-" when unknown."""
     if count is None:
         return "-"
-    if count < _STEP:
+    if count < 1024:
         return f"{count:.0f}"
     for unit in "KMGT":
-        count /= _STEP
+        count /= 1024
         # 999.5 would be printed as 1000, one digit more than other figures.
         if count < 999.5 or unit == "T":
             break
@@ -46,13 +41,11 @@ def duration(microseconds: int) -> str:
     whole = int(seconds)
     if seconds < 9.95:
         return f"{seconds:.1f}s" if microseconds else "0s"
-    if whole < _MINUTE:
-        return f"{whole}s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
-    if whole < _DAY:
-        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
-    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
+    for unit, letter, part, part_letter in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"),
+                                            (60, "m", 1, "s")):
+        if whole >= unit:
+            return f"{whole // unit}{letter}{whole % unit // part:02}{part_letter}"
+    return f"{whole}s"
 
 
 def quantum(microseconds: int) -> str:
@@ -87,12 +80,12 @@ def shortened(text: str, width: int) -> str:
     return f"{name[:kept]}…[{number}"
 
 
-def process(client: "ClientSnapshot") -> str:
+def process(client: ClientSnapshot) -> str:
     """A process as the journal writes it: python[4711]."""
     return f"{client.name}[{client.pid}]"
 
 
-def command(client: "ClientSnapshot") -> str:
+def command(client: ClientSnapshot) -> str:
     """The client's command line, without the folders in the program's path."""
     program, blank, rest = client.command.partition(" ")
     return (program.rpartition("/")[2] or program) + blank + rest
@@ -174,14 +167,14 @@ def limits(values: Mapping[str, int]) -> str:
         if name in values and values[name] != USUAL_TERMS[name])
 
 
-def program_terms(client: "ClientSnapshot") -> dict[str, int]:
+def program_terms(client: ClientSnapshot) -> dict[str, int]:
     """The program's own terms; terms that are not set have their usual values."""
     return {
         "memory-limit": client.memory_limit, "compute-limit": client.compute_limit,
         "weight": client.weight, "suspended": client.suspended}
 
 
-def program_limits(client: "ClientSnapshot") -> str:
+def program_limits(client: ClientSnapshot) -> str:
     """The program's terms for the column LIMITS, without `suspended`, which STATE shows."""
     return limits(program_terms(client) | {"suspended": 0})
 

@@ -4,8 +4,10 @@
 This module does not import rich, so that plain output starts faster."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
+from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 from nvshared.tui.figures import (
     command,
     duration,
@@ -23,11 +25,8 @@ from nvshared.tui.figures import (
 )
 from nvshared.units import MILLISECOND
 
-if TYPE_CHECKING:
-    from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
 
-
-def quantum_of(gpu: "GPUSnapshot") -> str:
+def quantum_of(gpu: GPUSnapshot) -> str:
     """The quantum of a card: 30s, 250ms, auto; or auto (1.2s), while clients take turns."""
     if not gpu.tq_auto:
         return quantum(gpu.tq_usec)
@@ -94,58 +93,69 @@ class Column(NamedTuple):
     descending: bool = False            # whether `sort` puts the largest key first
 
 
+def figure(
+    name: str, value: Callable[[Any], Any], form: Callable[[Any], str] = str, *,
+    optional: bool = False, **more: Any
+) -> Column:
+    """A column of figures, the largest first; `optional`: not shown if all are 0."""
+    return Column(name, lambda row: form(value(row)), right=True, sort=value, descending=True,
+                  shown_if=value if optional else None, **more)
+
+
 def chosen(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
     return [one for one in columns if one.shown_if is None or any(map(one.shown_if, rows))]
 
 
-def holders(snapshot: "Snapshot", gpu: "GPUSnapshot") -> list[str]:
+def holders(snapshot: Snapshot, gpu: GPUSnapshot) -> list[str]:
     return [process(client) for client in snapshot.clients if client.id in gpu.holders]
 
 
-def holder(snapshot: "Snapshot", gpu: "GPUSnapshot") -> str:
+def holder(snapshot: Snapshot, gpu: GPUSnapshot) -> str:
     """The name of the program that holds the card, or the number of holders; "-": none."""
     names = holders(snapshot, gpu)
     return f"{len(names)} programs" if len(names) > 1 else "".join(names) or "-"
 
 
-def gpu_columns(snapshot: "Snapshot") -> list[Column]:
+def _or_dash(form: str, value: float | None) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def gpu_columns(snapshot: Snapshot) -> list[Column]:
     """The columns of GPUs: those of nvidia-smi, in its order, then nvshared's own."""
     return [
         Column("GPU", lambda gpu: str(gpu.index), right=True),
         Column("Name", lambda gpu: gpu.name.removeprefix("NVIDIA "), drop_rank=3,
                shrinks_to=NARROWEST),
-        Column("Temp", lambda gpu: _or_dash(gpu.temperature, "{:.0f}C"), right=True, drop_rank=6),
-        Column("Power", lambda gpu: _or_dash(gpu.power, "{:.0f}W"), right=True, drop_rank=7),
+        figure("Temp", lambda gpu: gpu.temperature, partial(_or_dash, "{:.0f}C"), drop_rank=6),
+        figure("Power", lambda gpu: gpu.power, partial(_or_dash, "{:.0f}W"), drop_rank=7),
         Column("Memory-Usage", lambda gpu: of_whole(gpu.memory_used, gpu.memory_total), right=True,
                drop_rank=1),
-        Column("Lent", lambda gpu: size(gpu.lent), right=True, drop_rank=4,
-               shown_if=lambda gpu: gpu.lent),
-        Column("GPU-Util", lambda gpu: _or_dash(gpu.utilization, "{:.0%}"), right=True,
-               short="Util", drop_rank=4),
+        figure("Lent", lambda gpu: gpu.lent, size, optional=True, drop_rank=4),
+        figure("GPU-Util", lambda gpu: gpu.utilization, partial(_or_dash, "{:.0%}"), short="Util",
+               drop_rank=4),
         Column("TQ", quantum_of, right=True, drop_rank=2),
         Column("Mode", lambda gpu: gpu.anti_thrash, drop_rank=5),
         Column("Holder", lambda gpu: "lost" if gpu.state == "lost" else holder(snapshot, gpu),
                shrinks_to=PROCESS, style=lambda gpu: STATES.get(gpu.state, "")),
-        Column("Queue", lambda gpu: str(gpu.queue_length), right=True, drop_rank=1)]
+        figure("Queue", lambda gpu: gpu.queue_length, drop_rank=1)]
 
 
 UNSHARED = "unshared"                   # the state of a program that uses a GPU without nvshare
-# For each state its rank, the first sort key within a GPU; _QUEUED for all other states.
+# The first sort key within a GPU; 2 for all other states, which wait.
 _RANKS = {"running": 0, "draining": 0, "loading": 1, "idle": 3, "suspended": 4, "parked": 4,
           UNSHARED: 5}
-_QUEUED = 2
 
 
-def age(client: "ClientSnapshot") -> tuple[int, bool, int]:
+def age(client: ClientSnapshot) -> tuple[int, bool, int]:
     """Sort key: by GPU, unshared programs last, the others in the order of their ids."""
     return client.gpu, client.state == UNSHARED, client.id
 
 
-def _queue(client: "ClientSnapshot") -> tuple[int, int, int, int]:
-    return client.gpu, _RANKS.get(client.state, _QUEUED), client.position, client.id
+def _queue(client: ClientSnapshot) -> tuple[int, int, int, int]:
+    return client.gpu, _RANKS.get(client.state, 2), client.position, client.id
 
 
-def tenant(client: "ClientSnapshot") -> str:
+def tenant(client: ClientSnapshot) -> str:
     """The client's tenant, shortened; "" if the tenant is its user."""
     kind = client.tenant.partition(":")[0]
     return "" if kind in ("user", "") else short_tenant(client.tenant)
@@ -161,30 +171,23 @@ CLIENT = {one.name: one for one in (
     Column("PID", lambda client: str(client.pid or "?"), right=True, sort=lambda one: one.pid),
     Column("USER", lambda client: user(client.uid), drop_rank=5, shrinks_to=NARROWEST,
            sort=lambda client: user(client.uid)),
-    Column("MEM", lambda client: size(client.allocated + client.pinned), right=True,
-           drop_rank=1, sort=lambda client: client.allocated + client.pinned, descending=True),
-    Column("RESIDENT", lambda client: size(client.resident + client.pinned), right=True,
-           drop_rank=4, sort=lambda client: client.resident + client.pinned, descending=True),
+    figure("MEM", lambda client: client.allocated + client.pinned, size, drop_rank=1),
+    figure("RESIDENT", lambda client: client.resident + client.pinned, size, drop_rank=4),
     # Left out first: a reader can estimate SWAPPED as MEM minus RESIDENT.
-    Column("SWAPPED", lambda client: size(client.swapped), right=True, drop_rank=8),
+    figure("SWAPPED", lambda client: client.swapped, size, drop_rank=8),
     Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, ""),
            sort=_queue),
     Column("HELD", lambda client: "" if client.state == UNSHARED else duration(client.held_usec),
            right=True, drop_rank=6, sort=lambda client: client.held_usec, descending=True),
-    Column("WAITED", lambda client: duration(client.waited_usec), right=True, drop_rank=7),
-    Column("WAITS", lambda client: _time(client.waiting_usec), right=True, drop_rank=2,
-           sort=lambda client: client.waiting_usec, descending=True),
+    figure("WAITED", lambda client: client.waited_usec, duration, drop_rank=7),
+    figure("WAITS", lambda client: client.waiting_usec, _time, drop_rank=2),
     Column("LEFT", lambda client: "" if not client.waiting_usec else "?" if
            client.expected_usec is None else f"~{duration(client.expected_usec)}",
            right=True, drop_rank=2, descending=True,
            sort=lambda client: (client.expected_usec is None, client.expected_usec or 0)),
-    Column("BORROWED", lambda client: size(client.borrowed), right=True, drop_rank=7,
-           shown_if=lambda client: client.borrowed),
-    Column("ON DISK", lambda client: size(client.on_disk), right=True, drop_rank=7,
-           shown_if=lambda client: client.on_disk),
-    Column("IDLE", lambda client: _time(client.idle_usec), right=True, drop_rank=6,
-           shown_if=lambda client: client.idle_usec, sort=lambda client: client.idle_usec,
-           descending=True),
+    figure("BORROWED", lambda client: client.borrowed, size, optional=True, drop_rank=7),
+    figure("ON DISK", lambda client: client.on_disk, size, optional=True, drop_rank=7),
+    figure("IDLE", lambda client: client.idle_usec, _time, optional=True, drop_rank=6),
     Column("TENANT", tenant, drop_rank=4, shrinks_to=NARROWEST, shown_if=tenant, sort=tenant),
     Column("GANG", lambda client: short_tenant(client.gang), drop_rank=5, shrinks_to=NARROWEST,
            shown_if=lambda client: client.gang),
@@ -210,13 +213,12 @@ SORTS = [name for name in LAYOUT if name]
 
 TENANT_COLUMNS = [
     Column("TENANT", lambda tenant: tenant.name, shrinks_to=2 * PROCESS),
-    Column("PROGRAMS", lambda tenant: str(tenant.programs), right=True, short="PROGS", drop_rank=3),
-    Column("MEM", lambda tenant: size(tenant.allocated + tenant.pinned), right=True),
-    Column("RESIDENT", lambda tenant: size(tenant.resident + tenant.pinned), right=True,
-           drop_rank=5),
-    Column("HELD", lambda tenant: duration(tenant.held_usec), right=True, drop_rank=4),
-    Column("LIMITS", lambda tenant: tenant_limits(tenant)),
-    Column("FROM", lambda tenant: sources(tenant), drop_rank=6),
+    figure("PROGRAMS", lambda tenant: tenant.programs, short="PROGS", drop_rank=3),
+    figure("MEM", lambda tenant: tenant.allocated + tenant.pinned, size),
+    figure("RESIDENT", lambda tenant: tenant.resident + tenant.pinned, size, drop_rank=5),
+    figure("HELD", lambda tenant: tenant.held_usec, duration, drop_rank=4),
+    Column("LIMITS", tenant_limits),
+    Column("FROM", sources, drop_rank=6),
 ]
 
 
@@ -254,10 +256,6 @@ def fitted(columns: Sequence[Column], natural: Sequence[int], width: int, gap: i
         if excess <= 0 or not spare:
             return widths
         there.remove(max(spare, key=lambda at: (columns[at].drop_rank, at)))
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
 
 
 TERMS = [
