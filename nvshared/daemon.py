@@ -118,6 +118,13 @@ async def _serve(
         faults.append("a scheduler failed, so nvshared ends; a new one learns all from its clients")
         stopped.set()
 
+    def timer(when: int, callback: Callable[[], None], /) -> Callable[[], None]:
+        return loop.call_at(when / SECOND, callback).cancel
+
+    def post(function: Callable[[], None]) -> None:
+        with suppress(RuntimeError):    # a blocked call returned after the event loop was closed
+            loop.call_soon_threadsafe(function)
+
     notifier = systemd.Notifier(os.environ)
     nvml = NVML()
     samples = _first_samples(nvml)
@@ -133,7 +140,6 @@ async def _serve(
             stack.callback(made.close)
             listening = made.socket
             successor = successor or made.found_stale
-        timer, post = _timer(loop), _poster(loop)
         lanes = Lanes("lanes", THREADS, post, monotonic, timer)
         programs = Lanes("programs", THREADS_FOR_NAMES, post, monotonic, timer)
         manager = _manager(cards, config, read, lanes, timer)
@@ -261,22 +267,6 @@ def _history(
     for gpu in manager.gpus:
         history.follow(gpu)
     return history
-
-
-def _timer(loop: asyncio.AbstractEventLoop) -> Timer:
-    def at(when: int, callback: Callable[[], None]) -> Callable[[], None]:
-        return loop.call_at(when / SECOND, callback).cancel
-
-    return at
-
-
-def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
-    def post(function: Callable[[], None]) -> None:
-        # A blocked call may return after the event loop has been closed.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(function)
-
-    return post
 
 
 def _descriptors(config: Config) -> int:

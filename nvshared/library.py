@@ -2,6 +2,7 @@
 """Finds the compiled files in `nvshared/lib/` or, in a checkout, in `libhook/build/`."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from nvshared.errors import InvalidArgs, NvshareError
@@ -13,9 +14,20 @@ _INSTALLED = _PACKAGE / "lib"
 _CHECKOUT = _PACKAGE.parent / "libhook" / "build"
 
 
-def hook() -> Path:
-    """Path of libnvshare.so, for LD_PRELOAD. Raises NvshareError if it is not there."""
-    return _find(HOOK)
+def _find(name: str) -> Path:
+    """The path of a compiled file. Raises NvshareError if it is not there."""
+    folder = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
+    path = folder / name
+    if not path.is_file():
+        raise NvshareError(
+            f"{path} is missing",
+            "install nvshared again" if folder == _INSTALLED else "build it with: make build")
+    return path
+
+
+hook = partial(_find, HOOK)
+workload = partial(_find, "nvshare-workload")           # the program that the demonstration runs
+checkpoint = partial(_find, "nvshare-checkpoint")
 
 
 def preloads(environment: Mapping[str, str]) -> list[str]:
@@ -35,16 +47,6 @@ def preloaded(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, PRELOAD: ":".join([*preloads(environment), path])}
 
 
-def workload() -> Path:
-    """Path of the program that the demonstration runs. Raises NvshareError if it is not there."""
-    return _find("nvshare-workload")
-
-
-def checkpoint() -> Path:
-    """Path of nvshare-checkpoint. Raises NvshareError if it is not there."""
-    return _find("nvshare-checkpoint")
-
-
 def simulator() -> Path:
     """Folder with the simulated libcuda.so.1 and libnvidia-ml.so.1. Raises NvshareError."""
     return _find("simulator/libcuda.so.1").parent
@@ -53,13 +55,3 @@ def simulator() -> Path:
 def program() -> Path:
     """Folder of the modules that run in users' Python programs, for PYTHONPATH."""
     return _PACKAGE / "program"
-
-
-def _find(name: str) -> Path:
-    folder = _INSTALLED if _INSTALLED.is_dir() else _CHECKOUT
-    path = folder / name
-    if not path.is_file():
-        raise NvshareError(
-            f"{path} is missing",
-            hint="install nvshared again" if folder == _INSTALLED else "build it with: make build")
-    return path

@@ -5,6 +5,7 @@ Each function raises ValueError with a sentence on what is valid; the caller add
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from nvshared.names import PRIORITIES
@@ -102,10 +103,8 @@ def positive_duration(text: str) -> int:
 
 def milliseconds(text: str) -> int:
     """Microseconds, of a whole number of milliseconds above zero."""
-    try:
-        return positive(text) * MILLISECOND
-    except ValueError:
-        raise ValueError("give a positive whole number of milliseconds") from None
+    wrong = "give a positive whole number of milliseconds"
+    return whole(text, 1, 0xFFFF_FFFF, wrong) * MILLISECOND
 
 
 def whole(text: str, least: int, most: int, words: str = "") -> int:
@@ -136,9 +135,9 @@ def share(text: str) -> int:
     return whole(text.removesuffix("%"), 1, 100, "give a percentage of the time from 1 to 100")
 
 
-def weight(text: str) -> int:
-    """1 to HEAVIEST."""
-    return whole(text, 1, HEAVIEST)
+weight = partial(whole, least=1, most=HEAVIEST)
+# A whole number above zero, of at most 32 bits.
+positive = partial(whole, least=1, most=0xFFFF_FFFF, words="give a positive whole number")
 
 
 def priority(text: str) -> int:
@@ -156,11 +155,6 @@ def quantum(text: str) -> int:
     if number * TIMES[unit] > LONGEST_TQ * SECOND:
         raise ValueError("give a time of at most 1d")
     return _usec(number, unit)
-
-
-def positive(text: str) -> int:
-    """A whole number above zero, of at most 32 bits."""
-    return whole(text, 1, 0xFFFF_FFFF, "give a positive whole number")
 
 
 def endpoint(text: str) -> Endpoint | None:

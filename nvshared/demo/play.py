@@ -17,17 +17,7 @@ from typing import Any, NamedTuple, TextIO
 
 from nvshared import library
 from nvshared.control import Daemon
-from nvshared.demo.processes import (
-    TRACE,
-    DemoGPU,
-    Event,
-    Outcome,
-    Task,
-    errors_of,
-    find,
-    running,
-    service,
-)
+from nvshared.demo.processes import TRACE, DemoGPU, Outcome, Task, errors_of, find, running, service
 from nvshared.demo.show import Handovers, Show, show_on
 from nvshared.errors import NvshareError
 from nvshared.tui.figures import size
@@ -125,7 +115,7 @@ async def _perform(
             assert process.stdout is not None
             errors = asyncio.create_task(errors_of(process))
             async for line in process.stdout:
-                event: Event = json.loads(line)
+                event = json.loads(line)
                 match event["event"]:
                     case "allocated":
                         allocated.set()

@@ -20,24 +20,13 @@ from typing import TypeVar
 from nvshared.clock import Clock, Timer
 from nvshared.errors import NoHistory
 from nvshared.history import store
-from nvshared.history.store import (
-    MOST,
-    OTHERS,
-    Batch,
-    Party,
-    Query,
-    QueryResult,
-    Row,
-    Store,
-    add,
-    joined,
-)
+from nvshared.history.store import Batch, Party, Query, QueryResult, Store, add, joined
 from nvshared.scheduler.events import Event, Left
 from nvshared.scheduler.tenants import Usage
 from nvshared.sharing.gpu import GPU, Client
 from nvshared.units import SECOND
 
-__all__ = ["OTHERS", "History", "HistoryFile", "Query", "QueryResult", "Row", "WallClock"]
+__all__ = ["History", "HistoryFile", "Query", "QueryResult", "WallClock"]
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +219,7 @@ class History:
         if used != before:
             peer = client.peer
             party = Party(peer.owner, peer.tenants[0].name, client.tenant)
-            more = Usage(*(max(0, min(one, MOST)) for one in map(sub, used, before)))
+            more = Usage(*(max(0, min(one, store.MOST)) for one in map(sub, used, before)))
             add(self._collected.setdefault(client.gpu.facts.uuid, {}), party, more)
 
     def _arm(self) -> None:

@@ -20,22 +20,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 
+from nvshared import quantity
 from nvshared.errors import ConfigError
 from nvshared.machine import host
 from nvshared.machine.tenant import Kind, user
 from nvshared.names import PRIORITIES, TENANT_KINDS
-from nvshared.quantity import (
-    HEAVIEST,
-    LARGEST,
-    amount,
-    limit,
-    limit_or_off,
-    or_word,
-    priority,
-    share,
-    switch,
-    weight,
-)
+from nvshared.quantity import HEAVIEST, LARGEST, limit, or_word
 from nvshared.scheduler.events import UNLIMITED
 
 SECTION = "tenant"
@@ -57,7 +47,7 @@ class Term:
 def _host_memory(text: str) -> int:
     if not text.endswith("%"):
         return limit(text)
-    if found := amount(text).of(host.total()):
+    if found := quantity.amount(text).of(host.total()):
         return found
     raise ValueError("give more than 0%")
 
@@ -73,14 +63,15 @@ _percent = f"1 to {UNLIMITED} percent"
 TERMS: Mapping[str, Term] = {
     "memory-limit": Term(LARGEST, "a number of bytes", _no_limit(limit)),
     "host-memory-limit": Term(LARGEST, "a number of bytes", _no_limit(_host_memory)),
-    "neighbour-limit": Term(LARGEST, "a number of bytes", _no_limit(limit_or_off)),
-    "compute-limit": Term(UNLIMITED, _percent, or_word("none", UNLIMITED, share, ", or none")),
-    "compute-request": Term(UNLIMITED, _percent, _no_limit(share)),
+    "neighbour-limit": Term(LARGEST, "a number of bytes", _no_limit(quantity.limit_or_off)),
+    "compute-limit": Term(
+        UNLIMITED, _percent, or_word("none", UNLIMITED, quantity.share, ", or none")),
+    "compute-request": Term(UNLIMITED, _percent, _no_limit(quantity.share)),
     "priority": Term(
         max(PRIORITIES.values()),
-        ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), priority),
-    "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", weight),
-    "suspended": Term(1, "1", lambda text: int(switch(text))),
+        ", ".join(f"{value} ({name})" for name, value in PRIORITIES.items()), quantity.priority),
+    "weight": Term(HEAVIEST, f"1 to {HEAVIEST}", quantity.weight),
+    "suspended": Term(1, "1", lambda text: int(quantity.switch(text))),
     "unshared": Term(1, "1 (checkpoint)", _no_limit(_checkpoint)),
     "disk-limit": Term(LARGEST, "a number of bytes", _no_limit(limit)),
 }

@@ -14,16 +14,7 @@ from nvshared.control import Daemon
 from nvshared.control.snapshot import Snapshot, Tenant, Turn
 from nvshared.errors import NvshareError, PasswordNeeded
 from nvshared.tui.screen import draw
-from nvshared.tui.state import (
-    Command,
-    Request,
-    Screen,
-    State,
-    act,
-    carry_out,
-    program_key,
-    with_snapshot,
-)
+from nvshared.tui.state import Command, Request, Screen, State, act, program_key, with_snapshot
 from nvshared.tui.terminal import Terminal
 
 REPLY_GRACE = 0.5                       # seconds after the interval until a reply is late
@@ -80,7 +71,7 @@ class Watch:
         """Carries out a command while polkit may prompt for a password on the terminal."""
         try:
             with self._terminal.suspended(), Daemon(self._bus) as daemon:
-                return replace(state, message=carry_out(daemon, command))
+                return replace(state, message=command.carry_out(daemon))
         except NvshareError as error:
             return replace(state, message=f"{error}.")
 
@@ -126,7 +117,7 @@ class Watch:
     def _carry_out(self, command: Command) -> None:
         try:
             self._daemon = self._daemon or Daemon(self._bus, asks=False)
-            words = carry_out(self._daemon, command)
+            words = command.carry_out(self._daemon)
         except PasswordNeeded:
             self._queue_change(partial(self._with_password, command))
             return

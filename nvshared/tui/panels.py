@@ -7,20 +7,11 @@ from itertools import zip_longest
 from rich.text import Text
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
+from nvshared.tui import tables
 from nvshared.tui.canvas import NARROWEST_BAR, WIDE, bar, fit, frame, graph, grid
 from nvshared.tui.figures import duration, of_whole, process, shortened, size
 from nvshared.tui.state import SPAN, Past, Rates
-from nvshared.tui.tables import (
-    NARROWEST,
-    PROCESS,
-    STATES,
-    Bar,
-    Column,
-    Part,
-    holder,
-    holders,
-    quantum_of,
-)
+from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Bar, Column, Part, holder, holders
 from nvshared.units import MIB
 
 NAMED = 2                               # holders named in a sentence, at most
@@ -154,7 +145,7 @@ def _framed(
     lines = [_memory(gpu, snapshot.of(gpu), inner)]
     lines += _graphs(gpu, past, rates, inner, height) if height else [
         _movement(snapshot, gpu, past, rates, turns, inner)]
-    note = Text(f" · {gpu.anti_thrash} · TQ {quantum_of(gpu)}")
+    note = Text(f" · {gpu.anti_thrash} · TQ {tables.quantum_of(gpu)}")
     if height:
         lines.append(Text(
             waiting_sentence(snapshot, gpu, inner), style="yellow" if gpu.queue_length else "dim"))

@@ -10,17 +10,9 @@ from rich.text import Text
 from nvshared.control.snapshot import ClientSnapshot, Snapshot, Tenant
 from nvshared.names import USUAL_TERMS
 from nvshared.quantity import counted
+from nvshared.tui import figures
 from nvshared.tui.canvas import bar, fit, frame, grid, wrapped
-from nvshared.tui.figures import (
-    TERM_FORMATS,
-    duration,
-    process,
-    program_terms,
-    size,
-    term_source,
-    term_value,
-    user,
-)
+from nvshared.tui.figures import TERM_FORMATS, duration, process, size, user
 from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, waited, waiting_for
 from nvshared.tui.state import Hit, Opened, Past, Row, Sort, State, program_key, rows
 from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, Part
@@ -201,10 +193,10 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
     found = [Text(), Text("Terms", style="bold")]
     rows = [
         (name, TERM_FORMATS[name].value(value), "set for this program")
-        for name, value in program_terms(client).items() if value != USUAL_TERMS[name]]
+        for name, value in figures.program_terms(client).items() if value != USUAL_TERMS[name]]
     for one in tenants:
         rows += [
-            (term.name, term_value(term), f"{one.name}: {term_source(term)}")
+            (term.name, figures.term_value(term), f"{one.name}: {figures.term_source(term)}")
             for term in one.terms if term is one.holding(term.name)]
     if not rows:
         return [*found, Text("No terms are set for the program or its tenants.", style="dim")]

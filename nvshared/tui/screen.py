@@ -6,23 +6,9 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from nvshared.tui.canvas import fit, frame, wrapped
-from nvshared.tui.figures import process
 from nvshared.tui.panels import gpus
 from nvshared.tui.programs import details, listing
-from nvshared.tui.state import (
-    COMMANDS,
-    VERB_BY_KEY,
-    Command,
-    Frame,
-    Hit,
-    Prompt,
-    Screen,
-    State,
-    confirmation,
-    next_target,
-    rows,
-    tenant_named,
-)
+from nvshared.tui.state import COMMANDS, Frame, Hit, Screen, State, rows, tab_hint, target_name
 from nvshared.tui.terminal import Key
 
 # For each screen the keys in its bottom line: the key, its label, and its effect. A narrow line has
@@ -93,7 +79,7 @@ def keys(screen: Screen, width: int, line: int, lead: Text) -> tuple[Text, list[
     whole = sum(len(written) + len(label) + 3 for _, written, label in KEYS[screen]) - 2
     narrow = found.cell_len + whole > width
     for key, written, label in KEYS[screen]:
-        words = " " if narrow and (key in (">", "i") or key in VERB_BY_KEY) else f" {label}  "
+        words = " " if narrow and (key in (">", "i") or label in COMMANDS) else f" {label}  "
         end = found.cell_len + len(written) + len(words.rstrip())
         if end > width:
             break
@@ -171,16 +157,16 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
 
     The lines of hits are negative: -1 is the screen's last line."""
     if state.unconfirmed is not None:
-        pending = f"{confirmation(state.unconfirmed)} y/n"
+        pending = f"{state.unconfirmed.question()} y/n"
         if not COMMANDS[state.unconfirmed.verb].prompt:
-            pending += _tab_hint(state, state.unconfirmed)
+            pending += tab_hint(state, state.unconfirmed)
         return _message_lines(pending, width, "bold yellow"), []
     typed: list[Text] = []
     if state.prompt is not None:
         prompt, label = state.prompt, "Filter"
         if prompt.client is not None:
-            target = tenant_named(prompt.tenant) or process(prompt.client)
-            label = f"{target}{_tab_hint(state, prompt)}: {COMMANDS[prompt.verb].prompt}"
+            hint = tab_hint(state, prompt)
+            label = f"{target_name(prompt)}{hint}: {COMMANDS[prompt.verb].prompt}"
         typed = _message_lines(f"{label}: {prompt.text}▏", width, "bold")
     found = _message_lines(state.message, width, "yellow") if state.message else []
     if state.daemon_error:
@@ -193,14 +179,6 @@ def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[
             ("filter ", "dim"), (state.filter, "bold yellow"), ("  Esc off  ", "dim"))
     line, hits = keys(state.screen, width - len(note), -1, lead)
     return [*found, line.append(note)], hits
-
-
-def _tab_hint(state: State, pending: Prompt | Command) -> str:
-    """A hint at the target that Tab selects next; "": Tab has no effect."""
-    tenant = next_target(state, pending)
-    if tenant:
-        return f" (Tab: {tenant_named(tenant)})"
-    return f" (Tab: {process(pending.client)})" if pending.tenant and pending.client else ""
 
 
 def _message_lines(text: str, width: int, style: str) -> list[Text]:

@@ -15,15 +15,8 @@ from rich.text import Text
 from nvshared.control import Daemon
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot, Tenant, Turn, Unshared
 from nvshared.names import USUAL_TERMS
-from nvshared.tui.figures import (
-    TERM_FORMATS,
-    process,
-    program_sentence,
-    short_tenant,
-    shortened,
-    term_sentence,
-    user,
-)
+from nvshared.tui import figures
+from nvshared.tui.figures import TERM_FORMATS, process, user
 from nvshared.tui.tables import CLIENT, SORTS, UNSHARED, age, tenant
 from nvshared.tui.terminal import Click, Event, Key, Wheel
 
@@ -123,10 +116,6 @@ ProgramKey = tuple[int, int]            # see program_key()
 LONGEST_NAME = 32                       # characters of a tenant's name in a question
 
 
-def tenant_named(name: str) -> str:
-    return shortened(short_tenant(name), LONGEST_NAME)
-
-
 class Screen(Enum):
     MAIN = "main"
     DETAILS = "details"
@@ -141,9 +130,27 @@ class Command(NamedTuple):
     value: int = 0                      # as on D-Bus
     tenant: str = ""                    # the target of the command; "": the program
 
-    @property
-    def name(self) -> str:
-        return tenant_named(self.tenant) if self.tenant else process(self.client)
+    def question(self) -> str:
+        """The question to the user whether to carry out the command."""
+        kind, name = COMMANDS[self.verb], target_name(self)
+        if self.tenant and kind.prompt and not self.value:
+            return f"Remove the {kind.label} of {name}?"
+        return (kind.together if self.tenant else kind.confirmation).format(
+            name=name, gpu=self.client.gpu,
+            value=TERM_FORMATS[kind.term].words(self.value) if kind.prompt else "")
+
+    def carry_out(self, daemon: Daemon) -> str:
+        """Has the daemon carry out the command. Returns the result. Raises NvshareError."""
+        term, gpu = COMMANDS[self.verb].term, self.client.gpu
+        value = 1 if self.verb == "suspend" else self.value
+        if not term:
+            daemon.preempt(str(gpu))
+            return f"The turns on GPU {gpu} end now if a program waits."
+        if self.tenant:
+            daemon.set_tenant_terms(self.tenant, {term: value})
+            return figures.term_sentence(daemon.tenant(self.tenant), term)
+        daemon.set_client_term(self.client.id, term, value)
+        return figures.program_sentence(target_name(self), term, value, gpu)
 
 
 class Prompt(NamedTuple):
@@ -151,6 +158,13 @@ class Prompt(NamedTuple):
     client: ClientSnapshot | None       # the command's program; None: for "filter"
     text: str = ""
     tenant: str = ""                    # as in Command
+
+
+def target_name(pending: Command | Prompt) -> str:
+    """The name of the tenant or program to which a command applies."""
+    if pending.tenant:
+        return figures.shortened(figures.short_tenant(pending.tenant), LONGEST_NAME)
+    return process(pending.client) if pending.client else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +242,11 @@ def all_rows(snapshot: Snapshot) -> list[ClientSnapshot]:
         *(_unshared_row(gpu, one) for gpu in snapshot.gpus for one in gpu.unshared)]
 
 
+def _in_snapshot(snapshot: Snapshot | None, key: ProgramKey) -> ClientSnapshot | None:
+    known = [] if snapshot is None else all_rows(snapshot)
+    return next((one for one in known if program_key(one) == key), None)
+
+
 def rows(state: State) -> list[ClientSnapshot]:
     """The programs that match the filter, sorted by the chosen column."""
     if state.snapshot is None:
@@ -293,30 +312,6 @@ COMMANDS: dict[str, CommandKind] = {
 VERB_BY_KEY = {kind.key: verb for verb, kind in COMMANDS.items()}
 
 
-def confirmation(command: Command) -> str:
-    kind = COMMANDS[command.verb]
-    if command.tenant and kind.prompt and not command.value:
-        return f"Remove the {kind.label} of {command.name}?"
-    return (kind.together if command.tenant else kind.confirmation).format(
-        name=command.name, gpu=command.client.gpu,
-        value=TERM_FORMATS[kind.term].words(command.value) if kind.prompt else "")
-
-
-def carry_out(daemon: Daemon, command: Command) -> str:
-    """Has the daemon carry out the command. Returns the result in words. Raises NvshareError."""
-    term, value = COMMANDS[command.verb].term, command.value
-    if command.verb == "suspend":
-        value = 1
-    if not term:
-        daemon.preempt(str(command.client.gpu))
-        return f"The turns on GPU {command.client.gpu} end now if a program waits."
-    if command.tenant:
-        daemon.set_tenant_terms(command.tenant, {term: value})
-        return term_sentence(daemon.tenant(command.tenant), term)
-    daemon.set_client_term(command.client.id, term, value)
-    return program_sentence(command.name, term, value, command.client.gpu)
-
-
 def parsed(prompt: Prompt) -> int:
     """The value of the typed text. Raises ValueError with a sentence."""
     term = COMMANDS[prompt.verb].term
@@ -351,12 +346,10 @@ def with_snapshot(
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), daemon_error="")
     if state.opened is not None:
-        now = {program_key(one): one for one in all_rows(snapshot)}.get(state.opened.key)
-        opened = replace(state.opened, ended=now is None)
-        if now is not None:
-            opened = replace(opened, client=now)
-            if tenants:
-                opened = replace(opened, tenants=tuple(tenants), turns=tuple(turns))
+        now = _in_snapshot(snapshot, state.opened.key)
+        opened = replace(state.opened, ended=now is None, client=now or state.opened.client)
+        if now is not None and tenants:
+            opened = replace(opened, tenants=tuple(tenants), turns=tuple(turns))
         state = replace(state, opened=opened)
     return reselected(state)
 
@@ -502,7 +495,7 @@ def _begin_command(state: State, verb: str) -> State:
 def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
     """Why the command cannot be applied to the program; "": it can."""
     name = process(client)
-    if _current_client(state, client) is None:
+    if _in_snapshot(state.snapshot, program_key(client)) is None:
         return f"{name} has ended."
     if client.state == UNSHARED and verb != "preempt":
         return f"{name} does not share the GPU, so nvshared cannot control it."
@@ -513,9 +506,10 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
     return ""
 
 
-def _current_client(state: State, client: ClientSnapshot) -> ClientSnapshot | None:
-    known = [] if state.snapshot is None else all_rows(state.snapshot)
-    return next((one for one in known if program_key(one) == program_key(client)), None)
+def tab_hint(state: State, pending: Prompt | Command) -> str:
+    """A hint at the target that Tab selects next; "": Tab has no effect."""
+    after = pending._replace(tenant=next_target(state, pending))
+    return f" (Tab: {target_name(after)})" if pending.client and after != pending else ""
 
 
 def next_target(state: State, pending: Prompt | Command) -> str:
@@ -525,9 +519,8 @@ def next_target(state: State, pending: Prompt | Command) -> str:
     if pending.client is None or not COMMANDS[pending.verb].term:
         return ""
     known = [one.name for one in _tenants(state, pending.client)] or [pending.client.tenant]
-    targets = ["", *known]
-    return targets[(targets.index(pending.tenant) + 1) % len(targets)] if (
-        pending.tenant in targets) else ""
+    targets = ["", *known, ""]
+    return targets[targets.index(pending.tenant) + 1] if pending.tenant in targets else ""
 
 
 def _tenants(state: State, client: ClientSnapshot) -> tuple[Tenant, ...]:
@@ -541,9 +534,9 @@ def _answer_question(state: State, command: Command, key: str) -> Answer:
             state = replace(state, unconfirmed=None)
             if state.daemon_error:
                 return replace(state, message=f"Nothing was changed: {state.daemon_error}."), None
-            client = _current_client(state, command.client)
+            client = _in_snapshot(state.snapshot, program_key(command.client))
             if client is None and not command.tenant:
-                return replace(state, message=f"{command.name} has ended."), None
+                return replace(state, message=f"{target_name(command)} has ended."), None
             return replace(state, message="…"), command._replace(client=client or command.client)
         case "tab" | "backtab" if not COMMANDS[command.verb].prompt:
             tenant = next_target(state, command)

@@ -8,28 +8,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nvshared.control.snapshot import ClientSnapshot, GPUSnapshot, Snapshot
-from nvshared.tui.figures import (
-    command,
-    duration,
-    of_whole,
-    process,
-    program_limits,
-    quantum,
-    short_tenant,
-    size,
-    sources,
-    tenant_limits,
-    term_source,
-    term_value,
-    user,
-)
+from nvshared.tui import figures
+from nvshared.tui.figures import duration, process, program_limits, short_tenant, size, user
 from nvshared.units import MILLISECOND
 
 
 def quantum_of(gpu: GPUSnapshot) -> str:
     """The quantum of a card: 30s, 250ms, auto; or auto (1.2s), while clients take turns."""
     if not gpu.tq_auto:
-        return quantum(gpu.tq_usec)
+        return figures.quantum(gpu.tq_usec)
     if gpu.state not in ("turns", "busy"):
         return "auto"
     now = gpu.tq_usec
@@ -128,8 +115,8 @@ def gpu_columns(snapshot: Snapshot) -> list[Column]:
                shrinks_to=NARROWEST),
         figure("Temp", lambda gpu: gpu.temperature, partial(_or_dash, "{:.0f}C"), drop_rank=6),
         figure("Power", lambda gpu: gpu.power, partial(_or_dash, "{:.0f}W"), drop_rank=7),
-        Column("Memory-Usage", lambda gpu: of_whole(gpu.memory_used, gpu.memory_total), right=True,
-               drop_rank=1),
+        Column("Memory-Usage", lambda gpu: figures.of_whole(gpu.memory_used, gpu.memory_total),
+               right=True, drop_rank=1),
         figure("Lent", lambda gpu: gpu.lent, size, optional=True, drop_rank=4),
         figure("GPU-Util", lambda gpu: gpu.utilization, partial(_or_dash, "{:.0%}"), short="Util",
                drop_rank=4),
@@ -195,7 +182,8 @@ CLIENT = {one.name: one for one in (
            shown_if=lambda client: client.pin_reason),
     Column("LIMITS", program_limits, drop_rank=3, shown_if=program_limits, sort=program_limits,
            descending=True),
-    Column("COMMAND", command, drop_rank=2, shrinks_to=len("COMMAND"), sort=command),
+    Column("COMMAND", figures.command, drop_rank=2, shrinks_to=len("COMMAND"),
+           sort=figures.command),
 )}
 CLIENTS = [one for name, one in CLIENT.items() if name not in ("WAITS", "LEFT")]
 # Changes of CLIENT for the dashboard: minimum widths for all values, so that columns do not move.
@@ -217,8 +205,8 @@ TENANT_COLUMNS = [
     figure("MEM", lambda tenant: tenant.allocated + tenant.pinned, size),
     figure("RESIDENT", lambda tenant: tenant.resident + tenant.pinned, size, drop_rank=5),
     figure("HELD", lambda tenant: tenant.held_usec, duration, drop_rank=4),
-    Column("LIMITS", tenant_limits),
-    Column("FROM", sources, drop_rank=6),
+    Column("LIMITS", figures.tenant_limits),
+    Column("FROM", figures.sources, drop_rank=6),
 ]
 
 
@@ -260,6 +248,6 @@ def fitted(columns: Sequence[Column], natural: Sequence[int], width: int, gap: i
 
 TERMS = [
     Column("TERM", lambda term: term.name),
-    Column("VALUE", term_value, right=True),
-    Column("FROM", term_source),
+    Column("VALUE", figures.term_value, right=True),
+    Column("FROM", figures.term_source),
 ]
