@@ -17,6 +17,7 @@ from nvshared.tui.state import (
     act,
     program_key,
     rows,
+    target_name,
     with_snapshot,
 )
 from nvshared.tui.tables import CLIENT, SORTS
@@ -276,6 +277,6 @@ def test_top_command_follows_the_program_over_a_daemon_restart() -> None:
     others = (WAITS._replace(id=1), HOLDER._replace(id=2))
     _, (request,) = strike(with_snapshot(asked, SCENE._replace(clients=others), 1001.0), "y")
     assert isinstance(request, Command)
-    assert (request.client.id, request.name) == (2, "python3[4711]")
+    assert (request.client.id, target_name(request)) == (2, "python3[4711]")
     lost, requests = strike(replace(asked, daemon_error="nvshared is not running"), "y")
     assert (lost.message, requests) == ("Nothing was changed: nvshared is not running.", [])
