@@ -58,7 +58,6 @@ THREADS_FOR_NAMES = 8                   # maximum for calls that programs can bl
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command nvshared. Returns its exit status."""
     return log.run("nvshared", lambda: _run(argv))
 
 
@@ -94,7 +93,6 @@ class WatchedSelector(selectors.DefaultSelector):
         self.longest = (0.0, 0.0)       # the longest such time, and its CPU time, in seconds
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Waits for events; called by the event loop after all due callbacks."""
         wall, processor = self._woke
         self.longest = max(self.longest, (time.monotonic() - wall, time.thread_time() - processor))
         try:

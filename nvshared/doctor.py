@@ -73,8 +73,6 @@ class InspectedGPU(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """NVML's data of the driver and all cards, or the error."""
-
     driver: str = ""                    # version
     cards: tuple[InspectedGPU, ...] = ()
     error: NvshareError | None = None
@@ -100,7 +98,6 @@ def inspect_gpus() -> Inspection:
 
 
 def driver_findings(inspection: Inspection) -> Iterator[Finding]:
-    """Findings about a trial, the driver, and each card."""
     if inspection.trial:
         yield note("trial", "the service shares simulated GPUs, and no real one", "programs find "
                    f"them with: export {inspection.trial}; end it with: nvsharectl trial stop")
@@ -272,7 +269,6 @@ def _start() -> str:
 
 
 def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
-    """Findings about units, socket, bus, disk and version."""
     if unit.runs_here():
         yield from map(_unit, unit.UNITS)
     else:
@@ -357,7 +353,6 @@ MACHINE = Tree(Path("/"))
 
 
 def installation_findings() -> Iterator[Finding]:
-    """Findings about nvsharectl, libnvshare.so, and the lists of preloaded libraries."""
     yield ok("nvsharectl", f"version {__version__}, in {Path(__file__).parent}")
     try:
         path = library.hook().resolve()
@@ -391,7 +386,6 @@ PLENTY = GIB                            # bytes; a lower limit of locked memory 
 
 
 def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
-    """Findings about the swap budget, huge pages, and the limit of locked memory."""
     yield _budget(sum(card.facts.memory_total for card in inspection.cards))
     yield _huge_pages()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)

@@ -54,8 +54,6 @@ class Amount(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """An address and TCP port to listen on."""
-
     address: str                        # IPv4 or IPv6; "": all addresses of both
     port: int
 

@@ -47,7 +47,6 @@ def moment(text: str) -> int:
 
 
 def step(text: str) -> int:
-    """Parses the value of --step to microseconds. Raises InvalidArgs."""
     if text in STEPS:
         return STEPS[text]
     try:
@@ -243,7 +242,6 @@ Marks = Sequence[tuple[float, str]]     # on the time axis: position from 0 to 1
 
 
 def svg(shares: Shares, marks: Marks) -> str:
-    """Draws the shares as a stacked area, with marks on the time axis, as SVG."""
     from html import escape
 
     below = [0.0] * len(next(iter(shares.values())))
@@ -352,7 +350,6 @@ def _shares(found: History, labels: dict[str, str], cards: int) -> dict[str, lis
 
 
 def _marks(found: History) -> list[tuple[float, str]]:
-    """Labels of the time axis, at round times of the local time zone."""
     since, span = found.since_usec, found.until_usec - found.since_usec
     apart = next((one for one in APART if span < LABELS * one), APART[-1])
     first = aligned(since, apart) + (apart if aligned(since, apart) < since else 0)

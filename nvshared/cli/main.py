@@ -86,8 +86,6 @@ EXAMPLES = (
 
 
 class Parser(parser.Parser):
-    """argparse's parser, with hints in its errors."""
-
     def _print_message(self, message: str, file: Any = None) -> None:
         """argparse would ignore that `message` cannot be written; this raises OSError."""
         print(message, end="", file=file)

@@ -121,7 +121,6 @@ def _as_json(terms: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _print_tighter(around: Iterable[Tenant], term: str, value: int) -> None:
-    """Prints the lowest limit of the tenants `around` the target if it is below `value`."""
     usual = USUAL_TERMS[term]
     limited = (one for one in around if term.endswith("-limit") and one.value(term) != usual)
     least = min(limited, key=lambda one: one.value(term), default=None)

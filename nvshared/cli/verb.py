@@ -128,12 +128,10 @@ def show(options: Options, data: dict[str, Any], text: Callable[[], None]) -> No
 
 
 def drawable() -> bool:
-    """Whether standard output is a terminal that can be drawn on."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def show_table(columns: list[Column], rows: Sequence[Any]) -> None:
-    """Prints a table: drawn on a terminal, plain text elsewhere."""
     if drawable():
         from nvshared.tui.canvas import table
 

@@ -54,7 +54,6 @@ def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
 
 
 async def together(gpu: DemoGPU, folder: Path, show: Show) -> Act:
-    """Act 1: both programs at once, with nvshared."""
     async with service(gpu, folder) as bus:
         with (
             (folder / TRACE).open(encoding="utf-8") as trace,
@@ -78,7 +77,6 @@ async def together(gpu: DemoGPU, folder: Path, show: Show) -> Act:
 
 
 async def in_turn(gpu: DemoGPU, show: Show) -> Act:
-    """Act 2: one program after the other, without nvshared."""
     first, second = [await _perform(task, gpu.environment, show) for task in tasks(gpu)]
     return Act("one after the other", (first, second), first.seconds + second.seconds)
 
@@ -174,7 +172,6 @@ class Report(NamedTuple):
     unshared: Act
 
     def faults(self) -> list[str]:
-        """The unexpected results, a sentence each; empty if there are none."""
         found = [
             f"{act.name}: {outcome.verdict}"
             for act in self[1:] for number, outcome in enumerate(act.outcomes)

@@ -80,7 +80,6 @@ async def _end(process: Process) -> None:
 
 
 async def errors_of(process: Process) -> str:
-    """The text that the process writes to stderr until it ends."""
     assert process.stderr is not None
     return (await process.stderr.read()).decode(errors="replace").strip()
 
@@ -139,8 +138,6 @@ NO_DRIVER = 5                           # exit status of nvshare-workload withou
 
 
 class DemoGPU(NamedTuple):
-    """A GPU, and the environment for programs that use it."""
-
     name: str
     total: int                          # bytes
     capacity: int                       # bytes of `total` that the programs share

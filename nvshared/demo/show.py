@@ -79,7 +79,6 @@ class Show:
         self._snapshot: Snapshot | None = None
 
     def act(self, title: str) -> None:
-        """Begins a new act."""
         self._programs.clear()
         self._title, self._snapshot, self._start = title, None, time.monotonic()
         if self._live is None:

@@ -75,7 +75,6 @@ class HistoryFile:
             self._pending[query.uid] -= 1
 
     def close(self) -> None:
-        """Closes the file after earlier writes, and ends the thread."""
         self._do(self._store.close)
         self._thread.shutdown()
 
@@ -124,13 +123,11 @@ class HistoryFile:
 
 
 def _report(written: "Future[None]") -> None:
-    """Logs an unexpected exception of a write. The write's batches are lost."""
     if error := written.exception():
         logger.error("the history has a fault", exc_info=error)
 
 
 def _words(error: Exception) -> str:
-    """The error's text without errno."""
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -154,7 +151,6 @@ class History:
         self._cancel_timer: Callable[[], None] | None = None
 
     def follow(self, gpu: GPU) -> None:
-        """Records the usage of this GPU from now on."""
         gpu.client_new.connect(self._client_joined)
         gpu.happens.connect(self._event_happens)
 
@@ -168,7 +164,6 @@ class History:
         return await self._file.ask(query, shape)
 
     def close(self) -> None:
-        """Writes the usage that is not written yet, and closes the file."""
         now = self._clock()
         for client in self._clients.values():
             self._sample(client, now)

@@ -35,8 +35,6 @@ MOST = 1 << 60
 
 
 class Party(NamedTuple):
-    """The user and the tenant to which usage is attributed."""
-
     uid: int
     user: str
     tenant: str                         # KIND:NAME, the most specific tenant
@@ -172,7 +170,6 @@ class Store:
         self._which = (0, 0)            # device and inode of the open file
 
     def close(self) -> None:
-        """Closes the file, if open; the next use opens it again."""
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -393,7 +390,6 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
 
 
 def _kept(file: sqlite3.Connection) -> dict[int, int]:
-    """By length of a step: the time from which on all steps of this length are kept."""
     dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
     return {length: dropped.get(length, -length) + length for length in STEPS}
 

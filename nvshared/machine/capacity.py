@@ -38,8 +38,6 @@ class Allowances:
 
 @dataclass(slots=True)
 class Capacity:
-    """The capacity of one card, updated by samples."""
-
     total: int                          # bytes on the card, by NVML
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes of outside memory, by the valid samples
@@ -62,7 +60,6 @@ class Capacity:
 
     @property
     def offered(self) -> int:
-        """Bytes that clients see as the size of the card."""
         configured = self.allowances.configured
         return self.total if configured is None else min(self.total, configured)
 
@@ -83,7 +80,6 @@ class Capacity:
         self._young[client] = account, 0
 
     def forget(self, client: int) -> None:
-        """Gives up the reserve for a client's context."""
         self._young.pop(client, None)
 
     def take_in(self, size: int) -> None:

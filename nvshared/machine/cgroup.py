@@ -179,7 +179,6 @@ def _visible_top(controllers: str) -> tuple[Path, tuple[str, ...] | None]:
 
 
 def _folders(folder: Path, deep: int) -> Iterator["os.DirEntry[str]"]:
-    """The directories `deep` levels below `folder`."""
     with os.scandir(folder) as found:
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
@@ -205,7 +204,6 @@ def _mounted(controllers: str) -> list[tuple[str, Path]]:
 
 
 def _files(path: Path) -> int:
-    """Bytes of page cache in a file memory.stat."""
     try:
         figures = [line.split() for line in path.read_text(encoding="ascii").split("\n")]
     except OSError:

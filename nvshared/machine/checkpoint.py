@@ -45,7 +45,6 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Why the process is not in the requested state."""
         if self.state == "none" and not self.trouble:
             return "the driver has no state of its process to save, as under MPS"
         return self.trouble or f"for the driver its process is {self.state}"

@@ -16,7 +16,6 @@ SECOND = 1e6                            # microseconds, the unit of times in STA
 
 
 def nvshare(_line: str = "") -> None:
-    """Prints this notebook's memory and time on the GPUs, and the holders of each GPU."""
     try:
         done = subprocess.run(STATUS, capture_output=True, text=True, check=False)
     except OSError as error:

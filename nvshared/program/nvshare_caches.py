@@ -109,7 +109,6 @@ class Trimmer:
         self._caches: dict[tuple[str, int], Cache] = {}
 
     def start(self) -> None:
-        """Starts the thread, unless the program runs without libnvshare.so."""
         import ctypes
 
         wait = getattr(ctypes.CDLL(None), "nvshare_trim_wait", None)

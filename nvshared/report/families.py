@@ -30,8 +30,6 @@ InfoTable = list[tuple[str, str, Callable[[Source], tuple[str, ...] | None], tup
 
 
 class Samples(NamedTuple):
-    """The values of one metric, read in the event loop."""
-
     kind: type[Family]
     name: str
     help_text: str

@@ -68,8 +68,6 @@ def set_debug(debug: bool) -> None:
 
 @dataclass(slots=True)
 class _Lines:
-    """The lines of one kind in one interval."""
-
     logged: int = 0
     left_out: int = 0
     last: Callable[[], str] | None = None
@@ -116,7 +114,6 @@ def _is_journal(stream: str) -> bool:
 
 
 def run(name: str, act: Callable[[], None]) -> int:
-    """Runs `act`, reports an NvshareError, and returns the exit status."""
     try:
         act()
     except NvshareError as error:

@@ -79,7 +79,6 @@ class Notifier:
 
     @property
     def listened(self) -> bool:
-        """Whether systemd reads notifications."""
         return self._notifier is not None
 
     def ready(self) -> None:
@@ -91,7 +90,6 @@ class Notifier:
             self._notifier.socket.setblocking(False)
 
     def status(self, words: str) -> None:
-        """Sets the text that `systemctl status` shows."""
         self._notify("STATUS=" + words.replace("\n", "; "))
 
     def alive(self) -> None:
@@ -103,7 +101,6 @@ class Notifier:
             self._unstored[name] = descriptor
 
     def forget(self, name: str) -> None:
-        """Has systemd close its copy of a client's socket."""
         if self._unstored.pop(name, None) is None:
             self._notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
 
@@ -119,7 +116,6 @@ class Notifier:
         self._notify("STOPPING=1")
 
     def close(self) -> None:
-        """Closes the notification socket; later calls do nothing."""
         notifier, self._notifier = self._notifier, None
         if notifier is not None and notifier.socket is not None:
             notifier.socket.close()

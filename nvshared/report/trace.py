@@ -42,7 +42,6 @@ class Trace:
         self._behind = 0
 
     def add(self, gpu: GPU) -> None:
-        """Writes this GPU's events and actions from now on."""
         gpu.happened.connect(lambda at, event: self._write(gpu, at, "event", event))
         gpu.decided.connect(lambda at, action: self._write(
             gpu, at, "report" if isinstance(action, Report) else "order", action))

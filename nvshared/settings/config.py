@@ -29,8 +29,6 @@ SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting."""
-
     name: str                           # as in files, and with two dashes on the command line
     section: str
     parse: Callable[[str], Any]         # raises ValueError that names valid values

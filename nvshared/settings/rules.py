@@ -79,8 +79,6 @@ TERMS: Mapping[str, Term] = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of a section [tenant PATTERN]."""
-
     pattern: str
     term: str                           # a key of TERMS
     value: int                          # for memory limits, 0 is no limit
@@ -88,7 +86,6 @@ class Rule:
 
     @property
     def source(self) -> str:
-        """Where the term was set, in words for error messages."""
         return f"from {self.place}" if self.pattern else f"set by {self.place or 'hand'}"
 
 

@@ -42,8 +42,6 @@ NOISE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionErro
 
 
 class StateFile:
-    """The file of overrides."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
         self._writer = ThreadPoolExecutor(1, FILE_NAME)
@@ -57,8 +55,6 @@ class StateFile:
 
 
 class TenantsFile:
-    """The file of tenants' terms that were set at run time."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / TENANTS_FILE
         self._writer = ThreadPoolExecutor(1, TENANTS_FILE)

@@ -53,7 +53,6 @@ def frame(
 
 
 def wrapped(text: str, width: int, style: str = "") -> list[Text]:
-    """A sentence over several lines, broken between words."""
     found = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
     return [fit(Text(line, style=style), min(width, cell_len(line))) for line in found]
 

@@ -63,7 +63,6 @@ def user(uid: int) -> str:
 
 
 def short_tenant(name: str) -> str:
-    """A tenant's name, with the id of a pod or container shortened."""
     before, mark, id = name.rpartition("/" if "/" in name else ":")
     long = len(id) >= LONG_ID and set(id) <= set("0123456789abcdef-")
     return f"{before}{mark}{id[:SHORT_ID] if long else id}"
@@ -86,7 +85,6 @@ def process(client: ClientSnapshot) -> str:
 
 
 def command(client: ClientSnapshot) -> str:
-    """The client's command line, without the folders in the program's path."""
     program, blank, rest = client.command.partition(" ")
     return (program.rpartition("/")[2] or program) + blank + rest
 

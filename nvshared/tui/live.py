@@ -23,7 +23,6 @@ Change = Callable[[State], State]
 
 
 def watch(bus: str, interval: float) -> None:
-    """Runs the dashboard until the user quits or the terminal is closed."""
     with suppress(KeyboardInterrupt, EOFError), Terminal() as terminal:
         Watch(bus, interval, terminal).run()
 

@@ -77,8 +77,6 @@ def listing(
 
 
 class Dashboard:
-    """GPUs and programs as one rich renderable, as high as its content."""
-
     def __init__(self, snapshot: Snapshot, past: Past | None = None) -> None:
         self._state = State(snapshot, past or Past())
 

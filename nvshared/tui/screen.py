@@ -94,7 +94,6 @@ MESSAGE_LINES = 4                          # lines of a message, at most
 
 
 def draw(state: State, width: int, height: int) -> Frame:
-    """Draws the whole screen or, if the terminal is too small, a message with the size needed."""
     if width < NARROWEST or height < LOWEST:
         words = f"top needs {NARROWEST} columns and {LOWEST} lines; here are {width} and {height}. "
         words += "q quits."

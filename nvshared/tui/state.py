@@ -25,8 +25,6 @@ WINDOW = 15.0                           # seconds over which rates are computed,
 
 
 class Figures(NamedTuple):
-    """One GPU's figures in one sample."""
-
     turns: int
     bytes_in: int
     bytes_out: int
@@ -123,15 +121,12 @@ class Screen(Enum):
 
 
 class Command(NamedTuple):
-    """A command for the daemon, sent once the user confirms it."""
-
     verb: str                           # memory, compute, weight, suspend, resume or preempt
     client: ClientSnapshot              # the program
     value: int = 0                      # as on D-Bus
     tenant: str = ""                    # the target of the command; "": the program
 
     def question(self) -> str:
-        """The question to the user whether to carry out the command."""
         kind, name = COMMANDS[self.verb], target_name(self)
         if self.tenant and kind.prompt and not self.value:
             return f"Remove the {kind.label} of {name}?"
@@ -161,7 +156,6 @@ class Prompt(NamedTuple):
 
 
 def target_name(pending: Command | Prompt) -> str:
-    """The name of the tenant or program to which a command applies."""
     if pending.tenant:
         return figures.shortened(figures.short_tenant(pending.tenant), LONGEST_NAME)
     return process(pending.client) if pending.client else ""
@@ -169,8 +163,6 @@ def target_name(pending: Command | Prompt) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A program whose details are shown, as last reported."""
-
     key: ProgramKey
     client: ClientSnapshot
     tenants: tuple[Tenant, ...] = ()    # the innermost tenant first
@@ -221,8 +213,6 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The drawn lines, and the areas that can be clicked."""
-
     lines: tuple[Text, ...]
     hits: tuple[Hit, ...] = ()
     page: int = 1                       # rows of the list or lines of text that are visible
@@ -248,7 +238,6 @@ def _in_snapshot(snapshot: Snapshot | None, key: ProgramKey) -> ClientSnapshot |
 
 
 def rows(state: State) -> list[ClientSnapshot]:
-    """The programs that match the filter, sorted by the chosen column."""
     if state.snapshot is None:
         return []
     found = [one for one in all_rows(state.snapshot) if matches(one, state.filter)]
@@ -328,8 +317,6 @@ NOTCH = 3                               # lines or rows that one notch of the wh
 
 
 class Request(Enum):
-    """A request of the dashboard to its caller, other than a Command."""
-
     QUIT = "quit"
     REDRAW = "redraw"                   # draw all lines: another program wrote on the terminal
     SNAPSHOT = "snapshot"               # fetch a snapshot at once

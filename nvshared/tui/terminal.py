@@ -41,8 +41,6 @@ LEFT, WHEEL_UP, WHEEL_DOWN = 0, 64, 65
 
 
 class Key(NamedTuple):
-    """A key: a character, or a name such as pgup."""
-
     name: str
 
 
@@ -74,7 +72,6 @@ class Keys:
         return bool(self._incomplete)
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that these bytes complete."""
         text = self._incomplete + self._decoder.decode(data)
         self._incomplete = ""
         found: list[Event] = []
@@ -152,7 +149,6 @@ class Terminal:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
         found = os.get_terminal_size(sys.stdout.fileno())
         if 0 in found:                      # the terminal reports no size
             found = shutil.get_terminal_size()

@@ -29,7 +29,6 @@ class TorchMemorySaver:
         return contextlib.nullcontext()
 
     def disable(self, **_options: Any) -> contextlib.AbstractContextManager[None]:
-        """Does nothing, like region()."""
         return contextlib.nullcontext()
 
     def cuda_graph(self, cuda_graph: Any, pool: Any = None, stream: Any = None,
