@@ -101,9 +101,8 @@ class WatchedSelector(selectors.DefaultSelector):
             self._woke = (time.monotonic(), time.thread_time())
 
 
-async def _serve(
-    config: Config, read: Callable[[], Config], watch: Watch, selector: WatchedSelector,
-) -> None:
+async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
+                 selector: WatchedSelector) -> None:
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -223,10 +222,8 @@ def _first_samples(nvml: NVML) -> dict[Facts, Sample]:
     return samples
 
 
-def _manager(
-    cards: Sequence[Facts], config: Config, read: Callable[[], Config], lanes: Lanes,
-    timer: Timer,
-) -> Manager:
+def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config], lanes: Lanes,
+             timer: Timer) -> Manager:
     safe = SafeBudget(monotonic, timer, lanes.run)
     first: list[Config] = [config]
     logged: list[str] = []              # changed settings that were logged as needing a restart
@@ -252,9 +249,8 @@ def _manager(
     return manager
 
 
-def _history(
-    config: Config, stack: AsyncExitStack, manager: Manager, timer: Timer
-) -> "History | None":
+def _history(config: Config, stack: AsyncExitStack, manager: Manager,
+             timer: Timer) -> "History | None":
     if config.state_dir is None or config.history is None:
         return None
     from nvshared.history import History, HistoryFile

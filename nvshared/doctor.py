@@ -109,9 +109,8 @@ def driver_findings(inspection: Inspection) -> Iterator[Finding]:
         yield _card(card)
 
 
-def neighbour_findings(
-    inspection: Inspection, snapshot: Snapshot | None, mode: str
-) -> Iterator[Finding]:
+def neighbour_findings(inspection: Inspection, snapshot: Snapshot | None,
+                       mode: str) -> Iterator[Finding]:
     """Which cards can swap to other cards, by the setting `neighbour`, and why others cannot."""
     cards, topic = [card.facts for card in inspection.cards], "neighbour"
     linked = [facts for facts in cards if facts.linked]

@@ -28,17 +28,14 @@ Post = Callable[[Callable[[], None]], None]
 Run = Callable[..., None]               # Lanes.run
 
 
-def here(
-    _key: Hashable, call: Callable[[], Result], answer: Callable[[Result | None], None],
-    _patience: int | None = None,
-) -> None:
+def here(_key: Hashable, call: Callable[[], Result], answer: Callable[[Result | None], None],
+         _patience: int | None = None) -> None:
     """Makes the call in the caller's thread; used in place of Lanes.run where it may block."""
     answer(call())
 
 
-async def call(
-    run: Run, key: Hashable, function: Callable[[], Result], patience: int | None = None,
-) -> Result | None:
+async def call(run: Run, key: Hashable, function: Callable[[], Result],
+               patience: int | None = None) -> Result | None:
     """Calls `run` (Lanes.run or here()), and returns the result that it passes to `answer`."""
     answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
     # `answer` is done already if this coroutine was cancelled before the call returned.
@@ -72,10 +69,8 @@ class Lanes:
         self._ready: SimpleQueue[tuple[Hashable, _Job]] = SimpleQueue()
         self._threads = 0
 
-    def run(
-        self, key: Hashable, call: Callable[[], Result],
-        answer: Callable[[Result | None], None], patience: int | None = None,
-    ) -> None:
+    def run(self, key: Hashable, call: Callable[[], Result],
+            answer: Callable[[Result | None], None], patience: int | None = None) -> None:
         """Makes `call` in a thread, and passes its result to `answer` in the event loop.
 
         `answer` gets None if the call raises or takes longer than `patience` microseconds; a later

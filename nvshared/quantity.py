@@ -30,9 +30,8 @@ HEAVIEST = 1000                         # weight
 NUMBER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-zA-Z%]*)", re.ASCII)
 
 
-def or_word(
-    word: str, value: Any, parse: Callable[[str], Any], hint: str = ""
-) -> Callable[[str], Any]:
+def or_word(word: str, value: Any, parse: Callable[[str], Any],
+            hint: str = "") -> Callable[[str], Any]:
     """A parser of `word`, as `value`, and of what `parse` accepts, whose errors get `hint`."""
     def parsed(text: str) -> Any:
         try:

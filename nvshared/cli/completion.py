@@ -138,9 +138,8 @@ def offered(parser: argparse.ArgumentParser, words: Sequence[str], shell: str) -
             yield start + _described(word, help, shell)
 
 
-def _after(
-    parser: argparse.ArgumentParser, verbs: Verbs, verb: str, *, options: bool
-) -> dict[str, str]:
+def _after(parser: argparse.ArgumentParser, verbs: Verbs, verb: str, *,
+           options: bool) -> dict[str, str]:
     found = {} if verb else {one.dest: one.help or "" for one in verbs._choices_actions}
     for action in (verbs.choices[verb] if verb else parser)._actions:
         if options:

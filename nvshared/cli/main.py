@@ -166,9 +166,8 @@ def _add_common(parser: Parser, bus: str, json: bool | str) -> None:
                         help="print JSON, from the same data as the text")
 
 
-def _parser(
-    description: str, examples: Examples, make: Any, below: str = "", **options: Any
-) -> Parser:
+def _parser(description: str, examples: Examples, make: Any, below: str = "",
+            **options: Any) -> Parser:
     parser: Parser = make(
         allow_abbrev=False,
         description=textwrap.fill(description, WIDTH, break_on_hyphens=False),

@@ -120,9 +120,8 @@ def _report(left: list[ClientSnapshot], reported: dict[int, str]) -> None:
 
 
 def _error(left: list[ClientSnapshot], hint: str) -> NvshareError:
-    return NvshareError(
-        f"{counted(len(left), 'program')} would stand still without nvshared", hint,
-        left=[{"pid": one.pid, "gpu": one.gpu} for one in left])
+    return NvshareError(f"{counted(len(left), 'program')} would stand still without nvshared", hint,
+                        left=[{"pid": one.pid, "gpu": one.gpu} for one in left])
 
 
 PATIENCE = 600.0                        # seconds for the reply: evicting a large program is slow
@@ -131,10 +130,8 @@ PID = argument("pid", "PID", "a program that shares a GPU, as nvsharectl clients
                type=whole(1, LONGEST_PID, "{!r} is no process id"))
 
 
-def _change(
-    options: Options, become: str, data: dict[str, object], put: Callable[[Daemon, int], None],
-    result: str,
-) -> None:
+def _change(options: Options, become: str, data: dict[str, object],
+            put: Callable[[Daemon, int], None], result: str) -> None:
     """Calls `put` for each client of the process. `become`: what was done, for errors: "moved"."""
     with Daemon(options.bus, PATIENCE) as daemon:
         carry_out([

@@ -39,9 +39,8 @@ class Verb(NamedTuple):
     more: str                           # sections below the examples, printed unchanged
 
 
-def verb(
-    name: str, *arguments: Argument, usage: str | None = None, more: str = ""
-) -> Callable[[Act], Verb]:
+def verb(name: str, *arguments: Argument, usage: str | None = None,
+         more: str = "") -> Callable[[Act], Verb]:
     """Makes a verb of a function. Its docstring is the help: summary, description, examples.
 
     An example is a command and, behind " # ", its effect."""

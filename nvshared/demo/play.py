@@ -99,9 +99,8 @@ async def unshared(gpu: DemoGPU, show: Show) -> Act:
     return Act("together, without nvshared", outcomes, max(one.seconds for one in outcomes))
 
 
-async def _perform(
-    task: Task, environment: Mapping[str, str], show: Show, allocated: asyncio.Event | None = None
-) -> Outcome:
+async def _perform(task: Task, environment: Mapping[str, str], show: Show,
+                   allocated: asyncio.Event | None = None) -> Outcome:
     """Runs the program to its end. Sets `allocated` once the program has its memory, or ends."""
     allocated = allocated or asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -31,15 +31,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextlib.asynccontextmanager
-async def running(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    *,
-    stdin: int | IO[bytes] | None = asyncio.subprocess.DEVNULL,
-    stdout: int | IO[bytes] | None = asyncio.subprocess.PIPE,
-    stderr: int | IO[bytes] | None = asyncio.subprocess.PIPE,
-    stop: signal.Signals = signal.SIGKILL,
-) -> AsyncIterator[Process]:
+async def running(command: Sequence[str], environment: Mapping[str, str], *,
+                  stdin: int | IO[bytes] | None = asyncio.subprocess.DEVNULL,
+                  stdout: int | IO[bytes] | None = asyncio.subprocess.PIPE,
+                  stderr: int | IO[bytes] | None = asyncio.subprocess.PIPE,
+                  stop: signal.Signals = signal.SIGKILL) -> AsyncIterator[Process]:
     """Runs a process while the block runs. Then sends `stop`, and after PATIENCE SIGKILL."""
     parent = os.getpid()
 
@@ -273,9 +269,8 @@ async def _start_bus(stack: contextlib.AsyncExitStack, program: str, folder: Pat
     return address
 
 
-async def _start_daemon(
-    stack: contextlib.AsyncExitStack, gpu: DemoGPU, folder: Path, configuration: Path
-) -> None:
+async def _start_daemon(stack: contextlib.AsyncExitStack, gpu: DemoGPU, folder: Path,
+                        configuration: Path) -> None:
     # The daemon reports over this socket, by systemd's sd_notify, that it is ready.
     notifications = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     notifications.setblocking(False)

@@ -406,9 +406,8 @@ def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int]:
     return since - since % begin, -(-until // end) * end
 
 
-def _pieces(
-    kept: dict[int, int], lengths: list[int], since: int, until: int
-) -> Iterator[tuple[int, int, int]]:
+def _pieces(kept: dict[int, int], lengths: list[int], since: int,
+            until: int) -> Iterator[tuple[int, int, int]]:
     """Covers a time span with pieces (length, beginning, end) of the coarsest possible steps."""
     if not lengths or since >= until:
         return

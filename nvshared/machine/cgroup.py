@@ -209,9 +209,8 @@ def _files(path: Path) -> int:
     except OSError:
         return 0
     sizes = {line[0]: int(line[1]) for line in figures if len(line) == 2 and line[0] in FILES}
-    return max(
-        sum(size for name, size in sizes.items() if name.startswith("total_")),
-        sum(size for name, size in sizes.items() if not name.startswith("total_")))
+    return max(sum(size for name, size in sizes.items() if name.startswith("total_")),
+               sum(size for name, size in sizes.items() if not name.startswith("total_")))
 
 
 def _number(path: Path) -> int | None:

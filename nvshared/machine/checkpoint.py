@@ -66,9 +66,8 @@ def parse(output: str) -> Answer:
     return Answer(state, tuple(steps), tuple(held))
 
 
-async def ask(
-    command: str, pid: int, pairs: Iterable[tuple[str, str]] = (), tag: str = "",
-) -> Answer:
+async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = (),
+              tag: str = "") -> Answer:
     """Sends a command of libhook/checkpoint/nvshare_checkpoint.c. `pid` 0: no process is concerned.
 
     `pairs`: UUIDs of the old and the new card. Raises NotSent if the command was not sent,

@@ -233,9 +233,8 @@ class NVML:
                 cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
         return cards
 
-    def _wait_for_faults(
-        self, events: Any, cards: Mapping[int | None, str], report: Callable[[str, str], None],
-    ) -> None:
+    def _wait_for_faults(self, events: Any, cards: Mapping[int | None, str],
+                         report: Callable[[str, str], None]) -> None:
         """Reports errors until NVML's wait fails, as it does after a card is lost."""
         nvml = self._nvml
         while True:

@@ -100,9 +100,8 @@ def identify(pid: int, uid: int, *, grouped: bool = False) -> Peer:
     started = host.started(pid)
     owner = subordinate.owner(uid)
     cgroup = _read(pid, "cgroup", FILE_LONGEST)
-    found, unknown_paths = locate(
-        cgroup, owner, own("cgroup"), _owner_of, control_groups.slurm_job,
-        lambda: _read(pid, "environ", ENVIRONMENT_LONGEST))
+    found, unknown_paths = locate(cgroup, owner, own("cgroup"), _owner_of, control_groups.slurm_job,
+                                  lambda: _read(pid, "environ", ENVIRONMENT_LONGEST))
     contained = not cgroup or bool(unknown_paths) or _contained(pid)
     found = tuple(replace(one, name=printable(one.name)) for one in found)
     groups = tenant.groups(found[0].name) if grouped else None

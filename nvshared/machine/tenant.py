@@ -117,10 +117,8 @@ def groups(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def locate(
-    cgroup: str, uid: int, own: str, owner_of: OwnerOf, job_of: JobOf,
-    environment: Callable[[], str],
-) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
+def locate(cgroup: str, uid: int, own: str, owner_of: OwnerOf, job_of: JobOf,
+           environment: Callable[[], str]) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
     """The tenants of a process: its user, then its pod, job, container or unit.
 
     Without the latter also the cgroup paths of no known kind, to report to the administrator.
@@ -156,9 +154,8 @@ def lines(cgroup: str) -> list[tuple[str, str]]:
     return [(part[1], part[2]) for part in parts if len(part) == 3]
 
 
-def _of_path(
-    controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf, job_of: JobOf,
-) -> Tenant | object | None:
+def _of_path(controllers: str, path: str, beside: str, uid: int, owner_of: OwnerOf,
+             job_of: JobOf) -> Tenant | object | None:
     """The tenant that a path names; None: only directories of sessions; UNKNOWN: no known kind."""
     folders = [folder for folder in path.split("/") if folder not in ("", "..")][:DEPTH]
     out = "/.." * path.split("/").count("..")   # levels above the visible directories

@@ -166,10 +166,8 @@ def _run(command: Sequence[str]) -> Ended:
         return Ended(command, -1, "", f"{command[0]} cannot be run: {error.strerror}")
 
 
-def _check_result(
-    name: str, ended: Ended, baseline: frozenset[str], library: Path | str = "the library",
-    mapped: Path | None = None,
-) -> None:
+def _check_result(name: str, ended: Ended, baseline: frozenset[str],
+                  library: Path | str = "the library", mapped: Path | None = None) -> None:
     complaints = [
         line for line in ended.stderr.splitlines() if line.strip() and line not in baseline]
     status = ended.returncode

@@ -50,9 +50,8 @@ def families() -> dict[str, Family]:
     return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in metrics}
 
 
-def read_metrics(
-    gpus: Iterable[GPU], clients: Iterable[Client], totals: TenantTotals
-) -> list[Samples]:
+def read_metrics(gpus: Iterable[GPU], clients: Iterable[Client],
+                 totals: TenantTotals) -> list[Samples]:
     cards = [(_card(gpu), gpu) for gpu in gpus]
     programs = [(_client(client), client) for client in clients]
     used = [(labels, client.usage) for labels, client in programs]
@@ -179,11 +178,9 @@ def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Samples:
             for labels, gpu in cards])
 
 
-def _read(
-    kind: type[Family], prefix: str, labels: Sequence[str],
-    table: Table[Source] | InfoTable[Source],
-    labelled: Sequence[tuple[Sequence[str], Source]],
-) -> Iterator[Samples]:
+def _read(kind: type[Family], prefix: str, labels: Sequence[str],
+          table: Table[Source] | InfoTable[Source],
+          labelled: Sequence[tuple[Sequence[str], Source]]) -> Iterator[Samples]:
     """The metrics of a table. `labelled`: GPUs, clients or tenants, each with its labels."""
     for name, help_text, read, *more in table:
         values = [(its_labels, read(source)) for its_labels, source in labelled]

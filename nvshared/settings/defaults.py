@@ -64,10 +64,9 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
         "anti_thrash": AntiThrash(config.anti_thrash), "capacity": 0, "total": 0,
         "host_budget": budget, "step": PAGE, "deep_idle": config.deep_idle is not None,
         "accounting": accounting})
-    return Defaults(
-        settings, lambda facts: _card(config, facts), config.swap_budget is None,
-        config.neighbour if "neighbour" in config.tiers else "off", config.deep_idle,
-        config.balance, config.disk if "disk" in config.tiers else None)
+    return Defaults(settings, lambda facts: _card(config, facts), config.swap_budget is None,
+                    config.neighbour if "neighbour" in config.tiers else "off", config.deep_idle,
+                    config.balance, config.disk if "disk" in config.tiers else None)
 
 
 def check_disk(config: Config) -> None:

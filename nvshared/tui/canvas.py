@@ -36,10 +36,8 @@ def bar(drawn: Bar, width: int) -> Text:
     return line.append(drawn.rest * (width - sum(counts)), "dim")
 
 
-def frame(
-    lines: Sequence[Text], width: int, *, title: Text, note: Text | None = None,
-    style: str = "bright_black",
-) -> list[Text]:
+def frame(lines: Sequence[Text], width: int, *, title: Text, note: Text | None = None,
+          style: str = "bright_black") -> list[Text]:
     """A box around lines, with `title` in the upper and `note` at the right of the lower border."""
     inner = max(0, width - 4)
     below = Text() if note is None else Text.assemble(" ", note, " ")
@@ -83,10 +81,8 @@ class Grid(NamedTuple):
     spans: list[tuple[int, int]]
 
 
-def grid(
-    columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,
-    titles: Sequence[Text] = (), seen: Collection[int] | None = None, empty: str = "",
-) -> Grid:
+def grid(columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,
+         titles: Sequence[Text] = (), seen: Collection[int] | None = None, empty: str = "") -> Grid:
     """Draws rows as lines of `width` columns; a narrow line has fewer and shorter columns.
 
     `titles`: replace the columns' names. `seen`: numbers of the rows to draw, None: all; the widths

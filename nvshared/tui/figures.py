@@ -142,19 +142,16 @@ TERM_FORMATS: dict[str, TermFormat] = {
         lambda percent: f"{percent} % of the time of each GPU, whenever they want it" if percent
         else "the share of the time that their weight gives them",
         "The programs of {name} together get {value}"),
-    "weight": TermFormat(
-        weight, str, lambda weight: f"w{weight}", str,
-        "The weight of {name} is {value}", "The weight of {name}{on} is {value}"),
+    "weight": TermFormat(weight, str, lambda weight: f"w{weight}", str,
+                         "The weight of {name} is {value}", "The weight of {name}{on} is {value}"),
     "priority": TermFormat(PRIORITIES.__getitem__, _priority, _priority, _priority,
                            "The priority of {name} is {value}"),
-    "suspended": TermFormat(
-        int, lambda on: "yes" if on else "no", lambda _on: "suspended",
-        lambda on: "suspended" if on else "no longer suspended",
-        "The programs of {name} are {value}", "{name} is {value}{on}"),
-    "unshared": TermFormat(
-        int, lambda on: "checkpoint" if on else "no", lambda _on: "checkpoint",
-        lambda on: "take turns by checkpoints" if on else "are left alone",
-        "Programs of {name} without libnvshare.so {value}"),
+    "suspended": TermFormat(int, lambda on: "yes" if on else "no", lambda _on: "suspended",
+                            lambda on: "suspended" if on else "no longer suspended",
+                            "The programs of {name} are {value}", "{name} is {value}{on}"),
+    "unshared": TermFormat(int, lambda on: "checkpoint" if on else "no", lambda _on: "checkpoint",
+                           lambda on: "take turns by checkpoints" if on else "are left alone",
+                           "Programs of {name} without libnvshare.so {value}"),
 }
 
 

@@ -136,9 +136,8 @@ def _graph_height(number: int, height: int, below: int) -> int:
     return 0
 
 
-def _framed(
-    snapshot: Snapshot, gpu: GPUSnapshot, past: Past, width: int, height: int
-) -> list[Text]:
+def _framed(snapshot: Snapshot, gpu: GPUSnapshot, past: Past, width: int,
+            height: int) -> list[Text]:
     inner = width - 4
     rates = past.rates(gpu.index)
     turns = f"{gpu.turns} turns" if rates is None else f"{rates.turns * 60:.0f} turns/min"
@@ -174,9 +173,8 @@ def _memory(gpu: GPUSnapshot, clients: Sequence[ClientSnapshot], width: int) -> 
     return bar(whole, room).append(figures)
 
 
-def _movement(
-    snapshot: Snapshot, gpu: GPUSnapshot, past: Past, rates: Rates | None, turns: str, width: int
-) -> Text:
+def _movement(snapshot: Snapshot, gpu: GPUSnapshot, past: Past, rates: Rates | None, turns: str,
+              width: int) -> Text:
     before = f"{turns}   "
     if rates is not None:
         before += f"in {size(rates.bytes_in)}/s   out {size(rates.bytes_out)}/s   "
@@ -189,9 +187,8 @@ def _movement(
     return Text.assemble(fit(words, width - use.cell_len), use)
 
 
-def _graphs(
-    gpu: GPUSnapshot, past: Past, rates: Rates | None, width: int, height: int
-) -> list[Text]:
+def _graphs(gpu: GPUSnapshot, past: Past, rates: Rates | None, width: int,
+            height: int) -> list[Text]:
     now: dict[str, float | None] = {"use": gpu.utilization, "waiting": gpu.queue_length}
     if past.samples and gpu.index in past.samples[-1].gpus:
         now = past.samples[-1].gpus[gpu.index]._asdict()
@@ -205,10 +202,8 @@ def _graphs(
     return [Text(BETWEEN, style="bright_black").join(row) for row in zip(*pictures, strict=True)]
 
 
-def _pair(
-    gpu: GPUSnapshot, past: Past, pair: tuple[str, str], now: dict[str, float | None], room: int,
-    height: int,
-) -> list[Text]:
+def _pair(gpu: GPUSnapshot, past: Past, pair: tuple[str, str], now: dict[str, float | None],
+          room: int, height: int) -> list[Text]:
     """Two graphs, one above the other, with the same scale if both show bytes.
 
     A column is a mean over time, so the present value, which the scale includes, may exceed it."""

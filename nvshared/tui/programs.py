@@ -38,9 +38,8 @@ def _columns(snapshot: Snapshot, width: int) -> list[Column]:
             if name != "GPU" or len(snapshot.gpus) > 1]
 
 
-def listing(
-    state: State, clients: Sequence[ClientSnapshot], first: int, page: int, width: int, line: int
-) -> tuple[list[Text], list[Hit]]:
+def listing(state: State, clients: Sequence[ClientSnapshot], first: int, page: int, width: int,
+            line: int) -> tuple[list[Text], list[Hit]]:
     """The headings and `page` programs from `first` on. `line`: the headings' line on the screen.
 
     All programs determine the columns' widths, so that columns do not move on scrolling."""
@@ -124,9 +123,8 @@ def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
     return frame(lines, width, title=title, note=state)
 
 
-def _about(
-    snapshot: Snapshot, client: ClientSnapshot, tenants: Sequence[Tenant], width: int
-) -> list[Text]:
+def _about(snapshot: Snapshot, client: ClientSnapshot, tenants: Sequence[Tenant],
+           width: int) -> list[Text]:
     found = _field("Command", client.command, width)[:4]
     found += _field("User", f"{user(client.uid)}, uid {client.uid}", width)
     if client.state == UNSHARED:

@@ -325,10 +325,8 @@ class Request(Enum):
 Answer = tuple[State, Request | Command | None]
 
 
-def with_snapshot(
-    state: State, snapshot: Snapshot, moment: float,
-    tenants: Sequence[Tenant] = (), turns: Sequence[Turn] = (),
-) -> State:
+def with_snapshot(state: State, snapshot: Snapshot, moment: float, tenants: Sequence[Tenant] = (),
+                  turns: Sequence[Turn] = ()) -> State:
     """Returns the state with a snapshot, and with `tenants` and `turns` of the details."""
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), daemon_error="")

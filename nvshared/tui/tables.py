@@ -80,10 +80,8 @@ class Column(NamedTuple):
     descending: bool = False            # whether `sort` puts the largest key first
 
 
-def figure(
-    name: str, value: Callable[[Any], Any], form: Callable[[Any], str] = str, *,
-    optional: bool = False, **more: Any
-) -> Column:
+def figure(name: str, value: Callable[[Any], Any], form: Callable[[Any], str] = str, *,
+           optional: bool = False, **more: Any) -> Column:
     """A column of figures, the largest first; `optional`: not shown if all are 0."""
     return Column(name, lambda row: form(value(row)), right=True, sort=value, descending=True,
                   shown_if=value if optional else None, **more)
