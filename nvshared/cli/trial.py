@@ -83,7 +83,15 @@ def _start(options: Options) -> None:
     # The default reserve for contexts suits real cards. On a simulated GPU, several programs that
     # start at once would find too little memory left.
     lines += ["ExecStart=", f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
-    _make_folder(number, memory)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(FOLDER)           # left by an interrupted start
+    FOLDER.mkdir()
+    # Despite umask, all users may read `settings` and write `gpus`.
+    for file, mode, text in ((FOLDER / "settings", 0o644, f"gpus {number}\nmemory {memory}\n"),
+                             (FOLDER / "gpus", 0o666, "")):
+        file.write_text(text)
+        file.chmod(mode)
+    FOLDER.chmod(0o755)
     if ran:
         (FOLDER / RAN).touch()
     DROP_IN.parent.mkdir(parents=True, exist_ok=True)
@@ -100,23 +108,6 @@ def _start(options: Options) -> None:
         f"find them with\n  export {words}\nsuch as\n"
         f"  nvsharectl run -- {library.workload()} --memory 70% --seconds 60\n"
         "Undo: nvsharectl trial stop"))
-
-
-def _make_folder(gpus: int, memory: int) -> None:
-    """Creates the trial's folder. All users may read `settings` and write `gpus`, despite umask."""
-    _remove_folder()                    # left by an interrupted start
-    FOLDER.mkdir()
-    FOLDER.chmod(0o755)
-    for name, mode, text in (("settings", 0o644, f"gpus {gpus}\nmemory {memory}\n"),
-                             ("gpus", 0o666, "")):
-        file = FOLDER / name
-        file.write_text(text)
-        file.chmod(mode)
-
-
-def _remove_folder() -> None:
-    with suppress(FileNotFoundError):
-        shutil.rmtree(FOLDER)
 
 
 def _stop(options: Options) -> None:
@@ -136,7 +127,8 @@ def _undo() -> bool:
     DROP_IN.unlink(missing_ok=True)
     with suppress(OSError):
         DROP_IN.parent.rmdir()          # fails if it has other drop-ins
-    _remove_folder()
+    with suppress(FileNotFoundError):
+        shutil.rmtree(FOLDER)
     _systemctl("daemon-reload")
     _systemctl("restart" if ran else "stop", SERVICE)
     return ran

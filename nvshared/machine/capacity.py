@@ -16,6 +16,7 @@ forget(); for at most YOUNG_MOST clients of an account, as every user can connec
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nvshared.units import MIB
 
@@ -27,8 +28,7 @@ SAMPLES_NEEDED = 2                      # samples after which they include a cli
 YOUNG_MOST = 4                          # contexts of one account for which a reserve is kept
 
 
-@dataclass(frozen=True, slots=True)
-class Allowances:
+class Allowances(NamedTuple):
     """The configured sizes in bytes. None: derived from the card's size."""
 
     configured: int | None = None       # capacity at most; None: the whole card

@@ -8,10 +8,10 @@ memory.max, as the kernel would throttle the program. Page cache of files counts
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from stat import S_IWGRP, S_IWOTH
+from typing import NamedTuple
 
 from nvshared.machine.tenant import DEPTH, OTHERS, lines
 
@@ -34,8 +34,7 @@ FILES = frozenset({"total_inactive_file", "total_active_file", "inactive_file", 
 Membership = tuple[str, str]            # controllers and path, as in /proc/PID/cgroup
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(NamedTuple):
     """The tightest limit of a group, or the size of the host; bytes."""
 
     file: Path                          # the kernel's file that has the limit
@@ -44,8 +43,7 @@ class Limit:
     used: int                           # by the group's processes, without page cache
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     folder: Path
     controllers: str                    # of the group's hierarchy; "": version 2
 

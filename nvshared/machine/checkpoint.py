@@ -7,7 +7,6 @@ daemon starts it. A command takes only the steps that the process lacks, so it c
 import asyncio
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,16 +23,14 @@ class NotSent(NvshareError):
     """The command was not sent to nvshare-checkpoint, so nothing was done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     name: str
     code: int                           # CUresult; -1: the driver was not called
     took: int                           # microseconds
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     state: str                          # running, locked, checkpointed, failed, none
     steps: tuple[Step, ...] = ()
     held: tuple[tuple[int, str], ...] = ()      # pids and tags, in reply to the command "held"

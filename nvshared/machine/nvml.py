@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from nvshared.errors import DriverUnready, GPULost, NoDriver, NoGPU, NvshareError
 from nvshared.machine import host
@@ -62,19 +62,13 @@ class Facts:
     @cached_property
     def names(self) -> frozenset[str]:
         """All names of the card that users can give, in lower case."""
-        pci = self.pci_bus_id.lower()
-        return frozenset({
-            str(self.index),
-            self.uuid.lower(),
-            self.uuid.lower().removeprefix("gpu-"),
-            pci,
-            pci.removeprefix("0000"),   # nvidia-smi's eight digits of domain, lspci's four
-            pci.removeprefix("00000000:"),
-        })
+        pci, uuid = self.pci_bus_id.lower(), self.uuid.lower()
+        # nvidia-smi writes the PCI domain with eight digits, lspci with four.
+        return frozenset({str(self.index), uuid, uuid.removeprefix("gpu-"), pci,
+                          pci.removeprefix("0000"), pci.removeprefix("00000000:")})
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A process with a context on the card."""
 
     pid: int                            # in the pid namespace that the driver reports
@@ -94,8 +88,7 @@ class Sample:
     trouble: str = ""                   # why `memory_used` is absent; "": it is present
 
 
-@dataclass(frozen=True, slots=True)
-class Mode:
+class Mode(NamedTuple):
     """The administrator's settings of a card; False: the mode is off or unknown."""
 
     exclusive: bool = False             # compute mode exclusive or prohibited

@@ -151,7 +151,12 @@ def watch(connection: socket.socket, pid: int) -> int | None:
     except OSError as error:
         if error.errno not in (errno.ENOPROTOOPT, errno.EOPNOTSUPP):
             raise ProcessLookupError from error
-        found = _open(pid)
+        try:
+            found = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
+        except OSError:
+            return None
     if found is not None and has_ended(found):
         os.close(found)
         raise ProcessLookupError
@@ -165,15 +170,6 @@ def has_ended(pidfd: int | None) -> bool:
     poll = select.poll()               # select.select() is limited to 1,024 descriptors
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _open(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except OSError:
-        return None
 
 
 def printable(text: str) -> str:

@@ -5,9 +5,8 @@ Every program of root runs it, so only root may write to the file and the folder
 
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvshared import library as installed
 from nvshared.errors import InvalidArgs, NvshareError
@@ -61,8 +60,7 @@ def _check_one(path: Path) -> None:
 STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """The state of the list."""
 
     place: str                          # path of the list outside the Tree, for this process

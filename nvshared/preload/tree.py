@@ -3,16 +3,15 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from nvshared.errors import InvalidArgs, NotPermitted, NvshareError
 
 LINKS_MOST = 40                         # links followed in a path, as in the kernel
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """A system. `top`: its top folder; / for the running system."""
 
     top: Path

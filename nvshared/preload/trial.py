@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from nvshared.errors import NvshareError
 from nvshared.preload.tree import Tree
@@ -60,8 +60,7 @@ class Unloadable(NvshareError):
     """A program failed with the library preloaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrialResult:
+class TrialResult(NamedTuple):
     """The result for one program of a trial: it passed, or could not be tried."""
 
     program: str                        # description of the program

@@ -7,8 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvshared.errors import InvalidArgs, NvshareError
 
@@ -16,8 +15,7 @@ FIRST_DESCRIPTOR = 3                    # SD_LISTEN_FDS_START
 KEPT_AS = "client-"                     # prefix of the names of stored sockets
 
 
-@dataclass(frozen=True, slots=True)
-class Inherited:
+class Inherited(NamedTuple):
     listening: socket.socket | None     # of nvshared.socket
     kept: Mapping[str, socket.socket]   # an earlier daemon's connections, by name
 

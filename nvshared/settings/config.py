@@ -29,6 +29,7 @@ SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 @dataclass(frozen=True, slots=True)
 class Option:
+    attribute: str                      # the name of its field in Config
     name: str                           # as in files, and with two dashes on the command line
     section: str
     parse: Callable[[str], Any]         # raises ValueError that names valid values
@@ -38,11 +39,6 @@ class Option:
     variable: str = ""                  # environment variable that sets it; "": there is none
     variable_parse: Callable[[str], Any] | None = None
     variable_words: str = ""            # values of the variable, if they differ from a file's
-
-    @property
-    def attribute(self) -> str:
-        return self.name.replace("-", "_")
-
 
 def _setting(
     section: str, metavar: str, parse: Callable[[str], Any], default: str, help: str, **more: Any
@@ -98,9 +94,10 @@ def _tiers(text: str) -> tuple[str, ...]:
 
 
 _off, _auto, _none = (partial(or_word, word, None) for word in ("off", "auto", "none"))
-
-
 _daemon, _gpu = partial(_setting, "nvshared"), partial(_setting, "gpu")
+_count = partial(_daemon, "N", quantity.positive)
+_amount = partial(_gpu, "SIZE", _auto(quantity.amount), "auto")
+_switch = partial(_gpu, "SWITCH", quantity.switch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +115,14 @@ class Config:
     history: int | None = _daemon(
         "SIZE", _off(_history), "64MiB", "size at most of the file in state-dir with the usage of "
         "users and tenants: from 4MiB to 64GiB, or off")
-    max_clients: int = _daemon(
-        "N", quantity.positive, "4096", "connections at most, of all users together")
-    max_clients_per_user: int = _daemon(
-        "N", quantity.positive, "1024", "connections at most, of any one user but root")
-    hello_timeout: int = _daemon(
-        "TIME", quantity.duration, "10s", "how long a new connection may take to send its first "
-        "record")
-    trace: Path | None = _daemon(
-        "FILE", _none(_path), "none", "file that gets one JSON line for each turn, order and "
-        "answer, or none")
-    sample_interval: int = _daemon(
-        "TIME", quantity.positive_duration, "1s", "how often NVML is queried while programs are "
-        "connected")
+    max_clients: int = _count("4096", "connections at most, of all users together")
+    max_clients_per_user: int = _count("1024", "connections at most, of any one user but root")
+    hello_timeout: int = _daemon("TIME", quantity.duration, "10s",
+                                 "how long a new connection may take to send its first record")
+    trace: Path | None = _daemon("FILE", _none(_path), "none", "file that gets one JSON line for "
+                                 "each turn, order and answer, or none")
+    sample_interval: int = _daemon("TIME", quantity.positive_duration, "1s",
+                                   "how often NVML is queried while programs are connected")
     metrics: Endpoint | None = _daemon(
         "PORT", quantity.endpoint, "0", "TCP port of the Prometheus metrics, open to every machine "
         "that reaches an address of this host; or ADDRESS:PORT, as in 127.0.0.1:9402; 0 for none",
@@ -138,27 +130,25 @@ class Config:
         variable_parse=lambda text: Endpoint("", METRICS_PORT) if quantity.switch(text) else None)
     debug: bool = _daemon(
         "", quantity.switch, "off", "log everything that happens", variable="NVSHARE_DEBUG")
-    tq: int | None = _gpu(
-        "TIME", _auto(quantity.quantum, ", or auto"), "30", "how long a program may keep the GPU "
-        "while others wait, in seconds, or as in 500ms; auto: as short as keeps moving memory at "
-        "5% of the time or less")
+    tq: int | None = _gpu("TIME", _auto(quantity.quantum, ", or auto"), "30", "how long a program "
+                          "may keep the GPU while others wait, in seconds, or as in 500ms; auto: "
+                          "as short as keeps moving memory at 5% of the time or less")
     longest_tq: int = _gpu("TIME", quantity.quantum, "30", "the longest quantum, where tq is auto")
     anti_thrash: str = _gpu(
         "MODE", _mode, "auto", "take turns as needed (auto), always (on), or never (off); auto: "
         "programs that do not fit together, and programs that all keep the GPU busy")
     capacity: Amount = _gpu(
         "SIZE", _card, "card", "memory of each card to hand out: a size, a percentage, or card")
-    reserve: Amount | None = _gpu(
-        "SIZE", _auto(quantity.amount), "auto", "memory of each card that is never handed out; "
-        "auto: 256MiB, less on small cards")
-    context_reserve: Amount | None = _gpu(
-        "SIZE", _auto(quantity.amount), "auto", "memory of each card kept free for a program that "
-        "has just started; auto: 600MiB, less on small cards")
-    swap_budget: Amount | None = _gpu(
-        "SIZE", _auto(quantity.amount), "auto", "host memory for swapped memory and contexts "
-        "of parked programs, of all cards together: each card may use the part that the others do "
-        "not need; a size or a percentage of the host's; auto: 80% of the memory that is "
-        "free at start and of the memory that programs of an earlier daemon hold")
+    reserve: Amount | None = _amount(
+        "memory of each card that is never handed out; auto: 256MiB, less on small cards")
+    context_reserve: Amount | None = _amount(
+        "memory of each card kept free for a program that has just started; auto: 600MiB, less on "
+        "small cards")
+    swap_budget: Amount | None = _amount(
+        "host memory for swapped memory and contexts of parked programs, of all cards together: "
+        "each card may use the part that the others do not need; a size or a percentage of the "
+        "host's; auto: 80% of the memory that is free at start and of the memory that programs of "
+        "an earlier daemon hold")
     neighbour: str = _gpu(
         "MODE", _mode, "auto", "swapped memory may lie on other cards of this host, as far as no "
         "client there was promised it: on cards linked by NVLink while no other programs use them "
@@ -170,12 +160,10 @@ class Config:
         "DIR,SIZE", _off(_disk), "off", "directory on a disk of this machine for unnamed files "
         "with swapped memory, and their size at most, together; for idle programs, and while host "
         "memory is short; off: swapped memory stays in host memory")
-    park_after: int = _gpu(
-        "TIME", quantity.positive_duration, "10min", "how long a program may be idle before its "
-        "swapped memory moves to the disk, if there is one")
-    step: Amount | None = _gpu(
-        "SIZE", _auto(quantity.amount), "auto", "how much one order moves between card and host; "
-        "auto: 512MiB, less on small cards")
+    park_after: int = _gpu("TIME", quantity.positive_duration, "10min", "how long a program may be "
+                           "idle before its swapped memory moves to the disk, if there is one")
+    step: Amount | None = _amount(
+        "how much one order moves between card and host; auto: 512MiB, less on small cards")
     compute_window: int | None = _gpu(
         "TIME", _auto(quantity.positive_duration), "auto", "the period in which a program with a "
         "compute limit gets its share; auto: 100ms, and 2s while programs take turns",
@@ -184,9 +172,8 @@ class Config:
     quota_sample_interval: int = _gpu(
         "TIME", quantity.positive_duration, "50ms", "the shortest turn of a program with a compute "
         "limit, but at most a tenth of the window; with less time left, the program waits for the "
-        "next window",
-        variable="NVSHARE_QUOTA_SAMPLE_INTERVAL_MS", variable_parse=quantity.milliseconds,
-        variable_words="in milliseconds")
+        "next window", variable="NVSHARE_QUOTA_SAMPLE_INTERVAL_MS",
+        variable_parse=quantity.milliseconds, variable_words="in milliseconds")
     quota_carryover: int = _gpu(
         "PERCENT", quantity.percentage, "100%", "part of the time beyond a program's compute limit "
         "that is subtracted from each of its next windows; 0%: no time is subtracted",
@@ -194,32 +181,29 @@ class Config:
     drop_tail_billing: int = _gpu(
         "PERCENT", quantity.percentage, "100%", "part of the time in which a program drains that "
         "counts against its compute limit", variable="NVSHARE_DROP_TAIL_BILLING_PERCENT")
-    gather: int = _gpu(
-        "TIME", quantity.duration, "1s", "how long to listen to programs after a restart before "
-        "any decision")
-    bus_sharing: bool = _gpu(
-        "SWITCH", quantity.switch, "on", "moves ahead of a program's turn wait while the running "
-        "program copies between host and card in the same direction, for half of the time at "
-        "most; on or off")
-    writeback: bool = _gpu(
-        "SWITCH", quantity.switch, "on", "while no program waits, copy memory of idle programs to "
-        "the host, if other programs may need its room, so that it need not be copied when it is "
-        "evicted; and let running programs allocate host memory for their next eviction; on or off")
-    prefetch: bool = _gpu(
-        "SWITCH", quantity.switch, "off", "while no program has a turn or waits, load memory of "
-        "the idle programs that will probably want the GPU soonest, by their pauses until now, in "
-        "place of those that will want it last; for models that answer requests; on or off")
+    gather: int = _gpu("TIME", quantity.duration, "1s",
+                       "how long to listen to programs after a restart before any decision")
+    bus_sharing: bool = _switch("on", "moves ahead of a program's turn wait while the running "
+                                "program copies between host and card in the same direction, for "
+                                "half of the time at most; on or off")
+    writeback: bool = _switch(
+        "on", "while no program waits, copy memory of idle programs to the host, if other programs "
+        "may need its room, so that it need not be copied when it is evicted; and let running "
+        "programs allocate host memory for their next eviction; on or off")
+    prefetch: bool = _switch(
+        "off", "while no program has a turn or waits, load memory of the idle programs that will "
+        "probably want the GPU soonest, by their pauses until now, in place of those that will "
+        "want it last; for models that answer requests; on or off")
     deep_idle: int | None = _gpu(
         "TIME", _off(quantity.positive_duration), "off", "how long a program may be idle before "
         "its context leaves the GPU, too, until the program uses the GPU again; needs driver 570 "
         "or later; off: contexts stay")
-    balance: bool = _gpu(
-        "SWITCH", quantity.switch, "off", "move a program that waits to another GPU of the same "
-        "kind, once its waiting has cost, or will cost, more than the move; needs driver 570 or "
-        "later; programs of pods, jobs, containers and gangs stay; on or off")
-    drain_patience: int = _gpu(
-        "TIME", quantity.duration, "2s", "how long to wait before the next STOP to a program that "
-        "could not drain")
+    balance: bool = _switch(
+        "off", "move a program that waits to another GPU of the same kind, once its waiting has "
+        "cost, or will cost, more than the move; needs driver 570 or later; programs of pods, "
+        "jobs, containers and gangs stay; on or off")
+    drain_patience: int = _gpu("TIME", quantity.duration, "2s", "how long to wait before the next "
+                               "STOP to a program that could not drain")
     stuck_after: int = _gpu(
         "TIME", quantity.positive_duration, "10s", "how long a program may leave an order "
         "unanswered; then the program is reported as stuck, and others no longer wait for it")
@@ -231,7 +215,7 @@ class Config:
 def options() -> Iterator[Option]:
     for one in fields(Config):
         if one.metadata:
-            yield Option(name=one.name.replace("_", "-"), **one.metadata)
+            yield Option(one.name, one.name.replace("_", "-"), **one.metadata)
 
 
 def waiting(running: Config, read: Config) -> list[str]:
@@ -323,9 +307,8 @@ class _Files:
             raise ConfigError(f"{place}: {line!r} is no section", SECTIONS.format("write"))
         known = sorted({section for section, _ in self._known})
         if section not in known and not rules.pattern(section, place):
-            raise ConfigError(
-                f"{place}: there is no section {line}",
-                _meant(section, [*known, f"{rules.SECTION} PATTERN"]))
+            raise ConfigError(f"{place}: there is no section {line}",
+                              _meant(section, [*known, f"{rules.SECTION} PATTERN"]))
         return section
 
     def _set(self, section: str, line: str, place: str) -> None:

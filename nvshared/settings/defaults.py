@@ -4,6 +4,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from nvshared.errors import ConfigError
 from nvshared.machine import disk, host
@@ -21,8 +22,7 @@ STEP_LEAST = 32 * MIB                   # but at least a block of the hook on sm
 PAGE = 2 * MIB                          # granularity of device memory
 
 
-@dataclass(frozen=True, slots=True)
-class GPUDefaults:
+class GPUDefaults(NamedTuple):
     """Settings that depend on a GPU's memory size, in bytes."""
 
     allowances: Allowances

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from nvshared import quantity
 from nvshared.errors import ConfigError
@@ -35,8 +36,7 @@ WILDCARDS = re.compile(r"[*?]")
 LONGEST = 256                           # characters of a tenant's name
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """A limit, weight, … of a tenant: an integer from 1 to `most`, named as in TenantTerms."""
 
     most: int

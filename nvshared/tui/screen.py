@@ -120,11 +120,6 @@ def _body(state: State, width: int, height: int) -> Frame:
         return Frame((fit("" if state.daemon_error else "waiting for nvshared …", width),))
     if state.screen is Screen.DETAILS and state.opened is not None:
         return _scrolled(details(state.snapshot, state.opened, width), state, height)
-    return _main(state, width, height)
-
-
-def _main(state: State, width: int, height: int) -> Frame:
-    assert state.snapshot is not None
     if not state.snapshot.gpus:
         return Frame((fit(Text("nvshared manages no GPU.", style="yellow"), width),))
     shown = rows(state)
@@ -134,11 +129,11 @@ def _main(state: State, width: int, height: int) -> Frame:
         if state.filter:
             words = f"No program matches {state.filter!r}. Esc removes the filter."
         return Frame((*above, *wrapped(words, width)))
-    page = max(1, height - len(above) - 1)
-    last = max(0, len(shown) - page)
-    first = min(last, max(state.at - page + 1, min(state.first, state.at)))
-    lines, hits = listing(state, shown, first, page, width, len(above))
-    return Frame((*above, *lines), tuple(hits), page, first, last)
+    visible = max(1, height - len(above) - 1)
+    last = max(0, len(shown) - visible)
+    first = min(last, max(state.at - visible + 1, min(state.first, state.at)))
+    lines, hits = listing(state, shown, first, visible, width, len(above))
+    return Frame((*above, *lines), tuple(hits), visible, first, last)
 
 
 def _scrolled(lines: list[Text], state: State, height: int) -> Frame:
