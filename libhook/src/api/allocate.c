@@ -44,17 +44,9 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t w
     return result;
 }
 
-EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *address, unsigned int bytes)
-{
-    COUNTED_CREATE(cuMemAlloc, bytes, COUNTED_ADDRESS, *address, (address, bytes));
-}
-
-EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *address, unsigned int *pitch, unsigned int width,
-                                unsigned int height, unsigned int element)
-{
-    COUNTED_CREATE(cuMemAllocPitch, counted_round(width, 512) * height, COUNTED_ADDRESS, *address,
-                   (address, pitch, width, height, element));
-}
+COUNTED(cuMemAlloc, p2, COUNTED_ADDRESS, (CUdeviceptr_v1 *, unsigned int))
+COUNTED(cuMemAllocPitch, counted_round(p3, 512) * p4, COUNTED_ADDRESS,
+    (CUdeviceptr_v1 *, unsigned int *, unsigned int, unsigned int, unsigned int))
 
 /* The memory may belong to a pool of the driver, whose rest pools_recount() counts. */
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)

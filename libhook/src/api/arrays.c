@@ -54,39 +54,15 @@ static size_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
      : array_size(&(const CUDA_ARRAY3D_DESCRIPTOR){                                 \
            (like)->Width, (like)->Height, depth, (like)->Format, (like)->NumChannels, flags }, 1))
 
-EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *description)
-{
-    COUNTED_CREATE(cuArray3DCreate_v2, array_size(description, 1), COUNTED_ARRAY, *array,
-                   (array, description));
-}
-
-EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *description)
-{
-    COUNTED_CREATE(cuArrayCreate_v2, PLAIN_SIZE(description, 0, 0), COUNTED_ARRAY, *array,
-                   (array, description));
-}
-
-EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *description)
-{
-    COUNTED_CREATE(cuArray3DCreate,
-                   PLAIN_SIZE(description, description->Depth, description->Flags),
-                   COUNTED_ARRAY, *array, (array, description));
-}
-
-EXPORT CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *description)
-{
-    COUNTED_CREATE(cuArrayCreate, PLAIN_SIZE(description, 0, 0), COUNTED_ARRAY, *array,
-                   (array, description));
-}
-
+COUNTED(cuArray3DCreate_v2, array_size(p2, 1), COUNTED_ARRAY,
+    (CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))
+COUNTED(cuArrayCreate_v2, PLAIN_SIZE(p2, 0, 0), COUNTED_ARRAY,
+    (CUarray *, const CUDA_ARRAY_DESCRIPTOR *))
+COUNTED(cuArray3DCreate, PLAIN_SIZE(p2, p2->Depth, p2->Flags), COUNTED_ARRAY,
+    (CUarray *, const CUDA_ARRAY3D_DESCRIPTOR_v1 *))
+COUNTED(cuArrayCreate, PLAIN_SIZE(p2, 0, 0), COUNTED_ARRAY,
+    (CUarray *, const CUDA_ARRAY_DESCRIPTOR_v1 *))
+COUNTED(cuMipmappedArrayCreate, array_size(p2, p3), COUNTED_MIPMAP,
+    (CUmipmappedArray *, const CUDA_ARRAY3D_DESCRIPTOR *, unsigned int))
 COUNTED_DESTROY(cuArrayDestroy, COUNTED_ARRAY, CUarray)
-
-EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array,
-                                       const CUDA_ARRAY3D_DESCRIPTOR *description,
-                                       unsigned int levels)
-{
-    COUNTED_CREATE(cuMipmappedArrayCreate, array_size(description, levels), COUNTED_MIPMAP, *array,
-                   (array, description, levels));
-}
-
 COUNTED_DESTROY(cuMipmappedArrayDestroy, COUNTED_MIPMAP, CUmipmappedArray)

@@ -13,29 +13,24 @@ static CUresult begun(struct capture *capture, CUresult result)
     return result;
 }
 
-#define BEGIN(name, stream_, ends_with_thread, parameters, arguments)              \
-    EXPORT CUresult name parameters                                                \
+#define BEGIN(name, stream, ends_with_thread, parameters)                          \
+    SIGNATURE(name, parameters)                                                    \
     {                                                                              \
-        struct capture *capture = capture_new(stream_, ends_with_thread);          \
+        struct capture *capture = capture_new(stream, ends_with_thread);           \
         return capture == NULL ? CUDA_ERROR_OUT_OF_MEMORY                          \
-                               : begun(capture, REAL(name) arguments);             \
+                               : begun(capture, CALL(name, parameters));           \
     }
-#define BEGIN_PTSZ(name, ends_with_thread, parameters, arguments)                  \
-    BEGIN(name, stream, ends_with_thread, parameters, arguments)                   \
-    BEGIN(name##_ptsz, PER_THREAD(stream), ends_with_thread, parameters, arguments)
+#define BEGIN_PTSZ(name, ends_with_thread, parameters)                             \
+    BEGIN(name, p1, ends_with_thread, parameters)                                  \
+    BEGIN(name##_ptsz, PER_THREAD(p1), ends_with_thread, parameters)
 
-BEGIN_PTSZ(cuStreamBeginCapture, true, (CUstream stream), (stream))
-BEGIN_PTSZ(cuStreamBeginCapture_v2, mode != CU_STREAM_CAPTURE_MODE_RELAXED,
-    (CUstream stream, CUstreamCaptureMode mode), (stream, mode))
-BEGIN_PTSZ(cuStreamBeginCaptureToGraph, false,
-    (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
-     const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
-    (stream, graph, dependencies, edges, count, mode))
-
-BEGIN_PTSZ(cuStreamBeginRecaptureToGraph, false,
-    (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback,
-     void *data),
-    (stream, mode, graph, callback, data))
+BEGIN_PTSZ(cuStreamBeginCapture, true, (CUstream))
+BEGIN_PTSZ(cuStreamBeginCapture_v2, p2 != CU_STREAM_CAPTURE_MODE_RELAXED,
+    (CUstream, CUstreamCaptureMode))
+BEGIN_PTSZ(cuStreamBeginCaptureToGraph, false, (CUstream, CUgraph, const CUgraphNode *,
+    const CUgraphEdgeData *, size_t, CUstreamCaptureMode))
+BEGIN_PTSZ(cuStreamBeginRecaptureToGraph, false, (CUstream, CUstreamCaptureMode, CUgraph,
+    CUgraphRecaptureCallback, void *))
 
 static CUresult ended(CUstream stream, CUresult result)
 {
@@ -56,27 +51,19 @@ EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
     return ended(PER_THREAD(stream), REAL(cuStreamEndCapture_ptsz)(stream, graph));
 }
 
-static CUresult made(CUstream stream)
-{
-    if (streams_add(stream))
-        return CUDA_SUCCESS;
-    REAL(cuStreamDestroy_v2)(stream);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
+#define CREATE(name, parameters)                                                   \
+    SIGNATURE(name, parameters)                                                    \
+    {                                                                              \
+        CUresult result = CALL(name, parameters);                                  \
+        AGAIN_WITH_ROOM(result, CALL(name, parameters))                            \
+        if (result != CUDA_SUCCESS || streams_add(*p1))                            \
+            return result;                                                         \
+        REAL(cuStreamDestroy_v2)(*p1);                                             \
+        return CUDA_ERROR_OUT_OF_MEMORY;                                           \
+    }
 
-EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
-{
-    CUresult result = REAL(cuStreamCreate)(stream, flags);
-    AGAIN_WITH_ROOM(result, REAL(cuStreamCreate)(stream, flags))
-    return result == CUDA_SUCCESS ? made(*stream) : result;
-}
-
-EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
-{
-    CUresult result = REAL(cuStreamCreateWithPriority)(stream, flags, priority);
-    AGAIN_WITH_ROOM(result, REAL(cuStreamCreateWithPriority)(stream, flags, priority))
-    return result == CUDA_SUCCESS ? made(*stream) : result;
-}
+CREATE(cuStreamCreate, (CUstream *, unsigned int))
+CREATE(cuStreamCreateWithPriority, (CUstream *, unsigned int, int))
 
 /* Unlisted before the driver's call, after which a new stream may get the same handle. */
 #define DESTROY(name)                                                                 \

@@ -171,36 +171,23 @@ static void end_context(CUcontext context)
             result = call;                                                                  \
     }
 
-#define CREATE(name, parameters, arguments)                                        \
-    EXPORT CUresult name parameters                                                \
+#define CREATE(name, device, parameters)                                           \
+    SIGNATURE(name, parameters)                                                    \
     {                                                                              \
-        WITH_PATIENCE(result, device, REAL(name) arguments);                       \
+        WITH_PATIENCE(result, device, CALL(name, parameters));                     \
         if (result == CUDA_SUCCESS)                                                \
-            client_attach(device, *context);                                       \
+            client_attach(device, *p1);                                            \
         return result;                                                             \
     }
 
-CREATE(cuCtxCreate, (CUcontext *context, unsigned int flags, CUdevice device),
-    (context, flags, device))
-CREATE(cuCtxCreate_v2, (CUcontext *context, unsigned int flags, CUdevice device),
-    (context, flags, device))
-CREATE(cuCtxCreate_v3,
-    (CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned int flags,
-     CUdevice device),
-    (context, affinity, count, flags, device))
-CREATE(cuCtxCreate_v4,
-    (CUcontext *context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
-    (context, parameters, flags, device))
-CREATE(cuGLCtxCreate, (CUcontext *context, unsigned int flags, CUdevice device),
-    (context, flags, device))
-CREATE(cuGLCtxCreate_v2, (CUcontext *context, unsigned int flags, CUdevice device),
-    (context, flags, device))
-CREATE(cuVDPAUCtxCreate,
-    (CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *lookup),
-    (context, flags, device, vdpau, lookup))
-CREATE(cuVDPAUCtxCreate_v2,
-    (CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdpau, void *lookup),
-    (context, flags, device, vdpau, lookup))
+CREATE(cuCtxCreate, p3, (CUcontext *, unsigned int, CUdevice))
+CREATE(cuCtxCreate_v2, p3, (CUcontext *, unsigned int, CUdevice))
+CREATE(cuCtxCreate_v3, p5, (CUcontext *, CUexecAffinityParam *, int, unsigned int, CUdevice))
+CREATE(cuCtxCreate_v4, p4, (CUcontext *, CUctxCreateParams *, unsigned int, CUdevice))
+CREATE(cuGLCtxCreate, p3, (CUcontext *, unsigned int, CUdevice))
+CREATE(cuGLCtxCreate_v2, p3, (CUcontext *, unsigned int, CUdevice))
+CREATE(cuVDPAUCtxCreate, p3, (CUcontext *, unsigned int, CUdevice, unsigned int, void *))
+CREATE(cuVDPAUCtxCreate_v2, p3, (CUcontext *, unsigned int, CUdevice, unsigned int, void *))
 
 /* Lists a context that was created by a function that is not wrapped. */
 #define ENTER_CONTEXT(name)                                                        \

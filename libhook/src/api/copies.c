@@ -73,12 +73,6 @@ static bool apart_operation(const CUDA_MEMCPY3D_BATCH_OP *operation, CUDA_MEMCPY
     return apart_3d(&shape, peer);
 }
 
-static bool is_apart(CUdeviceptr to, CUdeviceptr from)
-{
-    CUcontext unused;
-    return memory_apart(to, from, &unused, &unused);
-}
-
 /* Parameters of cuMemcpyBatchAsync(). */
 struct apart_batch {
     const CUdeviceptr *to, *from;
@@ -100,15 +94,15 @@ static bool has_stream(CUstream stream)      /* or the driver rejects the batch 
 static bool apart_lines(const struct apart_batch *batch)
 {
     bool apart = false;
+    CUcontext unused;
     if (!memory_never_apart() && has_stream(batch->stream) && batch->to != NULL
         && batch->from != NULL && batch->sizes != NULL && batch->attributes != NULL
-        && batch->indices != NULL
-        && batch->attribute_count > 0 && batch->attribute_count <= batch->count
+        && batch->indices != NULL && batch->attribute_count > 0 && batch->attribute_count <= batch->count
         && batch->indices[0] == 0)
         for (size_t i = 0; i < batch->count; i++) {
             if (batch->sizes[i] == 0)
                 return false;
-            apart = apart || is_apart(batch->to[i], batch->from[i]);
+            apart = apart || memory_apart(batch->to[i], batch->from[i], &unused, &unused);
         }
     return apart;
 }
@@ -173,87 +167,25 @@ static CUresult apart_copy_lines(const struct apart_batch *batch, size_t *failed
     return finish(result, during_call, i, failed, batch->stream);
 }
 
-static CUresult copy_operation(CUDA_MEMCPY3D_BATCH_OP *operation, CUstream stream,
-                               bool *during_call)
-{
-    CUDA_MEMCPY3D_PEER peer;
-    size_t unused;
-    if (apart_operation(operation, &peer)) {
-        *during_call |= is_during_call(operation->srcAccessOrder);
-        return REAL(cuMemcpy3DPeerAsync)(&peer, stream);
-    }
-    return HAVE_REAL(cuMemcpy3DBatchAsync_v2)
-               ? REAL(cuMemcpy3DBatchAsync_v2)(1, operation, 0, stream)
-               : REAL(cuMemcpy3DBatchAsync)(1, operation, &unused, 0, stream);
-}
-
 static CUresult apart_copy_operations(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
                                       size_t *failed, CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
     bool during_call = false;
-    size_t i = 0;
-    for (; i < count && result == CUDA_SUCCESS; i++)
-        result = copy_operation(&operations[i], stream, &during_call);
+    CUDA_MEMCPY3D_PEER peer;
+    size_t i = 0, unused;
+    for (; i < count && result == CUDA_SUCCESS; i++) {
+        if (apart_operation(&operations[i], &peer)) {
+            result = REAL(cuMemcpy3DPeerAsync)(&peer, stream);
+            during_call |= is_during_call(operations[i].srcAccessOrder);
+        } else if (HAVE_REAL(cuMemcpy3DBatchAsync_v2)) {
+            result = REAL(cuMemcpy3DBatchAsync_v2)(1, &operations[i], 0, stream);
+        } else {
+            result = REAL(cuMemcpy3DBatchAsync)(1, &operations[i], &unused, 0, stream);
+        }
+    }
     return finish(result, during_call, i, failed, stream);
 }
-
-/* The wrapper passes the gate and records the bytes and direction of the bus load (bus_sharing.h).
- * `waits`: the call returns after the copy. If `apart`, the copy is made by `instead`. */
-#define COPYING_APART(name, direction, loads, waits, parameters, arguments, apart, instead) \
-    EXPORT CUresult name parameters                                                         \
-    {                                                                                       \
-        CUcontext to_context, from_context;                                                 \
-        CUDA_MEMCPY3D_PEER shape;                                                           \
-        (void)to_context, (void)from_context, (void)shape;                                  \
-        gate_enter(GATE_NO_STREAM);                                                         \
-        BUS_COPY_BEGINS(copied, direction, loads, waits);                                   \
-        CUresult result = (apart) ? (instead) : REAL(name) arguments;                       \
-        BUS_COPY_ENDS(copied);                                                              \
-        gate_leave();                                                                       \
-        return result;                                                                      \
-    }
-#define COPYING(name, direction, loads, waits, parameters, arguments)              \
-    COPYING_APART(name, direction, loads, waits, parameters, arguments, false, CUDA_SUCCESS)
-#define COPYING_PTSZ(name, direction, loads, parameters, arguments)                \
-    COPYING(name, direction, loads, false, parameters, arguments)                  \
-    COPYING(name##_ptsz, direction, loads, false, parameters, arguments)
-#define COPYING_PTDS(name, direction, loads, parameters, arguments)                \
-    COPYING(name, direction, loads, true, parameters, arguments)                   \
-    COPYING(name##_ptds, direction, loads, true, parameters, arguments)
-#define LINE_APART memory_apart(to, from, &to_context, &from_context)
-#define BETWEEN(name, peer, direction, loads)                                      \
-    COPYING_APART(name, direction, loads, true,                                    \
-        (CUdeviceptr to, CUdeviceptr from, size_t bytes), (to, from, bytes),       \
-        LINE_APART, REAL(peer)(to, to_context, from, from_context, bytes))
-#define BETWEEN_ASYNC(name, peer, direction, loads)                                \
-    COPYING_APART(name, direction, loads, false,                                   \
-        (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),         \
-        (to, from, bytes, stream),                                                 \
-        LINE_APART, REAL(peer)(to, to_context, from, from_context, bytes, stream))
-#define BETWEEN_PTDS(name, direction, loads)                                       \
-    BETWEEN(name, cuMemcpyPeer, direction, loads)                                  \
-    BETWEEN(name##_ptds, cuMemcpyPeer_ptds, direction, loads)
-#define BETWEEN_PTSZ(name, direction, loads)                                       \
-    BETWEEN_ASYNC(name, cuMemcpyPeerAsync, direction, loads)                       \
-    BETWEEN_ASYNC(name##_ptsz, cuMemcpyPeerAsync_ptsz, direction, loads)
-
-#define SHAPE_PTDS(name, kind, direction, loads, parameters, arguments)            \
-    COPYING_APART(name, direction, loads, true, parameters, arguments,             \
-        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeer)(&shape))                  \
-    COPYING_APART(name##_ptds, direction, loads, true, parameters, arguments,      \
-        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeer_ptds)(&shape))
-#define SHAPE_PTSZ(name, kind, direction, loads, parameters, arguments)            \
-    COPYING_APART(name, direction, loads, false, parameters, arguments,            \
-        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync)(&shape, stream))     \
-    COPYING_APART(name##_ptsz, direction, loads, false, parameters, arguments,     \
-        apart_##kind(copy, &shape), REAL(cuMemcpy3DPeerAsync_ptsz)(&shape, stream))
-
-#define MANY_PTSZ(name, direction, loads, parameters, arguments, apart, instead)   \
-    COPYING_APART(name, direction, loads, false, parameters, arguments,            \
-        apart(stream), instead(stream))                                            \
-    COPYING_APART(name##_ptsz, direction, loads, false, parameters, arguments,     \
-        apart(PER_THREAD(stream)), instead(PER_THREAD(stream)))
 
 /* Memory that the driver does not know is host memory. */
 static bool on_host(CUmemorytype type, CUdeviceptr address)
@@ -278,100 +210,106 @@ static enum bus_direction direction_of(CUdeviceptr to, CUdeviceptr from)
     return direction_between(CU_MEMORYTYPE_UNIFIED, from, CU_MEMORYTYPE_UNIFIED, to);
 }
 
-#define DIRECTION_OF(copy)                                                             \
-    direction_between((copy)->srcMemoryType, (copy)->srcDevice, (copy)->dstMemoryType, \
-                      (copy)->dstDevice)
-#define BYTES_2D(copy) ((copy) == NULL ? 0 : (copy)->WidthInBytes * (copy)->Height)
-#define BYTES_3D(copy) ((copy) == NULL ? 0 : BYTES_2D(copy) * (copy)->Depth)
-
 /* Assumed to be that of all copies. */
 static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
 {
     return to == NULL || from == NULL ? BUS_NONE : direction_of(to[0], from[0]);
 }
 
-BETWEEN_PTDS(cuMemcpy, direction_of(to, from), bytes)
-COPYING_PTDS(cuMemcpyHtoD_v2, BUS_IN, bytes,
-    (CUdeviceptr to, const void *from, size_t bytes),
-    (to, from, bytes))
-COPYING_PTDS(cuMemcpyDtoH_v2, BUS_OUT, bytes,
-    (void *to, CUdeviceptr from, size_t bytes),
-    (to, from, bytes))
-BETWEEN_PTDS(cuMemcpyDtoD_v2, BUS_NONE, 0)
-COPYING_PTDS(cuMemcpyHtoA_v2, BUS_IN, bytes,
-    (CUarray to, size_t to_offset, const void *from, size_t bytes),
-    (to, to_offset, from, bytes))
-COPYING_PTDS(cuMemcpyAtoH_v2, BUS_OUT, bytes,
-    (void *to, CUarray from, size_t from_offset, size_t bytes),
-    (to, from, from_offset, bytes))
-SHAPE_PTDS(cuMemcpy2D_v2, 2d, DIRECTION_OF(copy), BYTES_2D(copy),
-    (const CUDA_MEMCPY2D *copy), (copy))
-SHAPE_PTDS(cuMemcpy2DUnaligned_v2, 2d, DIRECTION_OF(copy), BYTES_2D(copy),
-    (const CUDA_MEMCPY2D *copy), (copy))
-SHAPE_PTDS(cuMemcpy3D_v2, 3d, DIRECTION_OF(copy), BYTES_3D(copy),
-    (const CUDA_MEMCPY3D *copy), (copy))
+/* The wrapper passes the gate and records the bytes and direction of the bus load (bus_sharing.h).
+ * `waits`: the call returns after the copy. If `apart`, `instead` makes the copy: both may use the
+ * variables below, of which `stream` is the stream that is meant. */
+#define COPYING(name, stream_, direction, loads, waits, parameters, apart, instead)        \
+    SIGNATURE(name, parameters)                                                            \
+    {                                                                                      \
+        CUcontext to, from;                                                                \
+        CUDA_MEMCPY3D_PEER shape;                                                          \
+        const CUstream stream = stream_;                                                   \
+        (void)to, (void)from, (void)shape, (void)stream;                                   \
+        gate_enter(GATE_NO_STREAM);                                                        \
+        BUS_COPY_BEGINS(copied, direction, loads, waits);                                  \
+        CUresult result = (apart) ? (instead) : CALL(name, parameters);                    \
+        BUS_COPY_ENDS(copied);                                                             \
+        gate_leave();                                                                      \
+        return result;                                                                     \
+    }
+#define COPYING_PTDS(name, direction, loads, parameters)                                   \
+    COPYING(name, NULL, direction, loads, true, parameters, false, CUDA_SUCCESS)           \
+    COPYING(name##_ptds, NULL, direction, loads, true, parameters, false, CUDA_SUCCESS)
+#define COPYING_PTSZ(name, stream, direction, loads, parameters, apart, instead)           \
+    COPYING(name, stream, direction, loads, false, parameters, apart, instead)             \
+    COPYING(name##_ptsz, PER_THREAD(stream), direction, loads, false, parameters, apart, instead)
 
-BETWEEN_PTSZ(cuMemcpyAsync, direction_of(to, from), bytes)
-COPYING_PTSZ(cuMemcpyHtoDAsync_v2, BUS_IN, bytes,
-    (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
-    (to, from, bytes, stream))
-COPYING_PTSZ(cuMemcpyDtoHAsync_v2, BUS_OUT, bytes,
-    (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
-    (to, from, bytes, stream))
-BETWEEN_PTSZ(cuMemcpyDtoDAsync_v2, BUS_NONE, 0)
-COPYING_PTSZ(cuMemcpyHtoAAsync_v2, BUS_IN, bytes,
-    (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream),
-    (to, to_offset, from, bytes, stream))
-COPYING_PTSZ(cuMemcpyAtoHAsync_v2, BUS_OUT, bytes,
-    (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream),
-    (to, from, from_offset, bytes, stream))
-SHAPE_PTSZ(cuMemcpy2DAsync_v2, 2d, DIRECTION_OF(copy), BYTES_2D(copy),
-    (const CUDA_MEMCPY2D *copy, CUstream stream),
-    (copy, stream))
-SHAPE_PTSZ(cuMemcpy3DAsync_v2, 3d, DIRECTION_OF(copy), BYTES_3D(copy),
-    (const CUDA_MEMCPY3D *copy, CUstream stream),
-    (copy, stream))
+#define LINE(name, peer, direction, loads)                                                 \
+    COPYING(name, NULL, direction, loads, true, (CUdeviceptr, CUdeviceptr, size_t),        \
+        memory_apart(p1, p2, &to, &from), REAL(peer)(p1, to, p2, from, p3))
+#define LINE_PTDS(name, direction, loads)                                                  \
+    LINE(name, cuMemcpyPeer, direction, loads)                                             \
+    LINE(name##_ptds, cuMemcpyPeer_ptds, direction, loads)
+#define LINE_ASYNC(name, peer, direction, loads)                                           \
+    COPYING(name, p4, direction, loads, false,                                             \
+        (CUdeviceptr, CUdeviceptr, size_t, CUstream),                                      \
+        memory_apart(p1, p2, &to, &from), REAL(peer)(p1, to, p2, from, p3, p4))
+#define LINE_PTSZ(name, direction, loads)                                                  \
+    LINE_ASYNC(name, cuMemcpyPeerAsync, direction, loads)                                  \
+    LINE_ASYNC(name##_ptsz, cuMemcpyPeerAsync_ptsz, direction, loads)
 
-#define LINE(stream)                                                               \
-    (&(struct apart_batch){ &to, &from, &bytes, 1, attributes, &(size_t){ 0 }, 1, stream })
-#define LINE_IS_APART(stream) apart_lines(LINE(stream))
-#define COPY_LINE(stream) apart_copy_lines(LINE(stream), NULL)
-MANY_PTSZ(cuMemcpyWithAttributesAsync, direction_of(to, from), bytes,
-    (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes,
-     CUstream stream),
-    (to, from, bytes, attributes, stream), LINE_IS_APART, COPY_LINE)
-#define OPERATION_IS_APART(stream) apart_operations(1, operation, flags, stream)
-#define COPY_OPERATION(stream) apart_copy_operations(1, operation, NULL, stream)
-MANY_PTSZ(cuMemcpy3DWithAttributesAsync, BUS_NONE, 0,
-    (CUDA_MEMCPY3D_BATCH_OP *operation, unsigned long long flags, CUstream stream),
-    (operation, flags, stream), OPERATION_IS_APART, COPY_OPERATION)
+#define SHAPE_DIRECTION \
+    direction_between(p1->srcMemoryType, p1->srcDevice, p1->dstMemoryType, p1->dstDevice)
+#define BYTES_2D (p1 == NULL ? 0 : p1->WidthInBytes * p1->Height)
+#define BYTES_3D (p1 == NULL ? 0 : p1->WidthInBytes * p1->Height * p1->Depth)
+#define SHAPE(name, apart, bytes, waits, parameters, instead)                              \
+    COPYING(name, NULL, SHAPE_DIRECTION, bytes, waits, parameters, apart(p1, &shape), instead)
+#define SHAPE_PTDS(name, apart, bytes, parameters)                                         \
+    SHAPE(name, apart, bytes, true, parameters, REAL(cuMemcpy3DPeer)(&shape))              \
+    SHAPE(name##_ptds, apart, bytes, true, parameters, REAL(cuMemcpy3DPeer_ptds)(&shape))
+#define SHAPE_PTSZ(name, apart, bytes, parameters)                                         \
+    SHAPE(name, apart, bytes, false, parameters, REAL(cuMemcpy3DPeerAsync)(&shape, p2))    \
+    SHAPE(name##_ptsz, apart, bytes, false, parameters,                                    \
+        REAL(cuMemcpy3DPeerAsync_ptsz)(&shape, p2))
 
-#define LINES(stream)                                                              \
-    (&(struct apart_batch){ to, from, sizes, count, attributes, attribute_indices, \
-                            attribute_count, stream })
-#define LINES_ARE_APART(stream) apart_lines(LINES(stream))
-#define COPY_LINES(stream) apart_copy_lines(LINES(stream), failed)
-#define COPY_LINES_V2(stream) apart_copy_lines(LINES(stream), NULL)
-#define OPERATIONS_ARE_APART(stream) apart_operations(count, operations, flags, stream)
-#define COPY_OPERATIONS(stream) apart_copy_operations(count, operations, failed, stream)
-#define COPY_OPERATIONS_V2(stream) apart_copy_operations(count, operations, NULL, stream)
+LINE_PTDS(cuMemcpy, direction_of(p1, p2), p3)
+LINE_PTDS(cuMemcpyDtoD_v2, BUS_NONE, 0)
+COPYING_PTDS(cuMemcpyHtoD_v2, BUS_IN, p3, (CUdeviceptr, const void *, size_t))
+COPYING_PTDS(cuMemcpyDtoH_v2, BUS_OUT, p3, (void *, CUdeviceptr, size_t))
+COPYING_PTDS(cuMemcpyHtoA_v2, BUS_IN, p4, (CUarray, size_t, const void *, size_t))
+COPYING_PTDS(cuMemcpyAtoH_v2, BUS_OUT, p4, (void *, CUarray, size_t, size_t))
+SHAPE_PTDS(cuMemcpy2D_v2, apart_2d, BYTES_2D, (const CUDA_MEMCPY2D *))
+SHAPE_PTDS(cuMemcpy2DUnaligned_v2, apart_2d, BYTES_2D, (const CUDA_MEMCPY2D *))
+SHAPE_PTDS(cuMemcpy3D_v2, apart_3d, BYTES_3D, (const CUDA_MEMCPY3D *))
 
-MANY_PTSZ(cuMemcpyBatchAsync, direction_of_first(to, from), bus_sharing_sum(sizes, count),
-    (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
-     CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
-     size_t *failed, CUstream stream),
-    (to, from, sizes, count, attributes, attribute_indices, attribute_count, failed, stream),
-    LINES_ARE_APART, COPY_LINES)
-MANY_PTSZ(cuMemcpyBatchAsync_v2, direction_of_first(to, from), bus_sharing_sum(sizes, count),
-    (CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
-     CUmemcpyAttributes *attributes, size_t *attribute_indices, size_t attribute_count,
-     CUstream stream),
-    (to, from, sizes, count, attributes, attribute_indices, attribute_count, stream),
-    LINES_ARE_APART, COPY_LINES_V2)
-MANY_PTSZ(cuMemcpy3DBatchAsync, BUS_NONE, 0,
-    (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed, unsigned long long flags,
-     CUstream stream),
-    (count, operations, failed, flags, stream), OPERATIONS_ARE_APART, COPY_OPERATIONS)
-MANY_PTSZ(cuMemcpy3DBatchAsync_v2, BUS_NONE, 0,
-    (size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags, CUstream stream),
-    (count, operations, flags, stream), OPERATIONS_ARE_APART, COPY_OPERATIONS_V2)
+LINE_PTSZ(cuMemcpyAsync, direction_of(p1, p2), p3)
+LINE_PTSZ(cuMemcpyDtoDAsync_v2, BUS_NONE, 0)
+COPYING_PTSZ(cuMemcpyHtoDAsync_v2, p4, BUS_IN, p3,
+    (CUdeviceptr, const void *, size_t, CUstream), false, CUDA_SUCCESS)
+COPYING_PTSZ(cuMemcpyDtoHAsync_v2, p4, BUS_OUT, p3,
+    (void *, CUdeviceptr, size_t, CUstream), false, CUDA_SUCCESS)
+COPYING_PTSZ(cuMemcpyHtoAAsync_v2, p5, BUS_IN, p4,
+    (CUarray, size_t, const void *, size_t, CUstream), false, CUDA_SUCCESS)
+COPYING_PTSZ(cuMemcpyAtoHAsync_v2, p5, BUS_OUT, p4,
+    (void *, CUarray, size_t, size_t, CUstream), false, CUDA_SUCCESS)
+SHAPE_PTSZ(cuMemcpy2DAsync_v2, apart_2d, BYTES_2D, (const CUDA_MEMCPY2D *, CUstream))
+SHAPE_PTSZ(cuMemcpy3DAsync_v2, apart_3d, BYTES_3D, (const CUDA_MEMCPY3D *, CUstream))
+
+#define ONE_LINE (&(struct apart_batch){ &p1, &p2, &p3, 1, p4, &(size_t){ 0 }, 1, stream })
+COPYING_PTSZ(cuMemcpyWithAttributesAsync, p5, direction_of(p1, p2), p3,
+    (CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes *, CUstream),
+    apart_lines(ONE_LINE), apart_copy_lines(ONE_LINE, NULL))
+COPYING_PTSZ(cuMemcpy3DWithAttributesAsync, p3, BUS_NONE, 0,
+    (CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream),
+    apart_operations(1, p1, p2, stream), apart_copy_operations(1, p1, NULL, stream))
+#define LINES (&(struct apart_batch){ p1, p2, p3, p4, p5, p6, p7, stream })
+COPYING_PTSZ(cuMemcpyBatchAsync, p9, direction_of_first(p1, p2), bus_sharing_sum(p3, p4),
+    (CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *, size_t *, size_t,
+     size_t *, CUstream),
+    apart_lines(LINES), apart_copy_lines(LINES, p8))
+COPYING_PTSZ(cuMemcpyBatchAsync_v2, p8, direction_of_first(p1, p2), bus_sharing_sum(p3, p4),
+    (CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *, size_t *, size_t,
+     CUstream),
+    apart_lines(LINES), apart_copy_lines(LINES, NULL))
+COPYING_PTSZ(cuMemcpy3DBatchAsync, p5, BUS_NONE, 0,
+    (size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *, unsigned long long, CUstream),
+    apart_operations(p1, p2, p4, stream), apart_copy_operations(p1, p2, p3, stream))
+COPYING_PTSZ(cuMemcpy3DBatchAsync_v2, p4, BUS_NONE, 0,
+    (size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream),
+    apart_operations(p1, p2, p3, stream), apart_copy_operations(p1, p2, NULL, stream))

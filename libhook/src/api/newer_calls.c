@@ -44,7 +44,7 @@ static CUresult call(enum real_index hook, WORDS)
 }
 
 /* For each entry a function, whose number is 8 * high + low. */
-#define CALL(high, low)                                                                    \
+#define DEFINE(high, low)                                                                  \
     static CUresult call_##high##low(WORDS)                                                \
     {                                                                                      \
         return call(HOOKS_LISTED + 8 * 0x##high + low, a, b, c, d, e, f, g, h, i, j, k, l, \
@@ -60,6 +60,6 @@ static CUresult call(enum real_index hook, WORDS)
     EIGHT(each, a) EIGHT(each, b) EIGHT(each, c) EIGHT(each, d) EIGHT(each, e)             \
     EIGHT(each, f)
 
-ALL(CALL)
+ALL(DEFINE)
 
 void *const newer_calls[NEWER_MAX] = { ALL(NAME) };

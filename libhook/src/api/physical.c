@@ -132,38 +132,25 @@ static CUresult pinned_range(CUdeviceptr address, size_t size)
 }
 
 /* Pins memory to which an NVLink switch, or other cards over a fabric, may write afterwards. */
-#define PINNING(name, pinned, parameters, arguments)                               \
-    EXPORT CUresult name parameters                                                \
+#define PINNING(name, pinned, parameters)                                          \
+    SIGNATURE(name, parameters)                                                    \
     {                                                                              \
         CUresult result = pinned;                                                  \
-        return result != CUDA_SUCCESS ? result : REAL(name) arguments;             \
+        return result != CUDA_SUCCESS ? result : CALL(name, parameters);           \
     }
 
-PINNING(cuMulticastBindAddr, pinned_range(address, size),
-    (CUmemGenericAllocationHandle multicast, size_t offset, CUdeviceptr address, size_t size,
-     unsigned long long flags),
-    (multicast, offset, address, size, flags))
-PINNING(cuMulticastBindMem, vmm_pin_in_place(&handle),
-    (CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle handle,
-     size_t start, size_t size, unsigned long long flags),
-    (multicast, offset, handle, start, size, flags))
-PINNING(cuMulticastBindAddr_v2, pinned_range(address, size),
-    (CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset, CUdeviceptr address,
-     size_t size, unsigned long long flags),
-    (multicast, device, offset, address, size, flags))
-PINNING(cuMulticastBindMem_v2, vmm_pin_in_place(&handle),
-    (CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
-     CUmemGenericAllocationHandle handle, size_t start, size_t size, unsigned long long flags),
-    (multicast, device, offset, handle, start, size, flags))
-PINNING(cuLogicalEndpointBindAddr, pinned_range((uintptr_t)address, size),
-    (CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset, void *address,
-     cuuint64_t size, unsigned long long flags),
-    (endpoint, device, offset, address, size, flags))
-PINNING(cuLogicalEndpointBindMem, vmm_pin_in_place(&handle),
-    (CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset,
-     CUmemGenericAllocationHandle handle, cuuint64_t start, cuuint64_t size,
-     unsigned long long flags),
-    (endpoint, device, offset, handle, start, size, flags))
+PINNING(cuMulticastBindAddr, pinned_range(p3, p4), (CUmemGenericAllocationHandle, size_t,
+    CUdeviceptr, size_t, unsigned long long))
+PINNING(cuMulticastBindMem, vmm_pin_in_place(&p3), (CUmemGenericAllocationHandle, size_t,
+    CUmemGenericAllocationHandle, size_t, size_t, unsigned long long))
+PINNING(cuMulticastBindAddr_v2, pinned_range(p4, p5), (CUmemGenericAllocationHandle, CUdevice,
+    size_t, CUdeviceptr, size_t, unsigned long long))
+PINNING(cuMulticastBindMem_v2, vmm_pin_in_place(&p4), (CUmemGenericAllocationHandle, CUdevice,
+    size_t, CUmemGenericAllocationHandle, size_t, size_t, unsigned long long))
+PINNING(cuLogicalEndpointBindAddr, pinned_range((uintptr_t)p4, p5), (CUlogicalEndpointId, CUdevice,
+    cuuint64_t, void *, cuuint64_t, unsigned long long))
+PINNING(cuLogicalEndpointBindMem, vmm_pin_in_place(&p4), (CUlogicalEndpointId, CUdevice,
+    cuuint64_t, CUmemGenericAllocationHandle, cuuint64_t, cuuint64_t, unsigned long long))
 
 /* Another process may write to the memory. */
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,

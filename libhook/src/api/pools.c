@@ -32,31 +32,26 @@ static CUresult begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool 
     return CUDA_SUCCESS;
 }
 
-#define ALLOCATE(name, handle, stream_, parameters, arguments)                     \
-    EXPORT CUresult name parameters                                                \
+#define ALLOCATE(name, pool, stream, parameters)                                   \
+    SIGNATURE(name, parameters)                                                    \
     {                                                                              \
         bool counted = false;                                                      \
         CUresult result;                                                           \
-        if (served(handle, address, bytes, stream_, &result))                      \
+        if (served(pool, p1, p2, stream, &result))                                 \
             return result;                                                         \
-        result = begins(handle, bytes, stream_, &counted);                         \
+        result = begins(pool, p2, stream, &counted);                               \
         if (result != CUDA_SUCCESS)                                                \
             return result;                                                         \
-        result = REAL(name) arguments;                                             \
-        driver_pool_ends(handle, counted);                                         \
+        result = CALL(name, parameters);                                           \
+        driver_pool_ends(pool, counted);                                           \
         return result;                                                             \
     }
+#define ALLOCATE_PTSZ(name, pool, stream, parameters)                              \
+    ALLOCATE(name, pool, stream, parameters)                                       \
+    ALLOCATE(name##_ptsz, pool, PER_THREAD(stream), parameters)
 
-ALLOCATE(cuMemAllocAsync, NULL, stream,
-    (CUdeviceptr *address, size_t bytes, CUstream stream), (address, bytes, stream))
-ALLOCATE(cuMemAllocAsync_ptsz, NULL, PER_THREAD(stream),
-    (CUdeviceptr *address, size_t bytes, CUstream stream), (address, bytes, stream))
-ALLOCATE(cuMemAllocFromPoolAsync, from, stream,
-    (CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream),
-    (address, bytes, from, stream))
-ALLOCATE(cuMemAllocFromPoolAsync_ptsz, from, PER_THREAD(stream),
-    (CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream),
-    (address, bytes, from, stream))
+ALLOCATE_PTSZ(cuMemAllocAsync, NULL, p3, (CUdeviceptr *, size_t, CUstream))
+ALLOCATE_PTSZ(cuMemAllocFromPoolAsync, p3, p4, (CUdeviceptr *, size_t, CUmemoryPool, CUstream))
 
 /* False: not the library's memory. A graph can free only memory allocated in a graph. */
 static bool freed(CUdeviceptr address, CUstream stream, CUresult *result)

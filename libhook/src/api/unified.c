@@ -10,7 +10,8 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned i
     CUresult answer;
     if (managed_allocate(address, bytes, flags, &answer))
         return answer;
-    COUNTED_CREATE(cuMemAllocManaged, bytes, COUNTED_ADDRESS, *address, (address, bytes, flags));
+    COUNTED_CREATE(bytes, COUNTED_ADDRESS, *address,
+                   REAL(cuMemAllocManaged)(address, bytes, flags));
 }
 
 static CUmemLocation location_of(CUdevice device)
@@ -38,43 +39,35 @@ static enum bus_direction direction_to(CUmemLocation location)
 }
 
 /* The wrapper passes the gate, records the bus load, and executes `note` on success. */
-#define PREFETCH(name, direction, bytes, parameters, arguments, note)              \
-    EXPORT CUresult name parameters                                                \
+#define PREFETCH(name, direction, bytes, parameters, note)                         \
+    SIGNATURE(name, parameters)                                                    \
     {                                                                              \
         gate_enter(GATE_NO_STREAM);                                                \
         BUS_COPY_BEGINS(copied, direction, bytes, false);                          \
-        CUresult result = REAL(name) arguments;                                    \
+        CUresult result = CALL(name, parameters);                                  \
         BUS_COPY_ENDS(copied);                                                     \
         if (result == CUDA_SUCCESS)                                                \
             note;                                                                  \
         gate_leave();                                                              \
         return result;                                                             \
     }
-#define PREFETCH_PTSZ(name, direction, bytes, parameters, arguments, note)         \
-    PREFETCH(name, direction, bytes, parameters, arguments, note)                  \
-    PREFETCH(name##_ptsz, direction, bytes, parameters, arguments, note)
+#define PREFETCH_PTSZ(name, direction, bytes, parameters, note)                    \
+    PREFETCH(name, direction, bytes, parameters, note)                             \
+    PREFETCH(name##_ptsz, direction, bytes, parameters, note)
+/* A batch is assumed to go in the direction of its first location. */
+#define BATCH_DIRECTION (p4 == NULL || p6 == 0 ? BUS_NONE : direction_to(p4[0]))
 
-PREFETCH_PTSZ(cuMemPrefetchAsync, direction_to(location_of(to)), count,
-    (CUdeviceptr address, size_t count, CUdevice to, CUstream stream),
-    (address, count, to, stream), managed_prefetched(address, count, location_of(to)))
-PREFETCH_PTSZ(cuMemPrefetchAsync_v2, direction_to(location), count,
-    (CUdeviceptr address, size_t count, CUmemLocation location, unsigned int flags,
-     CUstream stream),
-    (address, count, location, flags, stream), managed_prefetched(address, count, location))
-/* That of the first location, assumed for the whole batch. */
-#define BATCH_DIRECTION                                                            \
-    (locations == NULL || location_count == 0 ? BUS_NONE : direction_to(locations[0]))
-PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_DIRECTION, bus_sharing_sum(sizes, count),
-    (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
-     size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
-    (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
-    note_all(addresses, sizes, count, locations, location_indices, location_count))
+PREFETCH_PTSZ(cuMemPrefetchAsync, direction_to(location_of(p3)), p2,
+    (CUdeviceptr, size_t, CUdevice, CUstream), managed_prefetched(p1, p2, location_of(p3)))
+PREFETCH_PTSZ(cuMemPrefetchAsync_v2, direction_to(p3), p2,
+    (CUdeviceptr, size_t, CUmemLocation, unsigned int, CUstream), managed_prefetched(p1, p2, p3))
+PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_DIRECTION, bus_sharing_sum(p2, p3),
+    (CUdeviceptr *, size_t *, size_t, CUmemLocation *, size_t *, size_t, unsigned long long,
+     CUstream), note_all(p1, p2, p3, p4, p5, p6))
 /* Discarded memory is not copied. */
 PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, BUS_NONE, 0,
-    (CUdeviceptr *addresses, size_t *sizes, size_t count, CUmemLocation *locations,
-     size_t *location_indices, size_t location_count, unsigned long long flags, CUstream stream),
-    (addresses, sizes, count, locations, location_indices, location_count, flags, stream),
-    note_all(addresses, sizes, count, locations, location_indices, location_count))
+    (CUdeviceptr *, size_t *, size_t, CUmemLocation *, size_t *, size_t, unsigned long long,
+     CUstream), note_all(p1, p2, p3, p4, p5, p6))
 
 static void correct(void *data, CUmem_range_attribute attribute, CUdeviceptr address, size_t size)
 {

@@ -9,6 +9,30 @@
 /* Visible to programs. The library's own references bind to this definition. */
 #define EXPORT __attribute__((visibility("protected")))
 
+/* SIGNATURE() declares the wrapper of a function with the given types of parameters, named p1, p2 and
+ * so on, and CALL() passes these to the driver's function. */
+#define EACH_1(X, a) X(a, p1)
+#define EACH_2(X, a, b) EACH_1(X, a), X(b, p2)
+#define EACH_3(X, a, b, c) EACH_2(X, a, b), X(c, p3)
+#define EACH_4(X, a, b, c, d) EACH_3(X, a, b, c), X(d, p4)
+#define EACH_5(X, a, b, c, d, e) EACH_4(X, a, b, c, d), X(e, p5)
+#define EACH_6(X, a, b, c, d, e, f) EACH_5(X, a, b, c, d, e), X(f, p6)
+#define EACH_7(X, a, b, c, d, e, f, g) EACH_6(X, a, b, c, d, e, f), X(g, p7)
+#define EACH_8(X, a, b, c, d, e, f, g, h) EACH_7(X, a, b, c, d, e, f, g), X(h, p8)
+#define EACH_9(X, a, b, c, d, e, f, g, h, i) EACH_8(X, a, b, c, d, e, f, g, h), X(i, p9)
+#define EACH_10(X, a, b, c, d, e, f, g, h, i, j) EACH_9(X, a, b, c, d, e, f, g, h, i), X(j, p10)
+#define EACH_11(X, a, b, c, d, e, f, g, h, i, j, k)                                \
+    EACH_10(X, a, b, c, d, e, f, g, h, i, j), X(k, p11)
+#define SELECT(a, b, c, d, e, f, g, h, i, j, k, each, ...) each
+#define EACH(X, ...)                                                               \
+    SELECT(__VA_ARGS__, EACH_11, EACH_10, EACH_9, EACH_8, EACH_7, EACH_6, EACH_5, EACH_4, EACH_3, \
+           EACH_2, EACH_1, )(X, __VA_ARGS__)
+#define UNWRAP(...) __VA_ARGS__
+#define DECLARE(type, name) type name
+#define PASS(type, name) name
+#define SIGNATURE(name, parameters) EXPORT CUresult name(EACH(DECLARE, UNWRAP parameters))
+#define CALL(name, parameters) REAL(name)(EACH(PASS, UNWRAP parameters))
+
 /* In a variant for per-thread default streams NULL means the thread's own. */
 #define PER_THREAD(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
@@ -30,20 +54,27 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     return (uint64_t)kind << 60 ^ value;
 }
 
-/* The body of a wrapper that creates an object which cannot be swapped: its `bytes` bytes are
- * counted as pinned. `value`: the handle or address of the object, after the call. */
-#define COUNTED_CREATE(name, bytes, kind, value, arguments)                \
+/* The body of a wrapper that creates an object which cannot be swapped, of `bytes` bytes, which count
+ * as pinned. `object`: its handle or address after `call`. COUNTED() makes such a wrapper, which returns the
+ * object in *p1. */
+#define COUNTED_CREATE(bytes, kind, object, call)                          \
     size_t size = (bytes);                                                 \
     CUresult result = pinned_begin(size);                                  \
     if (result != CUDA_SUCCESS)                                            \
         return result;                                                     \
-    result = REAL(name) arguments;                                         \
+    result = call;                                                         \
     if (result == CUDA_SUCCESS)                                            \
-        pinned_remember(counted_key(kind, (uint64_t)(value)), size);       \
+        pinned_remember(counted_key(kind, (uint64_t)(object)), size);      \
     pinned_end(result == CUDA_SUCCESS ? size : 0);                         \
     return result
 
-/* The wrapper that destroys an object of COUNTED_CREATE. */
+#define COUNTED(name, bytes, kind, parameters)                             \
+    SIGNATURE(name, parameters)                                            \
+    {                                                                      \
+        COUNTED_CREATE(bytes, kind, *p1, CALL(name, parameters));          \
+    }
+
+/* The wrapper that destroys an object of COUNTED(). */
 #define COUNTED_DESTROY(name, kind, type)                                  \
     EXPORT CUresult name(type object)                                      \
     {                                                                      \
