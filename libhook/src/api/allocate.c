@@ -8,12 +8,7 @@
 #include "pool/driver_pools.h"
 #include "pool/pool.h"
 
-EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
-{
-    CUresult result;
-    return memory_allocate(bytes, address, &result) ? result
-                                                    : REAL(cuMemAlloc_v2)(address, bytes);
-}
+SERVED(cuMemAlloc_v2, memory_allocate(p2, p1, &result), (CUdeviceptr *, size_t))
 
 /* The distance of rows, as from the driver a multiple of the texture alignment. False: call the
  * driver, which also reports wrong arguments. */

@@ -228,13 +228,7 @@ static bool is_primary(CUcontext context)
 DESTROY(cuCtxDestroy)
 DESTROY(cuCtxDestroy_v2)
 
-EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
-{
-    CUresult result = REAL(cuCtxAttach)(context, flags);
-    if (result == CUDA_SUCCESS)
-        add_reference(*context, 0);
-    return result;
-}
+NOTED(cuCtxAttach, add_reference(*p1, 0), (CUcontext *, unsigned int))
 
 EXPORT CUresult cuCtxDetach(CUcontext context)
 {
@@ -265,17 +259,8 @@ static CUresult peer_access(CUcontext other, bool open)
                ? CUDA_SUCCESS : memory_open_to_peer(device_of(other), here, open);
 }
 
-EXPORT CUresult cuCtxEnablePeerAccess(CUcontext other, unsigned int flags)
-{
-    CUresult result = REAL(cuCtxEnablePeerAccess)(other, flags);
-    return result == CUDA_SUCCESS ? peer_access(other, true) : result;
-}
-
-EXPORT CUresult cuCtxDisablePeerAccess(CUcontext other)
-{
-    CUresult result = REAL(cuCtxDisablePeerAccess)(other);
-    return result == CUDA_SUCCESS ? peer_access(other, false) : result;
-}
+NOTED(cuCtxEnablePeerAccess, result = peer_access(p1, true), (CUcontext, unsigned int))
+NOTED(cuCtxDisablePeerAccess, result = peer_access(p1, false), (CUcontext))
 
 static CUresult retain(CUcontext *context, CUdevice device)
 {

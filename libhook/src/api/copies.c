@@ -97,8 +97,8 @@ static bool apart_lines(const struct apart_batch *batch)
     CUcontext unused;
     if (!memory_never_apart() && has_stream(batch->stream) && batch->to != NULL
         && batch->from != NULL && batch->sizes != NULL && batch->attributes != NULL
-        && batch->indices != NULL && batch->attribute_count > 0 && batch->attribute_count <= batch->count
-        && batch->indices[0] == 0)
+        && batch->indices != NULL && batch->attribute_count > 0
+        && batch->attribute_count <= batch->count && batch->indices[0] == 0)
         for (size_t i = 0; i < batch->count; i++) {
             if (batch->sizes[i] == 0)
                 return false;

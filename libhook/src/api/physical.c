@@ -100,24 +100,11 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
     return result;
 }
 
-EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access,
-                               size_t count)
-{
-    if (memory_is_ours(address))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result;
-    return vmm_set_access(address, size, access, count, &result)
-               ? result : REAL(cuMemSetAccess)(address, size, access, count);
-}
-
-EXPORT CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment,
-                                    CUdeviceptr hint, unsigned long long flags)
-{
-    CUresult result = REAL(cuMemAddressReserve)(address, size, alignment, hint, flags);
-    if (result == CUDA_SUCCESS)
-        reservation_add(*address, size);
-    return result;
-}
+SERVED(cuMemSetAccess,
+    INVALID_IF(memory_is_ours(p1)) || vmm_set_access(p1, p2, p3, p4, &result),
+    (CUdeviceptr, size_t, const CUmemAccessDesc *, size_t))
+NOTED(cuMemAddressReserve, reservation_add(*p1, p2),
+    (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long))
 
 EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
@@ -131,26 +118,22 @@ static CUresult pinned_range(CUdeviceptr address, size_t size)
                                    : vmm_pin_range_in_place(address, size);
 }
 
-/* Pins memory to which an NVLink switch, or other cards over a fabric, may write afterwards. */
-#define PINNING(name, pinned, parameters)                                          \
-    SIGNATURE(name, parameters)                                                    \
-    {                                                                              \
-        CUresult result = pinned;                                                  \
-        return result != CUDA_SUCCESS ? result : CALL(name, parameters);           \
-    }
-
-PINNING(cuMulticastBindAddr, pinned_range(p3, p4), (CUmemGenericAllocationHandle, size_t,
-    CUdeviceptr, size_t, unsigned long long))
-PINNING(cuMulticastBindMem, vmm_pin_in_place(&p3), (CUmemGenericAllocationHandle, size_t,
-    CUmemGenericAllocationHandle, size_t, size_t, unsigned long long))
-PINNING(cuMulticastBindAddr_v2, pinned_range(p4, p5), (CUmemGenericAllocationHandle, CUdevice,
-    size_t, CUdeviceptr, size_t, unsigned long long))
-PINNING(cuMulticastBindMem_v2, vmm_pin_in_place(&p4), (CUmemGenericAllocationHandle, CUdevice,
-    size_t, CUmemGenericAllocationHandle, size_t, size_t, unsigned long long))
-PINNING(cuLogicalEndpointBindAddr, pinned_range((uintptr_t)p4, p5), (CUlogicalEndpointId, CUdevice,
-    cuuint64_t, void *, cuuint64_t, unsigned long long))
-PINNING(cuLogicalEndpointBindMem, vmm_pin_in_place(&p4), (CUlogicalEndpointId, CUdevice,
-    cuuint64_t, CUmemGenericAllocationHandle, cuuint64_t, cuuint64_t, unsigned long long))
+/* An NVLink switch, or other cards over a fabric, may write to the memory afterwards. */
+SERVED(cuMulticastBindAddr, FAILED(pinned_range(p3, p4)),
+    (CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long))
+SERVED(cuMulticastBindMem, FAILED(vmm_pin_in_place(&p3)),
+    (CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
+     unsigned long long))
+SERVED(cuMulticastBindAddr_v2, FAILED(pinned_range(p4, p5)),
+    (CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr, size_t, unsigned long long))
+SERVED(cuMulticastBindMem_v2, FAILED(vmm_pin_in_place(&p4)),
+    (CUmemGenericAllocationHandle, CUdevice, size_t, CUmemGenericAllocationHandle, size_t, size_t,
+     unsigned long long))
+SERVED(cuLogicalEndpointBindAddr, FAILED(pinned_range((uintptr_t)p4, p5)),
+    (CUlogicalEndpointId, CUdevice, cuuint64_t, void *, cuuint64_t, unsigned long long))
+SERVED(cuLogicalEndpointBindMem, FAILED(vmm_pin_in_place(&p4)),
+    (CUlogicalEndpointId, CUdevice, cuuint64_t, CUmemGenericAllocationHandle, cuuint64_t,
+     cuuint64_t, unsigned long long))
 
 /* Another process may write to the memory. */
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
@@ -166,9 +149,5 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloca
                ? result : REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
 }
 
-EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
-                                                       CUmemGenericAllocationHandle handle)
-{
-    return properties != NULL && vmm_properties(handle, properties)
-               ? CUDA_SUCCESS : REAL(cuMemGetAllocationPropertiesFromHandle)(properties, handle);
-}
+SERVED(cuMemGetAllocationPropertiesFromHandle, p1 != NULL && vmm_properties(p2, p1),
+    (CUmemAllocationProp *, CUmemGenericAllocationHandle))

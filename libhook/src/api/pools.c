@@ -120,20 +120,6 @@ EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *acc
     return pool_set_access(pool, access, count);
 }
 
-EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
-                                      void *value)
-{
-    CUresult result = REAL(cuMemPoolGetAttribute)(pool, attribute, value);
-    if (result == CUDA_SUCCESS)
-        pool_add_figures(pool, attribute, value);
-    return result;
-}
-
-EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
-                                      void *value)
-{
-    CUresult result = REAL(cuMemPoolSetAttribute)(pool, attribute, value);
-    if (result == CUDA_SUCCESS)
-        pool_set(pool, attribute, value);
-    return result;
-}
+NOTED(cuMemPoolGetAttribute, pool_add_figures(p1, p2, p3),
+    (CUmemoryPool, CUmemPool_attribute, void *))
+NOTED(cuMemPoolSetAttribute, pool_set(p1, p2, p3), (CUmemoryPool, CUmemPool_attribute, void *))

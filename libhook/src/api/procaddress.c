@@ -23,6 +23,8 @@ static const char *hook_of_base(const char *symbol)
 
 static void translate(const char *symbol, void **entry)
 {
+    if (*entry == NULL)
+        return;
     enum real_index hook = hook_for(symbol, *entry);
     if (hook != HOOK_COUNT) {
         *entry = hook_wrapper(hook);
@@ -34,19 +36,6 @@ static void translate(const char *symbol, void **entry)
     *entry = stub_of(*entry);
 }
 
-EXPORT CUresult cuGetProcAddress(const char *symbol, void **entry, int version, cuuint64_t flags)
-{
-    CUresult result = REAL(cuGetProcAddress)(symbol, entry, version, flags);
-    if (result == CUDA_SUCCESS && *entry != NULL)
-        translate(symbol, entry);
-    return result;
-}
-
-EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **entry, int version,
-                                    cuuint64_t flags, CUdriverProcAddressQueryResult *status)
-{
-    CUresult result = REAL(cuGetProcAddress_v2)(symbol, entry, version, flags, status);
-    if (result == CUDA_SUCCESS && *entry != NULL)
-        translate(symbol, entry);
-    return result;
-}
+NOTED(cuGetProcAddress, translate(p1, p2), (const char *, void **, int, cuuint64_t))
+NOTED(cuGetProcAddress_v2, translate(p1, p2),
+    (const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *))

@@ -169,45 +169,20 @@ EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *memory)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemHostUnregister(void *memory)
-{
-    /* As from the driver, which reports HOST_MEMORY_NOT_REGISTERED only for unknown memory. */
-    return memory_is_ours((uintptr_t)memory) || is_mapped_by_program(memory)
-               ? CUDA_ERROR_INVALID_VALUE : REAL(cuMemHostUnregister)(memory);
-}
+/* As from the driver, which reports HOST_MEMORY_NOT_REGISTERED only for unknown memory. */
+SERVED(cuMemHostUnregister, INVALID_IF(memory_is_ours((uintptr_t)p1) || is_mapped_by_program(p1)),
+    (void *))
 
-EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
-{
-    CUresult result;
-    return handle != NULL && ipc_export(address, handle, &result)
-               ? result : REAL(cuIpcGetMemHandle)(handle, address);
-}
-
-#define OPEN(name)                                                                        \
-    EXPORT CUresult name(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) \
-    {                                                                                     \
-        CUresult result;                                                                  \
-        return address != NULL && ipc_import_open(&handle, address, &result)              \
-                   ? result : REAL(name)(address, handle, flags);                         \
-    }
-
-OPEN(cuIpcOpenMemHandle)
-OPEN(cuIpcOpenMemHandle_v2)
-
-EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address)
-{
-    CUresult result;
-    return ipc_import_close(address, &result) ? result : REAL(cuIpcCloseMemHandle)(address);
-}
-
-EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,
-                                              CUmemRangeHandleType type, unsigned long long flags)
-{
-    CUresult result = memory_is_ours(address) ? ipc_export_pin(address)
-                                              : vmm_pin_range_in_place(address, size);
-    return result != CUDA_SUCCESS
-               ? result : REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
-}
+SERVED(cuIpcGetMemHandle, p1 != NULL && ipc_export(p2, p1, &result),
+    (CUipcMemHandle *, CUdeviceptr))
+SERVED(cuIpcOpenMemHandle, p1 != NULL && ipc_import_open(&p2, p1, &result),
+    (CUdeviceptr *, CUipcMemHandle, unsigned int))
+SERVED(cuIpcOpenMemHandle_v2, p1 != NULL && ipc_import_open(&p2, p1, &result),
+    (CUdeviceptr *, CUipcMemHandle, unsigned int))
+SERVED(cuIpcCloseMemHandle, ipc_import_close(p1, &result), (CUdeviceptr))
+SERVED(cuMemGetHandleForAddressRange,
+    FAILED(memory_is_ours(p2) ? ipc_export_pin(p2) : vmm_pin_range_in_place(p2, p3)),
+    (void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long))
 
 static bool information(size_t *available, size_t *total)
 {
@@ -215,19 +190,8 @@ static bool information(size_t *available, size_t *total)
     return memory_information(available, total);
 }
 
-EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
-{
-    if (available == NULL || total == NULL || !information(available, total))
-        return REAL(cuMemGetInfo_v2)(available, total);
-    return CUDA_SUCCESS;
-}
-
-EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
-{
-    if (bytes == NULL || !memory_total(device, bytes))
-        return REAL(cuDeviceTotalMem_v2)(bytes, device);
-    return CUDA_SUCCESS;
-}
+SERVED(cuMemGetInfo_v2, p1 != NULL && p2 != NULL && information(p1, p2), (size_t *, size_t *))
+SERVED(cuDeviceTotalMem_v2, p1 != NULL && memory_total(p2, p1), (size_t *, CUdevice))
 
 static unsigned int narrow(size_t bytes)
 {

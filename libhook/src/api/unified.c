@@ -86,21 +86,14 @@ static void correct(void *data, CUmem_range_attribute attribute, CUdeviceptr add
         *answer = location.type == CU_MEM_LOCATION_TYPE_HOST ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
 }
 
-EXPORT CUresult cuMemRangeGetAttribute(void *data, size_t room, CUmem_range_attribute attribute,
-                                       CUdeviceptr address, size_t size)
+static void correct_all(void **data, const CUmem_range_attribute *attributes, size_t count,
+                        CUdeviceptr address, size_t size)
 {
-    CUresult result = REAL(cuMemRangeGetAttribute)(data, room, attribute, address, size);
-    if (result == CUDA_SUCCESS)
-        correct(data, attribute, address, size);
-    return result;
+    for (size_t i = 0; i < count; i++)
+        correct(data[i], attributes[i], address, size);
 }
 
-EXPORT CUresult cuMemRangeGetAttributes(void **data, size_t *rooms,
-                                        CUmem_range_attribute *attributes, size_t count,
-                                        CUdeviceptr address, size_t size)
-{
-    CUresult result = REAL(cuMemRangeGetAttributes)(data, rooms, attributes, count, address, size);
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        correct(data[i], attributes[i], address, size);
-    return result;
-}
+NOTED(cuMemRangeGetAttribute, correct(p1, p3, p4, p5),
+    (void *, size_t, CUmem_range_attribute, CUdeviceptr, size_t))
+NOTED(cuMemRangeGetAttributes, correct_all(p1, p3, p4, p5, p6),
+    (void **, size_t *, CUmem_range_attribute *, size_t, CUdeviceptr, size_t))

@@ -9,8 +9,8 @@
 /* Visible to programs. The library's own references bind to this definition. */
 #define EXPORT __attribute__((visibility("protected")))
 
-/* SIGNATURE() declares the wrapper of a function with the given types of parameters, named p1, p2 and
- * so on, and CALL() passes these to the driver's function. */
+/* SIGNATURE() declares the wrapper of a function with parameters p1, p2 and so on of the given
+ * types. CALL() passes these to the driver's function. */
 #define EACH_1(X, a) X(a, p1)
 #define EACH_2(X, a, b) EACH_1(X, a), X(b, p2)
 #define EACH_3(X, a, b, c) EACH_2(X, a, b), X(c, p3)
@@ -33,6 +33,27 @@
 #define SIGNATURE(name, parameters) EXPORT CUresult name(EACH(DECLARE, UNWRAP parameters))
 #define CALL(name, parameters) REAL(name)(EACH(PASS, UNWRAP parameters))
 
+/* Calls the driver unless `served` is true, which may set `result` by FAILED() or INVALID_IF(). */
+#define SERVED(name, served, parameters)                                   \
+    SIGNATURE(name, parameters)                                            \
+    {                                                                      \
+        CUresult result = CUDA_SUCCESS;                                    \
+        return (served) ? result : CALL(name, parameters);                 \
+    }
+
+#define FAILED(call) ((result = (call)) != CUDA_SUCCESS)
+#define INVALID_IF(condition) FAILED((condition) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS)
+
+/* Executes `note` if the driver's call has succeeded. */
+#define NOTED(name, note, parameters)                                      \
+    SIGNATURE(name, parameters)                                            \
+    {                                                                      \
+        CUresult result = CALL(name, parameters);                          \
+        if (result == CUDA_SUCCESS)                                        \
+            note;                                                          \
+        return result;                                                     \
+    }
+
 /* In a variant for per-thread default streams NULL means the thread's own. */
 #define PER_THREAD(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
@@ -54,9 +75,9 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     return (uint64_t)kind << 60 ^ value;
 }
 
-/* The body of a wrapper that creates an object which cannot be swapped, of `bytes` bytes, which count
- * as pinned. `object`: its handle or address after `call`. COUNTED() makes such a wrapper, which returns the
- * object in *p1. */
+/* The body of a wrapper that creates an object which cannot be swapped, of `bytes` bytes, which
+ * count as pinned. `object`: its handle or address after `call`. With COUNTED() the driver stores
+ * the object in *p1. */
 #define COUNTED_CREATE(bytes, kind, object, call)                          \
     size_t size = (bytes);                                                 \
     CUresult result = pinned_begin(size);                                  \
@@ -76,13 +97,7 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
 
 /* The wrapper that destroys an object of COUNTED(). */
 #define COUNTED_DESTROY(name, kind, type)                                  \
-    EXPORT CUresult name(type object)                                      \
-    {                                                                      \
-        CUresult result = REAL(name)(object);                              \
-        if (result == CUDA_SUCCESS)                                        \
-            pinned_forget(counted_key(kind, (uint64_t)object));            \
-        return result;                                                     \
-    }
+    NOTED(name, pinned_forget(counted_key(kind, (uint64_t)p1)), (type))
 
 /* The device on which memory counts; CU_DEVICE_CPU: host memory, or invalid. For a locality domain
  * (CUDA 13.4), or an unknown type, the lowest byte of `id` is the device, or else the current one:
