@@ -71,10 +71,14 @@ const char *error_text(int error_number)
     return strerror_r(error_number, buffer, sizeof buffer);
 }
 
-/* Opens stderr again: O_NONBLOCK on descriptor 2 would change the open file, which other processes
- * share. */
-static ssize_t write_anew(const char *text, size_t length)
+/* Opens a terminal or pipe again: O_NONBLOCK on descriptor 2 would change the open file, which other
+ * processes share. */
+static ssize_t write_unwaiting(mode_t mode, const char *text, size_t length)
 {
+    if (S_ISREG(mode))
+        return write(STDERR_FILENO, text, length);
+    if (S_ISSOCK(mode))
+        return send(STDERR_FILENO, text, length, MSG_DONTWAIT | MSG_NOSIGNAL);
     int again = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     struct pollfd ready = { .fd = STDERR_FILENO, .events = POLLOUT };
     ssize_t written = -1;
@@ -87,14 +91,6 @@ static ssize_t write_anew(const char *text, size_t length)
         written = write(STDERR_FILENO, text, length);
     }
     return written;
-}
-
-static ssize_t write_unwaiting(mode_t mode, const char *text, size_t length)
-{
-    if (S_ISREG(mode))
-        return write(STDERR_FILENO, text, length);
-    return S_ISSOCK(mode) ? send(STDERR_FILENO, text, length, MSG_DONTWAIT | MSG_NOSIGNAL)
-                          : write_anew(text, length);
 }
 
 /* Blocks signals that would end or stop the program: SIGPIPE (no reader), SIGXFSZ (the file may not
@@ -133,6 +129,15 @@ static void line(const char *format, va_list arguments)
     errno = error;
 }
 
+/* Prints the arguments of a variadic function. */
+#define LINE(format)                                                               \
+    do {                                                                           \
+        va_list arguments;                                                         \
+        va_start(arguments, format);                                               \
+        line(format, arguments);                                                   \
+        va_end(arguments);                                                         \
+    } while (0)
+
 void debug(const char *format, ...)
 {
     static _Atomic int wanted = -1;
@@ -140,27 +145,17 @@ void debug(const char *format, ...)
         const char *value = setting("NVSHARE_DEBUG");
         wanted = value != NULL && strcmp(value, "0") != 0 && *value != '\0';
     }
-    if (!wanted)
-        return;
-    va_list arguments;
-    va_start(arguments, format);
-    line(format, arguments);
-    va_end(arguments);
+    if (wanted)
+        LINE(format);
 }
 
 void complain(const char *format, ...)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    line(format, arguments);
-    va_end(arguments);
+    LINE(format);
 }
 
 _Noreturn void fatal(const char *format, ...)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    line(format, arguments);
-    va_end(arguments);
+    LINE(format);
     abort();
 }

@@ -137,9 +137,9 @@ static struct lookup_answer found_other(enum other other, void *there)
     return answer(other_wrapper(other));
 }
 
-static struct lookup_answer lookup_other(enum other other, symbol_function *real, void *handle)
+static struct lookup_answer lookup_other(enum other other, symbol_function *real, void *handle,
+                                         const char *name)
 {
-    const char *name = other_name(other);
     void *there = real(handle, name);
     if (there == other_wrapper(other) && other_real(other) == NULL)
         return answer(real(RTLD_NEXT, name));
@@ -155,7 +155,7 @@ EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const v
         return not_ours;
     enum other other = other_named(name);
     if (other != OTHER_COUNT && handle != RTLD_NEXT)
-        return lookup_other(other, real, handle);
+        return lookup_other(other, real, handle, name);
     if (name[0] != 'c' || name[1] != 'u')
         return not_ours;
     enum real_index hook = hook_named(name);

@@ -83,16 +83,6 @@ void *hook_wrapper(enum real_index index)
     return index < HOOKS_LISTED ? wrappers[index] : newer_calls[index - HOOKS_LISTED];
 }
 
-void *other_wrapper(enum other other)
-{
-    static void *const table[OTHER_COUNT] = {
-#define OTHER(name) [OTHER_##name] = (void *)name,
-#include "driver/others.def"
-#undef OTHER
-    };
-    return table[other];
-}
-
 const char *hook_name(enum real_index index)
 {
     return index < HOOKS_LISTED ? names[index] : atomic_load(&newer_names[index - HOOKS_LISTED]);
@@ -157,4 +147,58 @@ enum real_index hook_named(const char *name)
     }
     void *entry = real_driver_present() ? symbols_function(real_driver(), name) : NULL;
     return entry == NULL ? HOOK_COUNT : hook_for(name, entry);
+}
+
+static const struct { const char *name; void *wrapper; } others[OTHER_COUNT] = {
+#define OTHER(name) { #name, (void *)name },
+#include "driver/others.def"
+#undef OTHER
+};
+static KEPT_IN_CHILD _Atomic(void *) others_found[OTHER_COUNT] = { NULL };
+
+EARLY enum other other_named(const char *name)
+{
+    int other = 0;
+    while (other < OTHER_COUNT && !symbols_same(others[other].name, name))
+        other++;
+    return (enum other)other;
+}
+
+void *other_wrapper(enum other other)
+{
+    return others[other].wrapper;
+}
+
+void other_found(enum other other, void *function)
+{
+    atomic_store(&others_found[other], function);
+}
+
+struct search {
+    const char *name, *library;
+};
+
+static int find_library(struct dl_phdr_info *object, size_t size, void *data)
+{
+    struct search *search = data;
+    struct link_map tables;
+    (void)size;
+    if (symbols_object(object, &tables) && symbols_function(&tables, search->name) != NULL)
+        search->library = object->dlpi_name;
+    return search->library != NULL;
+}
+
+/* A program that has not used dlsym() is linked against the library. The dlsym() below, which is
+ * this library's, finds the default one of several versions and calls other_found(). */
+other_function *other_real(enum other other)
+{
+    if (atomic_load(&others_found[other]) == NULL) {
+        struct search search = { .name = others[other].name };
+        dl_iterate_phdr(find_library, &search);
+        void *library = search.library == NULL ? NULL
+                                               : dlopen(search.library, RTLD_LAZY | RTLD_NOLOAD);
+        if (library != NULL)
+            dlsym(library, others[other].name);
+    }
+    return (other_function *)atomic_load(&others_found[other]);
 }

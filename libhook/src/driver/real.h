@@ -8,7 +8,6 @@
 
 #include "driver/driver.h"
 #include "driver/newer.h"
-#include "driver/others.h"
 
 /* Types only, which the compiler compares with cuda.h. Only functions in hooks.def are defined. */
 #define HOOK(name, parameters) CUresult name parameters;
@@ -64,7 +63,29 @@ enum real_index hook_for(const char *name, void *entry);
 
 /* The last two return HOOK_COUNT if there is no hook of this name, or of this entry point. */
 void *hook_wrapper(enum real_index index);
-void *other_wrapper(enum other other);
 const char *hook_name(enum real_index index);
 enum real_index hook_named(const char *name);
 enum real_index hook_of_real(const void *entry);
+
+/* Wrapped functions of libraries other than the driver (others.def), which programs find by dlsym()
+ * or by linking. */
+enum other {
+#define OTHER(name) OTHER_##name,
+#include "driver/others.def"
+#undef OTHER
+    OTHER_COUNT
+};
+
+typedef uint64_t other_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+
+#define OTHER(name) other_function name;
+#include "driver/others.def"
+#undef OTHER
+
+/* The function of this name, or OTHER_COUNT. May run as early as dlsym(). */
+enum other other_named(const char *name);
+void *other_wrapper(enum other other);
+/* Records the function that the program has looked up by dlsym(). */
+void other_found(enum other other, void *function);
+/* The other library's function; NULL: no loaded library has it. */
+other_function *other_real(enum other other);

@@ -11,31 +11,38 @@
 struct tables {
     ElfW(Sym) *symbols;
     const char *strings;
-    const uint32_t *gnu_hash;
-    const uint32_t *hash;
+    uint32_t first, bucket_count;    /* of DT_GNU_HASH */
+    const uint32_t *buckets, *hashes;          /* NULL: the object has only DT_HASH */
+    uint32_t count;                  /* from DT_HASH: number of symbols */
 };
+
+/* The value of the dynamic section's entry, or 0. */
+EARLY static ElfW(Addr) value_of(const struct link_map *object, ElfW(Sxword) tag)
+{
+    for (const ElfW(Dyn) *entry = object->l_ld; entry != NULL && entry->d_tag != DT_NULL; entry++)
+        if (entry->d_tag == tag)
+            return entry->d_un.d_ptr;
+    return 0;
+}
 
 /* glibc relocates pointers in a dynamic section in place, unless it is read-only; other dynamic
  * linkers leave offsets. */
-EARLY static void *at(const struct link_map *object, ElfW(Addr) value)
+EARLY static void *at(const struct link_map *object, ElfW(Sxword) tag)
 {
-    return (void *)(value < object->l_addr ? object->l_addr + value : value);
+    ElfW(Addr) value = value_of(object, tag);
+    return (void *)(value != 0 && value < object->l_addr ? object->l_addr + value : value);
 }
 
 EARLY static bool read_tables(const struct link_map *object, struct tables *tables)
 {
-    *tables = (struct tables){ NULL, NULL, NULL, NULL };
-    if (object->l_ld == NULL)
-        return false;
-    for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_SYMTAB)
-            tables->symbols = at(object, entry->d_un.d_ptr);
-        else if (entry->d_tag == DT_STRTAB)
-            tables->strings = at(object, entry->d_un.d_ptr);
-        else if (entry->d_tag == DT_GNU_HASH)
-            tables->gnu_hash = at(object, entry->d_un.d_ptr);
-        else if (entry->d_tag == DT_HASH)
-            tables->hash = at(object, entry->d_un.d_ptr);
+    const uint32_t *gnu_hash = at(object, DT_GNU_HASH), *hash = at(object, DT_HASH);
+    *tables = (struct tables){ .symbols = at(object, DT_SYMTAB), .strings = at(object, DT_STRTAB),
+                               .count = gnu_hash == NULL && hash != NULL ? hash[1] : 0 };
+    if (gnu_hash != NULL) {
+        tables->bucket_count = gnu_hash[0];
+        tables->first = gnu_hash[1];
+        tables->buckets = (const uint32_t *)((const ElfW(Addr) *)&gnu_hash[4] + gnu_hash[2]);
+        tables->hashes = tables->buckets + tables->bucket_count;
     }
     return tables->symbols != NULL && tables->strings != NULL;
 }
@@ -59,15 +66,11 @@ EARLY static uint32_t find_by_gnu_hash(const struct tables *tables, const char *
     uint32_t hash = 5381;
     for (const char *c = name; *c != '\0'; c++)
         hash = hash * 33 + (unsigned char)*c;
-    uint32_t bucket_count = tables->gnu_hash[0], first = tables->gnu_hash[1];
-    uint32_t words = tables->gnu_hash[2];
-    const uint32_t *buckets = (const uint32_t *)((const ElfW(Addr) *)&tables->gnu_hash[4] + words);
-    const uint32_t *hashes = buckets + bucket_count;
-    uint32_t index = bucket_count == 0 ? 0 : buckets[hash % bucket_count];
-    if (index < first)
+    uint32_t index = tables->bucket_count == 0 ? 0 : tables->buckets[hash % tables->bucket_count];
+    if (index < tables->first)
         return 0;
     for (;; index++) {
-        uint32_t other = hashes[index - first];
+        uint32_t other = tables->hashes[index - tables->first];
         if ((other | 1) == (hash | 1) && is(tables, index, name))
             return index;
         if (other & 1)
@@ -77,7 +80,7 @@ EARLY static uint32_t find_by_gnu_hash(const struct tables *tables, const char *
 
 EARLY static uint32_t find_in_all(const struct tables *tables, const char *name)
 {
-    for (uint32_t index = 1; index < tables->hash[1]; index++)
+    for (uint32_t index = 1; index < tables->count; index++)
         if (is(tables, index, name))
             return index;
     return 0;
@@ -86,13 +89,10 @@ EARLY static uint32_t find_in_all(const struct tables *tables, const char *name)
 EARLY void *symbols_function(const struct link_map *object, const char *name)
 {
     struct tables tables;
-    uint32_t index = 0;
     if (!read_tables(object, &tables))
         return NULL;
-    if (tables.gnu_hash != NULL)
-        index = find_by_gnu_hash(&tables, name);
-    else if (tables.hash != NULL)
-        index = find_in_all(&tables, name);
+    uint32_t index = tables.buckets != NULL ? find_by_gnu_hash(&tables, name)
+                                            : find_in_all(&tables, name);
     return index == 0 ? NULL : (void *)(object->l_addr + tables.symbols[index].st_value);
 }
 
@@ -107,15 +107,12 @@ bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables)
 
 static uint32_t count(const struct tables *tables)
 {
-    const uint32_t *hash = tables->gnu_hash;
-    if (hash == NULL)
-        return tables->hash == NULL ? 0 : tables->hash[1];
-    const uint32_t *buckets = (const uint32_t *)((const ElfW(Addr) *)&hash[4] + hash[2]);
-    const uint32_t *hashes = buckets + hash[0];
+    if (tables->buckets == NULL)
+        return tables->count;
     uint32_t last = 0;
-    for (uint32_t i = 0; i < hash[0]; i++)
-        last = buckets[i] > last ? buckets[i] : last;
-    while (last != 0 && (hashes[last - hash[1]] & 1) == 0)
+    for (uint32_t i = 0; i < tables->bucket_count; i++)
+        last = tables->buckets[i] > last ? tables->buckets[i] : last;
+    while (last != 0 && (tables->hashes[last - tables->first] & 1) == 0)
         last++;
     return last == 0 ? 0 : last + 1;
 }
@@ -160,25 +157,14 @@ static void visit_references(const struct link_map *object, const struct tables 
 void symbols_references(const struct link_map *object, symbols_referred *visit)
 {
     struct tables tables;
-    const ElfW(Rela) *data = NULL, *calls = NULL;
-    size_t data_bytes = 0, calls_bytes = 0, plain = 0;
     if (!read_tables(object, &tables))
         return;
-    for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_RELA)
-            data = at(object, entry->d_un.d_ptr);
-        else if (entry->d_tag == DT_RELASZ)
-            data_bytes = entry->d_un.d_val;
-        else if (entry->d_tag == DT_RELACOUNT)
-            plain = entry->d_un.d_val;         /* relative relocations come first */
-        else if (entry->d_tag == DT_JMPREL)
-            calls = at(object, entry->d_un.d_ptr);
-        else if (entry->d_tag == DT_PLTRELSZ)
-            calls_bytes = entry->d_un.d_val;
-    }
+    const ElfW(Rela) *data = at(object, DT_RELA);
+    size_t relative = value_of(object, DT_RELACOUNT);          /* which come first */
     if (data != NULL)
-        visit_references(object, &tables, data + plain, data_bytes - plain * sizeof *data, visit);
-    visit_references(object, &tables, calls, calls_bytes, visit);
+        visit_references(object, &tables, data + relative,
+                         value_of(object, DT_RELASZ) - relative * sizeof *data, visit);
+    visit_references(object, &tables, at(object, DT_JMPREL), value_of(object, DT_PLTRELSZ), visit);
 }
 
 bool symbols_needs(const struct link_map *object, const char *library)

@@ -15,7 +15,7 @@ from libhook.tests.doubles import FLAGS, HERE, LIBRARY, SOURCE
 
 # Files besides api/ that the wrappers need and that core_double.c does not replace.
 REAL = ["gate/contexts.c", "flight/capture.c", "flight/streams.c",
-        "driver/log.c", "driver/newer.c", "driver/others.c", "driver/own_thread.c",
+        "driver/log.c", "driver/newer.c", "driver/own_thread.c",
         "driver/real.c", "driver/setting.c", "driver/stub_code.S", "driver/stubs.c",
         "driver/symbols.c", "pool/driver_pools.c"]
 
