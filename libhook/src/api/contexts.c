@@ -19,7 +19,7 @@
 #include "gate/contexts.h"
 #include "memory/peers.h"
 
-#define DEVICES 64
+#define DEVICES 128
 
 EXPORT CUresult cuInit(unsigned int flags)
 {
@@ -34,7 +34,7 @@ static struct primary {
     unsigned retained;
     unsigned retaining;              /* threads inside a retain call */
     bool ending;                     /* a thread is inside the last release, or a reset */
-} primary[DEVICES];                                /* protected by contexts_lock */
+} primary[DEVICES + 1];                            /* protected by contexts_lock */
 
 /* One for each cuCtxAttach(), and for each green context, with the device whose primary context it
  * retains. */
@@ -75,16 +75,15 @@ static CUdevice remove_reference(const void *context)
     return device;
 }
 
+/* The last entry stands for devices that do not exist: the driver refuses their calls. */
 static struct primary *primary_of(CUdevice device)
 {
-    return device >= 0 && device < DEVICES ? &primary[device] : NULL;
+    return &primary[device >= 0 && device < DEVICES ? device : DEVICES];
 }
 
 static void retaining(CUdevice device)
 {
     struct primary *one = primary_of(device);
-    if (one == NULL)
-        return;
     UNCANCELLED;
     LOCKED(contexts_lock);
     while (one->ending)
@@ -96,15 +95,14 @@ static void retaining(CUdevice device)
 static void retained(CUdevice device, CUcontext context)
 {
     struct primary *one = primary_of(device);
-    if (one != NULL) {
-        LOCKED(contexts_lock);
-        one->retaining--;
-        if (context != NULL) {
-            one->context = context;
-            one->retained++;
-        }
-        pthread_cond_broadcast(&contexts_changed);
+    pthread_mutex_lock(&contexts_lock);
+    one->retaining--;
+    if (context != NULL) {
+        one->context = context;
+        one->retained++;
     }
+    pthread_cond_broadcast(&contexts_changed);
+    pthread_mutex_unlock(&contexts_lock);
     if (context != NULL)
         client_attach(device, context);
 }
@@ -119,17 +117,13 @@ struct release {
 static struct release release_begins(CUdevice device, bool all)
 {
     struct primary *one = primary_of(device);
-    struct release release = { one, NULL, false };
-    if (one == NULL)
-        return release;
     UNCANCELLED;
     LOCKED(contexts_lock);
     while (one->ending || ((all || one->retained == 1) && one->retaining > 0))
         pthread_cond_wait(&contexts_changed, &contexts_lock);
-    if (all || one->retained == 1)
-        release.last = one->context;
+    const struct release release = { one, all || one->retained == 1 ? one->context : NULL,
+                                     !all && one->retained > 0 };
     one->ending = release.last != NULL;
-    release.counted = !all && one->retained > 0;
     one->retained -= release.counted;
     return release;
 }
@@ -138,8 +132,6 @@ static struct release release_begins(CUdevice device, bool all)
 static void release_ends(const struct release *release, CUresult result, bool kept)
 {
     struct primary *one = release->primary;
-    if (one == NULL)
-        return;
     LOCKED(contexts_lock);
     if (release->counted && result != CUDA_SUCCESS)
         one->retained++;

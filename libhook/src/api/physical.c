@@ -24,14 +24,8 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
     if (handle != NULL && flags == 0 && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
         && vmm_create(handle, size, properties, &result))
         return result;
-    result = pinned_begin_on(device, size, false);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = REAL(cuMemCreate)(handle, size, properties, flags);
-    if (result == CUDA_SUCCESS)
-        pinned_remember(counted_key(COUNTED_HANDLE, *handle), size);
-    pinned_end(result == CUDA_SUCCESS ? size : 0);
-    return result;
+    COUNTED_CREATE(pinned_begin_on(device, size, false), size, COUNTED_HANDLE, *handle,
+                   REAL(cuMemCreate)(handle, size, properties, flags));
 }
 
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)

@@ -10,7 +10,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned i
     CUresult answer;
     if (managed_allocate(address, bytes, flags, &answer))
         return answer;
-    COUNTED_CREATE(bytes, COUNTED_ADDRESS, *address,
+    COUNTED_CREATE(pinned_begin(bytes), bytes, COUNTED_ADDRESS, *address,
                    REAL(cuMemAllocManaged)(address, bytes, flags));
 }
 

@@ -75,24 +75,24 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     return (uint64_t)kind << 60 ^ value;
 }
 
-/* The body of a wrapper that creates an object which cannot be swapped, of `bytes` bytes, which
- * count as pinned. `object`: its handle or address after `call`. With COUNTED() the driver stores
- * the object in *p1. */
-#define COUNTED_CREATE(bytes, kind, object, call)                          \
-    size_t size = (bytes);                                                 \
-    CUresult result = pinned_begin(size);                                  \
-    if (result != CUDA_SUCCESS)                                            \
-        return result;                                                     \
-    result = call;                                                         \
-    if (result == CUDA_SUCCESS)                                            \
-        pinned_remember(counted_key(kind, (uint64_t)(object)), size);      \
-    pinned_end(result == CUDA_SUCCESS ? size : 0);                         \
-    return result
+/* The body of a wrapper that creates an object which cannot be swapped: its `bytes` bytes, for which
+ * `begin` has waited, count as pinned. `object`: its handle or address after `call`. */
+#define COUNTED_CREATE(begin, bytes, kind, object, call)                   \
+    CUresult created = (begin);                                            \
+    if (created != CUDA_SUCCESS)                                           \
+        return created;                                                    \
+    created = (call);                                                      \
+    if (created == CUDA_SUCCESS)                                           \
+        pinned_remember(counted_key(kind, (uint64_t)(object)), bytes);     \
+    pinned_end(created == CUDA_SUCCESS ? (bytes) : 0);                     \
+    return created
 
+/* The wrapper of a function that stores the created object in *p1. */
 #define COUNTED(name, bytes, kind, parameters)                             \
     SIGNATURE(name, parameters)                                            \
     {                                                                      \
-        COUNTED_CREATE(bytes, kind, *p1, CALL(name, parameters));          \
+        const size_t size = (bytes);                                       \
+        COUNTED_CREATE(pinned_begin(size), size, kind, *p1, CALL(name, parameters)); \
     }
 
 /* The wrapper that destroys an object of COUNTED(). */

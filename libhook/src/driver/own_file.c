@@ -25,23 +25,18 @@ static bool is_ours(const struct own_file *file)
            && file_identity_equal(&now, &file->identity);
 }
 
-static int free_handle(void)
-{
-    for (int handle = 0; handle < FILES_MOST; handle++)
-        if (!atomic_exchange(&files[handle].taken, true))
-            return handle;
-    errno = EMFILE;
-    return -1;
-}
-
 int own_file_add(int descriptor)
 {
-    int handle = descriptor < 0 ? -1 : free_handle();
-    if (handle >= 0)
-        own_file_replace(handle, descriptor);
-    else if (descriptor >= 0)
-        close(descriptor);
-    return handle;
+    if (descriptor < 0)
+        return -1;
+    for (int handle = 0; handle < FILES_MOST; handle++)
+        if (!atomic_exchange(&files[handle].taken, true)) {
+            own_file_replace(handle, descriptor);
+            return handle;
+        }
+    close(descriptor);
+    errno = EMFILE;
+    return -1;
 }
 
 void own_file_replace(int handle, int descriptor)

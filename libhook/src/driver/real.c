@@ -137,13 +137,10 @@ enum real_index hook_named(const char *name)
 {
     if (!is_entry_point(name))
         return HOOK_COUNT;
-    for (int index = 0; index < HOOKS_LISTED; index++)
-        if (strcmp(names[index], name) == 0)
+    for (int index = 0; index < HOOK_COUNT; index++) {
+        const char *hooked = hook_name((enum real_index)index);
+        if (hooked != NULL && strcmp(hooked, name) == 0)
             return (enum real_index)index;
-    for (int i = 0; i < NEWER_MAX; i++) {
-        const char *newer = atomic_load(&newer_names[i]);
-        if (newer != NULL && strcmp(newer, name) == 0)
-            return (enum real_index)(HOOKS_LISTED + i);
     }
     void *entry = real_driver_present() ? symbols_function(real_driver(), name) : NULL;
     return entry == NULL ? HOOK_COUNT : hook_for(name, entry);

@@ -13,18 +13,11 @@
 static struct {
     const char *name, *value;
 } settings[] = {
-    { .name = "CUDA_INJECTION64_PATH" },
-    { .name = "LOCAL_WORLD_SIZE" },
-    { .name = "NVSHARE_DEBUG" },
-    { .name = "NVSHARE_DRAIN_TARGET_MS" },
-    { .name = "NVSHARE_ENABLE_SINGLE_OVERSUB" },
-    { .name = "NVSHARE_EXAMINE" },
-    { .name = "NVSHARE_GANG" },
-    { .name = "NVSHARE_KEEP_FREED_MS" },
-    { .name = "NVSHARE_NAME" },
-    { .name = "NVSHARE_PROFILED" },
-    { .name = "NVSHARE_REQUIRED" },
-    { .name = "NVSHARE_SOCKET" },
+    { .name = "CUDA_INJECTION64_PATH" }, { .name = "LOCAL_WORLD_SIZE" },
+    { .name = "NVSHARE_DEBUG" }, { .name = "NVSHARE_DRAIN_TARGET_MS" },
+    { .name = "NVSHARE_ENABLE_SINGLE_OVERSUB" }, { .name = "NVSHARE_EXAMINE" },
+    { .name = "NVSHARE_GANG" }, { .name = "NVSHARE_KEEP_FREED_MS" }, { .name = "NVSHARE_NAME" },
+    { .name = "NVSHARE_PROFILED" }, { .name = "NVSHARE_REQUIRED" }, { .name = "NVSHARE_SOCKET" },
     { .name = "NVSHARE_VERBOSE" },
 };
 #define COUNT (sizeof settings / sizeof settings[0])

@@ -56,9 +56,9 @@ static bool is_of_driver(const void *entry)
     return (uintptr_t)entry >= atomic_load(&begin) && (uintptr_t)entry < atomic_load(&end);
 }
 
-static void *stub_at(unsigned index)
+static size_t stub_size(void)
 {
-    return (void *)(stub_first + (size_t)(stub_end - stub_first) / STUBS * index);
+    return (size_t)(stub_end - stub_first) / STUBS;
 }
 
 /* Two threads may harmlessly make a stub each for one function. */
@@ -78,7 +78,7 @@ void *stub_of(void *entry)
         if (there == entry)         /* its creator may not have done it yet */
             atomic_compare_exchange_strong(&stub_targets[i], &(void *){ NULL }, entry);
         if (there == NULL || there == entry)
-            return stub_at(i);
+            return (void *)(stub_first + stub_size() * i);
     }
     stubs_miss();
     return entry;
@@ -110,8 +110,8 @@ void stubs_open(void)
     for (int i = 0; i < REAL_COUNT; i++) {
         const char *stub = atomic_load(&real_functions[i]);
         if (stub >= stub_first && stub < stub_end)
-            atomic_store(&real_functions[i], atomic_load(
-                &functions[(size_t)(stub - stub_first) / ((size_t)(stub_end - stub_first) / STUBS)]));
+            atomic_store(&real_functions[i],
+                         atomic_load(&functions[(size_t)(stub - stub_first) / stub_size()]));
     }
     atomic_store(&stubs.closed, false);
     for (unsigned i = 0; i < STUBS && atomic_load(&functions[i]) != NULL; i++)

@@ -101,9 +101,14 @@ uint64_t client_need(const struct client *client)
     return client->memory.allocated + client->memory.pinned + client->memory.pending;
 }
 
+static uint64_t filled_room(const struct client *client)
+{
+    return client->memory.resident + client->memory.pinned + client->memory.pending;
+}
+
 uint64_t client_free_room(const struct client *client)
 {
-    uint64_t filled = client->memory.resident + client->memory.pinned + client->memory.pending;
+    uint64_t filled = filled_room(client);
     return client->memory.room > filled ? client->memory.room - filled : 0;
 }
 
@@ -280,21 +285,20 @@ static bool send_figures(const struct client *client, struct nvshare_report repo
     return connection_send(client->socket, &report);
 }
 
-static bool send_borrowed(struct client *client)
+/* Reports memory on another GPU and in the file, if its figures have changed. */
+static bool send_tiers(struct client *client)
 {
-    if (client->borrowed == client->borrowed_reported && client->dirty == client->dirty_reported)
-        return true;
-    client->borrowed_reported = client->borrowed;
-    client->dirty_reported = client->dirty;
-    return send_figures(client, (struct nvshare_report){ .type = NVSHARE_BORROWED });
-}
-
-static bool send_stored(struct client *client)
-{
-    if (!client->store_changed)
-        return true;
-    client->store_changed = false;
-    return send_figures(client, (struct nvshare_report){ .type = NVSHARE_STORED });
+    bool sent = true;
+    if (client->borrowed != client->borrowed_reported || client->dirty != client->dirty_reported) {
+        client->borrowed_reported = client->borrowed;
+        client->dirty_reported = client->dirty;
+        sent = send_figures(client, (struct nvshare_report){ .type = NVSHARE_BORROWED });
+    }
+    if (sent && client->store_changed) {
+        client->store_changed = false;
+        sent = send_figures(client, (struct nvshare_report){ .type = NVSHARE_STORED });
+    }
+    return sent;
 }
 
 void client_send(struct client *client, struct nvshare_report report)
@@ -307,8 +311,7 @@ void client_send(struct client *client, struct nvshare_report report)
     /* On failure the socket is only shut down: the service thread, which may be receiving on it,
      * closes it. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
-        || !send_borrowed(client) || !send_stored(client)
-        || !connection_send(client->socket, &report))
+        || !send_tiers(client) || !connection_send(client->socket, &report))
         shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
 }
 
@@ -320,8 +323,7 @@ void client_changed(struct client *client)
     client_wake(client);
 }
 
-static reclaimer *const no_reclaimer = NULL;
-static reclaimer *const *reclaimers = &no_reclaimer;
+static reclaimer *const *reclaimers = (reclaimer *const[]){ NULL };
 
 void reclaim_from(reclaimer *const *all)
 {
@@ -338,9 +340,7 @@ bool reclaim(struct client *client, uint64_t bytes, uint64_t until)
 
 bool client_is_whole(const struct client *client)
 {
-    const struct nvshare_memory *memory = &client->memory;
-    return client->absent == 0
-        && memory->resident + memory->pinned + memory->pending <= memory->room;
+    return client->absent == 0 && filled_room(client) <= client->memory.room;
 }
 
 static bool must_wait(const struct client *client)
@@ -411,7 +411,7 @@ void clients_want(void)
 #define RECLAIM_US 2000000
 
 /* This thread's last COMMIT with `pins`. */
-static __thread struct {
+static __thread struct latest {
     struct client *client;
     struct open_commit *entry;
     uint64_t number;
@@ -543,9 +543,7 @@ static bool take_entry(struct client *client, uint64_t wanted, uint64_t pins)
         wait_for_answer(client, NULL);
         return false;
     }
-    latest.client = client;
-    latest.entry = entry;
-    latest.number = client->last_commit + 1;
+    latest = (struct latest){ client, entry, client->last_commit + 1 };
     *entry = (struct open_commit){ latest.number, wanted, pins, 0 };
     return true;
 }
@@ -584,20 +582,22 @@ static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins
 bool client_go_beyond(struct client *client, uint64_t bytes)
 {
     UNCANCELLED;
-    bool settled = false, granted = false;
-    while (!settled && bytes <= client->limits.beyond
+    while (bytes <= client->limits.beyond
            && client->memory.beyond <= client->limits.beyond - bytes) {
         /* Added now, so that the COMMIT and reports sent meanwhile include `bytes`. */
         uint64_t wanted = client->memory.beyond += bytes;
-        bool alone = client->socket < 0, answered = !alone && request_commit(client, 0, 0);
-        settled = alone || answered;
-        granted = alone || (answered && client->commit_answer.beyond >= wanted);
-        if (!granted)
-            client->memory.beyond -= bytes;
-        if (answered && !granted)
+        if (client->socket < 0)
+            return true;             /* no daemon is connected: the last limits apply */
+        bool answered = request_commit(client, 0, 0);
+        if (answered && client->commit_answer.beyond >= wanted)
+            return true;
+        client->memory.beyond -= bytes;
+        if (answered) {
             print_refusal(client);
+            return false;
+        }
     }
-    return granted;
+    return false;
 }
 
 bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, uint64_t until)
@@ -649,17 +649,11 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
  * it ends, because the end of the reason cannot be detected.
  */
 
-static const char *pin_reason_text(enum nvshare_pin_reason reason)
-{
-    switch (reason) {
-    case NVSHARE_PIN_UNSEEN:
-        return "it may submit work that libnvshare.so does not see";
-    case NVSHARE_PIN_GIVEN:
-        return "it gave memory to a device or library that may use it at any time";
-    default:
-        return "its work does not end, or cannot be waited for";
-    }
-}
+static const char *const PIN_REASONS[] = {
+    [NVSHARE_PIN_UNDRAINED] = "its work does not end, or cannot be waited for",
+    [NVSHARE_PIN_UNSEEN] = "it may submit work that libnvshare.so does not see",
+    [NVSHARE_PIN_GIVEN] = "it gave memory to a device or library that may use it at any time",
+};
 
 void client_pin(struct client *client, enum nvshare_pin_reason reason)
 {
@@ -672,7 +666,7 @@ void client_pin(struct client *client, enum nvshare_pin_reason reason)
     pthread_mutex_unlock(&memory_lock);
     if (first)
         complain("this program stays on GPU %d from now on: %s. Other programs get what is left.",
-                 (int)client->device, pin_reason_text(reason));
+                 (int)client->device, PIN_REASONS[reason]);
 }
 
 static _Atomic enum nvshare_pin_reason process_pin_reason;

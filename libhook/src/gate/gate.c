@@ -68,16 +68,6 @@ static void initialise(void)
     gate.has_key = pthread_key_create(&gate.key, thread_ends) == 0;
 }
 
-static struct gate_thread *reuse_thread(void)
-{
-    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next) {
-        bool free_one = false;
-        if (atomic_compare_exchange_strong(&t->in_use, &free_one, true))
-            return t;
-    }
-    return NULL;
-}
-
 /* Not by malloc(), which may call CUDA, and may share cache lines with the program's data. */
 static struct gate_thread *new_thread(void)
 {
@@ -102,7 +92,11 @@ static struct gate_thread *own_thread_entry(void)
         return own_entry;
     if (pthread_once != NULL)           /* NULL: not linked, as before glibc 2.34; see glibc.h */
         pthread_once(&gate.once, initialise);
-    own_entry = reuse_thread();
+    for (struct gate_thread *t = atomic_load(&gate.threads); t != NULL; t = t->next)
+        if (!atomic_exchange(&t->in_use, true)) {
+            own_entry = t;
+            break;
+        }
     if (own_entry == NULL)
         own_entry = new_thread();
     if (gate.has_key)

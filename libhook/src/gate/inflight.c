@@ -203,20 +203,16 @@ bool inflight_clear(struct client *client)
     return !is_busy(counters);
 }
 
+/* The entry of client `number`, watched by `client`; client NULL: a free entry. */
 static struct watched *find(const struct client *client, uint64_t number)
 {
-    for (unsigned i = 0; i < WATCHED_MAX; i++)
-        if (atomic_load(&watched[i].counters) != NULL && watched[i].number == number
-            && atomic_load(&watched[i].client) == client)
-            return &watched[i];
-    return NULL;
-}
-
-static struct watched *free_entry(void)
-{
-    for (unsigned i = 0; i < WATCHED_MAX; i++)
-        if (atomic_load(&watched[i].counters) == NULL)
-            return &watched[i];
+    for (unsigned i = 0; i < WATCHED_MAX; i++) {
+        struct watched *one = &watched[i];
+        bool used = atomic_load(&one->counters) != NULL;
+        if (client == NULL ? !used
+                           : used && one->number == number && atomic_load(&one->client) == client)
+            return one;
+    }
     return NULL;
 }
 
@@ -233,7 +229,7 @@ void inflight_watch(struct client *client, uint64_t number, int descriptor)
     struct watched *one = find(client, number);
     if (one != NULL)
         stop_watching(one);
-    if (descriptor < 0 || (one = free_entry()) == NULL)
+    if (descriptor < 0 || (one = find(NULL, 0)) == NULL)
         return;
     void *at = map(one->at, descriptor, PROT_READ);
     if (at == NULL)
