@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts the memory of arrays, which cannot be swapped, because the driver lays it out for
- * textures. The size is computed, because the driver reports it only before the array has memory:
- * rows of a multiple of 64 bytes, in groups of 8 rows (16 to 128 for higher arrays). An H200's free
- * memory confirms that. Small arrays share memory, in units assumed to be 64 KiB. */
+/* Counts the memory of arrays, which the driver lays out for textures and which cannot be swapped.
+ * Sizes are computed, as an H200 confirms: rows of a multiple of 64 bytes, in groups of 8 rows (16
+ * to 128 for higher arrays), and small arrays share memory in units assumed to be 64 KiB. */
 #include "api/wrapper.h"
 
 #define UNIT ((size_t)64 << 10)

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Wraps the functions that create and end contexts. The first context attaches a client, and
- * everything allocated in a context is dropped before the context ends.
- *
- * A primary context lives as long as it is retained, by the program or by its green contexts. The
- * driver reports only afterwards that a release was the last one, so retains are counted here.
- * Dropping waits for work: the thread with the last release waits for threads inside a retain call,
- * and threads that retain later wait until that release has returned.
- */
+/* Wraps the functions that create and end contexts: the first attaches a client, and all memory of
+ * a context is dropped before it ends. The driver reports only afterwards that a release of a
+ * primary context was the last one, so the retains of the program and of its green contexts are
+ * counted. As dropping waits for work, the thread with the last release waits for threads inside a
+ * retain call, and later retains wait until that release has returned. */
 #include <stdlib.h>
 
 #include "api/wrapper.h"
@@ -36,8 +32,8 @@ static struct primary {
     bool ending;                     /* a thread is inside the last release, or a reset */
 } primary[DEVICES + 1];                            /* protected by contexts_lock */
 
-/* One for each cuCtxAttach(), and for each green context, with the device whose primary context it
- * retains. */
+/* One for each cuCtxAttach() and each green context, which retains the primary context of
+ * `device`. */
 struct reference {
     const void *context;
     CUdevice device;
@@ -152,8 +148,7 @@ static void end_context(CUcontext context)
     capture_over(capture_take(NULL, context));
 }
 
-/* If the driver has no memory for a context, repeats the call while the daemon makes other clients
- * evict. */
+/* Repeats a call without memory for a context while the daemon makes other clients evict. */
 #define WITH_PATIENCE(result, device, call)                                                 \
     CUresult result = call;                                                                 \
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {                                               \

@@ -6,8 +6,7 @@
 #include "flight/bus_sharing.h"
 #include "memory/peers.h"
 
-/* Copies between the library's memory on two cards without access to each other (peers.h) must name
- * both contexts. */
+/* Copies between cards without access to each other (peers.h) must name both contexts. */
 
 static bool is_on_device(CUmemorytype type)
 {

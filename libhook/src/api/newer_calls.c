@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Calls of a newer driver's functions with unknown arguments pass the gate and are forwarded.
- * Arguments are 64-bit words, in registers and then on the stack. Sixteen words are forwarded,
- * perhaps more than the caller has passed. No function that submits work takes floating-point
- * arguments, which would be lost.
- *
- * A drain waits for the submitted work, which belongs to its context. But its bus load is not seen,
- * and a captured call waits at a closed gate. At the first call of a function after which the
- * library would have to keep track of work or memory, all memory of the program is pinned.
- */
+/* Calls of a newer driver's functions with unknown arguments pass the gate, and sixteen words of
+ * arguments, perhaps more than there are, are forwarded. Floating-point arguments would be lost; no
+ * function that submits work takes one. A drain waits for the submitted work, but its bus load is
+ * not seen, and a captured call waits at a closed gate. A function after which the library would
+ * have to keep track of work or memory pins all memory of the program at its first call. */
 #include "api/newer_calls.h"
 
 #include "api/wrapper.h"

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Wraps functions after which another library accesses the program's memory without calling the
- * wrappers (driver/others.def). The memory that the call names is pinned, or all memory.
- *
- * Three cases need no wrapper: NVDEC decodes into memory of its own; memory of OpenGL and Vulkan is
- * never evicted; cuFile copies into and out of buffers that were not registered.
- */
+/* Wraps functions after which another library accesses the program's memory without the wrappers
+ * (driver/others.def). The memory that the call names is pinned, or all memory. No wrapper is
+ * needed for NVDEC, which decodes into its own memory, for memory of OpenGL and Vulkan, which is
+ * never evicted, and for cuFile with unregistered buffers, which copies. */
 #include "api/wrapper.h"
 #include "gate/client.h"
 #include "ipc/ipc_export.h"

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Wraps the functions for physical memory that the program creates and maps itself. Most of it is
- * swappable (vmm.h); the rest comes from the driver and is counted as pinned.
- *
- * The driver frees physical memory when no handle and no mapping refers to it, so both are
- * recorded. Imported memory counts in the process that has created it. The driver refuses to map,
- * unmap, set access to or return a handle for memory of cuMemAlloc (region.c); so do the wrappers.
- */
+/* Wraps the functions for physical memory that the program maps itself. Most of it is swappable
+ * (vmm.h); other memory counts as pinned as long as a handle or a mapping refers to it, imported
+ * memory in the process that has created it. Like the driver, the wrappers refuse to map, unmap,
+ * set access to or return a handle for memory of cuMemAlloc (region.c). */
 #include "api/wrapper.h"
 #include "block/region.h"
 #include "gate/client.h"

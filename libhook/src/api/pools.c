@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wraps stream-ordered allocation. The library serves what it can (pool.c); memory in the driver's
- * pools is counted (driver_pools.c). A captured call only becomes a node of the graph, for which
- * the driver allocates memory. */
+/* Wraps stream-ordered allocation, from the library (pool.c) or the driver's pools, whose memory is
+ * counted (driver_pools.c). For a captured call the graph allocates the memory. */
 #include "api/wrapper.h"
 #include "gate/client.h"
 #include "memory/allocation.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Translates the result of cuGetProcAddress: a hooked entry point becomes its wrapper, any other
- * its stub. A name has several versions and default streams; only the entry point tells which the
- * program will call. The name counts only for entry points of a newer driver (driver/newer.c). If
- * it then submits no work, but other versions of the name are hooked, the function handles memory
- * in an unknown way, and no client may be attached. */
+/* Replaces the entry point that cuGetProcAddress returns by its wrapper or stub. The entry point
+ * tells which version and default stream of a name the program will call. The name counts only for
+ * entry points of a newer driver (driver/newer.c). If it then submits no work, but other versions
+ * of the name are hooked, no client may be attached: the function handles memory in an unknown
+ * way. */
 #include <string.h>
 
 #include "api/wrapper.h"

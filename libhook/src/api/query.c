@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Answers queries about the library's memory, resident or not, as the driver does for memory of
- * cuMemAlloc (an H200 with driver 580). Memory that is exported or registered with a NIC is
- * pinned. */
+ * cuMemAlloc (an H200 with driver 580). Exported memory is pinned. */
 #include "api/wrapper.h"
 #include "flight/capture.h"
 #include "ipc/ipc_export.h"

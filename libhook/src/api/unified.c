@@ -21,8 +21,7 @@ static CUmemLocation location_of(CUdevice device)
                : (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
 }
 
-/* locations[i] applies to the ranges from number indices[i] up to, but not including, indices[i +
- * 1]. */
+/* locations[i] applies to the ranges indices[i] to indices[i + 1] - 1. */
 static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
                      const CUmemLocation *locations, const size_t *indices, size_t location_count)
 {

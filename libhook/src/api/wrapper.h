@@ -75,8 +75,8 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     return (uint64_t)kind << 60 ^ value;
 }
 
-/* The body of a wrapper that creates an object which cannot be swapped: its `bytes` bytes, for which
- * `begin` has waited, count as pinned. `object`: its handle or address after `call`. */
+/* The body of a wrapper that creates an object which cannot be swapped: its `bytes` bytes, for
+ * which `begin` has waited, count as pinned. `object`: the handle or address after `call`. */
 #define COUNTED_CREATE(begin, bytes, kind, object, call)                   \
     CUresult created = (begin);                                            \
     if (created != CUDA_SUCCESS)                                           \
@@ -99,9 +99,9 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
 #define COUNTED_DESTROY(name, kind, type)                                  \
     NOTED(name, pinned_forget(counted_key(kind, (uint64_t)p1)), (type))
 
-/* The device on which memory counts; CU_DEVICE_CPU: host memory, or invalid. For a locality domain
- * (CUDA 13.4), or an unknown type, the lowest byte of `id` is the device, or else the current one:
- * no memory goes uncounted. */
+/* The device on which memory counts, so that none goes uncounted; CU_DEVICE_CPU: host memory, or
+ * invalid. For a locality domain (CUDA 13.4) or unknown type: the lowest byte of `id`, or else the
+ * current one. */
 static inline CUdevice counted_device(CUmemLocation location)
 {
     CUdevice current, device = location.id & 0xff;

@@ -18,8 +18,7 @@ static KEPT_IN_CHILD void (*release_all)(void) = NULL;
 static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
-/* The linker's names for the zero-initialised variables: all of the library but KEPT_IN_CHILD and a
- * few that say why. */
+/* The linker's names for all variables but KEPT_IN_CHILD and a few that say why. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In a forked child the driver refuses each call, so the library does nothing either. Another
- * thread of the parent may have held any lock and been changing any list. All variables of the
- * library are therefore reset to their initial values, and the wrappers pass each call on to the
- * driver. */
+/* In a forked child the driver refuses each call, and another thread of the parent may have held
+ * any lock. All variables of the library are reset, and its wrappers pass each call on. */
 #pragma once
 
 #include <pthread.h>
@@ -14,15 +12,13 @@
 /* A variable that keeps its value in a child. */
 #define KEPT_IN_CHILD __attribute__((section(".data.kept_in_child")))
 
-/* Registers the fork handlers once. In a child `release` runs before the variables are reset, and
- * `wake` last. */
+/* Registers functions that a child calls before and after its variables are reset. */
 void forks_watch(void (*release)(void), void (*wake)(void));
 
 bool is_forked_child(void);
 
-/* UNFORKED: until the end of the block no child is forked, which would keep a descriptor that the
- * block has opened and not yet registered (own_file.h). Such blocks are short and not nested:
- * fork() waits for their end. */
+/* UNFORKED: until the end of the block fork() waits: a child would keep a descriptor that the block
+ * has opened and not yet registered (own_file.h). Such blocks are short and not nested. */
 sigset_t unforked_begin(void);
 void unforked_end(const sigset_t *before);
 #define UNFORKED AT_END(unforked_end) const sigset_t signals_before = unforked_begin()

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Selects the oldest versions of functions that moved from libpthread and libdl into libc in glibc
- * 2.34, so that the library runs from glibc 2.17 on. Each file includes this first (Makefile).
- * Before 2.34 these functions may be missing, but only in programs that do not use CUDA, because
- * the driver needs both libraries. They are weak also for programs of musl, which end if a strong
- * symbol is missing, and have no driver.
- *
- * NVSHARE_ANY_GLIBC (sanitizers) selects no versions: there the functions are the sanitizer's.
- */
+/* Included first in each file (Makefile): selects the oldest versions of functions that moved into
+ * libc in glibc 2.34, so that the library runs from glibc 2.17 on. Before 2.34 they may be missing
+ * in programs without CUDA: the driver needs their libraries. They are weak also because a program
+ * of musl, which has no driver, would end if one were missing. With NVSHARE_ANY_GLIBC they are a
+ * sanitizer's. */
 #pragma once
 
 #ifndef _GNU_SOURCE
@@ -47,8 +43,7 @@ OLDEST(pthread_setspecific, "GLIBC_2.2.5")
 OLDEST(pthread_sigmask, "GLIBC_2.2.5")
 
 #if !defined(NVSHARE_ANY_GLIBC)
-/* Called by pthread_atfork() of libc_nonshared.a; NULL: this library is never unloaded. Not in
- * musl. */
+/* What pthread_atfork() calls; NULL: this library is never unloaded. Missing in musl. */
 extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
     __attribute__((weak));
 #define pthread_atfork(before, parent, child) \

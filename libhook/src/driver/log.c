@@ -71,8 +71,8 @@ const char *error_text(int error_number)
     return strerror_r(error_number, buffer, sizeof buffer);
 }
 
-/* Opens a terminal or pipe again: O_NONBLOCK on descriptor 2 would change the open file, which other
- * processes share. */
+/* Opens a terminal or pipe again, because O_NONBLOCK on descriptor 2 would change the open file,
+ * which other processes share. */
 static ssize_t write_unwaiting(mode_t mode, const char *text, size_t length)
 {
     if (S_ISREG(mode))

@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * dlsym() as programs see it, behind the entry in dlsym.S. If the C library's dlsym() returns a
- * function of the driver, or one of others.def, the program gets the library's wrapper, or its stub
- * (stubs.h) if it has none. Any other result is returned unchanged.
- *
- * RTLD_NEXT depends on the caller's object. For one before this library the C library's dlsym()
- * finds our wrapper or a library in between. One after this library would get the driver's
- * function, and gets our wrapper. RTLD_DEFAULT finds our definitions even without a driver; then
- * the next definition after ours is returned: NULL, as without this library.
- *
- * Another preloaded library with a dlsym() of its own gets the C library's by dlvsym(), and would
- * bypass our wrappers: dlvsym() returns our dlsym() to it.
- */
+/* dlsym() as programs see it, behind the entry in dlsym.S. If the C library's dlsym() returns a
+ * function of the driver or of others.def, the program gets the wrapper or stub (stubs.h).
+ * RTLD_NEXT depends on the caller's object: for one before this library the C library finds our
+ * wrapper or a library in between; for one after, which would get the driver's function, it is
+ * replaced. RTLD_DEFAULT finds our definitions even without a driver; then the next definition is
+ * returned: NULL. A preloaded library with a dlsym() of its own asks dlvsym() for the C library's,
+ * and gets ours, because it would bypass our wrappers. */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/lookup.h"
 

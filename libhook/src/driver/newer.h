@@ -12,8 +12,7 @@ enum newer_kind {
     NEWER_KEEPS,                     /* as SUBMITS, and the memory must be pinned afterwards */
 };
 
-/* The kind of a function that is not in hooks.def. `takes_stream`: it has a variant for per-thread
- * default streams. */
+/* `takes_stream`: the function has a variant for per-thread default streams. */
 enum newer_kind newer_kind(const char *name, bool takes_stream);
 
 /* The length of a function's name without "_v2", "_ptsz", "_v3_ptds". */

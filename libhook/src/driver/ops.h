@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only way to the driver for layers below api/: REAL() and HAVE_REAL() as in real.h, but only
- * for the functions in ops.def. */
+/* REAL() and HAVE_REAL() for layers below api/: they call only the functions of ops.def. */
 #pragma once
 
 #include "driver/real.h"

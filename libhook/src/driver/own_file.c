@@ -96,8 +96,8 @@ static void close_file(struct own_file *file)
     file->taken = false;
 }
 
-/* UNFORKED: fork() copies descriptors before memory, so a child could get the open descriptor
- * without its entry in `files`. */
+/* fork() copies descriptors before memory: a child could get one that its `files` no longer
+ * lists. */
 void own_file_close(int handle)
 {
     int error = errno;

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's own descriptors, used through handles: a program may close one, or put another file
- * at its number, so before each use the kernel is asked whether the file is still the same. None is
- * a standard stream, even if the program has closed that. A forked child closes all. Descriptors
- * must be created within UNFORKED. */
+/* The library's descriptors. A program may close one or put another file at its number, so before
+ * each use the file is compared. None is a standard stream, even a closed one. A forked child
+ * closes all. They must be created within UNFORKED. */
 #pragma once
 
 #include <sys/types.h>
 
-/* Takes a descriptor, which may be -1. Returns a handle, or -1 with errno and the descriptor
- * closed. */
+/* Takes a descriptor or -1. Returns a handle, or -1 with errno: the descriptor is closed. */
 int own_file_add(int descriptor);
 /* Replaces the descriptor. The old number stays open: the program may be using it. */
 void own_file_replace(int handle, int descriptor);
@@ -16,8 +14,7 @@ void own_file_replace(int handle, int descriptor);
 int own_file_descriptor(int handle);
 /* A SOCK_SEQPACKET socket; `flags` as for socket(). Returns as own_file_add(). */
 int own_file_socket(int flags);
-/* As recv() with MSG_DONTWAIT and MSG_TRUNC. *file: a handle of the descriptor that came with the
- * packet; -1: none, or several. */
+/* As recv() with MSG_DONTWAIT | MSG_TRUNC. *file: a handle of the descriptor received; or -1. */
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file);
 /* Closes the descriptor if it is still the library's, and frees the handle; -1 is ignored. */
 void own_file_close(int handle);

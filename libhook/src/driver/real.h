@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver's own functions. REAL(cuMemCreate)(...) calls the driver, and returns
- * CUDA_ERROR_NOT_FOUND if HAVE_REAL(cuMemCreate) is false. Any thread may use both, even before
- * constructors have run. */
+/* The driver's own functions. REAL(cuMemCreate)(...) returns CUDA_ERROR_NOT_FOUND if HAVE_REAL() is
+ * false. Any thread may use both, even before constructors have run. */
 #pragma once
 
 #include <stdatomic.h>
@@ -57,8 +56,7 @@ static inline void *real_function(enum real_index index)
 bool real_driver_present(void);
 const struct link_map *real_driver(void);          /* NULL: no driver was found yet */
 
-/* The hook of a driver function: a listed one or, for a newer driver, an entry allocated now.
- * HOOK_COUNT: it needs none. */
+/* A listed hook, or an entry allocated now for a newer driver. HOOK_COUNT: none is needed. */
 enum real_index hook_for(const char *name, void *entry);
 
 /* The last two return HOOK_COUNT if there is no hook of this name, or of this entry point. */
@@ -67,8 +65,7 @@ const char *hook_name(enum real_index index);
 enum real_index hook_named(const char *name);
 enum real_index hook_of_real(const void *entry);
 
-/* Wrapped functions of libraries other than the driver (others.def), which programs find by dlsym()
- * or by linking. */
+/* Wrapped functions of other libraries (others.def), found by dlsym() or by linking. */
 enum other {
 #define OTHER(name) OTHER_##name,
 #include "driver/others.def"

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Redirects to wrappers and stubs those callers that find the driver's functions without dlsym():
- * plugins opened with RTLD_DEEPBIND, and objects linked against functions of a newer driver.
- *
- * The dynamic linker takes addresses from the driver's symbol table, which in a process that shares
- * its GPU then contains those of wrappers; real.c has looked up the driver's own before. Earlier
- * bindings are replaced in the relocated slots of objects that need the driver. A driver loaded by
- * dlmopen() is left alone: it has contexts and memory of its own.
- */
+/* For plugins opened with RTLD_DEEPBIND, and objects linked against functions of a newer driver,
+ * which find the driver's functions without dlsym(). Wrappers and stubs replace the addresses in
+ * the driver's symbol table, from which later bindings are made (real.c has looked up the driver's
+ * own before), and in slots that are bound already. A driver loaded by dlmopen() is left alone: it
+ * has contexts and memory of its own. */
 #define _GNU_SOURCE                  /* dl_iterate_phdr() */
 #include "driver/rebind.h"
 

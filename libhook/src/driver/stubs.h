@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Each driver function that the program may have obtained has a stub, which jumps to the function.
- * While the process is parked (daemon/park.c) the stubs are closed: threads that call the driver
- * wait in them.
- *
- * During a checkpoint the driver delays only calls that change its state; others fail or crash
- * (driver 580 on an H100). Therefore the program gets only addresses of wrappers and stubs, and
- * real_functions[] holds stubs while these are closed. Functions of private tables
- * (cuGetExportTable) have none, because the CUDA runtime verifies their addresses; it calls them
- * before public functions, which have stubs.
- */
+/* Each driver function that the program may have obtained has a stub, which jumps to it. While the
+ * process is parked (daemon/park.c) threads that call the driver wait in the stubs: during a
+ * checkpoint calls may fail or crash (driver 580 on an H100). Therefore the program gets only
+ * addresses of wrappers and stubs, and real_functions[] holds stubs meanwhile. Functions of private
+ * tables (cuGetExportTable) have none, because the CUDA runtime verifies their addresses; it calls
+ * them before public functions, which have stubs. */
 #pragma once
 
 #define STUBS 2048

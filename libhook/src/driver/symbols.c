@@ -25,8 +25,7 @@ EARLY static ElfW(Addr) value_of(const struct link_map *object, ElfW(Sxword) tag
     return 0;
 }
 
-/* glibc relocates pointers in a dynamic section in place, unless it is read-only; other dynamic
- * linkers leave offsets. */
+/* glibc relocates the pointers in a writable dynamic section; else they are offsets. */
 EARLY static void *at(const struct link_map *object, ElfW(Sxword) tag)
 {
     ElfW(Addr) value = value_of(object, tag);

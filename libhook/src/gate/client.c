@@ -56,8 +56,8 @@ void client_enter(struct client *client)
     client_count++;
 }
 
-/* In a forked child. If a signal handler called fork(), the child's only thread may sleep on
- * commit_bell. */
+/* In a forked child, whose only thread may sleep on commit_bell if a signal handler called
+ * fork(). */
 static void abandon(void)
 {
     EACH_CLIENT(client) {
@@ -308,8 +308,7 @@ void client_send(struct client *client, struct nvshare_report report)
     report = client_report(client, report);
     client->reported = true;
     UNCANCELLED;
-    /* On failure the socket is only shut down: the service thread, which may be receiving on it,
-     * closes it. */
+    /* Not closed here: the service thread may be receiving on it. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
         || !send_tiers(client) || !connection_send(client->socket, &report))
         shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
@@ -392,18 +391,13 @@ void clients_want(void)
     }
 }
 
-/*
- * COMMIT asks the daemon how far the client's memory may grow, resident and swapped together. The
- * daemon grants more than was requested, so most allocations need no message.
- *
- * Memory to be pinned needs a COMMIT each time, because the daemon at once counts the grant besides
- * memory.pinned. So that the daemon knows when to stop, each report says up to which COMMIT the
- * answers have been read (`answered`), and how many granted bytes have yet to be pinned (`to_pin`).
- * memory.pinned alone would not do, because another thread may have freed as much meanwhile.
- *
- * The granted thread may end, or leave its call by siglongjmp(), without notice. A grant unused for
- * GRANT_UNUSED_MOST_US is therefore given up.
- */
+/* COMMIT asks the daemon how far the client's memory may grow, resident and swapped together. The
+ * daemon grants more than was requested, so most allocations need no message. Memory to be pinned
+ * needs a COMMIT each time, and the daemon counts the grant besides memory.pinned until a report
+ * says that the answer has been read (`answered`) and the bytes are pinned (`to_pin`).
+ * memory.pinned alone would not do, because another thread may have freed as much meanwhile. The
+ * granted thread may end, or leave its call by siglongjmp(): a grant unused for
+ * GRANT_UNUSED_MOST_US is given up. */
 
 #define GRANT_UNUSED_MOST_US 60000000
 #define ANSWER_EXPECTED_US 100000    /* of a COMMIT whose answer depends on no other client */
@@ -480,8 +474,7 @@ void client_append_refusal(struct client *client, const char *text, size_t size)
     strncat(client->reason, text, size < left ? size : left);
 }
 
-/* Prints why the program gets OUT_OF_MEMORY, unless printed before. Releases memory_lock meanwhile,
- * because stderr may be slow. */
+/* Prints the reason of OUT_OF_MEMORY once. Releases memory_lock: stderr may be slow. */
 static void print_refusal(struct client *client)
 {
     if (client->reason[0] == '\0' || strcmp(client->reason, client->printed_reason) == 0)
@@ -624,8 +617,7 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
         if (pins > 0 && !take_entry(client, wanted, pins))
             continue;
         bool ours = request_commit(client, wanted, pins);
-        /* Refused. But other threads may have freed memory meanwhile, or reclaim() can: ask
-         * again. */
+        /* Refused. If threads have freed memory meanwhile, or reclaim() can, ask again. */
         if (ours && client->commit_answer.commit < wanted && client_need(client) + size >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
             print_refusal(client);
@@ -640,14 +632,10 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
     return granted;
 }
 
-/*
- * Pins clients. The memory of some programs cannot be moved, and their work not waited for: it
- * never ends, or bypasses the gate, or a device accesses the memory by itself.
- *
- * A pinned client's memory is not evicted any more, and its work runs at the same time as that of
- * other clients. Its resident memory is reported as pinned (client_report()). It stays pinned until
- * it ends, because the end of the reason cannot be detected.
- */
+/* Pins clients whose work never ends or bypasses the gate, or whose memory a device accesses by
+ * itself. Their memory is not evicted, and they run at the same time as other clients. The resident
+ * memory is reported as pinned (client_report()), until the client ends: the end of the reason
+ * cannot be detected. */
 
 static const char *const PIN_REASONS[] = {
     [NVSHARE_PIN_UNDRAINED] = "its work does not end, or cannot be waited for",
@@ -684,15 +672,11 @@ enum nvshare_pin_reason clients_pin_reason(void)
     return atomic_load(&process_pin_reason);
 }
 
-/*
- * Keeps exit() from destroying the driver's objects while a library thread is inside the driver,
- * which would crash the program at its end.
- *
- * The driver's first cuInit registers a function with atexit(); once exit() has called it, each
- * driver call fails at once (drivers 535, 550 and 555). Later the driver's static objects are
- * destroyed. exit() works in reverse order, so at_exit(), registered right before cuInit, runs in
- * between: it waits until the service threads have returned from their current calls.
- */
+/* Keeps exit() from destroying the driver's objects while a library thread is inside the driver,
+ * which would crash the program. cuInit registers a function with atexit() after which each driver
+ * call fails at once (drivers 535, 550 and 555); later the driver's static objects are destroyed.
+ * at_exit(), registered right before cuInit, runs in between, and waits until the service threads
+ * have returned from their current calls. */
 
 /* For both locks together: a signal handler may call exit() in a thread that holds one. */
 #define PATIENCE_US 5000000

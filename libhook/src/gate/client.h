@@ -136,8 +136,7 @@ extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never re
  * thread holds memory_lock (client_is_called_back()). */
 bool client_none(void);
 /* Whether the calling thread is inside a driver call of the library, in a callback of a tracing
- * tool (CUPTI). It holds memory_lock or is a library thread, so it must not take memory_lock or
- * wait. */
+ * tool (CUPTI). It must not wait or take memory_lock, which it may hold. */
 bool client_is_called_back(void);
 void client_thread_is_ours(void);
 unsigned clients_count(void);
@@ -190,14 +189,12 @@ bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 void client_send(struct client *client, struct nvshare_report report);
 /* Only returns the report with the client's figures. */
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report);
-/* Sends the client's names, STORED if its file contains bytes, and HELLO. Without locks. False:
- * sending has failed. */
+/* Sends names, STORED if the file contains bytes, and HELLO. No lock is needed. False: failed. */
 bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,
                       const struct nvshare_report *hello);
 
-/* Pins the client and prints why on stderr; the first reason stays. The caller does not hold
- * memory_lock. Swapped memory is loaded before the gate opens: if it must be resident at once, call
- * this inside the gate. */
+/* Pins the client and prints why; the first reason stays. memory_lock is not held. Swapped memory
+ * is loaded before the gate opens: to have it at once, call this inside the gate. */
 void client_pin(struct client *client, enum nvshare_pin_reason reason);
 
 /* Pins all clients of this process, later ones included. clients_pin_reason(): why, or NONE. */
@@ -230,8 +227,7 @@ uint64_t client_patience_ends(void);
 void client_settle(void);
 /* Carries out LIMITS, perhaps the answer to a COMMIT. The caller does not hold memory_lock. */
 void client_set_limits(struct client *client, const struct nvshare_order *order);
-/* Records the answer to COMMIT `number`; NULL: none will arrive. Voids earlier COMMITs without a
- * grant. */
+/* Records the answer to a COMMIT, or NULL if none will arrive. Voids earlier ones not granted. */
 void client_commit_answered(struct client *client, uint64_t number,
                             const struct nvshare_limits *answer);
 /* Appends the text of a REASON, for the next refusal. */

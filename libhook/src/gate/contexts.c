@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Lists the process's contexts: a drain waits for all of them, because any may access memory of any
- * device. Contexts may be created by functions that are not wrapped, so a context is also listed
- * when a thread first makes it current, allocates in it or submits to it.
- *
- * A green context is a part of the card's multiprocessors. Its memory and work belong to the
- * primary context. It may be current to one thread only, so the library never makes one current.
- */
+/* Lists the process's contexts: a drain waits for all of them, because any may access memory of any
+ * device. A context created by a function that is not wrapped is listed when a thread makes it
+ * current, allocates in it or submits to it. A green context is a part of the multiprocessors; its
+ * memory and work belong to the primary context. It may be current to one thread only, so never to
+ * the library's. */
 #include "gate/contexts.h"
 
 #include <pthread.h>

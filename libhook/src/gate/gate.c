@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate's slow path.
- *
- * Why it is exact. A passing thread does (1) inside = 1, (2) read gate_closed. The closing thread
+ * The gate is exact. A passing thread does (1) inside = 1, (2) read gate_closed. The closing thread
  * does (3) gate_closed = 1, (4) read inside. All four are sequentially consistent. If (2) read 0,
  * it precedes (3) in their total order, hence (1) precedes (4), which sees the thread inside.
- * Otherwise the passing thread sees the gate closed, steps outside and waits, then passes in the
- * same way again.
+ * Otherwise the passing thread sees the gate closed, steps outside, waits, and passes in the same
+ * way again.
  *
- * A waiting thread may never return: the program may leave a call by siglongjmp() from a signal
- * handler. It therefore holds no lock, waits on no condition variable and is counted nowhere. It
- * sleeps on a futex word (bell.h), and marks its own entry with the opening and the pass for which
- * it waits. The mark is void once the gate has opened or the thread has passed again. Except while
- * it sleeps, signals are blocked.
+ * A waiting thread may leave by siglongjmp() from a signal handler. It therefore holds no lock,
+ * waits on no condition variable and is counted nowhere: it sleeps on a futex word (bell.h), and
+ * marks its entry with the opening and the pass for which it waits. The mark is void once the gate
+ * has opened or the thread has passed again. Except while it sleeps, signals are blocked.
  */
 #define _GNU_SOURCE
 #include "gate/gate.h"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The gate: every call that submits work passes it.
+ * Every call that submits work passes the gate:
  *
  *     gate_enter(stream);
  *     result = the driver's own function(...);
  *     gate_leave();
  *
- * A passing thread marks itself inside on its own cache line, then reads whether the gate is open.
- * A closing thread closes the gate, then checks whether a thread is inside. Full memory barriers in
- * between (about 5 ns for a pass) ensure that one sees the other. membarrier(2) would be cheaper,
- * but a sandbox or a restored checkpoint may refuse it later.
+ * A passing thread marks itself inside on its own cache line, then reads whether the gate is open;
+ * a closing thread closes it, then checks whether a thread is inside (gate.c). The pass's memory
+ * barrier costs about 5 ns. membarrier(2) could save it, but a sandbox or a restored checkpoint may
+ * refuse that.
  *
  * A process has one gate: a program on several GPUs may submit only while all its clients run. Each
  * reason to be closed is a bit. While only bits of GATE_AJAR are set, threads pass: with
@@ -47,9 +47,8 @@ extern __thread struct gate_thread *gate_self __attribute__((tls_model("initial-
 struct gate_thread *gate_register_thread(void);
 bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
 
-/* Waits while the gate is closed, unless `stream` is being captured or the thread is already
- * inside. `until_stop`: only while no client carries out a STOP. False: a client does, and the
- * thread is not inside. */
+/* Waits while the gate is closed, unless `stream` is being captured or the thread is inside.
+ * `until_stop`: waits only while no client carries out a STOP. False: one does; not inside. */
 static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
 {
     struct gate_thread *self = gate_self;

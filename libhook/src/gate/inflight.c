@@ -1,31 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A background program submits nothing while a program of higher priority has work in flight on the
- * same card. They signal through shared memory: a message of the daemon would come too late.
- *
- * Each urgent program publishes a page, which only it can write, with two counters: how often work
- * has begun (`begun`), and the value of `begun` up to which all work is done (`done`). Background
- * programs read it at each pass of the gate. The daemon sends the pages while a background program
- * holds the card, and thereby decides which programs are watched.
+ * same card. They signal through shared memory, because a message of the daemon would come too
+ * late. Each urgent program publishes a page, which only it can write, with two counters: how often
+ * work has begun (`begun`), and the value of `begun` up to which all work is done (`done`). The
+ * daemon sends the pages while a background program holds the card.
  *
  * Publishing. With GATE_PUBLISHING the first launch after a pause increments `begun`, with a full
  * fence, before anything else. The service thread then clears GATE_PUBLISHING, so that later
  * launches cost no more than usual, and increments `begun` itself now and then. When all work seems
- * done (flight/activity.c), the service thread sets GATE_PUBLISHING, notes `begun`, and checks that
- * no thread is inside or has passed. It then waits once more for all submitted work and writes the
- * noted count to `done`. A launch meanwhile either was seen by that check, or finds GATE_PUBLISHING
- * and makes `begun` differ from `done`. A thread that waited at the gate counts again when it goes
- * on, because its first count may have been cleared while it was outside.
+ * done (flight/activity.c), it sets GATE_PUBLISHING, notes `begun`, checks that no thread is inside
+ * or has passed, waits once more for all submitted work, and writes the noted count to `done`. A
+ * launch meanwhile either was seen by that check, or finds GATE_PUBLISHING and makes `begun` differ
+ * from `done`. A thread that waited at the gate counts again when it goes on, because its first
+ * count may have been cleared while it was outside.
  *
  * Watching. A background thread steps inside first, then reads the counters. If a watched program
  * has work in flight, the thread waits outside, and the service thread polls after each 1/32 of the
- * time waited so far (50 us to 1 ms). The background program's own work in flight takes at most
- * about 1 ms (flight/pace.c), which bounds how long an urgent launch waits.
- *
- * Endless holds. The daemon ends the watch of a client that has gone. Counters may also stay
- * unchanged because their program was stopped, its kernel never ends, or it waits for the
- * background program. When they have not changed for two seconds, or the background program's own
- * work in flight does not end, passes are let through one at a time.
+ * time waited so far (50 us to 1 ms). An urgent launch waits for at most the background work in
+ * flight, about 1 ms (flight/pace.c). Counters that do not change for two seconds may belong to a
+ * program that was stopped, or whose kernel never ends or waits for the background program. Then,
+ * or when the background program's own work in flight does not end, passes are let through one at a
+ * time.
  *
  * A mapping is never removed, only replaced at the same address: threads read it without a lock.
  */
