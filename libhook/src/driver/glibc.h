@@ -24,23 +24,14 @@
     VERSION(name, version)    \
     extern __typeof__(name) name __attribute__((weak));
 
-OLDEST(dlerror, "GLIBC_2.2.5")
-OLDEST(dlinfo, "GLIBC_2.3.3")
-OLDEST(dlopen, "GLIBC_2.2.5")
-OLDEST(pthread_attr_destroy, "GLIBC_2.2.5")
-OLDEST(pthread_attr_getstacksize, "GLIBC_2.2.5")
-OLDEST(pthread_attr_init, "GLIBC_2.2.5")
-OLDEST(pthread_attr_setstacksize, "GLIBC_2.2.5")
-OLDEST(pthread_condattr_setclock, "GLIBC_2.3.3")
-OLDEST(pthread_create, "GLIBC_2.2.5")
-OLDEST(pthread_detach, "GLIBC_2.2.5")
-OLDEST(pthread_join, "GLIBC_2.2.5")
-OLDEST(pthread_key_create, "GLIBC_2.2.5")
-OLDEST(pthread_mutex_trylock, "GLIBC_2.2.5")
-OLDEST(pthread_once, "GLIBC_2.2.5")
-OLDEST(pthread_setname_np, "GLIBC_2.12")
-OLDEST(pthread_setspecific, "GLIBC_2.2.5")
-OLDEST(pthread_sigmask, "GLIBC_2.2.5")
+OLDEST(dlerror, "GLIBC_2.2.5") OLDEST(dlinfo, "GLIBC_2.3.3") OLDEST(dlopen, "GLIBC_2.2.5")
+OLDEST(pthread_attr_destroy, "GLIBC_2.2.5") OLDEST(pthread_attr_getstacksize, "GLIBC_2.2.5")
+OLDEST(pthread_attr_init, "GLIBC_2.2.5") OLDEST(pthread_attr_setstacksize, "GLIBC_2.2.5")
+OLDEST(pthread_condattr_setclock, "GLIBC_2.3.3") OLDEST(pthread_create, "GLIBC_2.2.5")
+OLDEST(pthread_detach, "GLIBC_2.2.5") OLDEST(pthread_join, "GLIBC_2.2.5")
+OLDEST(pthread_key_create, "GLIBC_2.2.5") OLDEST(pthread_mutex_trylock, "GLIBC_2.2.5")
+OLDEST(pthread_once, "GLIBC_2.2.5") OLDEST(pthread_setname_np, "GLIBC_2.12")
+OLDEST(pthread_setspecific, "GLIBC_2.2.5") OLDEST(pthread_sigmask, "GLIBC_2.2.5")
 
 #if !defined(NVSHARE_ANY_GLIBC)
 /* What pthread_atfork() calls; NULL: this library is never unloaded. Missing in musl. */
