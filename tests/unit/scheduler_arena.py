@@ -69,12 +69,16 @@ class Arena:
 
     def settle(self, blocks: list[Block], allowance: int) -> None:
         """Free host memory of resident blocks, oldest first, until the allowance is kept."""
+        trimmed = False
         for block in blocks:
             if self.held <= allowance:
                 return
             if block.location is Location.RESIDENT and not block.moving:
+                slab = block.slab
                 self.give(block)
-                self.trim(allowance)
+                if not trimmed or (slab is not None and not slab.used):
+                    self.trim(allowance)
+                    trimmed = True
 
     def trim(self, allowance: int) -> None:
         for slab in self.slabs.copy():
