@@ -701,9 +701,7 @@ def shut_down(
         Thread(target=empty, name="emptying", daemon=True).start()
 
 
-def turn_away(
-    connected: socket.socket, refusal: bytes, loop: asyncio.AbstractEventLoop
-) -> None:
+def turn_away(connected: socket.socket, refusal: bytes, loop: asyncio.AbstractEventLoop) -> None:
     """Sends a packet on a socket that has just been accepted, and closes it."""
     connected.setblocking(False)
     with suppress(OSError):

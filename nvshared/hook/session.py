@@ -401,8 +401,7 @@ class Session:
             self._moved = None
             if self._parked.checkpointed:
                 # The driver has the checkpoint in private memory of the process.
-                self._manager.moving.take_over(
-                    self.client, min(record.pins, self.client.private))
+                self._manager.moving.take_over(self.client, min(record.pins, self.client.private))
         except (NoSuchGPU, GPULost):
             self.client = None
             self._refuse(Refusal.NO_SUCH_GPU)
@@ -528,8 +527,7 @@ def _bounded(memory: events.Memory, total: int) -> events.Memory:
     if memory.filled > total:
         raise ProtocolError(f"it claims to hold {memory.filled} bytes of a card of {total}")
     if memory.borrowed > memory.host:
-        raise ProtocolError(
-            f"it claims to have borrowed {memory.borrowed} of {memory.host} bytes")
+        raise ProtocolError(f"it claims to have borrowed {memory.borrowed} of {memory.host} bytes")
     allocated = min(memory.allocated, total - memory.pinned)
     pending = min(memory.pending, total - memory.pinned - allocated)
     return replace(

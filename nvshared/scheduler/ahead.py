@@ -147,8 +147,7 @@ def _is_early(card: Card, head: ScheduledClient, tq: int) -> bool:
         return False
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True                     # no turn has a planned end
-    started = min(
-        (c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=card.now)
+    started = min((c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=card.now)
     return not card.due(started + tq - card.load_time(head, ahead))
 
 
@@ -259,8 +258,7 @@ def _copy_borrowed(card: Card) -> None:
     if any(move.goal is Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves):
         return
     for client in card.groups["borrowing"]:
-        wanted = min(
-            client.memory.dirty + block, max(0, card.host_free_for(client)) // HOST_PART)
+        wanted = min(client.memory.dirty + block, max(0, card.host_free_for(client)) // HOST_PART)
         unfit = client.moves or client.holds or client.terms.suspended or wanted < block
         if not client.memory.dirty or unfit:
             continue

@@ -417,8 +417,7 @@ class Card:
             for name, limit in limits.items() if limit]
         if self.disk.budget.size:
             transit = max(self.host.takeable // TRANSIT_PART, TRANSIT_BLOCKS * self.settings.block)
-            left.append(
-                self.host.takeable - transit - sum(one.loan.ordered for one in borrowing))
+            left.append(self.host.takeable - transit - sum(one.loan.ordered for one in borrowing))
         return min(left, default=None)
 
     def beside(self, group: Iterable[ScheduledClient]) -> int:

@@ -445,8 +445,7 @@ def store_blocks(card: Card, short: int) -> None:
         return
     short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs take these back
     moves = card.free >= block or card.groups.size("evicting")
-    chosen = [] if moves else [
-        c for c in card.groups["storable"] if c.phase is Phase.LOADING]
+    chosen = [] if moves else [c for c in card.groups["storable"] if c.phase is Phase.LOADING]
     goes_on = set()
     for client, size in _storing(card, short, [*victims(card, "storable"), *chosen]):
         if client.unresponsive or not card.due(client.failures.store.until):

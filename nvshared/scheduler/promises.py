@@ -271,8 +271,7 @@ def _send_limits(
     bounded = client.terms.memory_limit or client.tenancies
     more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
     promise.last_most, promise.last_total = most, _total_for(card, client)
-    card.send(Limits(
-        client.id, number, promise.commit, most, promise.last_total, more, reason))
+    card.send(Limits(client.id, number, promise.commit, most, promise.last_total, more, reason))
 
 
 def grant_when_lost(card: Card, client: ScheduledClient, request: CommitAsked) -> None:
@@ -299,9 +298,7 @@ def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
     if client.memory.pin_reason:
         return wanted
     more = min(OVERGRANT_MOST, left // OVERGRANT_PART, _ceiling(card, client) - wanted)
-    if client.account and (
-        more > _left_for_account(card, client, wanted) or not client.shown
-    ):
+    if client.account and (more > _left_for_account(card, client, wanted) or not client.shown):
         return wanted
     return wanted + (more if more >= OVERGRANT_LEAST else 0)
 

@@ -96,8 +96,7 @@ class Scheduler:
         if found is None:
             return Usage()
         now = max(now, self._card.now)
-        return found.history.usage(
-            found.memory, now, found.time_held(now), found.time_waited(now))
+        return found.history.usage(found.memory, now, found.time_held(now), found.time_waited(now))
 
     def stopping(self, client: int) -> bool:
         """Whether the client has not answered STOP."""
