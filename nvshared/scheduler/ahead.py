@@ -187,7 +187,7 @@ def _prefetch(card: Card) -> None:
     idle = [c for c in card.groups[Phase.IDLE] if not c.terms.suspended and not c.moves]
     idle = latest_first(idle, card.now)
     known = [c for c in reversed(idle) if c.pauses.spread.number]
-    wanted = [c for c in known if c.lacks_room or c.need * c.cut]
+    wanted = [c for c in known if c.lacks_room or c.memory.need * c.cut]
     for client in wanted:
         later = LATER * client.pauses.left(card.now - client.since)
         others = [c for c in idle if c.pauses.left(card.now - c.since) > later]
@@ -281,7 +281,7 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     staying = [comes, *card.holders]
     pinned = card.groups.sums.pinned - sum(client.pinned for client in staying)
     filled = sum(client.memory.filled for client in staying) + pinned
-    short = comes.need - comes.memory.filled - max(0, card.settings.capacity - filled)
+    short = comes.memory.need - comes.memory.filled - max(0, card.settings.capacity - filled)
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)

@@ -1,31 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything the scheduler knows about one GPU, the sums over its clients, and the actions that the
-current event causes. All orders are created here, so that orders under way are recorded in one
-place.
+current event causes. All moves of memory are ordered here, so that they are recorded in one place.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from operator import add, attrgetter, sub
 from typing import NamedTuple
 
-from nvshared.scheduler.actions import (
-    Action,
-    Crowded,
-    Evict,
-    Load,
-    MoveOrder,
-    Run,
-    Stop,
-    Store,
-    TurnEnd,
-    TurnEnded,
-    Writeback,
-)
+from nvshared.scheduler import actions
+from nvshared.scheduler.actions import Action, Load, MoveOrder, Run, TurnEnd
 from nvshared.scheduler.client import PACE, Average, Direction, Goal, Move, Phase, ScheduledClient
-from nvshared.scheduler.domains import NOTHING as NO_STAKE
 from nvshared.scheduler.domains import BudgetPart, Domain, Domains, Loan, Neighbour, Stake
 from nvshared.scheduler.events import AntiThrash, PinReason, Priority, Settings, Standing
 from nvshared.scheduler.tenants import Counters, Division, History, Node, Tenants
@@ -40,14 +28,15 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "evicting": lambda c: c.moving(Direction.OUT) and not c.unresponsive,
     "speculating": lambda c: c.moves and any(move.goal is not None for move in c.moves),
     "requesting": lambda c: c.promise.request,
-    "unused_commit": lambda c: c.committed > c.need,
+    "unused_commit": lambda c: c.committed > c.memory.need,
     "granted_to_pin": lambda c: c.promise.pins,     # the hook may not have received the grant
     "memory_limited": lambda c: c.terms.memory_limit,
     "undrainable": lambda c: c.memory.pin_reason,
     "ignoring_evicts": lambda c: c.memory.pin_reason is PinReason.KEPT,
     # The client's promise is larger than it may be now that none of its memory can be evicted.
     "undrainable_overcommitted": lambda c: c.memory.pin_reason and (
-        c.promise.granted > c.need or c.promise.commit > max(c.used, c.need + c.to_pin)),
+        c.promise.granted > c.memory.need
+        or c.promise.commit > max(c.used, c.memory.need + c.to_pin)),
     "queued_permanent": lambda c: c.queued and c.is_permanent,
     "permanent": lambda c: c.holds and c.is_permanent,
     "suspended": lambda c: c.terms.suspended,
@@ -118,34 +107,35 @@ class Counted(NamedTuple):
     account: Account = Account()
     # Three entries, for host memory, tenants' memory limits and disk limits: the domains in which
     # the client counts, and the amounts that the client adds to the sums of each domain.
-    stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), NO_STAKE),) * 3
+    stakes: tuple[tuple[tuple[Domain, ...], Stake], ...] = (((), Stake()),) * 3
 
 
 def counted(client: ScheduledClient) -> Counted:
     """A client's part in groups and sums. Computed at each change of a client, so it must be fast:
     figures that are used more than once are computed once."""
     committed, expected, shown = client.committed, client.pinned_expected, client.pinned_shown
-    unshown = client.unshown
+    unshown, beyond, unpinned = client.unshown, client.beyond, max(0, committed - expected)
     groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
     figures = Figures(
         charged=client.charged, host_charged=client.host_counted, committed=committed,
-        used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=client.beyond,
+        used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=beyond,
         unshown=unshown if client.account else 0, holders_take=client.takes if client.holds else 0,
         queued_want=client.lacks_room if client.queued else 0,
         cost=client.cost or 0 if "measured" in groups else 0,
-        need=client.need, filled=client.memory.filled - client.overclaims.filled,
+        need=client.memory.need, filled=client.memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
         written_back=min(client.written_back, client.staying) if client.is_idle else 0,
         disk=client.disk_charged, swapped=client.swapped if client.is_idle else 0,
-        unpinned_commit=max(0, committed - expected),
-    )
+        unpinned_commit=unpinned)
+    unused = committed - figures.used
+    of_host = Stake(
+        unpinned + beyond, unused, client.memory.allocated - client.stored + beyond,
+        figures.host_charged + beyond)
     return Counted(
         groups, figures,
         Account(unshown, expected - shown, int(bool(committed) or not client.account)),
-        ((client.domains, client.stake if client.domains else NO_STAKE),
-         (client.tenancies, Stake(committed, committed - client.used)),
-         (client.disk_limits, Stake(taken=client.disk_charged))),
-    )
+        ((client.domains, of_host), (client.tenancies, Stake(committed, unused)),
+         (client.disk_limits, Stake(taken=figures.disk))))
 
 
 NOTHING = Counted()
@@ -156,8 +146,7 @@ class Groups:
 
     Each change of a figure that counts adds the client's id to `touched` (Counting.__setattr__).
     The client is counted anew before the next read. Members and sums are updated incrementally,
-    because each event reads about sixty of them. Sorted groups and account sums are computed on
-    demand and cached until the next change.
+    because each event reads about sixty of them.
     """
 
     def __init__(self, clients: Mapping[int, ScheduledClient]) -> None:
@@ -165,8 +154,7 @@ class Groups:
         self.touched: set[int] = set()
         self._clients = clients
         self._counted: dict[int, Counted] = {}
-        names = (*GROUPS, *Phase)
-        self._members: dict[str, set[int]] = {name: set() for name in names}
+        self._members: dict[str, set[int]] = {name: set() for name in (*GROUPS, *Phase)}
         self._sums = Figures()
         self._news: dict[str, set[int]] = {}
         self._sorted: dict[str, list[ScheduledClient]] = {}     # cache, until members change
@@ -179,24 +167,20 @@ class Groups:
 
     def __getitem__(self, name: str) -> list[ScheduledClient]:
         """The members of a group, in the order in which the clients joined the card."""
-        if self.touched:
-            self.settle()
-        found = self._sorted.get(name)
-        if found is None:
-            found = self._sorted[name] = [self._clients[id] for id in sorted(self._members[name])]
-        return found.copy()
+        self.settle()
+        if name not in self._sorted:
+            self._sorted[name] = [self._clients[id] for id in sorted(self._members[name])]
+        return self._sorted[name].copy()
 
     def size(self, name: str) -> int:
         """The number of members of a group."""
-        if self.touched:
-            self.settle()
+        self.settle()
         return len(self._members[name])
 
     @property
     def sums(self) -> Figures:
         """The sums of the figures over all clients."""
-        if self.touched:
-            self.settle()
+        self.settle()
         return self._sums
 
     def each(self) -> list[tuple[int, Figures]]:
@@ -218,10 +202,9 @@ class Groups:
 
     def margins(self) -> int:
         """The number of clients for which a margin of host memory is kept."""
-        return sum([
+        return sum(
             min(one.clients, MARGINS_MOST) if account else one.clients
-            for account, one in self.accounts().items()
-        ])
+            for account, one in self.accounts().items())
 
     def queue(self) -> list[ScheduledClient]:
         """The queued clients, in the order of their `queue_number`."""
@@ -257,11 +240,8 @@ class Groups:
 
 @dataclass(slots=True)
 class BusPatience:
-    """How long moves in one direction may still wait for a program that copies; see ahead.py.
-
-    This is a token bucket of microseconds. It drains while moves wait and fills while they do not,
-    at the same rate and up to BURST.
-    """
+    """How long moves in one direction may still wait for a program that copies; see ahead.py. A
+    token bucket of microseconds: it drains while moves wait, and fills up to BURST otherwise."""
 
     left: int = BURST
     waits: bool = False                 # moves wait now
@@ -278,9 +258,8 @@ class Card:
     gathering_until: int
     host: BudgetPart
     disk: BudgetPart
-    neighbour: Neighbour = field(default_factory=Neighbour)     # this card, as other cards see it
-    # Limits of host memory (domains.py), one object for all cards.
-    domains: Domains = field(default_factory=Domains)
+    neighbour: Neighbour                # this card, as other cards see it
+    domains: Domains                    # limits of host memory, of all cards
     tenancies: Domains = field(default_factory=Domains)     # tenants' memory limits on this card
     clients: dict[int, ScheduledClient] = field(default_factory=dict)
     groups: Groups = field(init=False)
@@ -293,21 +272,17 @@ class Card:
     contended: bool = False             # a client waits for another's turn to end
     head: int | None = None             # id of that client, by the last plan
     shown_tq: int = field(init=False)   # us; last figure shown where the quantum is auto
-    # Latency of hand-overs, us. A single measurement may be an outlier, so the start value counts
-    # as one measurement.
-    latency: Average = Average(1000, 1000, 1)
+    latency: Average = Average(1000, 1000, 1)   # of hand-overs, us; the start value counts as one
     pace: Average = PACE                # of hand-overs, us per byte
     shortfall: int = 0                  # bytes of the set capacity that the driver does not have,
     shortfall_until: int = 0            # assumed until this time
     last_evicted: int = 0               # when any client last evicted anything
-    # For promises.send_limits, which checks whether clients need new LIMITS: the card's figures
-    # when a check of all clients began; by domain, the bytes left when its clients were to be
-    # checked; ids of clients that are still to be checked; and when to check the next few.
-    growth_figures: tuple[int, ...] = (0,) * 6
-    domain_left: dict[str, int] = field(default_factory=dict)
-    limits_unchecked: set[int] = field(default_factory=set)
-    check_limits_at: int = 0
-    common_run: Run | None = None       # the last RUN, before changes for single clients: turns.py
+    # For promises.send_limits, which checks whether clients need new LIMITS:
+    growth_figures: tuple[int, ...] = (0,) * 6      # when a check of all clients began last
+    domain_left: dict[str, int] = field(default_factory=dict)   # bytes, at the last check; by name
+    limits_unchecked: set[int] = field(default_factory=set)     # ids of clients still to be checked
+    check_limits_at: int = 0            # when to check the next few
+    common_run: Run | None = None   # the last RUN, before changes for single clients
     watched: bool = False               # all report idleness though none waits, see ahead.py
     publishing: set[int] = field(default_factory=set)  # ids, by PUBLISH; see turns.py
     watching: dict[int, set[int]] = field(default_factory=dict)  # ids, by id of the watcher
@@ -352,11 +327,8 @@ class Card:
 
     @property
     def gathered(self) -> int:
-        """The time at which gathering ends.
-
-        A client that drains or moves memory sends its HELLO late. The scheduler waits for such
-        clients, but only for a limited time, because their processes may be stopped.
-        """
+        """The time at which gathering ends: later while a client of an earlier daemon, which may be
+        draining or stopped, has not said HELLO."""
         return self.gathering_until + (self.settings.drain_patience if self.awaiting else 0)
 
     @property
@@ -378,8 +350,7 @@ class Card:
     def host_free(self) -> int:
         """Bytes of host memory that no client has or may take; negative after the budget shrank, or
         the needs of other cards grew by margins."""
-        taken = self.groups.sums.host_charged + self.groups.sums.beyond
-        return self.host.takeable - taken
+        return self.host.takeable - self.groups.sums.host_charged - self.groups.sums.beyond
 
     def disk_free_for(self, client: ScheduledClient) -> int:
         """Bytes of the disk that the client may still write; negative after a limit shrank."""
@@ -405,31 +376,24 @@ class Card:
 
     def borrowable(self, client: ScheduledClient) -> int | None:
         """Bytes that the client may still borrow under its tenants' limits and, if there is a disk,
-        that of the card. Loans count as host memory and cannot move to the disk, so they must leave
-        a part of host memory free, through which other blocks pass to the disk.
-
-        Negative: a limit is exceeded. None: there is no limit.
+        that of the card: other blocks pass to the disk through host memory, which loans must leave
+        free. Negative: a limit is exceeded. None: there is no limit.
         """
-        borrowing = self.groups["borrowing"]
+        loans = {one.id: one.loan.ordered for one in self.groups["borrowing"]}
         limits = {name: self.tenants.terms_for(name).neighbour_limit for name in client.tenants}
         left = [
-            limit - sum(one.loan.ordered for one in borrowing if name in one.tenants)
+            limit - sum(loan for id, loan in loans.items() if name in self.clients[id].tenants)
             for name, limit in limits.items() if limit]
         if self.disk.budget.size:
             transit = max(self.host.takeable // TRANSIT_PART, TRANSIT_BLOCKS * self.settings.block)
-            left.append(self.host.takeable - transit - sum(one.loan.ordered for one in borrowing))
+            left.append(self.host.takeable - transit - sum(loans.values()))
         return min(left, default=None)
 
     def beside(self, group: Iterable[ScheduledClient]) -> int:
         """Bytes of the card left if these clients are fully resident and others evicted as far as
-        possible.
-
-        A temporary shortage in the driver (`shortfall`) does not count: if it lasts, the daemon
-        lowers the capacity.
-        """
+        possible. `shortfall` does not count: if it lasts, the daemon lowers the capacity."""
         members = list(group)
-        pinned = self.groups.sums.pinned
-        left = self.settings.capacity - pinned - sum([client.takes for client in members])
+        left = self.settings.capacity - self.groups.sums.pinned - sum(c.takes for c in members)
         return left - self.unevictable_outside(members) if self.tight else left
 
     @property
@@ -484,14 +448,15 @@ class Card:
             self.deadline = moment
         return False
 
-    def crowded(self, client: ScheduledClient, alone: int) -> None:
+    def report_crowded(self, client: ScheduledClient) -> None:
         """Reports a client that has waited for long, and would not fit even alone."""
+        memory, alone = client.memory, self.alone
         if client.takes <= alone or client.crowded:
             return
         client.crowded = self.due(client.since + self.settings.stuck_after)
         if client.crowded:
-            pinned = min(client.need, client.memory.pinned)
-            self.send(Crowded(client.id, client.need, alone + pinned))
+            room = alone + min(memory.need, memory.pinned)
+            self.send(actions.Crowded(client.id, memory.need, room))
 
     def send(self, action: Action) -> None:
         """Adds a report, or an order that needs no record of being under way."""
@@ -502,14 +467,13 @@ class Card:
         turn = client.its_turn
         turn.ending, turn.stop_sent, turn.reported = why, self.now, False
         client.enter(Phase.DRAINING, self.now)
-        self.send(Stop(client.id))
+        self.send(actions.Stop(client.id))
 
     def end_turn(self, client: ScheduledClient, why: TurnEnd) -> None:
         """Ends a client's turn, and reports the end if the gate was open."""
-        turn = client.turn
-        client.turn = None
+        turn, client.turn = client.turn, None
         if turn is not None and turn.started is not None:
-            self.send(TurnEnded(client.id, why, self.now - turn.started))
+            self.send(actions.TurnEnded(client.id, why, self.now - turn.started))
 
     def evict(
         self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None,
@@ -519,9 +483,7 @@ class Card:
         `loan` bytes on another card; None: as many as the limits allow."""
         if loan is None:
             loan = self._lend(client, max(0, client.ordered - room))
-        self._move(client, Evict(
-            client.id, next(self.numbers), room, host, goal is not None, loan,
-            client.lender.uuid if client.lender else ""), goal)
+        self._move(client, actions.Evict, room, host, goal, loan)
 
     def load(self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None) -> None:
         """Orders a client to load memory into `room` bytes. The sum of the clients' room never
@@ -529,40 +491,42 @@ class Card:
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.free or self.lost, "the card has no such room"
         client.cut = False
-        number = next(self.numbers)
-        self._move(client, Load(client.id, number, room, host, goal is not None), goal)
+        self._move(client, Load, room, host, goal)
 
     def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
         """Orders a client to copy memory until `size` bytes could be evicted without a copy. It may
         then hold up to `host` bytes on the host."""
-        loan = self._lend(client, size)
-        self._move(client, Writeback(
-            client.id, next(self.numbers), client.ordered, host, True, loan,
-            client.lender.uuid if client.lender else "", size), Goal.WRITEBACK)
+        self._move(
+            client, partial(actions.Writeback, size=size), client.ordered, host, Goal.WRITEBACK,
+            self._lend(client, size))
 
     def store(self, client: ScheduledClient, size: int) -> None:
         """Orders a client to move swapped blocks to the disk, up to `size` bytes there in all."""
-        order = Store(client.id, next(self.numbers), size)
+        order = actions.Store(client.id, next(self.numbers), size)
         client.stores = (*client.stores, order)
         self.send(order)
 
     def _lend(self, client: ScheduledClient, moved: int) -> int:
-        """Returns the bytes that may lie on another card once `moved` more are evicted or copied.
-        Chooses a lender for a client without one."""
-        loan = client.loan.ordered
-        left = self.borrowable(client)
+        """The bytes that may lie on another card once `moved` more are evicted or copied. Chooses a
+        lender for a client without one; a suspended client borrows no more."""
+        loan, left = client.loan.ordered, self.borrowable(client)
         moved = moved if left is None else min(moved, max(0, left))
         if client.terms.suspended:
-            return loan                 # a suspended client borrows no more
+            return loan
         if client.lender is None and moved:
             client.lender = self.neighbour.lender()
         return loan if client.lender is None else loan + min(moved, client.lender.available)
 
-    def _move(self, client: ScheduledClient, order: MoveOrder, goal: Goal | None = None) -> None:
-        host = client.host_counted
-        if not isinstance(order, Load):
-            host += max(0, order.host - client.host_charged)
-        client.moves = (*client.moves, Move(order, self.now, host, goal))
+    def _move(
+        self, client: ScheduledClient, kind: Callable[..., MoveOrder], room: int, host: int,
+        goal: Goal | None, loan: int = 0,
+    ) -> None:
+        lender = client.lender.uuid if client.lender and kind is not Load else ""
+        order = kind(client.id, next(self.numbers), room, host, goal is not None, loan, lender)
+        counted_host = client.host_counted
+        if kind is not Load:
+            counted_host += max(0, host - client.host_charged)
+        client.moves = (*client.moves, Move(order, self.now, counted_host, goal))
         client.preallocated = 0         # a move ends the preallocation; its `host` counts instead
         client.note_loan()
         self.send(order)

@@ -1,24 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of one client: its figures, its turn, its orders under way.
-
-Other modules change the state: turns.py the phase, moves.py the orders, promises.py the promise.
-"""
+"""The state of one client: its figures, its turn, its orders under way."""
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from nvshared.scheduler import events
 from nvshared.scheduler.actions import ClientState, Load, MoveOrder, Run, Store, TurnEnd
-from nvshared.scheduler.domains import Domain, Loan, Neighbour, Stake
-from nvshared.scheduler.events import (
-    CommitAsked,
-    Evidence,
-    Ganged,
-    Memory,
-    Priority,
-    Standing,
-    Stopped,
-    Terms,
-)
+from nvshared.scheduler.domains import Domain, Loan, Neighbour
+from nvshared.scheduler.events import Evidence, Memory, Standing, Terms
 from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
 
@@ -32,11 +21,8 @@ FAST = 20 * USUAL_SPEED                 # faster averages count as this if outli
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A running average of `number` measurements, at most RECENT.
-
-    The first measurement replaces the start value; later ones have smaller weights, down to
-    1 / RECENT. An outlier (the host was paging, or a load failed and was tried again) is clamped to
-    FAR times the average. A lasting change is learned within a few measurements.
+    """A running average of `number` measurements, at most RECENT. The first replaces the start
+    value. Outliers (the host was paging, a load was repeated) are clamped to FAR times the average.
     """
 
     value: float
@@ -46,8 +32,8 @@ class Average:
     def after(self, measured: float) -> "Average":
         """The average with one more measurement."""
         if self.number:
-            measured = max(measured, self.value / FAR)
-            measured = min(measured, max(self.value, self.least) * FAR)
+            most = max(self.value, self.least) * FAR
+            measured = min(max(measured, self.value / FAR), most)
         number = min(self.number + 1, RECENT)
         return Average(self.value + (measured - self.value) / number, self.least, number)
 
@@ -123,17 +109,15 @@ class Turn:
 
     serial: int                         # increases with each turn on the card
     chosen: int                         # when the client was chosen
-    beside: frozenset[int] = frozenset()  # serials of the holders' turns beside which the client
-                                        # was chosen before a blocked head: this turn ends with
-                                        # the first of them
+    # Serials of the turns beside which the client was chosen before a blocked head: this turn ends
+    # with the first of them.
+    beside: frozenset[int] = frozenset()
     started: int | None = None          # when RUN was sent
-    renewed: int = 0                    # when a new quantum began without a hand-over, because the
-                                        # client would have been the next again
+    renewed: int = 0                    # when a quantum began without hand-over: it was next again
     idle: bool = False                  # IDLE arrived since the hook was ordered to report it
-    last_run: Run | None = None         # the last RUN
+    last_run: Run | None = None
     copying: frozenset[Direction] = frozenset()  # where the program's copies load the bus
-    busy: int | None = None             # when BUSY reported a second without a gap in the work in
-                                        # flight; None: no such report, or gaps since then
+    busy: int | None = None             # when BUSY last reported a second without a gap
     bytes_missing: int | None = None    # to be loaded when chosen; None: it was not Card.head
     swapped: int = 0                    # swapped bytes when chosen
     ending: TurnEnd | None = None       # why STOP was sent
@@ -141,7 +125,7 @@ class Turn:
     preempted: bool = False             # may end before its quantum is over
     stop_after: int = 0                 # a drain did not end: no STOP before this time
     reported: bool = False              # the client was reported as stuck in this drain
-    parked: Stopped | None = None       # STOPPED, if its gang has not drained yet; see gang.py
+    parked: events.Stopped | None = None    # STOPPED, if its gang has not drained yet; see gang.py
     resumed: bool = False               # the turn continued after it was parked
 
     @property
@@ -151,7 +135,6 @@ class Turn:
 
 
 QUEUING = (Standing.FREE, Standing.CLAIMS)
-
 WRITEBACK_AFTER = SECOND // 2
 
 
@@ -201,10 +184,9 @@ class Promise(Counting):
     """How far a client may grow, its COMMIT request, and the last LIMITS; see promises.py."""
 
     commit: int = 0                     # promised; bytes
-    withdrawn: int = 0                  # earlier commit, counted until the hook has acknowledged
-                                        # the smaller commit
+    withdrawn: int = 0                  # earlier commit, counted until the smaller one is confirmed
     confirmed_by: int = 0               # number of the order with a reply that does so; 0: none
-    request: CommitAsked | None = None  # unanswered COMMIT request,
+    request: events.CommitAsked | None = None   # unanswered COMMIT request,
     requested: int = 0                  # and when it arrived
     granted: int = 0                    # total bytes by the last grant, until the client has them
     granted_until: int = 0              # when an unused grant can be called back
@@ -265,7 +247,7 @@ class ScheduledClient(Counting):
     silenced: bool = False              # unresponsive: its evidence counts, not its claims
     own: Terms = Terms()                # set for the client itself
     terms: Terms = Terms()              # in force; suspended also if one of its tenants is
-    membership: Ganged = Ganged((), 0, Standing.FREE)   # the last event of its gang, see gang.py
+    membership: events.Ganged = events.Ganged((), 0, Standing.FREE)     # last event of its gang
     ready: bool = False                 # member of a gang: its turn could begin
     invited: bool = False               # member of a gang: queued because another member waits
     phase: Phase = Phase.IDLE
@@ -275,7 +257,7 @@ class ScheduledClient(Counting):
     limits: tuple[Node, ...] = ()       # its own node and the accounts of its tenants
     queue_number: int = 0               # in the queue: lower goes first
     not_before: int = 0                 # not chosen before this time, as no room was found
-    turn: Turn | None = None            # while LOADING, RUNNING or DRAINING
+    turn: Turn | None = None            # while it holds the card: LOADING, RUNNING or DRAINING
     moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when a LOAD last loaded any bytes
     cut: bool = False                   # a LOAD ended early, and left room empty
@@ -284,9 +266,7 @@ class ScheduledClient(Counting):
 
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # reported in this wait as too large even alone
-
     busy_exclusion: Pause = field(default_factory=Pause)    # no busy turns in it; see turns.py
-
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
     writeback_exhausted: bool = False   # no more can be written back before its next turn
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
@@ -299,7 +279,6 @@ class ScheduledClient(Counting):
     pauses: Pauses = Pauses()
     halvings: int = 0                   # of its idle window, see turns.py
     idle_end_window: int | None = None  # the unhalved window, if idleness ended its last turn
-
     promise: Promise = field(init=False)
     history: History = field(init=False)
 
@@ -312,14 +291,9 @@ class ScheduledClient(Counting):
         return self.membership.standing
 
     @property
-    def need(self) -> int:
-        """Bytes that must be resident before the gate opens."""
-        return self.memory.need
-
-    @property
     def missing_bytes(self) -> int:
         """Bytes to be loaded, or made room for, before the client is whole."""
-        return max(0, self.need - self.memory.filled)
+        return max(0, self.memory.need - self.memory.filled)
 
     @property
     def lacks_room(self) -> int:
@@ -332,11 +306,6 @@ class ScheduledClient(Counting):
         return self.memory.need - self.memory.pinned
 
     @property
-    def owes(self) -> bool:
-        """Whether an order to the client is unanswered."""
-        return bool(self.moves) or self.phase is Phase.DRAINING
-
-    @property
     def unresponsive(self) -> bool:
         """Whether the client was reported as stuck. No other client waits for such a client."""
         if self.phase is Phase.DRAINING:
@@ -346,9 +315,8 @@ class ScheduledClient(Counting):
     @property
     def charged(self) -> int:
         """Bytes counted against the capacity: its room now, or the largest of unanswered orders."""
-        most = max(self.room, self.memory.filled - self.overclaims.filled)
-        for move in self.moves:
-            most = max(most, move.order.room)
+        rooms = [move.order.room for move in self.moves]
+        most = max(self.room, self.memory.filled - self.overclaims.filled, *rooms)
         seen = self.evidence.card
         return min(most, seen) if self.silenced and seen is not None else most
 
@@ -368,9 +336,8 @@ class ScheduledClient(Counting):
     @property
     def whole(self) -> bool:
         """Whether all memory is resident, and all orders leave room for it: the gate may open."""
-        if self.memory.resident < self.memory.allocated or self.room < self.need:
-            return False
-        return not self.moves or min(move.order.room for move in self.moves) >= self.need
+        least = min([self.room, *(move.order.room for move in self.moves)])
+        return self.memory.resident >= self.memory.allocated and least >= self.memory.need
 
     @property
     def is_permanent(self) -> bool:
@@ -380,19 +347,14 @@ class ScheduledClient(Counting):
     @property
     def host_charged(self) -> int:
         """Host memory that the client has, or that an order allows it to take."""
-        most = max(self.memory.host, self.preallocated)
-        for move in self.moves:
-            if move.direction is Direction.OUT:
-                most = max(most, move.order.host)
-        return most
+        orders = [move.order.host for move in self.moves if move.direction is Direction.OUT]
+        return max(self.memory.host, self.preallocated, *orders)
 
     @property
     def host_counted(self) -> int:
         """`host_charged`, less the bytes that the client overclaims."""
-        most = max(self.memory.host - self.overclaims.host, self.preallocated)
-        for move in self.moves:
-            most = max(most, move.host)
-        return most
+        orders = [move.host for move in self.moves]
+        return max(self.memory.host - self.overclaims.host, self.preallocated, *orders)
 
     @property
     def disk_charged(self) -> int:
@@ -411,9 +373,8 @@ class ScheduledClient(Counting):
 
     @property
     def storable(self) -> int:
-        """Bytes in host memory that could be moved to the disk; 0 while the client runs.
-
-        This is an upper bound: resident blocks may keep part of the host memory."""
+        """The most bytes of host memory that could be moved to the disk; 0 while the client runs.
+        """
         size = min(self.swapped, self.memory.host - self.memory.borrowed)
         return 0 if self.open else max(0, size)
 
@@ -438,11 +399,8 @@ class ScheduledClient(Counting):
 
     @property
     def host_spare(self) -> int:
-        """Bytes of the client's host memory that no swapped block occupies: an estimate.
-
-        There may be more, because blocks that never held anything need no host memory. There may
-        be none, because the memory may be reserved for other blocks than those evicted next.
-        """
+        """Bytes of the client's host memory that no swapped block occupies: an estimate. There may
+        be more, as blocks never written need none, or none, if other blocks have reserved it."""
         if self.failures.spare_host_unusable:
             return 0
         return max(0, self.host_charged - (self.memory.allocated - self.staying))
@@ -450,7 +408,7 @@ class ScheduledClient(Counting):
     @property
     def used(self) -> int:
         """Bytes of the commit in use, or granted to a thread that is about to use them."""
-        used = max(self.need, self.promise.granted)
+        used = max(self.memory.need, self.promise.granted)
         return min(used, self.promise.most) if self.account else used
 
     @property
@@ -500,15 +458,6 @@ class ScheduledClient(Counting):
         return max(0, self.committed - self.shown) + self.beyond
 
     @property
-    def stake(self) -> Stake:
-        """The client's part in the sums of the domains that bound its host memory."""
-        beyond = self.beyond
-        return Stake(
-            max(0, self.committed - self.pinned_expected) + beyond, self.committed - self.used,
-            self.memory.allocated - self.stored + beyond, self.host_counted + beyond,
-        )
-
-    @property
     def holds(self) -> bool:
         """Whether the client has a turn: it is chosen, runs or drains."""
         return self.turn is not None
@@ -532,7 +481,7 @@ class ScheduledClient(Counting):
 
     def moving(self, direction: Direction) -> bool:
         """Whether an unanswered order loads the bus in this direction."""
-        return bool(self.moves) and any(move.direction is direction for move in self.moves)
+        return any(move.direction is direction for move in self.moves)
 
     def enter(self, phase: Phase, now: int) -> None:
         """Changes the phase, and bills the time spent in the previous phase."""
@@ -545,9 +494,7 @@ class ScheduledClient(Counting):
         self.history.waited = self.time_waited(now)
         if not self.waits:
             self.waits_since = now
-        self.phase = phase
-        self.crowded = False
-        self.since = now
+        self.phase, self.since, self.crowded = phase, now, False
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -555,14 +502,14 @@ class ScheduledClient(Counting):
         return (*self.path[:-1], *self.limits)
 
     @property
-    def priority(self) -> Priority:
+    def priority(self) -> events.Priority:
         """The client's priority, by its tenants' terms."""
         return self.path[0].priority
 
     @property
     def rationed(self) -> bool:
         """Whether the client or one of its tenants has a compute limit."""
-        return bool([node for node in self.limits if node.quota is not None])
+        return any(node.quota for node in self.limits)
 
     @property
     def open(self) -> bool:

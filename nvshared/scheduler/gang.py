@@ -61,10 +61,9 @@ def member(card: Card, client: ScheduledClient) -> Member:
 
 def plan(card: Card) -> None:
     """Stops members whose gang's turn ends, and reports members that do not fit."""
-    alone = card.alone
     for client in card.groups["ganged"]:
         if client.phase is Phase.WAITING:
-            card.crowded(client, alone)  # also for members that are not queued
+            card.report_crowded(client)  # also for members that are not queued
         turn = client.turn
         if client.phase is not Phase.RUNNING or turn is None or client.is_permanent:
             continue

@@ -160,7 +160,7 @@ class Evictions:
         for holder in holders:
             # A running client may fill its surplus before the EVICT arrives; then the hook keeps
             # that room.
-            surplus = holder.ordered - max(holder.need, holder.memory.filled) - keep
+            surplus = holder.ordered - max(holder.memory.need, holder.memory.filled) - keep
             if short > 0 and self._card.due(holder.failures.evict_after):
                 short -= self._note(holder, min(short, surplus))
         for victim in willing:
@@ -222,7 +222,7 @@ class Evictions:
 
 def _unfilled(client: ScheduledClient) -> int:
     """Bytes of room that the client can give up without moving any block."""
-    filled = max(client.memory.filled, client.need if client.holds else 0)
+    filled = max(client.memory.filled, client.memory.need if client.holds else 0)
     return max(0, client.ordered - filled)
 
 
@@ -264,11 +264,11 @@ def _slacken(card: Card, lacking: list[ScheduledClient]) -> None:
     if slack <= 0:
         return
     for client in card.holders:
-        has = client.ordered - client.need
+        has = client.ordered - client.memory.need
         if client.phase is not Phase.RUNNING or not client.whole or client.moves:
             continue
         if has < slack // SLACK_REFILL and slack - has <= card.free:
-            card.load(client, client.need + slack, client.host_charged)
+            card.load(client, client.memory.need + slack, client.host_charged)
 
 
 def _trim(card: Card, host_short: int, evictions: Evictions) -> None:
@@ -386,8 +386,9 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
         card.shortfall_until = card.now + SHORTFALL
     client.cut = answer.yielded and done.cut
     # The LOAD gave room for all memory, but loaded nothing, and some memory is still swapped.
-    idle = answer.bytes == 0 and not client.whole and client.room >= client.need and not client.cut
-    failed = answer.no_memory or answer.driver_error or (idle and not client.moves)
+    idle = not (answer.bytes or client.whole or client.cut or client.moves)
+    failed = (answer.no_memory or answer.driver_error
+              or (idle and client.room >= client.memory.need))
     if failed:
         client.failures.load.extend(card.now, LOAD_PAUSE_LEAST, LOAD_PAUSE_MOST)
     else:

@@ -68,7 +68,7 @@ def plan(card: Card) -> None:
     while any(_answer_account(card, account) for account in _first_requests(card)):
         pass
     for client in card.groups["undrainable_overcommitted"]:
-        _call_back(card, client, client.need + client.to_pin)
+        _call_back(card, client, client.memory.need + client.to_pin)
     # The commits in a domain may exceed its limit after the limit was lowered. They may also do so
     # after a client has freed pinned memory: pinned memory does not count in the domain, but the
     # commit for it, now unused, does. Requests are answered first, because a grant turns unused
@@ -202,7 +202,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
         unknown = within >= 0 > min(left, spare) and card.host.budget.gathering
         waits = (unknown and not _overdue(card, client)) or _recall(
             card, client, clients,
-            lambda: sum(c.committed - c.need for c in clients) >= short)
+            lambda: sum(c.committed - c.memory.need for c in clients) >= short)
     if waits:
         return False
     reason = ""
@@ -211,7 +211,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
     if promise.commit >= wanted:
         # The hook takes a LIMITS with at least the requested commit as a grant, so a refusal must
         # carry a smaller commit.
-        promise.commit = min(promise.commit, client.need)
+        promise.commit = min(promise.commit, client.memory.need)
     _send_limits(card, client, request.number, _most(card, client), reason)
     return True
 
@@ -240,7 +240,7 @@ def _recall(
 def _forget_grant(card: Card, client: ScheduledClient) -> None:
     """Clears a grant that has been used, or that has not been used in time."""
     promise = client.promise
-    used = client.need >= promise.granted
+    used = client.memory.need >= promise.granted
     if promise.granted and (used or card.due(promise.granted_until)):
         promise.granted = 0
 
@@ -611,7 +611,8 @@ def judge_claims(card: Card, seen: events.Seen) -> None:
             continue
         client.evidence = evidence
         client.silenced = client.unresponsive
-        if evidence.card is None or (client.owes and not client.unresponsive):
+        owes = client.moves or client.phase is Phase.DRAINING
+        if evidence.card is None or (owes and not client.unresponsive):
             continue
         filled = client.memory.filled
         unshown = _excess_claim(min(seen.filled.get(id, 0), filled), evidence.card)

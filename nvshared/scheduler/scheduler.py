@@ -318,4 +318,4 @@ def _load_all(card: Card, client: ScheduledClient) -> None:
     if client.moves or client.whole or not card.due(client.failures.load.until):
         return
     client.failures.load.until = card.now + AGAIN
-    card.load(client, client.need, client.memory.host)
+    card.load(client, client.memory.need, client.memory.host)

@@ -8,21 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
-from nvshared.scheduler import ahead, gang, queue
+from nvshared.scheduler import ahead, events, gang, queue
 from nvshared.scheduler.actions import Publish, Run, Stuck, TurnEnd, TurnStarted, Watch
 from nvshared.scheduler.card import Card, crowd
-from nvshared.scheduler.client import Direction, Phase, ScheduledClient, Turn
-from nvshared.scheduler.events import (
-    BLOCK,
-    AntiThrash,
-    Busy,
-    Copies,
-    Ganged,
-    Priority,
-    Standing,
-    Stopped,
-    WentIdle,
-)
+from nvshared.scheduler.client import Direction, Move, Phase, ScheduledClient, Turn
+from nvshared.scheduler.events import BLOCK, AntiThrash, Priority, Standing
 from nvshared.units import MILLISECOND, SECOND
 
 HANDOVER_FACTOR = 19                    # automatic quantum in hand-over costs: these are 1/20 then
@@ -38,21 +28,16 @@ RESEND_FACTOR = 2                       # a window is sent again after a change 
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; measurements are clamped to this range
-# Each drain that does not end doubles the time to the next STOP, at most this many times.
-DOUBLINGS = 6
+DOUBLINGS = 6                           # most doublings of the time from an endless drain to STOP
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
 # twice its share at most, and not all of the card.
 BELIEVED_PART = 2
 # With these standings, a gang member that has drained keeps its turn until the others have drained.
 TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
 NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
-# A chosen client goes back to the queue after so long without room, if no order under way frees
-# room for it and others wait.
-STALLED = SECOND
-# Such a client is not chosen again for this time.
-NOT_CHOSEN_FOR = SECOND
-# No client is chosen before a blocked head unless at least 1/10 of a quantum is left.
-WORTHWHILE = 10
+STALLED = SECOND                        # a client chosen for so long, without room that comes, goes
+NOT_CHOSEN_FOR = SECOND                 # back to the queue, and is not chosen for this time
+WORTHWHILE = 10                         # none overtakes a blocked head in the last 1/10 of a turn
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
 PROOF = SECOND                          # from the last holder's BUSY to the begin of busy turns
@@ -87,25 +72,24 @@ def want(card: Card, client: ScheduledClient) -> None:
         queue.arrive(card, client)
 
 
-def note_report(card: Card, client: ScheduledClient, report: WentIdle | Copies | Busy) -> None:
-    """Records how a program uses its turn. Ignores reports that the last RUN did not request: they
-    are outdated."""
+def note_report(card: Card, client: ScheduledClient, report: events.Record) -> None:
+    """Records IDLE, COPIES and BUSY, but those that the last RUN did not request: they are old."""
     turn = client.turn
     if turn is None or turn.last_run is None or client.phase is not Phase.RUNNING:
         return
     match report:
-        case WentIdle():
+        case events.WentIdle():
             turn.idle = turn.idle or turn.last_run.report_idle
-        case Copies() if turn.last_run.report_copies:
+        case events.Copies() if turn.last_run.report_copies:
             loaded = ((Direction.IN, report.inward), (Direction.OUT, report.outward))
             turn.copying = frozenset(direction for direction, is_loaded in loaded if is_loaded)
-        case Busy() if turn.last_run.report_busy:
+        case events.Busy() if turn.last_run.report_busy:
             turn.busy = None if report.gaps else card.now
             if report.gaps and client.id in card.busy_members:
                 _end_busy_turns(card, client)
 
 
-def stopped(card: Card, client: ScheduledClient, answer: Stopped) -> None:
+def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None:
     """Ends the turn of a client that has drained, or parks the turn until its gang has drained."""
     turn = client.turn
     if turn is None or turn.started is None:
@@ -118,20 +102,17 @@ def stopped(card: Card, client: ScheduledClient, answer: Stopped) -> None:
     client.invited = False
     if turn.ending is not None and turn.parked is None:
         latency = card.now - turn.stop_sent - answer.microseconds   # without the drain
-        latency = min(max(latency, LEAST_LATENCY), MOST_LATENCY)
-        card.latency = card.latency.after(latency)
-    client.failures.drains = 0
-    client.failures.spare_host_unusable = False
+        card.latency = card.latency.after(min(max(latency, LEAST_LATENCY), MOST_LATENCY))
+    client.failures.drains, client.failures.spare_host_unusable = 0, False
     card.end_turn(client, turn.ending or TurnEnd.IDLE)
     client.enter(Phase.IDLE, card.now)
-    client.idle_end_window = None
-    run = card.common_run
+    client.idle_end_window, run = None, card.common_run
     if turn.ending is TurnEnd.IDLE and turn.last_run is not None and run is not None:
         client.idle_end_window = run.idle_window if run.pace else IDLE_WATCHED
-    if answer.used is not None:
-        held = card.now - turn.started
-        for node in client.nodes:
-            node.credit(min(max(0, held - answer.used), held // BELIEVED_PART))
+    held = card.now - turn.started
+    unused = 0 if answer.used is None else min(max(0, held - answer.used), held // BELIEVED_PART)
+    for node in client.nodes:
+        node.credit(unused)
     queue.leave(client)
     if turn.ending is TurnEnd.PREEMPTED:
         queue.give_precedence(card, client)
@@ -156,17 +137,12 @@ def _resume(card: Card, client: ScheduledClient, turn: Turn) -> None:
     """Resumes a turn after a drain of the client, or of another gang member, that did not end."""
     turn.resumed = turn.resumed or turn.parked is not None
     turn.parked = turn.ending = turn.last_run = turn.busy = None  # so RUN is sent
-    turn.idle = False
-    turn.copying = frozenset()
+    turn.idle, turn.copying = False, frozenset()
     client.enter(Phase.RUNNING, card.now)
 
 
-def ganged(card: Card, event: Ganged) -> None:
-    """Changes the standing of clients in their gang.
-
-    All changes of a gang on one card are in one event: each event causes a plan, and the cost of a
-    plan grows with the number of clients.
-    """
+def ganged(card: Card, event: events.Ganged) -> None:
+    """Changes the standing of clients in their gang."""
     for client in filter(None, map(card.clients.get, event.clients)):
         client.membership, standing = event, event.standing
         client.ready = client.ready and standing is Standing.CLAIMS
@@ -189,14 +165,12 @@ def ganged(card: Card, event: Ganged) -> None:
 
 def report_stuck(card: Card) -> None:
     """Reports clients that have not answered an order for too long. The order stays in force."""
-    owing = [
-        (client, client.its_turn, client.its_turn.stop_sent)
-        for client in card.groups[Phase.DRAINING] if client.its_turn.parked is None
-    ] + [
-        # Orders behind a STOP wait for the same drain, so they are not reported as well.
-        (client, client.moves[0], client.moves[0].since) for client in card.groups["moving"]
-        if client.phase is not Phase.DRAINING
-    ]
+    owing: list[tuple[ScheduledClient, Turn | Move, int]] = [
+        (c, c.its_turn, c.its_turn.stop_sent) for c in card.groups[Phase.DRAINING]
+        if c.its_turn.parked is None]
+    # Orders behind a STOP wait for the same drain, so they are not reported as well.
+    owing += [(c, c.moves[0], c.moves[0].since) for c in card.groups["moving"]
+              if c.phase is not Phase.DRAINING]
     for client, owed, since in owing:
         if not owed.reported and card.due(since + card.settings.stuck_after):
             owed.reported = True
@@ -212,15 +186,18 @@ Admission = tuple[ScheduledClient | None, int]
 def plan(card: Card) -> Admission:
     """Chooses and stops clients. Returns the blocked client for which turns end, and their length.
     """
-    _queue_idle_clients(card)
+    if card.settings.draining:          # turns do not change without a daemon: as many run as fit
+        for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.takes):
+            if not client.terms.suspended:
+                queue.arrive(card, client)
     _suspend(card)
     gang.plan(card)
     _put_back_stalled(card)
     _repair(card)
     _review_busy_turns(card)            # members may run together if busy turns end here
-    blocked, tq = _admit_and_start(card)
+    blocked, tq = _settle(card)
     while _review_busy_turns(card):
-        blocked, tq = _admit_and_start(card)
+        blocked, tq = _settle(card)
     blocked = blocked or gang.claim(card)
     card.contended = blocked is not None or _crowded(card)
     card.head = None if blocked is None else blocked.id
@@ -229,31 +206,26 @@ def plan(card: Card) -> Admission:
     return blocked, tq
 
 
-def _admit_and_start(card: Card) -> Admission:
-    found = _settle(card)
-    while _start(card):                 # the measured hand-over may have changed the quantum
-        found = _settle(card)
-    return found
-
-
 def _settle(card: Card) -> Admission:
-    """Chooses clients as far as they fit, then ends turns for the head if it does not fit."""
-    blocked, tq = _admit_all(card)
-    if _crowded(card):
-        _stop_enough(card, None, tq, lambda staying: crowd(staying) <= 1)
-    while blocked is not None and _stop_enough(card, blocked, tq, _fits_with(card, blocked)):
-        blocked, tq = _admit_all(card)  # a client that was put back may be the new head
+    """Chooses clients as far as they fit, ends turns for the head if it does not fit, and starts
+    the turns of chosen clients that are whole."""
+    starts = True
+    while starts:
+        blocked, tq = _admit_all(card)
+        if _crowded(card):
+            _stop_enough(card, None, tq, lambda staying: crowd(staying) <= 1)
+        while blocked is not None and _stop_enough(card, blocked, tq, _fits_with(card, blocked)):
+            blocked, tq = _admit_all(card)  # a client that was put back may be the new head
+        starts = _start(card)           # the measured hand-over may have changed the quantum
     return blocked, tq
 
 
 def _admit_all(card: Card) -> Admission:
     """Repeats admission while it chooses clients: the new turns count in advance, so the head of
     the queue may change."""
-    groups = card.groups
     while True:
-        before = groups.size("holding")
-        found = _admit(card)
-        if found[0] is None or groups.size("holding") == before:
+        before, found = card.groups.size("holding"), _admit(card)
+        if found[0] is None or card.groups.size("holding") == before:
             return found
 
 
@@ -271,33 +243,18 @@ def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledC
 
 def _crowded(card: Card) -> bool:
     """Whether more than one client runs although clients are to take turns."""
-    if not card.one_at_a_time:
-        return False
-    return crowd(card.groups[Phase.RUNNING]) > 1
+    return card.one_at_a_time and crowd(card.groups[Phase.RUNNING]) > 1
 
 
 def _choose(card: Card, client: ScheduledClient, beside: frozenset[int] = frozenset()) -> None:
-    waited = client.id == card.head
     client.turn = Turn(
-        next(card.serials), chosen=card.now, beside=beside,
-        bytes_missing=client.missing_bytes if waited else None,
-        swapped=client.swapped,
-    )
+        next(card.serials), chosen=card.now, beside=beside, swapped=client.swapped,
+        bytes_missing=client.missing_bytes if client.id == card.head else None)
     client.enter(Phase.LOADING, card.now)
     queue.choose(card, client)
 
 
-def _queue_idle_clients(card: Card) -> None:
-    """Queues all idle clients before the daemon ends, because turns do not change without it. The
-    smallest clients come first, so that as many as possible fit."""
-    if card.settings.draining:
-        for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.takes):
-            if not client.terms.suspended:
-                queue.arrive(card, client)
-
-
 def _suspend(card: Card) -> None:
-    """Ends the turns of suspended clients."""
     for client in [c for c in card.holders if c.terms.suspended]:
         if client.phase is Phase.LOADING:
             queue.cancel_turn(card, client)
@@ -307,9 +264,9 @@ def _suspend(card: Card) -> None:
 
 def _put_back_stalled(card: Card) -> None:
     """Cancels turns of chosen clients that are unresponsive, or for which no room is found."""
-    # Others can use the room that is reserved for an unresponsive client.
-    for client in [c for c in card.groups[Phase.LOADING] if c.unresponsive]:
-        queue.cancel_turn(card, client)
+    for client in card.groups[Phase.LOADING]:
+        if client.unresponsive:
+            queue.cancel_turn(card, client)
     stalled = [client for client in card.groups[Phase.LOADING] if not client.whole]
     if not stalled or not any(c.not_before <= card.now for c in card.groups.queue()):
         return
@@ -371,7 +328,7 @@ def _admit(card: Card) -> Admission:
         if not card.due(client.not_before) or client.takes > alone or client.unresponsive or (
             tight and not card.fits([client])
         ):
-            card.crowded(client, alone)
+            card.report_crowded(client)
             continue
         crowded = one_at_a_time and number > gang.siblings(card.holders, client)
         fits = client.takes <= beside and not crowded and not (
@@ -404,40 +361,28 @@ def _admit(card: Card) -> Admission:
 def _may_overtake(
     card: Card, blocked: ScheduledClient, holders: list[ScheduledClient], tq: int
 ) -> bool:
-    """Whether clients may run beside the holders until the first of those turns ends.
-
-    `tq`: the quantum in microseconds.
-    """
+    """Whether clients may run beside the holders until the first of those turns ends; `tq`: us."""
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True
     ended = _ended(card, blocked, holders, tq)
     stoppable = [h for h in holders if not h.unresponsive and not h.is_permanent]
-    soonest = min(
-        (h.its_turn.counted for h in stoppable if h.its_turn.started is not None),
-        default=card.now,
-    )
-    return (
-        not any(h.phase is Phase.DRAINING or h.id in ended for h in stoppable)
-        and soonest + tq >= card.now + tq // WORTHWHILE
-    )
+    counted = [h.its_turn.counted for h in stoppable if h.its_turn.started is not None]
+    lasts = min(counted, default=card.now) + tq >= card.now + tq // WORTHWHILE
+    return lasts and not any(h.phase is Phase.DRAINING or h.id in ended for h in stoppable)
 
 
 def _ended(
     card: Card, head: ScheduledClient | None, holders: list[ScheduledClient], tq: int
 ) -> dict[int, TurnEnd]:
-    """Returns the clients whose turns may end now for the head of the queue, with the reasons.
-
-    `tq`: microseconds. Lowers the deadline to the end of the next turn.
-    """
+    """The clients whose turns may end now for the head of the queue, with the reasons; `tq`: us.
+    Lowers the deadline to the end of the next turn."""
     settings = card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
     for holder in holders:              # oldest first: turns in a holder's `beside` come before it
         turn = holder.its_turn
-        if holder.unresponsive or (holder.is_permanent and holder.phase is not Phase.DRAINING):
-            lasting.add(turn.serial)    # such a turn cannot be ended
-            continue
-        if gang.lasts(holder, head):
+        endless = holder.is_permanent and holder.phase is not Phase.DRAINING
+        if holder.unresponsive or endless or gang.lasts(holder, head):
             lasting.add(turn.serial)
             continue
         if head is not None and head.standing is Standing.GRANTED:
@@ -474,27 +419,21 @@ def _stop_enough(
     True: a chosen client's turn was cancelled, or the head got ready, so admission is repeated.
     """
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
-    claims = head is not None and head.standing is Standing.CLAIMS
-    if enough(staying):
-        if head is not None and claims:
-            head.ready = True           # the head fits once draining clients are gone
-        return claims
-    ended = _ended(card, head, card.holders, tq)
     leaving: list[ScheduledClient] = []
+    ended = {} if enough(staying) else _ended(card, head, card.holders, tq)
     may_leave = [c for c in staying if c.id in ended and card.due(c.its_turn.stop_after)]
-    for client in sorted(may_leave, key=lambda c: (ended[c.id] is not TurnEnd.IDLE, c.priority)):
-        staying.remove(client)
-        leaving.append(client)
-        if enough(staying):
-            break
-    else:
-        return False
+    may_leave.sort(key=lambda c: (ended[c.id] is not TurnEnd.IDLE, c.priority))
+    while not enough(staying):
+        if not may_leave:
+            return False
+        leaving.append(may_leave.pop(0))
+        staying.remove(leaving[-1])
     for client in leaving.copy():
         if enough([*staying, client]):
             staying.append(client)
             leaving.remove(client)
-    if head is not None and claims:
-        head.ready = True
+    if head is not None and head.standing is Standing.CLAIMS:
+        head.ready = True               # it fits once draining clients are gone, and these stopped
         return True
     for client in leaving:
         if client.phase is Phase.RUNNING:
@@ -524,8 +463,7 @@ def _start(card: Card) -> bool:
 
 
 def _stop_idle_holders(card: Card) -> None:
-    """Stops idle clients if their room may soon be needed, or if busy turns could begin without
-    them."""
+    """Stops idle clients whose room may soon be needed, or that prevent busy turns."""
     if card.contended or card.settings.draining:
         return
     running = card.groups[Phase.RUNNING]
@@ -616,17 +554,15 @@ def _review_busy_turns(card: Card) -> bool:
     wanting = (*card.groups["holding"], *card.groups["queued"])
     goes_on = (
         all(client.id in card.busy_members for client in wanting)
-        and _busy_turns_allowed(card) and _suit_busy_turns(members) and card.fits(members)
-    )
+        and _busy_turns_allowed(card) and _suit_busy_turns(members) and card.fits(members))
     gap = next((one for one in members if _has_gap(card, one)), None) if goes_on else None
-    if goes_on and gap is None:
-        return False
-    _end_busy_turns(card, gap)
-    return True
+    if gap is not None or not goes_on:
+        _end_busy_turns(card, gap)
+    return not card.busy_members
 
 
 def _end_busy_turns(card: Card, excluded: ScheduledClient | None = None) -> None:
-    """Ends busy turns. `excluded`: the member that had a gap: it has no busy turns for a while."""
+    """`excluded`: the member that had a gap: it has no busy turns for a while."""
     if excluded is not None:
         if card.now - card.busy_since >= EXCLUDED_RESET:
             excluded.busy_exclusion.length = 0
@@ -646,25 +582,22 @@ def _suit_busy_turns(members: list[ScheduledClient]) -> bool:
     return len(members) > 1 and priority is not Priority.BACKGROUND and not any(
         client.priority is not priority or client.rationed or client.memory.pin_reason
         or client.terms.suspended or client.unresponsive or client.standing
-        for client in members
-    )
+        for client in members)
 
 
 def _begin_busy_turns(card: Card) -> bool:
-    groups = card.groups
     members = card.groups[Phase.RUNNING]
-    others = ("queued", "lacking", Phase.LIMITED)
-    if len(members) < max(2, groups.size("holding")) or not _busy_turns_allowed(card) or any(
-        groups.size(name) for name in others
+    if len(members) < max(2, card.groups.size("holding")) or not _busy_turns_allowed(card) or any(
+        card.groups.size(name) for name in ("queued", "lacking", Phase.LIMITED)
     ):
         return False
-    since = card.busy_since
+    since = card.busy_since + PROOF
     for client in members:
         turn = client.its_turn
         if turn.busy is None or turn.idle:
             return False
-        since = max(since, turn.busy, client.busy_exclusion.until - PROOF, turn.stop_after - PROOF)
-    if not _suit_busy_turns(members) or not card.fits(members) or not card.due(since + PROOF):
+        since = max(since, turn.busy + PROOF, client.busy_exclusion.until, turn.stop_after)
+    if not _suit_busy_turns(members) or not card.fits(members) or not card.due(since):
         return False
     card.busy_members = frozenset(client.id for client in members)
     card.busy_since = card.now
@@ -712,10 +645,7 @@ def pace_background(card: Card) -> None:
 
 
 def _measure_handover(card: Card, client: ScheduledClient) -> bool:
-    """Measures the hand-over to a client when the client's gate opens.
-
-    True: client.cost has changed, so the automatic quantum may have changed.
-    """
+    """Measures the hand-over to a client whose gate opens. True: client.cost has changed."""
     turn = client.its_turn
     if turn.bytes_missing is None:
         known, client.cost = client.cost is not None, None
@@ -738,21 +668,15 @@ def _tq_now(card: Card, head: ScheduledClient | None) -> int:
         if head.cost is not None:
             total, known = total - head.cost, known - 1
         total, known = total + card.load_time(head, head.missing_bytes), known + 1
-    return _auto_tq(card, total, known)
+    mean = card.latency.value + (total / known if known else 0)
+    return min(max(LEAST_TQ, round(HANDOVER_FACTOR * mean)), card.settings.longest_tq)
 
 
 def _update_shown_tq(card: Card, head: ScheduledClient | None) -> None:
-    """Updates the automatic quantum that users are shown.
-
-    It follows from the costs of measured hand-overs. For a blocked `head` without a measured
-    hand-over, the estimated time to load its memory counts.
-    """
-    if _fixed_tq(card) is not None:
-        return
-    fresh = _tq_now(card, head)
-    if head is None or head.cost is not None:
-        fresh = _auto_tq(card, card.groups.sums.cost, card.groups.size("measured"))
-    if SHOWN_CHANGE * abs(fresh - card.shown_tq) > card.shown_tq:
+    """Updates the automatic quantum that users are shown. It follows from measured hand-overs, and
+    from the estimated one to a blocked `head` without a measurement."""
+    fresh = _tq_now(card, None if head is None or head.cost is not None else head)
+    if _fixed_tq(card) is None and SHOWN_CHANGE * abs(fresh - card.shown_tq) > card.shown_tq:
         card.shown_tq = fresh
 
 
@@ -763,9 +687,8 @@ def tq_in_force(card: Card) -> int:
 
 
 def _idle_window(card: Card, head: ScheduledClient | None) -> int:
-    """Microseconds of idleness after which a holder sends IDLE, before halvings. This is the window
-    of the last RUN, unless the present cost gives a window RESEND_FACTOR times as long or short.
-    """
+    """Microseconds of idleness after which a holder sends IDLE, before halvings: that of the last
+    RUN, unless the window that the cost gives differs by RESEND_FACTOR."""
     if not card.contended:
         return IDLE_USUAL
     costs = 0
@@ -783,12 +706,11 @@ def _idle_window_of(client: ScheduledClient, window: int) -> int:
 
 def _adapt_idle_window(client: ScheduledClient, now: int) -> None:
     """Adapts the idle window of a client that wants the card again."""
-    if client.idle_end_window is not None:
-        if now - client.since >= IDLE_MOST:
-            client.halvings = min(client.halvings + 1, MOST_HALVINGS)
-        elif now - client.since < client.idle_end_window:
-            client.halvings = 0
-    client.idle_end_window = None
+    window, client.idle_end_window = client.idle_end_window, None
+    if window is not None and now - client.since >= IDLE_MOST:
+        client.halvings = min(client.halvings + 1, MOST_HALVINGS)
+    elif window is not None and now - client.since < window:
+        client.halvings = 0
 
 
 def _fixed_tq(card: Card) -> int | None:
@@ -797,9 +719,3 @@ def _fixed_tq(card: Card) -> int | None:
     if card.busy_members:
         return BUSY_TQ if tq is None else min(tq, BUSY_TQ)
     return tq
-
-
-def _auto_tq(card: Card, total: int, known: int) -> int:
-    """The quantum in us that follows from the sum of the costs of `known` hand-overs."""
-    mean = card.latency.value + (total / known if known else 0)
-    return min(max(LEAST_TQ, round(HANDOVER_FACTOR * mean)), card.settings.longest_tq)
