@@ -11,15 +11,8 @@ from collections.abc import Iterable
 from nvshared.scheduler import promises, queue
 from nvshared.scheduler.actions import Evict, Writeback
 from nvshared.scheduler.card import DEPTH, Card
-from nvshared.scheduler.client import (
-    QUEUING,
-    WRITEBACK_AFTER,
-    Direction,
-    Goal,
-    Move,
-    Phase,
-    ScheduledClient,
-)
+from nvshared.scheduler.client import QUEUING, WRITEBACK_AFTER, Direction, Goal, Move, Phase
+from nvshared.scheduler.client import ScheduledClient
 from nvshared.scheduler.domains import Loan
 from nvshared.scheduler.events import BLOCK, Evicted, Loaded, Moved, Standing, Stored, WrittenBack
 from nvshared.units import GIB, SECOND
@@ -30,17 +23,15 @@ SLACK_REFILL = 4                        # refilled when less than 1/4 of it is l
 RETURN_AGAIN = SECOND // 4              # from a failed return of a loan to the next order
 COPY_AGAIN = 2 * SECOND                 # from a failed copy of borrowed memory to the next order
 TRIM_AGAIN = SECOND                     # between orders to one client to give back host memory
-# Hooks allocate host memory in large pieces, so an EVICT allows more than the evicted bytes: a few
-# blocks, or 1/8 of the host memory that is left.
-BLOCKS = 2
+# Hooks allocate host memory in large pieces, so an EVICT allows more than the evicted bytes:
+BLOCKS = 2                              # these, or 1/8 of the host memory that is left
 HOST_PART = 8
 EVICT_AGAIN = SECOND                    # from an EVICT without effect to the next
 IN_VAIN = 3                             # EVICTs without effect until a client counts as pinned,
 PINNED_FOR = 60 * SECOND                # for this long
 LOAD_PAUSE_LEAST = SECOND // 4          # from a failed LOAD to the next,
 LOAD_PAUSE_MOST = 2 * SECOND            # doubled each time up to this
-# How long the capacity stays lowered after a LOAD failed for want of memory on the card.
-SHORTFALL = 10 * SECOND
+SHORTFALL = 10 * SECOND                 # a LOAD without memory lowers the capacity for this time
 RESERVE_PART = 8                        # of a card is never lent
 RETURN_BLOCKS = 2                       # blocks of host memory that a return may take in addition
 STORE_FREE_PART = 8                     # free host memory or disk space below 1/8 is little
@@ -55,23 +46,19 @@ COPIES_TAKE = SECOND // 4
 
 
 def plan(card: Card) -> int:
-    """Evicts memory for holders that lack room, and loads their memory into the free room.
-
-    Returns the bytes of host memory that evictions lack.
-    """
+    """Evicts memory for holders that lack room, and loads their memory into the free room. Returns
+    the bytes of host memory that evictions lack."""
     if card.shortfall and card.due(card.shortfall_until):
         card.shortfall = 0
-    # An order may leave host memory that allows another order.
-    before, host_short = -1, 0
-    while before != len(card.actions):
-        before = len(card.actions)
-        host_short = _move(card)
-    return host_short
+    while True:                         # an order may leave host memory that allows another order
+        before, host_short = len(card.actions), _move(card)
+        if len(card.actions) == before:
+            return host_short
 
 
 def _move(card: Card) -> int:
-    lacking = card.groups["lacking"]
-    lacking.sort(key=lambda c: (c.phase is Phase.LOADING, c.turn.serial if c.turn else 0))
+    lacking = sorted(
+        card.groups["lacking"], key=lambda c: (c.phase is Phase.LOADING, c.its_turn.serial))
     short = sum(c.lacks_room for c in lacking) - card.free - coming(card)
     evictions = Evictions(card)
     host_short = 0
@@ -112,10 +99,10 @@ def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
     queued, queued clients, granted gang members. In each class the client that will run last comes
     first.
     """
-    occupying = card.groups[group]
-    suspended = [c for c in occupying if c.terms.suspended and c.turn is None]
-    awake = [c for c in occupying if not c.terms.suspended]
-    idle = latest_first([c for c in awake if c.phase in (Phase.IDLE, Phase.LIMITED)], card.now)
+    members = [c for c in card.groups[group] if c.turn is None]
+    suspended = [c for c in members if c.terms.suspended]
+    awake = [c for c in members if not c.terms.suspended]
+    idle = latest_first([c for c in awake if c.phase is not Phase.WAITING], card.now)
     wait = [c for c in awake if c.phase is Phase.WAITING]
     waiting = [c for c in wait if c.standing in QUEUING]
     granted = [c for c in wait if c.standing is Standing.GRANTED]
@@ -146,20 +133,14 @@ class Evictions:
         self, victims: list[ScheduledClient], short: int, holders: Iterable[ScheduledClient],
         keep: int = 0,
     ) -> int:
-        """Plans to take `short` bytes. Returns how many of them cannot be taken.
-
-        `keep`: bytes beyond its need that each holder may keep.
-        """
-        willing = [
-            v for v in victims
-            if short > 0 and not v.unresponsive and self._card.due(v.failures.evict_after)
-        ]
+        """Plans to take `short` bytes. Returns how many of them cannot be taken. Each holder may
+        keep `keep` bytes beyond its need."""
+        willing = [v for v in victims
+                   if short > 0 and not v.unresponsive and self._card.due(v.failures.evict_after)]
         for victim in willing:
             if not victim.moving(Direction.IN):
                 short -= self._note(victim, min(short, _unfilled(victim)))
-        for holder in holders:
-            # A running client may fill its surplus before the EVICT arrives; then the hook keeps
-            # that room.
+        for holder in holders:          # it may fill its surplus first; then its hook keeps that
             surplus = holder.ordered - max(holder.memory.need, holder.memory.filled) - keep
             if short > 0 and self._card.due(holder.failures.evict_after):
                 short -= self._note(holder, min(short, surplus))
@@ -172,50 +153,45 @@ class Evictions:
         card = self._card
         for id, amount in self.amounts.items():
             client = card.clients[id]
-            if client.moving(Direction.IN):
-                continue                # evict only once the LOAD is done
-            while amount > 0 and len(client.moves) < DEPTH:
+            loads = client.moving(Direction.IN)     # evict only once the LOAD is done
+            while not loads and amount > 0 and len(client.moves) < DEPTH:
                 free = max(0, card.host_free_for(client))
                 unfilled = min(amount, _unfilled(client))
                 moved = 0 if client.holds else min(
                     amount - unfilled, card.settings.step, _usable_host(client) + free)
                 if unfilled + moved == 0:
                     break
-                host = client.host_charged
-                if moved and free >= card.settings.block:
+                host, block = client.host_charged, card.settings.block
+                if moved and free >= block:
                     # Blocks that go to another card release their host memory only afterwards.
                     spare = 0 if card.neighbour.lender() else client.host_spare
-                    more = max(BLOCKS * card.settings.block,
-                               min(card.settings.step, free // HOST_PART))
+                    more = max(BLOCKS * block, min(card.settings.step, free // HOST_PART))
                     host += min(free, max(0, moved - spare) + more)
                 self._card.evict(
                     client, client.ordered - unfilled - moved, host, goal if moved else None)
                 amount -= unfilled + moved
 
     def _note(self, client: ScheduledClient, amount: int) -> int:
-        if amount <= 0:
-            return 0
-        self.amounts[client.id] = self.amounts.get(client.id, 0) + amount
-        return amount
+        if amount > 0:
+            self.amounts[client.id] = self.amounts.get(client.id, 0) + amount
+        return max(0, amount)
 
     def _movable(self, victim: ScheduledClient, short: int) -> int:
         """Bytes of `short` that the victim can evict, given the host memory that is left."""
         movable = victim.ordered - self.amounts.get(victim.id, 0) - victim.memory.pinned
-        wanted = min(short, movable)
+        wanted, own, block = min(short, movable), _usable_host(victim), self._card.settings.block
         if wanted <= 0:
             return 0
-        own = _usable_host(victim)
+        untaken = [domain.untaken - self._given[domain.name] for domain in victim.domains]
+        left = max(0, min([self._host_left, *untaken]))
         # Hooks move whole blocks, so less host memory than a block is of no use.
-        block = self._card.settings.block
-        domains = victim.domains
-        left = max(0, min([self._host_left, *(d.untaken - self._given[d.name] for d in domains)]))
         possible = min(wanted, own + (left if left >= block else 0))
         # Taking host memory back from other clients helps if the budget is short, not a domain.
         if possible < wanted and left == self._host_left:
             self.host_short += max(wanted - possible, block)
         taken = max(0, possible - own)
         self._host_left -= taken
-        for domain in domains:
+        for domain in victim.domains:
             self._given[domain.name] += taken
         return possible
 
@@ -275,11 +251,8 @@ def _trim(card: Card, host_short: int, evictions: Evictions) -> None:
     """Takes back host memory that resident blocks keep for their next eviction."""
     if host_short <= 0 or card.groups.size("evicting"):
         return                          # the evictions under way may free enough
-    keepers = [
-        c for c in card.everyone
-        if c.host_charged > 0 and not c.moves and c.phase is not Phase.DRAINING
-        and c.id not in evictions.amounts
-    ]
+    keepers = [c for c in card.everyone
+               if c.host_charged > 0 and _rests(c) and c.id not in evictions.amounts]
     certain = [c for c in keepers if _unused_host(c) > 0]
     for client in sorted(certain or keepers, key=lambda c: -_unused_host(c)):
         if host_short > 0 and _take_back(card, client, host_short):
@@ -292,9 +265,12 @@ def _relieve(card: Card) -> None:
         short = domain.unevictable
         for client in promises.members(card, domain):
             unused = min(short, _unused_host(client))
-            free = unused > 0 and not client.moves and client.phase is not Phase.DRAINING
-            if free and _take_back(card, client, unused):
+            if unused > 0 and _rests(client) and _take_back(card, client, unused):
                 short -= unused
+
+
+def _rests(client: ScheduledClient) -> bool:
+    return not client.moves and client.phase is not Phase.DRAINING
 
 
 def _take_back(card: Card, client: ScheduledClient, size: int) -> bool:
@@ -307,59 +283,55 @@ def _take_back(card: Card, client: ScheduledClient, size: int) -> bool:
 
 
 def _unused_host(client: ScheduledClient) -> int:
-    """Bytes of host memory that hold no swapped block: a lower bound, because swapped blocks that
-    were never written need none."""
+    """Bytes of host memory without a swapped block, or more: blocks never written need none."""
     return max(0, client.host_charged - client.swapped)
 
 
 def answered(card: Card, client: ScheduledClient, answer: Moved) -> None:
     """Handles a hook's reply to an order to move memory: carried out, or failed."""
-    most, before = client.charged, client.room
+    most, before, promise = client.charged, client.room, client.promise
     done = None
     while client.moves and client.moves[0].order.number <= answer.number:
-        done, *rest = client.moves
-        client.moves = tuple(rest)
+        done, client.moves = client.moves[0], client.moves[1:]
     if done is None or done.order.number != answer.number:
         return                          # no such order is under way
     if client.moves:
         client.moves[0].since = card.now
-    promise = client.promise
     if promise.confirmed_by and promise.confirmed_by <= answer.number:
         promise.confirmed_by = promise.withdrawn = 0
     client.room = client.memory.room
     failed = answer.no_memory or answer.driver_error
     if isinstance(done.order, Evict) and client.memory.borrowed > done.order.loan:
         client.return_after = card.now + RETURN_AGAIN
-    match answer:
-        case Evicted():
+    match answer, done.order:
+        case Evicted(), _:
             client.room = min(client.room, most)
             _evicted(card, client, answer, done, before)
-        case Loaded():
+        case Loaded(), _:
             failed = _loaded(card, client, answer, done) or failed
-        case WrittenBack() if isinstance(done.order, Writeback) and not done.order.size:
+        case WrittenBack(), Writeback(size=0):
             if client.memory.dirty and not answer.yielded:
                 client.copy_after = card.now + COPY_AGAIN
-        case WrittenBack() if isinstance(done.order, Writeback):
+        case WrittenBack(), Writeback(size=size):
             if not client.holds:
                 client.written_back = min(answer.bytes, client.memory.resident)
-            short = answer.bytes < done.order.size and not answer.yielded
-            client.writeback_exhausted = short
+            client.writeback_exhausted = answer.bytes < size and not answer.yielded
     if failed:
         card.count(client, failures=1)
 
 
-def _evicted(card: Card, client: ScheduledClient, answer: Evicted, done: Move, before: int) -> None:
+def _evicted(card: Card, client: ScheduledClient, answer: Moved, done: Move, before: int) -> None:
     card.count(client, bytes_out=answer.bytes)
     if answer.bytes > 0 or client.room < before:
         card.last_evicted = card.now
         if client.written_back:         # how many of its copies are left is unknown, so none count
             client.written_back, client.writeback_after = 0, WRITEBACK_AFTER
     failures = client.failures
+    excused = (answer.no_memory and not failures.spare_host_unusable) or (
+        answer.yielded and done.cut)
     if client.room < before:
         failures.evictions_ignored = 0
-    elif done.order.room < before and not (
-        (answer.no_memory and not failures.spare_host_unusable) or (answer.yielded and done.cut)
-    ):
+    elif done.order.room < before and not excused:
         if card.now >= failures.evict_after:    # orders under way at one time count once
             failures.evictions_ignored += 1
             if failures.evictions_ignored >= IN_VAIN and not client.holds:
@@ -370,7 +342,7 @@ def _evicted(card: Card, client: ScheduledClient, answer: Evicted, done: Move, b
         failures.spare_host_unusable = True     # so the next EVICT allows new host memory
 
 
-def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> bool:
+def _loaded(card: Card, client: ScheduledClient, answer: Moved, done: Move) -> bool:
     """Records the reply to a LOAD. True: the LOAD has failed."""
     card.count(client, bytes_in=answer.bytes)
     if answer.bytes > 0:
@@ -378,8 +350,8 @@ def _loaded(card: Card, client: ScheduledClient, answer: Loaded, done: Move) -> 
     if client.memory.host <= done.order.host:
         client.failures.trim_after = 0
     if answer.no_memory:
-        # Others give up the room that the client could not fill. While the earlier shortfall is not
-        # covered yet (`free` is negative), the failure shows the same shortfall again.
+        # Others give up the room that the client could not fill. While `free` is negative, the
+        # failure shows the earlier shortfall again.
         missing = max(0, client.charged - client.memory.filled)
         shortfall = card.shortfall + missing if card.free >= 0 else max(card.shortfall, missing)
         card.shortfall = min(shortfall, card.settings.capacity)
@@ -423,11 +395,9 @@ def return_loans(card: Card) -> None:
         excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))
         if lender not in card.neighbour.reachable or client.terms.suspended:    # all goes back
             excess = client.loan.ordered
-        if not excess or not client.loan.ordered:
+        if not excess or not client.loan.ordered or client.unresponsive:
             continue
-        if client.unresponsive or len(client.moves) >= DEPTH:
-            continue
-        if not card.due(client.return_after):
+        if len(client.moves) >= DEPTH or not card.due(client.return_after):
             continue
         home = min(client.memory.dirty, excess, card.free)
         if (home >= card.settings.block and not client.moves and not client.terms.suspended
@@ -451,10 +421,11 @@ def store_blocks(card: Card, short: int) -> None:
     for client, size in _storing(card, short, [*victims(card, "storable"), *chosen]):
         if client.unresponsive or not card.due(client.failures.store.until):
             continue
-        if card.disk_free_for(client) < 0:      # the disk has failed, or a limit has shrunk
+        # The disk has failed, a limit has shrunk, or the client gives up copies first.
+        if card.disk_free_for(client) < 0 or not card.due(
+            client.failures.copies_after - COPIES_AGAIN + COPIES_TAKE
+        ):
             continue
-        if not card.due(client.failures.copies_after - COPIES_AGAIN + COPIES_TAKE):
-            continue                    # the client gives up copies first
         most = max([client.memory.disk, *(order.size for order in client.stores[-1:])])
         if most - client.memory.disk < block:       # the last STORE is carried out
             more = min(size + block, card.disk_free_for(client) + client.disk_charged - most)
@@ -479,11 +450,9 @@ def store_blocks(card: Card, short: int) -> None:
                 card.store(client, 0)
 
 
-def _storing(
-    card: Card, short: int, candidates: Iterable[ScheduledClient]
-) -> Iterable[tuple[ScheduledClient, int]]:
-    """Yields clients that are to store blocks, and how many more bytes each. If no eviction waits,
-    up to a block of each stays in host memory: a hook may keep as much as its load buffer."""
+def _storing(card: Card, short: int, candidates: Iterable[ScheduledClient]) -> Iterable[tuple[ScheduledClient, int]]:
+    """Clients that are to store blocks, and how many more bytes each. If no eviction waits, a hook
+    may keep up to a block in host memory, as its load buffer."""
     park_after = card.settings.park_after
     little = card.host.takeable // STORE_FREE_PART - card.host_free
     for client in candidates:

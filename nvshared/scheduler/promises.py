@@ -18,21 +18,18 @@ from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
 from nvshared.scheduler.events import CommitAsked, Memory, PinReason, TenantTerms
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
-# A grant exceeds the request by 1/16 of the bytes left, within these bounds, or not at all.
-OVERGRANT_LEAST = 64 * MIB
+OVERGRANT_PART = 16                     # a grant exceeds the request by 1/16 of the bytes left,
+OVERGRANT_LEAST = 64 * MIB              # within these bounds, or not at all
 OVERGRANT_MOST = GIB
-OVERGRANT_PART = 16
-# A grant is not called back until the thread that asked has used it, or this time has passed.
-USED_WITHIN = SECOND
+USED_WITHIN = SECOND                    # an unused grant is not called back for this time
 PINNED_WITHIN = 60 * SECOND             # the same for a grant to pin
 CHANGE_PART = 64                        # a change of less than 1/64 of the card sends no LIMITS
+HARDLY = 8                              # a change by 1/8 of that or less causes no check
 CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS,
 CHECKS_APART = MILLISECOND              # and us until further clients' LIMITS are checked
-DiskLimits = tuple[Domain, ...]         # of one client
-# By disk limits: sum and largest of the commits of the clients that have them.
-Commits = dict[DiskLimits, tuple[int, int]]
-HARDLY = 8                              # a change by 1/8 of that or less causes no check
 PINNING_PART = 16                       # unused grants to pin count as at most 1/16 of the card
+DiskLimits = tuple[Domain, ...]         # of one client
+Commits = dict[DiskLimits, tuple[int, int]]     # sum and largest of the commits under these limits
 
 
 def welcome(card: Card, client: ScheduledClient, commit: int) -> None:
@@ -69,10 +66,9 @@ def plan(card: Card) -> None:
         pass
     for client in card.groups["undrainable_overcommitted"]:
         _call_back(card, client, client.memory.need + client.to_pin)
-    # The commits in a domain may exceed its limit after the limit was lowered. They may also do so
-    # after a client has freed pinned memory: pinned memory does not count in the domain, but the
-    # commit for it, now unused, does. Requests are answered first, because a grant turns unused
-    # commit into used commit, which is not called back.
+    # The commits in a domain may exceed its limit after the limit was lowered, or after a client
+    # has freed pinned memory, which does not count in the domain. Requests are answered first,
+    # because a grant turns unused commit into used commit, which is not called back.
     card.groups.settle()
     overdrawn: list[ScheduledClient] = []
     for domain in (*card.domains.full, *card.tenancies.full):
@@ -99,11 +95,9 @@ def send_limits(card: Card) -> None:
     # are checked. No client can use more than the card, so larger figures are cut off.
     common = (
         settings.total, settings.capacity, min(_left(card) + unused, 2 * settings.total),
-        settings.capacity - _unpinned(card), card.groups.sums.unshown, card.unevictable_outside(()),
-    )
+        settings.capacity - _unpinned(card), card.groups.sums.unshown, card.unevictable_outside(()))
     changed = card.groups.news("limits")
-    both = zip(common, card.growth_figures, strict=True)
-    if any(abs(new - old) > hardly for new, old in both):
+    if any(abs(new - old) > hardly for new, old in zip(common, card.growth_figures, strict=True)):
         card.growth_figures = common
         card.limits_unchecked.update(card.clients)
     else:
@@ -114,16 +108,14 @@ def send_limits(card: Card) -> None:
                 card.limits_unchecked.update(domain.stakes.keys() & card.clients.keys())
     ids: list[int] = []
     if card.limits_unchecked and card.due(card.check_limits_at):
-        # Checking all would delay other events.
-        ids = sorted(card.limits_unchecked)[:CHECKED_AT_ONCE]
+        ids = sorted(card.limits_unchecked)[:CHECKED_AT_ONCE]   # all would delay other events
         card.limits_unchecked.difference_update(ids)
         if card.limits_unchecked:
             card.check_limits_at = card.now + CHECKS_APART
             card.due(card.check_limits_at)
     to_check = [card.clients[id] for id in ids if id in card.clients]
     for client in [*to_check, *(c for c in changed if c.id not in card.limits_unchecked)]:
-        most = _most(card, client)
-        last = client.promise
+        most, last = _most(card, client), client.promise
         if abs(most - last.last_most) > least or last.last_total != _total_for(card, client):
             _send_limits(card, client, 0, most)
 
@@ -147,8 +139,7 @@ def _first_requests(card: Card) -> dict[str, ScheduledClient]:
     """By account, the client whose COMMIT request has waited longest; the longest wait first."""
     first: dict[str, ScheduledClient] = {}
     for client in sorted(card.groups["requesting"], key=attrgetter("promise.requested")):
-        if client.account not in first:
-            first[client.account] = client
+        first.setdefault(client.account, client)
     return first
 
 
@@ -205,13 +196,10 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
             lambda: sum(c.committed - c.memory.need for c in clients) >= short)
     if waits:
         return False
-    reason = ""
-    if domain is not None and within < 0 and (domain.term or (fits and not squeezed)):
-        reason = domain.reason
-    if promise.commit >= wanted:
-        # The hook takes a LIMITS with at least the requested commit as a grant, so a refusal must
-        # carry a smaller commit.
+    refused = domain is not None and within < 0 and (domain.term or (fits and not squeezed))
+    if promise.commit >= wanted:        # the hook would take it as a grant
         promise.commit = min(promise.commit, client.memory.need)
+    reason = domain.reason if refused and domain is not None else ""
     _send_limits(card, client, request.number, _most(card, client), reason)
     return True
 
@@ -225,23 +213,19 @@ def _recall(
     card: Card, asker: ScheduledClient, clients: list[ScheduledClient], enough: Callable[[], bool]
 ) -> bool:
     """Calls back unused commits of `clients`, if `enough` holds and the request is not overdue.
-
-    True: called back, so the request of `asker` waits.
-    """
+    True: called back, so the request of `asker` waits."""
     for client in clients:
         _forget_grant(card, client)
-    if not enough() or _overdue(card, asker):
-        return False
-    for client in clients:
+    recalled = enough() and not _overdue(card, asker)
+    for client in clients if recalled else ():
         _call_back(card, client)
-    return True
+    return recalled
 
 
 def _forget_grant(card: Card, client: ScheduledClient) -> None:
     """Clears a grant that has been used, or that has not been used in time."""
-    promise = client.promise
-    used = client.memory.need >= promise.granted
-    if promise.granted and (used or card.due(promise.granted_until)):
+    promise, need = client.promise, client.memory.need
+    if promise.granted and (need >= promise.granted or card.due(promise.granted_until)):
         promise.granted = 0
 
 
@@ -255,18 +239,16 @@ def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
     _send_limits(card, client, 0, min(promise.last_most, _total_for(card, client)))
     # This order moves nothing; its reply shows that the hook has received the LIMITS. It allows no
     # host memory beyond that of earlier orders.
-    held = [client.memory.host, *(move.order.host for move in client.moves)]
-    card.evict(client, client.ordered, min(held))
+    host = min([client.memory.host, *(move.order.host for move in client.moves)])
+    card.evict(client, client.ordered, host)
     promise.confirmed_by = client.moves[-1].order.number
 
 
 def _send_limits(
     card: Card, client: ScheduledClient, number: int, most: int, reason: str = ""
 ) -> None:
-    """Sends LIMITS. They may allow host memory beyond the card that is not promised to any client.
-
-    A client with a memory limit is shown a card of that size, and may hold no such host memory.
-    """
+    """Sends LIMITS. They may allow host memory beyond the card that no client was promised, but not
+    to clients with a memory limit: these are shown a card of that size."""
     promise = client.promise
     bounded = client.terms.memory_limit or client.tenancies
     more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
@@ -279,22 +261,18 @@ def grant_when_lost(card: Card, client: ScheduledClient, request: CommitAsked) -
     promise = client.promise
     promise.commit = max(promise.commit, request.wanted)
     promise.last_most, promise.last_total = promise.commit, _total_for(card, client)
-    card.send(Limits(
-        client.id, request.number, promise.commit, promise.commit, promise.last_total,
-        client.memory.beyond))
+    card.send(Limits(client.id, request.number, promise.commit, promise.commit, promise.last_total,
+                     client.memory.beyond))
 
 
 def _total_for(card: Card, client: ScheduledClient) -> int:
     """The size of the card that this client's program is shown; bytes."""
-    return min([
-        card.settings.total, client.terms.memory_limit or card.settings.total,
-        *(tenancy.limit for tenancy in client.tenancies if tenancy.limit),
-    ])
+    limits = (client.terms.memory_limit, *(tenancy.limit for tenancy in client.tenancies))
+    return min([card.settings.total, *filter(None, limits)])
 
 
 def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
-    """The commit to grant to a client that asked for `wanted` bytes, if `left` bytes more could be
-    promised after that."""
+    """The commit to grant for a request of `wanted` bytes, if `left` more could be promised."""
     if client.memory.pin_reason:
         return wanted
     more = min(OVERGRANT_MOST, left // OVERGRANT_PART, _ceiling(card, client) - wanted)
@@ -342,10 +320,8 @@ def _squeezed(card: Card, client: ScheduledClient, pins: int) -> list[ScheduledC
 
 
 def _ceiling(card: Card, client: ScheduledClient) -> int:
-    """How far a client could grow if only pinned memory of other clients were on the card; bytes.
-    """
-    by_others = card.groups.sums.pinned_shown - client.pinned_shown
-    by_others += _granted_to_pin(card, client)
+    """How far a client could grow with only pinned memory of others on the card; bytes."""
+    by_others = card.groups.sums.pinned_shown - client.pinned_shown + _granted_to_pin(card, client)
     if card.tight:
         by_others += card.unevictable_outside([client])
     most = min(_total_for(card, client), card.settings.capacity - by_others)
@@ -353,10 +329,8 @@ def _ceiling(card: Card, client: ScheduledClient) -> int:
 
 
 def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
-    """The largest commit of the client, `most` at most, with which the memory of all clients that
-    have disk limits has a place, whichever client runs: on the card beside that one, in host
-    memory, or on the disk.
-    """
+    """The largest commit of the client, `most` at most, with which card, host and disk hold the
+    memory of all clients with disk limits, whichever client runs."""
     if not card.disk.budget.size or not card.groups.size("disk_limited"):
         return most
     room = card.settings.capacity + _host_less_margin(card)
@@ -406,11 +380,9 @@ def _linked(entries: Iterable[DiskLimits]) -> dict[DiskLimits, set[DiskLimits]]:
 
 
 def _unstorable(commits: Commits, room: int | None = None) -> tuple[int, int]:
-    """The bytes of all commits that the disk may not hold, and by how many bytes that number
-    grows at most while one client runs on the card.
-
-    With `room` the result takes fewer steps, but only shows whether the sum of both exceeds `room`.
-    """
+    """The bytes of all commits that the disk may not hold, and by how many bytes that number grows
+    at most while one client runs. With `room` the result takes fewer steps, but only shows whether
+    the sum of both exceeds `room`."""
     sums = {limits: total for limits, (total, _) in commits.items()}
     stored, exceeded = _storable(sums)
     unstorable, runs = sum(sums.values()) - stored, 0
@@ -424,16 +396,14 @@ def _unstorable(commits: Commits, room: int | None = None) -> tuple[int, int]:
 
 
 def _storable(sums: Mapping[DiskLimits, int]) -> tuple[int, set[Domain]]:
-    """The bytes that the disk may hold of clients with these sums of commits, by the clients' disk
-    limits, and the limits that the sums exceed. Where limits overlap without one containing the
-    other, the disk may hold more.
-    """
+    """The bytes that the disk may hold of clients with these sums of commits, and the limits that
+    the sums exceed. A lower bound where limits overlap without one containing the other."""
     stored, exceeded = dict(sums), set[Domain]()
-    # Inner limits first: they bound the clients of fewer entries.
     entries: dict[Domain, list[DiskLimits]] = {}
     for limits in sums:
         for domain in limits:
             entries.setdefault(domain, []).append(limits)
+    # Inner limits first: they bound the clients of fewer entries.
     for domain, bounded in sorted(entries.items(), key=lambda entry: len(entry[1])):
         over = sum(stored[limits] for limits in bounded) - (domain.limit or 0)
         if over > 0:
@@ -467,11 +437,9 @@ def _bound(
     card: Card, client: ScheduledClient, commit: int = 0, pins: int = 0
 ) -> tuple[int, Domain | None]:
     """The bytes that can still be promised if the client had this commit and pinned `pins` more of
-    it, and the limit (domains.py) that bounds them; negative: too many are promised.
-    """
+    it, and the limit (domains.py) that bounds them; negative: too many are promised."""
     card.groups.settle()
-    committed = max(commit, client.committed)
-    pinned = client.pinned_expected
+    committed, pinned = max(commit, client.committed), client.pinned_expected
     more = max(0, committed - pinned - pins) - max(0, client.committed - pinned)
     grows = committed - client.committed
     bounds: list[tuple[int, Domain | None]] = [(UNBOUNDED, None)]
@@ -493,23 +461,20 @@ def members(card: Card, domain: Domain) -> list[ScheduledClient]:
 
 
 def bind_limits(card: Card, client: ScheduledClient, groups: Iterable[str] | None = None) -> None:
-    """Binds a client to the memory limits of its control groups and tenants, of all levels.
-
-    `groups`: names of the control groups from now on; None: unchanged.
-    """
+    """Binds a client to the limits of its tenants, and to those of these control groups (names of
+    all levels; None: unchanged)."""
     if groups is None:
         groups = [one.name for one in client.domains if one.name not in client.tenants]
-    terms = [(name, card.tenants.terms_for(name)) for name in client.tenants]
-    client.tenancies = card.tenancies.named([name for name, one in terms if one.memory_limit])
-    limited = (name for name, one in terms if one.host_memory_limit)
+    terms = {name: card.tenants.terms_for(name) for name in client.tenants}
+    client.tenancies = card.tenancies.named(n for n, one in terms.items() if one.memory_limit)
+    limited = [name for name, one in terms.items() if one.host_memory_limit]
     client.domains = card.domains.named([*groups, *limited])
-    limited = (name for name, one in terms if one.disk_limit)
-    client.disk_limits = card.disk.budget.limits.named(limited)
+    limits = card.disk.budget.limits
+    client.disk_limits = limits.named(n for n, one in terms.items() if one.disk_limit)
 
 
 def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
-    """Applies a tenant's changed limits of GPU memory, host memory and disk; `before`: old terms.
-    """
+    """Applies a tenant's changed limits of GPU memory, host memory and disk."""
     terms = card.tenants.terms_for(tenant)
     for domains, limit, old, of_memory in (
         (card.tenancies, terms.memory_limit, before.memory_limit, ""),
@@ -534,8 +499,7 @@ def _judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) -
     if not client.account:
         client.promise.commit = commit
         return
-    memory = client.memory
-    client.unproved = memory.disk
+    memory, client.unproved = client.memory, client.memory.disk
     filled = _excess_claim(memory.filled, client.evidence.card)
     host = _excess_claim(memory.host - memory.borrowed, client.evidence.host)
     if filled:
@@ -553,12 +517,10 @@ def _excess_claim(claimed: int, seen: int | None) -> int:
 
 
 def _promisable_to_account(card: Card, client: ScheduledClient, left: int) -> int:
-    """Bytes that the client's account may still be promised, of the `left` bytes; negative: it was
-    promised too many."""
+    """Bytes that the client's account may still be promised of `left` bytes; negative: too many."""
     if not client.account:
         return left
-    sums = card.groups.accounts().get(client.account, Account())
-    worth = card.settings.capacity
+    sums, worth = card.groups.accounts().get(client.account, Account()), card.settings.capacity
     # The account may start more clients, whose margins would leave less for others.
     host, clients = card.host.promisable, card.groups.margins()
     more = MARGINS_MOST - min(sums.clients, MARGINS_MOST) + 1
@@ -609,8 +571,7 @@ def judge_claims(card: Card, seen: events.Seen) -> None:
         client = card.clients.get(id)
         if client is None or not client.account:
             continue
-        client.evidence = evidence
-        client.silenced = client.unresponsive
+        client.evidence, client.silenced = evidence, client.unresponsive
         owes = client.moves or client.phase is Phase.DRAINING
         if evidence.card is None or (owes and not client.unresponsive):
             continue
@@ -620,5 +581,4 @@ def judge_claims(card: Card, seen: events.Seen) -> None:
         overclaimed = min(unshown, max(client.unshown_before, client.overclaims.filled))
         client.unshown_before = unshown
         client.overclaims = replace(client.overclaims, filled=overclaimed)
-        if overclaimed:
-            client.room = min(client.room, filled - overclaimed)
+        client.room = min(client.room, filled - overclaimed) if overclaimed else client.room
