@@ -26,24 +26,21 @@ BLOCKS = 2                              # more blocks are preallocated, as block
 def interrupt(card: Card) -> None:
     """Cuts short (YIELD) each speculative move if the move's conditions no longer hold. Called at
     the start of a plan, and again after turns and other moves are decided."""
-    if not card.groups.size("speculating"):
-        return
-    calm, quiet, copying = _calm(card), _quiet(card), _copying(card)
     for client in card.groups["speculating"]:
-        rests = calm and client.is_idle
+        rests = _calm(card) and client.is_idle
         for move in client.moves:
-            match move.goal:
-                case Goal.HEAD:
+            match move.goal, move.order:
+                case Goal.HEAD, _:
                     continues = not card.patience[move.direction].waits
-                case Goal.WRITEBACK:
-                    copies = isinstance(move.order, Writeback) and not move.order.size
-                    continues = Direction.OUT not in copying and (
-                        quiet and not client.holds if copies else rests)
-                case Goal.PREFETCH:
+                case Goal.WRITEBACK, Writeback(size=0):     # a copy of borrowed memory
+                    continues = _quiet(card) and not client.holds and not _copies_out(card)
+                case Goal.WRITEBACK, _:
+                    continues = rests and not _copies_out(card)
+                case Goal.PREFETCH, _:
                     wanted = move.direction is Direction.IN and client.phase is not Phase.IDLE
                     free = card.settings.prefetch and not card.groups.size("holding")
                     continues = wanted or (rests and free)
-                case None:
+                case _:
                     continue
             if not continues and not move.cut:
                 move.cut = True
@@ -51,10 +48,8 @@ def interrupt(card: Card) -> None:
 
 
 def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
-    """Orders the next speculative moves, once the moves that clients wait for are ordered.
-
-    `tq`: the quantum in microseconds, if turns end for the head of the queue.
-    """
+    """Orders the next speculative moves, once the moves that clients wait for are ordered. `tq`:
+    the quantum in microseconds, if turns end for the head of the queue."""
     _share_bus(card, head, tq)
     interrupt(card)
     if head is not None and not any(c.lacks_room for c in card.groups["lacking"]):
@@ -65,22 +60,18 @@ def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
             _prefetch(card)
-        if writeback_pays(card) and Direction.OUT not in _copying(card):
+        if writeback_pays(card) and not _copies_out(card):
             _write_back(card)
-    if card.settings.writeback and _quiet(card) and Direction.OUT not in _copying(card):
+    if card.settings.writeback and _quiet(card) and not _copies_out(card):
         _copy_borrowed(card)
     if card.settings.writeback and not _fit_together(card) and not card.groups.size("lacking"):
         _preallocate(card, head)
 
 
 def pauses_matter(card: Card) -> bool:
-    """Whether the pauses of clients must be measured.
-
-    This is the case if an idle client has swapped memory and not all clients fit together, or if
-    idle clients may be parked to free their contexts.
-    """
-    swapped, _ = _most_swapped(card)
-    return card.settings.deep_idle or (swapped > 0 and not _fit_together(card))
+    """Whether the pauses of clients must be measured: not all fit together and an idle client has
+    swapped memory, or idle clients may be parked to free their contexts."""
+    return card.settings.deep_idle or (_most_swapped(card)[0] > 0 and not _fit_together(card))
 
 
 def writeback_pays(card: Card) -> bool:
@@ -90,8 +81,7 @@ def writeback_pays(card: Card) -> bool:
 
 def _most_swapped(card: Card) -> tuple[int, int]:
     """The idle client with most swapped memory: the bytes and its id; zeros if there is none."""
-    found = [(one.swapped, id) for id, one in card.groups.each() if one.swapped]
-    return max(found, default=(0, 0))
+    return max(((c.swapped, id) for id, c in card.groups.each() if c.swapped), default=(0, 0))
 
 
 def _calm(card: Card) -> bool:
@@ -112,10 +102,11 @@ def _copying(card: Card) -> frozenset[Direction]:
     """The directions in which running clients load the bus, while no client waits for a move."""
     if card.groups.size("lacking") or card.groups.size(Phase.DRAINING):
         return frozenset()
-    directions: frozenset[Direction] = frozenset()
-    for client in card.groups[Phase.RUNNING]:
-        directions |= client.its_turn.copying
-    return directions
+    return frozenset().union(*(c.its_turn.copying for c in card.groups[Phase.RUNNING]))
+
+
+def _copies_out(card: Card) -> bool:
+    return Direction.OUT in _copying(card)
 
 
 def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
@@ -141,12 +132,9 @@ def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
 
 def _is_early(card: Card, head: ScheduledClient, tq: int) -> bool:
     """Whether memory can be loaded for the head, and time for that is left after a wait."""
-    room = card.beside(card.holders) - head.memory.resident
-    ahead = min(head.missing_bytes, room)
-    if ahead <= 0:
-        return False
-    if card.settings.anti_thrash is AntiThrash.OFF:
-        return True                     # no turn has a planned end
+    ahead = min(head.missing_bytes, card.beside(card.holders) - head.memory.resident)
+    if ahead <= 0 or card.settings.anti_thrash is AntiThrash.OFF:
+        return ahead > 0                # OFF: no turn has a planned end
     started = min((c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=card.now)
     return not card.due(started + tq - card.load_time(head, ahead))
 
@@ -155,19 +143,14 @@ def _load_ahead(
     card: Card, client: ScheduledClient, missing: int, victims: Iterable[ScheduledClient],
     goal: Goal | None,
 ) -> bool:
-    """Orders evictions from `victims` and a LOAD of up to `missing` bytes for the client.
-
-    No client waits for these moves yet. False: nothing was ordered.
-    """
+    """Orders evictions from `victims` and a LOAD of up to `missing` bytes for the client. No client
+    waits for these moves yet. False: nothing was ordered."""
     before = len(card.actions)
-    cushion = min(GIB, card.settings.capacity // CUSHION_PART)
-    # Evict only if the client lacks memory, not merely to keep the cushion (free memory for holders
-    # to grow) free.
+    cushion = min(GIB, card.settings.capacity // CUSHION_PART)  # is left for holders to grow
     short = missing + cushion - card.free - coming(card) if missing else 0
     if short > 0 and not card.patience[Direction.OUT].waits:
         evictions = Evictions(card)
-        # Leave each running client up to SLACK_MOST beyond its need: it may soon reuse that much
-        # of what it has freed, rarely more.
+        # A running client keeps up to SLACK_MOST beyond its need: it may soon reuse that much.
         evictions.plan(list(victims), short, card.groups[Phase.RUNNING], keep=SLACK_MOST)
         evictions.order(goal)
     waits = card.patience[Direction.IN].waits or bool(client.moves)
@@ -202,27 +185,18 @@ def _prefetch(card: Card) -> None:
 
 
 def _short(card: Card) -> int:
-    """Bytes that the client with most swapped memory would lack beyond free room.
-
-    Counts the figures that hooks have reported, not unanswered orders: the result must not change
-    with the orders of the same plan.
-    """
+    """Bytes that the client with most swapped memory would lack beyond free room, by the figures
+    that hooks have reported: unanswered orders of the same plan must not change the result."""
     lack, _ = _most_swapped(card)
     return lack - max(0, card.settings.capacity - card.groups.sums.filled) if lack else 0
 
 
 def _write_back(card: Card) -> None:
     """Writes back one idle client at a time, at most `step` (a setting, bytes) for each order."""
-    short = _short(card)
-    if short <= card.groups.sums.written_back or any(
-        move.goal is Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves
-    ):
+    short, (_, comes) = _short(card), _most_swapped(card)
+    if short <= card.groups.sums.written_back or _writes_back(card):
         return
-    _, comes = _most_swapped(card)
-    idle = [
-        c for c in card.groups["occupying"]
-        if c.phase is Phase.IDLE and not c.terms.suspended and c.id != comes
-    ]
+    idle = [c for c in card.groups["occupying"] if c.is_idle and c.id != comes]
     for client in latest_first(idle, card.now):
         part = min(short, client.staying)
         if client.written_back < part and _write_back_step(card, client, part):
@@ -232,11 +206,15 @@ def _write_back(card: Card) -> None:
             return
 
 
+def _writes_back(card: Card) -> bool:
+    return any(move.goal is Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves)
+
+
 def _write_back_step(card: Card, client: ScheduledClient, wanted: int) -> bool:
     """Orders a writeback of at most `wanted` bytes. False: it is not possible, or not yet."""
-    if client.moves or client.writeback_exhausted or not card.due(client.failures.evict_after):
-        return False
-    if not card.due(client.since + client.writeback_after):
+    if client.moves or client.writeback_exhausted or not card.due(client.failures.evict_after) or (
+        not card.due(client.since + client.writeback_after)
+    ):
         return False
     size = min(wanted, client.written_back + card.settings.step)
     # Memory that is written back already occupies a part of the spare host memory.
@@ -250,14 +228,9 @@ def _write_back_step(card: Card, client: ScheduledClient, wanted: int) -> bool:
 
 
 def _copy_borrowed(card: Card) -> None:
-    """Copies a client's memory that only a neighbour card holds to the host, one client at a time.
-
-    At most a part of the free host memory is used for that.
-    """
+    """Copies memory that only a neighbour card holds to the host, one client at a time."""
     block = card.settings.block
-    if any(move.goal is Goal.WRITEBACK for c in card.groups["moving"] for move in c.moves):
-        return
-    for client in card.groups["borrowing"]:
+    for client in () if _writes_back(card) else card.groups["borrowing"]:
         wanted = min(client.memory.dirty + block, max(0, card.host_free_for(client)) // HOST_PART)
         unfit = client.moves or client.holds or client.terms.suspended or wanted < block
         if not client.memory.dirty or unfit:
@@ -268,11 +241,8 @@ def _copy_borrowed(card: Card) -> None:
 
 
 def _preallocate(card: Card, head: ScheduledClient | None) -> None:
-    """Orders running clients to allocate host memory for the evictions that the next client needs.
-
-    The size of those evictions is the memory that the next client lacks, less free room and the
-    room of clients without a turn. The running client with the oldest turn is evicted first.
-    """
+    """Orders running clients to allocate host memory for the evictions that the next client needs,
+    beyond free room and the room of clients without a turn. The oldest turn is evicted first."""
     comes = head or card.clients.get(_most_swapped(card)[1])
     if comes is None or comes.holds:
         return
@@ -289,10 +259,9 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
         # A domain that lacks host memory takes unused host memory back from its clients.
         lacking = any(domain.unevictable for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:
-            wanted = min(short, client.staying) + BLOCKS * block
             spare = max(0, client.host_charged - (client.memory.allocated - client.staying))
             left = (card.host_free_for(client) - spare) // HOST_PART
-            more = min(wanted - spare, step, left)
+            more = min(min(short, client.staying) + BLOCKS * block - spare, step, left)
             if more >= block:
                 client.preallocated = client.host_charged + more
                 card.send(Preallocate(client.id, client.preallocated))

@@ -14,8 +14,7 @@ from nvshared.scheduler.events import BLOCK
 
 UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
 MARGIN_PART = 16                        # the margin is 1/16 of the host memory,
-MARGIN_EACH = 4 * BLOCK                 # but at least this for each client, because hooks allocate
-                                        # host memory in large pieces,
+MARGIN_EACH = 4 * BLOCK                 # at least this for each client, as hooks allocate pieces,
 MARGIN_MOST = 2                         # and at most 1/2 of the host memory
 TRANSIT_PART = 16                       # 1/16 of it is left to cards in equal parts for transit
 
@@ -23,8 +22,7 @@ TRANSIT_PART = 16                       # 1/16 of it is left to cards in equal p
 class Stake(NamedTuple):
     """One client's part in its domains; bytes of the memory that they bound."""
 
-    promised: int = 0                   # needed if the client grew to its commit and was evicted;
-                                        # in a tenant's memory limit: its commit
+    promised: int = 0                   # its commit; of host memory: needed to evict all of that
     unused: int = 0                     # part of its commit that is not in use
     needed: int = 0                     # needed if all memory of the client was evicted
     taken: int = 0                      # held, or allowed by an order
@@ -39,12 +37,10 @@ class Domain:
 
     name: str
     noted: "Callable[[Domain], None]"   # called at each change of the domain
-    term: bool = False                  # a tenant's limit: the sum of `promised` keeps to it, and
-                                        # memory that clients hold already may exceed it
+    term: bool = False                  # a tenant's limit, which bounds promises only
     limit: int | None = None            # bytes of all its clients together; None: unlimited
     reason: str = ""                    # why the limit refuses requests, for people
-    whole: bool = False                 # the whole host has this limit, and the host budget bounds
-                                        # promises instead
+    whole: bool = False                 # of the whole host: the host budget bounds promises instead
     stakes: dict[int, Stake] = field(default_factory=dict)      # by client
     sums: Stake = NOTHING
 
@@ -121,11 +117,8 @@ class Domains:
     def _note(self, domain: Domain) -> None:
         for changed in self._news.values():
             changed[domain] = None
-        limit = domain.limit
-        for group, inside in (
-            (self.full, limit is not None and domain.sums.promised > limit // 2),
-            (self.unevictable, domain.unevictable > 0),
-        ):
+        full = domain.limit is not None and domain.sums.promised > domain.limit // 2
+        for group, inside in ((self.full, full), (self.unevictable, domain.unevictable > 0)):
             if inside:
                 group[domain] = None
             else:
@@ -148,11 +141,8 @@ def least_host(beyond: int, clients: int) -> int:
 
 @dataclass(eq=False, slots=True)
 class SharedBudget:
-    """Host memory, or the disk, for swapped blocks of all cards; bytes.
-
-    The sum of the cards' needs may exceed the size: after the size has shrunk, and when clients
-    join, because each client needs a margin that cannot be refused.
-    """
+    """Host memory, or the disk, for swapped blocks of all cards; bytes. The cards' needs may exceed
+    the size: after it shrank, and when clients join, as each needs a margin."""
 
     size: int
     contexts: int = 0                   # of host memory, with checkpoints of parked programs
@@ -187,8 +177,8 @@ class BudgetPart:
 
     @property
     def most(self) -> int:
-        """Bytes of this card's needs that host memory may cover if the disk covers the rest. Each
-        other card keeps a part, because its blocks pass through host memory to the disk."""
+        """Bytes of this card's needs that host memory may cover if the disk covers the rest, less a
+        part for each other card, whose blocks pass through host memory to the disk."""
         budget = self.budget
         least = budget.size // (TRANSIT_PART * len(budget.cards))
         return self.promisable - sum(
@@ -197,11 +187,7 @@ class BudgetPart:
     @property
     def takeable(self) -> int:
         """Bytes that the card's clients may hold: its needs, and an equal part of the bytes that no
-        card needs. So swapped blocks of one card leave host memory for new clients of another.
-
-        If the needs exceed the budget: the bytes that other cards do not need. These may be fewer
-        than the card's clients hold already.
-        """
+        card needs. If the needs exceed the budget: the bytes that other cards do not need."""
         budget, share = self.budget, self.budget.unneeded
         if budget.gathering:
             return max(0, min(budget.size // len(budget.cards), self.needs + share))

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's input: settings and terms, and events. A client's event is a record of its hook.
-
-protocol.h defines the records. Sizes are bytes, times microseconds. `client` is a number that the
-daemon gives each connection and never reuses.
+"""The scheduler's input: settings, terms and events. A client's event is a record of its hook
+(protocol.h). Bytes, microseconds. `client`: a number that no other connection ever gets.
 """
 
 from collections.abc import Mapping
@@ -120,12 +118,10 @@ class PinReason(IntEnum):
     @property
     def words(self) -> str:
         """The reason as a clause about the client, for people."""
-        return {
-            PinReason.UNDRAINED: "its work does not end, or cannot be waited for",
-            PinReason.UNSEEN: "it may submit work that its library does not see",
-            PinReason.GIVEN: "it gave memory to a device or library that may use it at any time",
-            PinReason.KEPT: "it frees nothing when it is told to",
-        }.get(self, "")
+        return ("", "its work does not end, or cannot be waited for",
+                "it may submit work that its library does not see",
+                "it gave memory to a device or library that may use it at any time",
+                "it frees nothing when it is told to")[self]
 
     def __str__(self) -> str:
         return self.name.lower() if self else ""
@@ -363,13 +359,10 @@ class Awaited:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A sample of NVML's and the kernel's figures, by client.
-
-    `filled`: bytes of the card that each client claimed before and after the sample.
-    """
+    """A sample of NVML's and the kernel's figures, by client."""
 
     evidence: Mapping[int, Evidence]
-    filled: Mapping[int, int]
+    filled: Mapping[int, int]           # bytes of the card claimed before and after the sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,24 +39,18 @@ class Member(NamedTuple):
 
 def member(card: Card, client: ScheduledClient) -> Member:
     """The state of a member, for sharing/gangs.py."""
-    alone, turn = card.alone, client.turn
+    alone, turn, limited = card.alone, client.turn, client.phase is Phase.LIMITED
     waits = client.phase is Phase.WAITING and not client.invited
-    wants = turn is not None or waits or client.phase is Phase.LIMITED
+    parked = None if turn is None else turn.parked
     return Member(
         client.standing, client.phase, client.since,
-        wants if turn is None or turn.parked is None else turn.parked.wants,
-        client.takes == 0 and not card.one_at_a_time,
-        client.takes, alone,
+        turn is not None or waits or limited if parked is None else parked.wants,
+        client.takes == 0 and not card.one_at_a_time, client.takes, alone,
         client.takes > alone or (card.tight and not card.fits([client])),
-        client.terms.suspended or client.unresponsive or client.phase is Phase.LIMITED,
-        client.not_before,
-        client.ready, client.whole,
-        turn is not None and turn.parked is not None,
-        client.is_permanent, client.unresponsive,
-        card.contended,
-        turn is not None and turn.idle and card.contended,
-        0 if turn is None else turn.stop_after,
-    )
+        client.terms.suspended or client.unresponsive or limited, client.not_before,
+        client.ready, client.whole, parked is not None, client.is_permanent, client.unresponsive,
+        card.contended, turn is not None and turn.idle and card.contended,
+        0 if turn is None else turn.stop_after)
 
 
 def plan(card: Card) -> None:
@@ -64,10 +58,8 @@ def plan(card: Card) -> None:
     for client in card.groups["ganged"]:
         if client.phase is Phase.WAITING:
             card.report_crowded(client)  # also for members that are not queued
-        turn = client.turn
-        if client.phase is not Phase.RUNNING or turn is None or client.is_permanent:
-            continue
-        if client.standing in (Standing.APART, Standing.ENDS) and card.due(turn.stop_after):
+        ends = client.standing in (Standing.APART, Standing.ENDS) and not client.is_permanent
+        if client.phase is Phase.RUNNING and ends and card.due(client.its_turn.stop_after):
             card.stop(client, TurnEnd.GANG)
 
 
@@ -87,9 +79,6 @@ def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int
 def lasts(holder: ScheduledClient, head: ScheduledClient | None) -> bool:
     """Whether no waiting client may end this gang member's turn now: the turn has not begun, the
     member steps because another cannot drain, or the head is of the same gang."""
-    if holder.standing is Standing.FREE:
-        return False
-    if head is not None and siblings([holder], head):
-        return True
     begins = holder.phase is Phase.LOADING and holder.standing in (Standing.GRANTED, Standing.OPEN)
-    return begins or holder.standing is Standing.STEPS
+    together = bool(holder.standing) and head is not None and siblings([holder], head) > 0
+    return begins or together or holder.standing is Standing.STEPS

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from nvshared.scheduler import promises, queue
 from nvshared.scheduler.actions import Evict, Writeback
 from nvshared.scheduler.card import DEPTH, Card
-from nvshared.scheduler.client import QUEUING, WRITEBACK_AFTER, Direction, Goal, Move, Phase
-from nvshared.scheduler.client import ScheduledClient
+from nvshared.scheduler.client import WRITEBACK_AFTER, Direction, Goal, Move, Phase, ScheduledClient
 from nvshared.scheduler.domains import Loan
 from nvshared.scheduler.events import BLOCK, Evicted, Loaded, Moved, Standing, Stored, WrittenBack
 from nvshared.units import GIB, SECOND
@@ -104,10 +103,10 @@ def victims(card: Card, group: str = "occupying") -> list[ScheduledClient]:
     awake = [c for c in members if not c.terms.suspended]
     idle = latest_first([c for c in awake if c.phase is not Phase.WAITING], card.now)
     wait = [c for c in awake if c.phase is Phase.WAITING]
-    waiting = [c for c in wait if c.standing in QUEUING]
+    queued = [c for c in wait if c.queued]
     granted = [c for c in wait if c.standing is Standing.GRANTED]
-    apart = [c for c in wait if c.standing not in (*QUEUING, Standing.GRANTED)]
-    return suspended + idle + apart[::-1] + queue.ordered(card, waiting)[::-1] + granted[::-1]
+    apart = [c for c in wait if not c.queued and c.standing is not Standing.GRANTED]
+    return suspended + idle + apart[::-1] + queue.ordered(card, queued)[::-1] + granted[::-1]
 
 
 def latest_first(idle: Iterable[ScheduledClient], now: int) -> list[ScheduledClient]:
@@ -450,7 +449,9 @@ def store_blocks(card: Card, short: int) -> None:
                 card.store(client, 0)
 
 
-def _storing(card: Card, short: int, candidates: Iterable[ScheduledClient]) -> Iterable[tuple[ScheduledClient, int]]:
+def _storing(
+    card: Card, short: int, candidates: Iterable[ScheduledClient]
+) -> Iterable[tuple[ScheduledClient, int]]:
     """Clients that are to store blocks, and how many more bytes each. If no eviction waits, a hook
     may keep up to a block in host memory, as its load buffer."""
     park_after = card.settings.park_after

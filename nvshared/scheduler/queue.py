@@ -6,7 +6,7 @@ docs/scheduler.md explains lines, priority, inner tenants and compute limits.
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush
 
 from nvshared.scheduler.actions import TurnEnd
 from nvshared.scheduler.card import Card
@@ -54,8 +54,7 @@ def _present(card: Card, node: Node, level: int) -> float:
 
 
 def leave(client: ScheduledClient) -> None:
-    """Records the virtual times after the client's turn, for nodes that wake while none is active.
-    """
+    """Records the virtual times after a turn, for nodes that wake while none is active."""
     for level in LEVELS:
         node, child = client.path[level:level + 2]
         node.present = max(node.present, child.virtual)
@@ -74,8 +73,7 @@ def give_precedence(card: Card, client: ScheduledClient) -> None:
     """Raises the client's virtual times, so that all clients that wait now come before it."""
     for level in LEVELS:
         node, child = client.path[level:level + 2]
-        queued = card.groups["queued"]
-        beside = [one.path[level + 1].virtual for one in queued if one.path[level] is node]
+        beside = [c.path[level + 1].virtual for c in card.groups["queued"] if c.path[level] is node]
         child.virtual = max([child.virtual, *beside])
 
 
@@ -109,11 +107,10 @@ def _merged(
     first: dict[Hashable, ScheduledClient] = {}
     others: dict[Hashable, Iterator[ScheduledClient]] = {}
     before = dict.fromkeys(lines, 0.0)  # virtual time of the tenant's turns yielded so far
-    heap = [(waiting[0].path[level].after, waiting[0].queue_number, line)
-            for line, waiting in lines.items()]
+    heap = [(c[0].path[level].after, c[0].queue_number, line) for line, c in lines.items()]
     heapify(heap)
     while heap:
-        line = heap[0][2]
+        _, _, line = heappop(heap)
         if line not in others:          # lazily, as most callers read only the first client
             waiting = lines[line]
             others[line] = iter(
@@ -124,9 +121,7 @@ def _merged(
             first[line], node = following, following.path[level]
             if node is client.path[level]:
                 before[line] += _adds(card, node)
-            heapreplace(heap, (node.after + before[line], following.queue_number, line))
-        else:
-            heappop(heap)
+            heappush(heap, (node.after + before[line], following.queue_number, line))
         yield client
 
 
@@ -144,19 +139,17 @@ def ordered(card: Card, waiting: Iterable[ScheduledClient]) -> list[ScheduledCli
 
 
 def bill_holders(card: Card) -> None:
-    """Bills holders, and adds the expected rest of their turns to `Node.ahead`. The queue's order
-    depends on both."""
+    """Bills holders, and adds the expected rest of their turns to `Node.ahead`."""
     if card.tenants.requesting:
         card.tenants.meet(card.now, active(card, 1, 2))
     for node in card.expecting:
         node.ahead = 0
     card.expecting = []
-    usual = (card.settings.tq or USUAL) * DEFAULT_WEIGHT
     for client in card.groups["holding"]:
         lasted = _lasted(card, client) * DEFAULT_WEIGHT
         for node in client.path[1:3]:
             node.bill(card.now)
-            node.ahead += max(0, usual / node.rate - lasted / node.rate)
+            node.ahead += max(0, _adds(card, node) - lasted / node.rate)
             card.expecting.append(node)
 
 
@@ -180,18 +173,14 @@ def _adds(card: Card, node: Node) -> float:
 
 
 def _lasted(card: Card, client: ScheduledClient) -> int:
-    """Microseconds that the client's turn has lasted."""
-    turn = client.turn
-    if turn is None or turn.started is None:
-        return 0
+    turn = client.its_turn
     until = turn.stop_sent if client.phase is Phase.DRAINING else card.now
-    return until - turn.counted
+    return 0 if turn.started is None else until - turn.counted
 
 
 def forget(card: Card, path: Path, names: Iterable[str]) -> None:
     """Removes tenants without clients below the path's nodes, if they owe no time, and accounts of
-    `names` without clients. An account with a compute limit is kept, or the tenant's next client
-    would get the time of a whole window."""
+    `names` without clients or compute limit: the next client must not get a whole window again."""
     tenants = card.tenants
     for level, node in enumerate(path[:2]):
         gone = [name for name, one in node.children.items() if not one.members]
@@ -208,11 +197,10 @@ def forget(card: Card, path: Path, names: Iterable[str]) -> None:
 
 def set_terms(card: Card, client: ScheduledClient, own: Terms) -> None:
     """Replaces a client's terms. The client is suspended also while one of its tenants is."""
-    client.own = own
-    suspended = own.suspended or any(
-        card.tenants.terms_for(name).suspended for name in client.tenants)
-    resumed = client.terms.suspended and not suspended
-    client.terms = terms = replace(own, suspended=suspended)
+    inherited = any(card.tenants.terms_for(name).suspended for name in client.tenants)
+    terms = replace(own, suspended=own.suspended or inherited)
+    resumed = client.terms.suspended and not terms.suspended
+    client.own, client.terms = own, terms
     for node in client.nodes:
         node.members.add(client.id)
     _, outer, inner, node = client.path
@@ -234,8 +222,9 @@ def apply_tenant_terms(card: Card, tenant: str, before: TenantTerms) -> None:
             _change_priority(card, client)
     for root in card.tenants.roots.values():
         for outer in root.children.values():
-            if tenant == outer.name or tenant in outer.children:
-                card.tenants.weigh(card.now, outer, *filter(None, [outer.children.get(tenant)]))
+            inner = outer.children.get(tenant)
+            if tenant == outer.name or inner:
+                card.tenants.weigh(card.now, outer, *filter(None, [inner]))
     if tenant in card.tenants.accounts:
         set_compute_limit(card, tenant)
 
@@ -264,15 +253,13 @@ def _change_priority(card: Card, client: ScheduledClient) -> None:
 
 def set_compute_limit(card: Card, tenant: str) -> None:
     """Applies a tenant's compute limit after a change, or when a client of the tenant joins."""
-    terms = card.tenants.terms_for(tenant)
-    _set_compute_limit_of(card, card.tenants.accounts[tenant], terms.compute_limit)
+    limit = card.tenants.terms_for(tenant).compute_limit
+    _set_compute_limit_of(card, card.tenants.accounts[tenant], limit)
 
 
 def _set_compute_limit_of(card: Card, node: Node, percent: int) -> None:
-    """Sets the limit of a client or a tenant's account.
-
-    A changed limit keeps the time that was used in the window: a change must not give new time.
-    """
+    """Sets the limit of a client or a tenant's account. A changed limit gives no new time: that
+    used in the window still counts."""
     old = node.quota
     if percent == (UNLIMITED if old is None else old.percent):
         return
@@ -296,6 +283,7 @@ def _set_compute_limit_of(card: Card, node: Node, percent: int) -> None:
 
 def roll_quotas(card: Card) -> None:
     """Begins a compute limit's next window when a window has ended. Runs before each event."""
+    accounting = card.settings.accounting
     for node in card.tenants.limited:
         assert node.quota is not None
         if node.quota.ends > card.now:
@@ -305,18 +293,15 @@ def roll_quotas(card: Card) -> None:
             one.phase in (Phase.WAITING, Phase.LOADING) and not one.terms.suspended
             for one in members)
         node.quota = node.quota.roll(
-            card.settings.accounting, card.now, node.billed(card.now, card.settings.accounting),
+            accounting, card.now, node.billed(card.now, accounting),
             waits=waits and not node.open, holds=node.open,
             short=any(one.phase is Phase.LIMITED for one in members),
             turns=card.contended or any(
-                one.quota is not None and len(one.members) > 1
-                for member in members for one in member.limits),
-        )
+                one.quota and len(one.members) > 1 for member in members for one in member.limits))
 
 
 def enforce_compute_limits(card: Card) -> None:
-    """Stops clients that have used up their share of a window, and queues LIMITED clients that have
-    time again."""
+    """Stops clients without time in the window, and queues LIMITED clients with time again."""
     for client in card.groups["rationed"]:
         if client.phase in (Phase.IDLE, Phase.DRAINING):
             continue

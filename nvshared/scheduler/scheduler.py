@@ -35,19 +35,17 @@ class Scheduler:
         disk: SharedBudget | None = None,
     ) -> None:
         """`domains`, `budget`, `disk`: of all cards. `neighbour`: loans of this card's memory."""
-        host = (budget or SharedBudget(settings.host_budget)).join()
+        budget = budget or SharedBudget(settings.host_budget)
+        disk = disk or SharedBudget(settings.disk_budget)
         self._card = Card(
-            settings, now, now + settings.gather, host,
-            (disk or SharedBudget(settings.disk_budget)).join(), neighbour or Neighbour(),
-            domains or Domains())
+            settings, now, now + settings.gather, budget.join(), disk.join(),
+            neighbour or Neighbour(), domains or Domains())
         if settings.gather:
             self._card.deadline = now + settings.gather
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
-        """Handles an event. Returns the actions to carry out, in order.
-
-        A client's first action is its Limits, the reply to HELLO.
-        """
+        """Handles an event. Returns the actions to carry out, in order. A client's first action is
+        its Limits, the reply to HELLO."""
         card = self._card
         card.now, card.actions, card.deadline = max(now, card.now), [], None
         if card.lost:
@@ -100,9 +98,8 @@ class Scheduler:
 
     def stopping(self, client: int) -> bool:
         """Whether the client has not answered STOP."""
-        found = self._card.clients.get(client)
-        turn = None if found is None or found.phase is not Phase.DRAINING else found.turn
-        return turn is not None and turn.parked is None
+        draining = self._card.groups[Phase.DRAINING]
+        return any(one.id == client and one.its_turn.parked is None for one in draining)
 
     def member(self, client: int) -> gang.Member | None:
         """The state of a client in a gang. None: the client has disconnected."""
@@ -111,9 +108,9 @@ class Scheduler:
 
     def unanswered(self, client: int, number: int) -> MoveOrder | None:
         """The order of this number, if the client has not answered it."""
-        found = self._card.clients.get(client)
-        moves = () if found is None else found.moves
-        return next((move.order for move in moves if move.order.number == number), None)
+        moving = self._card.groups["moving"]
+        orders = (move.order for one in moving if one.id == client for move in one.moves)
+        return next((order for order in orders if order.number == number), None)
 
     def rests(self, client: int) -> bool:
         """Whether the client holds no turn, and has answered all orders to move memory."""
@@ -142,7 +139,6 @@ class Scheduler:
 
 
 def _note(card: Card, event: events.Event) -> None:
-    """Records an event in the card's state."""
     match event:
         case events.Joined():
             _join(card, event)
@@ -186,10 +182,8 @@ def _note(card: Card, event: events.Event) -> None:
 
 
 def _change_settings(card: Card, event: events.CapacityChanged | events.SettingsChanged) -> None:
-    if isinstance(event, events.SettingsChanged):
-        card.settings = event.settings
-    else:
-        card.settings = replace(card.settings, capacity=event.bytes)
+    card.settings = event.settings if isinstance(event, events.SettingsChanged) else replace(
+        card.settings, capacity=event.bytes)
     card.shortfall = 0
 
 
@@ -206,8 +200,7 @@ def _join(card: Card, event: events.Joined) -> None:
         event.client, card.groups.touched, event.memory, event.memory.room, since=card.now,
         domains=card.domains.named(event.domains), account=event.account, evidence=event.evidence,
         tenants=event.tenants,
-        lender=next((one for one in card.neighbour.others if one.uuid == event.lender), None),
-    )
+        lender=next((one for one in card.neighbour.others if one.uuid == event.lender), None))
     if client.lender is None:
         client.memory = replace(client.memory, borrowed=0)
     card.add(client)
@@ -243,17 +236,13 @@ def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -
                 client.enter(Phase.IDLE, card.now)
         case events.MemoryChanged(wants=True):
             turns.want(card, client)
-        case events.MemoryChanged():
-            # The record may be older than a thread's wait at the gate, so it does not end the wait.
-            return
+        # Other MemoryChanged may be older than a thread's wait at the gate, and do not end it.
 
 
 def _plan(card: Card) -> None:
-    """Orders everything that is due now."""
-    if card.lost:
+    """Orders everything that is due now, once all clients have reported figures and promises."""
+    if card.lost or not card.due(card.gathered):
         return
-    if not card.due(card.gathered):
-        return                          # some clients have not reported figures and promises yet
     for client in card.groups["ignoring_evicts"]:
         if card.due(client.failures.pinned_until):
             promises.record_figures(client, client.reported, card.now)  # its figures count again
@@ -288,7 +277,6 @@ def _lose(card: Card) -> None:
 
 
 def _handle_when_lost(card: Card, event: events.Event) -> None:
-    """Handles an event of a lost card."""
     match event:
         case events.Left():
             card.remove(event.client)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from nvshared.scheduler import queue, turns
@@ -85,34 +85,19 @@ class Snapshot:
 
 def take(card: Card) -> Snapshot:
     """Takes a snapshot of the state after the last event."""
+    states = {
+        CardState.LOST: card.lost, CardState.GATHERING: card.now < card.gathered,
+        CardState.IDLE: not card.holders, CardState.BUSY: bool(card.busy_members),
+        CardState.TURNS: card.contended, CardState.SHARED: True}
     return Snapshot(
-        now=card.now,
-        state=_state(card),
-        capacity=card.capacity,
-        free=card.free,
-        host_free=card.host_free,
-        host_budget=card.host.takeable,
-        disk_budget=card.disk.takeable,
+        now=card.now, state=next(state for state, applies in states.items() if applies),
+        capacity=card.capacity, free=card.free, host_free=card.host_free,
+        host_budget=card.host.takeable, disk_budget=card.disk.takeable,
         disk_used=card.groups.sums.disk,
         holders=tuple(c.id for c in card.holders if c.phase is not Phase.LOADING),
         queue_length=card.groups.size(Phase.LOADING) + card.groups.size("queued"),
-        clients=_Views(card),
-        counters=replace(card.counters),
-        forecast=partial(_forecast, card),
-        tq=turns.tq_in_force(card),
-    )
-
-
-def _state(card: Card) -> CardState:
-    if card.lost:
-        return CardState.LOST
-    if card.now < card.gathered:
-        return CardState.GATHERING
-    if not card.holders:
-        return CardState.IDLE
-    if card.busy_members:
-        return CardState.BUSY
-    return CardState.TURNS if card.contended else CardState.SHARED
+        clients=_Views(card), counters=replace(card.counters), forecast=partial(_forecast, card),
+        tq=turns.tq_in_force(card))
 
 
 class _Views(Mapping[int, ClientView]):
@@ -134,29 +119,19 @@ class _Views(Mapping[int, ClientView]):
 
 def _view(card: Card, client: ScheduledClient) -> ClientView:
     state, fits = client.state, card.fits([client])
-    if state is ClientState.WAITING and not fits:
-        state = ClientState.CROWDED
     return ClientView(
         client=client.id,
-        state=state,
-        memory=client.memory,
-        room=client.charged,
-        commit=client.promise.commit,
-        fits=fits,
-        held_time=client.time_held(card.now),
-        waited=client.time_waited(card.now),
+        state=ClientState.CROWDED if state is ClientState.WAITING and not fits else state,
+        memory=client.memory, room=client.charged, commit=client.promise.commit, fits=fits,
+        held_time=client.time_held(card.now), waited=client.time_waited(card.now),
         waiting=card.now - client.waits_since if client.waits else None,
         idle=card.now - client.since if client.phase is Phase.IDLE else None,
         loading=client.its_turn.swapped if client.phase is Phase.LOADING else 0,
-        counters=client.history,
-        terms=client.terms,
-        rationed=client.rationed,
-    )
+        counters=client.history, terms=client.terms, rationed=client.rationed)
 
 
 def _forecast(card: Card) -> dict[int, Wait]:
     found: dict[int, Wait] = {}
-    one_at_a_time = card.one_at_a_time
     alone = card.settings.capacity - card.groups.sums.pinned
     taken, now = 0, 0                   # bytes of the simulated holders; us from the real now
     ends: list[tuple[int, int, int]] = []       # of turns: when, client, bytes
@@ -167,20 +142,17 @@ def _forecast(card: Card) -> dict[int, Wait]:
         elif client.is_permanent or client.unresponsive:
             continue                    # no other client waits for its turn to end
         taken += client.takes
-        ends.append((_left(card, client), client.id, client.takes))
-    heapify(ends)
+        heappush(ends, (_left(card, client), client.id, client.takes))
     for client in queue.sequence(card):
-        position = len(found) + 1
-        if client.takes > alone or client.unresponsive:
-            found[client.id] = Wait(position, None)
-            continue
-        while ends and (one_at_a_time or taken + client.takes > alone):
-            end, _, freed = heappop(ends)
-            now, taken = max(now, end), taken - freed
-        cost = card.load_time(client, client.missing_bytes)
-        found[client.id] = Wait(position, now + cost)
-        heappush(ends, (now + cost + _usual(card, client), client.id, client.takes))
-        taken += client.takes
+        position, left = len(found) + 1, None
+        if client.takes <= alone and not client.unresponsive:
+            while ends and (card.one_at_a_time or taken + client.takes > alone):
+                end, _, freed = heappop(ends)
+                now, taken = max(now, end), taken - freed
+            left = now + card.load_time(client, client.missing_bytes)
+            heappush(ends, (left + _usual(card, client), client.id, client.takes))
+            taken += client.takes
+        found[client.id] = Wait(position, left)
     for client in card.groups[Phase.LIMITED]:
         found[client.id] = Wait(0, max(0, queue.time_left(card, client)[2] - card.now))
     return found
@@ -188,10 +160,8 @@ def _forecast(card: Card) -> dict[int, Wait]:
 
 def _usual(card: Card, client: ScheduledClient) -> int:
     """The mean length of the client's turns; at most a quantum, as others wait."""
-    turn = client.turn
-    now = turn is not None and turn.started is not None
-    before = client.history.turns - now
-    held = client.time_held(card.now) - (_lasted(card, client) if now else 0)
+    before = client.history.turns - client.open
+    held = client.time_held(card.now) - (_lasted(card, client) if client.open else 0)
     most = turns.tq_in_force(card)
     return min(held // before, most) if before > 0 else most
 
@@ -205,5 +175,4 @@ def _left(card: Card, client: ScheduledClient) -> int:
 
 
 def _lasted(card: Card, client: ScheduledClient) -> int:
-    assert client.turn is not None
-    return card.now - (card.now if client.turn.started is None else client.turn.counted)
+    return card.now - client.its_turn.counted

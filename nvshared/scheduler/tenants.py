@@ -22,14 +22,8 @@ NO_TERMS = TenantTerms()
 class Quota:
     """The account of a compute limit in the current window. Microseconds.
 
-    **Overuse.** Work in flight cannot be interrupted, so more time may be used than was left. The
-    excess is owed, and a part of it (Accounting.carryover) is subtracted from each later window.
-
-    **Claims.** Unused time expires at the end of a window, because the limit holds for every
-    window. There are two exceptions. A client that was queued keeps unused time: otherwise, after a
-    wait of thirty seconds, its turn could last only one window's time. A client for which too
-    little time was left to open its gate keeps that rest. A client that may run earns no claims,
-    and an idle client loses its claims.
+    Overuse is owed: a part of it (Accounting.carryover) is subtracted from each later window.
+    Unused time expires, but for a client that was queued, or had too little time left for a turn.
     """
 
     percent: int                        # 1 to 99
@@ -75,23 +69,17 @@ class Quota:
         turn; `short`: too little time was left for a turn. `billed`: total billed time until now.
         `turns`: whether clients take turns.
         """
-        quota = self
+        quota, window = self, accounting.length(turns=turns)
         while now >= quota.ends:
             used = min(billed - quota.billed, quota.window)
-            window = accounting.length(turns=turns)
             following = Quota(quota.percent, window, quota.ends, quota.billed + used, 0)
             if not (waits or holds or short or used or quota.owed):
-                behind = (now - following.start) // window
-                return replace(following, start=following.start + behind * window,
-                               allowance=following.share)
+                start = now - (now - following.start) % window
+                return replace(following, start=start, allowance=following.share)
             left = quota.left(following.billed)
-            claim = 0
-            if waits:
-                claim = max(0, left)
-            elif holds:
-                claim = min(max(0, left), quota.claim)
-            elif short:
-                claim = min(max(0, left), quota.least(accounting))
+            most = left if waits else quota.claim if holds else (
+                quota.least(accounting) if short else 0)
+            claim = max(0, min(left, most))
             owed = quota.owed + max(0, -left) if accounting.carryover else 0
             paid = min(following.share, -(-owed * accounting.carryover // 100))
             quota = replace(following, allowance=following.share - paid + claim, claim=claim,
@@ -108,7 +96,6 @@ class Node:
     parent: "Node | None" = None
     children: "dict[Hashable, Node]" = field(default_factory=dict)  # by name, or client
     members: set[int] = field(default_factory=set)  # ids of the clients in it
-
     running: int = 0                    # number of its clients that run
     draining: int = 0                   # number of its clients that drain
     turns: int = 0                      # turns begun since all gates of its clients were last shut
@@ -117,7 +104,6 @@ class Node:
     drained: int = 0                    # the part of `held` in which all open clients drained
     unused: int = 0                     # the part of `held` without work on the card
     quota: Quota | None = None          # account of its compute limit; None: no limit
-
     weight: int = DEFAULT_WEIGHT
     request: int = 0                    # compute request, percent
     rate: float = DEFAULT_WEIGHT        # weight in force, which meets the request
@@ -175,12 +161,12 @@ class Node:
     def divide(self, now: int) -> None:
         """Updates `divided` after a change of children. Their virtual times start at 0 when a
         second line appears."""
-        before, self.divided = self.divided, len({one.line for one in self.children.values()}) > 1
-        if self.divided and not before:
+        children = self.children.values()
+        before, self.divided = self.divided, len({child.line for child in children}) > 1
+        for child in children if self.divided and not before else ():
             self.present = 0
-            for child in self.children.values():
-                child.bill(now)
-                child.virtual = 0
+            child.bill(now)
+            child.virtual = 0
 
 
 Path = tuple[Node, Node, Node, Node]    # of a client: root, outer, inner, and its own
@@ -212,8 +198,8 @@ class Tenants:
         """The path of a client of these tenants (outermost first), at its current priority."""
         outer, inner, *_ = (*tenants, "", "")
         set_for = [self.terms_for(tenant).priority for tenant in tenants] or [Priority.NORMAL]
-        lowest = min(set_for)
-        root = self.roots[lowest if lowest is Priority.BACKGROUND else max(set_for)]
+        background = Priority.BACKGROUND in set_for
+        root = self.roots[Priority.BACKGROUND if background else max(set_for)]
         whole = root.children.setdefault(outer, Node(outer, parent=root))
         return root, whole, whole.children.setdefault(inner, Node(inner, parent=whole)), own
 
@@ -243,14 +229,11 @@ class Tenants:
         for node in self.requesting:
             assert node.parent is not None
             outer = node if node.parent in self.roots.values() else node.parent
-            requested.setdefault(outer, 0)
-            if node not in active:
-                continue
-            if node is outer:
-                requested[outer] = max(requested[outer], node.request)
-            else:
-                inside.setdefault(outer, {})[node] = node.request
-                requested[outer] = max(requested[outer], sum(inside[outer].values()))
+            wanted: float = node.request if node in active else 0
+            if node in active and node is not outer:
+                inside.setdefault(outer, {})[node] = wanted
+                wanted = sum(inside[outer].values())
+            requested[outer] = max(requested.get(outer, 0), wanted)
         weights: dict[Node | None, float] = {}
         for node in active:
             weights[node.parent] = weights.get(node.parent, 0) + node.weight
@@ -265,12 +248,9 @@ class Tenants:
 
 
 def _set_rates(now: int, requested: Mapping[Node, float], weight: float) -> float:
-    """Sets the rates of siblings with requests. Returns the new sum of rates and weights.
-
-    `requested`: percent by node. `weight`: sum of the weights of all siblings that want the card.
-    """
-    needing = [node for node in requested if requested[node]]
-    needing.sort(key=lambda node: node.weight / requested[node])
+    """Sets the rates of siblings with requests (percent by node). Returns the new sum of rates and
+    weights. `weight`: sum of the weights of all siblings that want the card."""
+    needing = sorted(filter(requested.get, requested), key=lambda n: n.weight / requested[n])
     others = weight - sum(node.weight for node in needing)
     percent: dict[Node, float] = {}
     while needing:
@@ -362,7 +342,7 @@ class History(Counters):
         self.began = per_holder if more > 0 else None
 
     def fill(self, memory: Memory, now: int) -> None:
-        """Adds the memory held since the last call, in byte-microseconds."""
+        """Adds the memory held since the last call."""
         passed, self.since = now - self.since, now
         self.card += passed * (memory.resident + memory.pinned)
         self.host += passed * (memory.host - memory.borrowed)
