@@ -202,9 +202,9 @@ class Groups:
 
     def margins(self) -> int:
         """The number of clients for which a margin of host memory is kept."""
-        return sum(
+        return sum([
             min(one.clients, MARGINS_MOST) if account else one.clients
-            for account, one in self.accounts().items())
+            for account, one in self.accounts().items()])
 
     def queue(self) -> list[ScheduledClient]:
         """The queued clients, in the order of their `queue_number`."""
@@ -393,7 +393,7 @@ class Card:
         """Bytes of the card left if these clients are fully resident and others evicted as far as
         possible. `shortfall` does not count: if it lasts, the daemon lowers the capacity."""
         members = list(group)
-        left = self.settings.capacity - self.groups.sums.pinned - sum(c.takes for c in members)
+        left = self.settings.capacity - self.groups.sums.pinned - sum([c.takes for c in members])
         return left - self.unevictable_outside(members) if self.tight else left
 
     @property

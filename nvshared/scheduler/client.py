@@ -481,7 +481,7 @@ class ScheduledClient(Counting):
 
     def moving(self, direction: Direction) -> bool:
         """Whether an unanswered order loads the bus in this direction."""
-        return any(move.direction is direction for move in self.moves)
+        return direction in [move.direction for move in self.moves]
 
     def enter(self, phase: Phase, now: int) -> None:
         """Changes the phase, and bills the time spent in the previous phase."""
@@ -509,7 +509,7 @@ class ScheduledClient(Counting):
     @property
     def rationed(self) -> bool:
         """Whether the client or one of its tenants has a compute limit."""
-        return any(node.quota for node in self.limits)
+        return bool([node for node in self.limits if node.quota])
 
     @property
     def open(self) -> bool:

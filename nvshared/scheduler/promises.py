@@ -139,7 +139,8 @@ def _first_requests(card: Card) -> dict[str, ScheduledClient]:
     """By account, the client whose COMMIT request has waited longest; the longest wait first."""
     first: dict[str, ScheduledClient] = {}
     for client in sorted(card.groups["requesting"], key=attrgetter("promise.requested")):
-        first.setdefault(client.account, client)
+        if client.account not in first:
+            first[client.account] = client
     return first
 
 
