@@ -312,19 +312,10 @@ class HookConnection:
         for _ in range(PACKETS_AT_A_TIME):
             if self._ended or self.session.looking_up:
                 break
-            if work is None:
-                try:
-                    packet = receive(self._socket, protocol.SIZE + 1)
-                except (BlockingIOError, InterruptedError):
-                    break
-                except OSError as error:
-                    self.end(error.strerror or str(error))
-                    break
-                if packet is None:
-                    self.end("closed by the other side")
-                    break
-                work = partial(self.session.received, packet)
             try:
+                work = work or self._next_packet()
+                if work is None:
+                    break
                 work()
             except ProtocolError as error:
                 self._complain("malformed", f"dropped: {error}")
@@ -332,6 +323,20 @@ class HookConnection:
             work = None
         if not self._ended:
             self._listen(on=not self.session.looking_up)
+
+    def _next_packet(self) -> Callable[[], None] | None:
+        """Reads a packet. Returns the work that handles it; None: no packet, or the end."""
+        try:
+            packet = receive(self._socket, protocol.SIZE + 1)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            self.end(error.strerror or str(error))
+            return None
+        if packet is None:
+            self.end("closed by the other side")
+            return None
+        return partial(self.session.received, packet)
 
     def _writable(self) -> None:
         while self._queue and not self._ended:

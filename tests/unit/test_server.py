@@ -15,6 +15,7 @@ from threading import Event
 
 import pytest
 
+from nvshared.hook import connection
 from nvshared.hook.connection import HookConnection, Server
 from nvshared.hook.protocol import SIZE, Refusal, ReportRecord, Type
 from nvshared.lanes import Lanes
@@ -127,6 +128,17 @@ def public() -> Iterator[Path]:
     """A folder that other users can reach."""
     with tempfile.TemporaryDirectory(prefix="nvshare-test-") as folder:
         yield Path(folder)
+
+
+async def test_server_drops_a_client_that_sends_descriptors_where_the_kernel_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "refuse_descriptors", lambda _: None)   # before Linux 6.16
+    with serving(tmp_path) as site:
+        client = await site.connect()
+        socket.send_fds(client, [HELLO], [client.fileno()])
+        site.known.set()
+        await until(lambda: "malformed" in [kind for _, kind in site.complaints])
 
 
 async def test_close_while_a_silent_client_is_being_identified_does_not_wait(
