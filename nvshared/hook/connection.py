@@ -1,32 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clients' connections: accepts, admits and serves them, each with its socket and a pidfd.
 
-**Accepting.** The kernel's queue of connections is not fair among users, so it is short and is
-emptied first. A process is identified in a thread (nvshared/lanes.py), once for all its unserved
-connections. From then on users take turns: connections are served, and packets read, a few at a
-time per user. A client that does not read its packets or does not send HELLO is dropped. If there
-are too many clients, further ones are refused. The number of unserved connections is bounded, too:
-beyond it, the users and processes with the most unserved connections are refused first. Without
-free descriptors, new connections wait in the kernel's queue.
-
-**Ending.** The pidfd reports the death of the client's process, because a forked child may keep the
-socket open for ever. systemd's file descriptor store holds a copy of each client's socket, so that
-the connection survives a restart of the daemon. So a connection that must end is shut down: closing
-the daemon's copy alone would not end it.
-
-**Packets must not carry file descriptors.** When a packet with descriptors is read, or its socket
-is closed, the kernel closes the descriptors, and the sender controls how long that blocks: closing
-a TCP connection with SO_LINGER waits for its other end. Linux 6.16 and later refuse descriptors for
-the daemon. On older kernels, and on connections accepted by an earlier daemon, each packet is first
-read with MSG_PEEK, which closes nothing, and a queue that holds descriptors is emptied on a
-separate thread. The service manager may hold a copy of the socket. It is asked to close the copy
-only after the queue is empty, because its close() would block as well.
-
-SO_PASSCRED distinguishes an empty packet from the end of the connection: only a packet has
-credentials. The control buffer has no space for descriptors besides the credentials, so the kernel
-reports descriptors by MSG_CTRUNC.
-
-asyncio has no streams for SOCK_SEQPACKET, so this module uses add_reader and add_writer.
+Users take turns, and no packet may carry descriptors, because its sender could block the close() of
+these. systemd keeps copies of the sockets. docs/connections.md explains all of it.
 """
 
 import asyncio
@@ -85,15 +61,9 @@ CREDENTIALS_SPACE = socket.CMSG_LEN(struct.calcsize("3i"))
 
 
 class Rotation:
-    """Divides the event loop's time among users: pieces of work by account (machine/peer.py).
-
-    Packets of all clients are handled in one event loop, and so is every hand-over. Without the
-    rotation, a user with a thousand busy connections would delay a user with one by a factor of a
-    thousand. So work caused by clients is done round-robin, one piece per user, for at most MOMENT.
-    Then the event loop runs everything else that is due, and continues.
-
-    While there is less than MOMENT of work, as nearly always, each piece is done at once and none
-    is queued.
+    """Divides the event loop's time among users: pieces of work by account (machine/peer.py), done
+    round-robin for at most MOMENT, then after all else that is due in the loop. While there is less
+    work than that, as nearly always, each piece is done at once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -145,13 +115,8 @@ class Rotation:
 class ConnectionQuota:
     """Counts connections by account (machine/peer.py), and bounds them in total and per user.
 
-    The total is fixed, and each user except root has a maximum. Part of the total is reserved: 1/16
-    for root, and up to 1/4 for users with few connections. The more connections a user has, the
-    more it must leave free for others. So a few users that open as many connections as they can
-    still leave some for a user without any, and for root.
-
-    A pod or container counts as a separate user, independent of the uids of its processes. Root in
-    a container is not the host's root.
+    The more connections a user has, the more it must leave free for others. A pod or container
+    counts as a separate user. Root in a container is not the host's root.
     """
 
     def __init__(self, most: int, most_of_a_user: int) -> None:
@@ -161,7 +126,11 @@ class ConnectionQuota:
 
     def take(self, account: Hashable) -> bool:
         """Counts a new connection of a user. False: the user must not have another one."""
-        if self._left <= self._kept_from(account):
+        has, many, kept = self._by_account[account], max(1, self._most // MANY), 0
+        if account != ROOT:
+            for_others = self._most // FOR_OTHERS * min(has, many) // many
+            kept = self._most // FOR_ROOT + for_others
+        if self._left <= kept or (account != ROOT and has >= self._most_of_a_user):
             return False
         self._left -= 1
         self._by_account[account] += 1
@@ -174,17 +143,6 @@ class ConnectionQuota:
         if not self._by_account[account]:
             del self._by_account[account]
 
-    def _kept_from(self, account: Hashable) -> int:
-        """Returns the number of connections that this user must leave free for others."""
-        if account == ROOT:
-            return 0
-        has = self._by_account[account]
-        if has >= self._most_of_a_user:
-            return self._most
-        many = max(1, self._most // MANY)
-        for_others = self._most // FOR_OTHERS * min(has, many) // many
-        return self._most // FOR_ROOT + for_others
-
 
 class HookConnection:
     """One client's socket: the Wire of its session (session.py)."""
@@ -194,18 +152,14 @@ class HookConnection:
         name: str | None = None,
     ) -> None:
         """`name`: systemd's name for a connection of an earlier daemon; None: a new connection.
-
-        Raises ProcessLookupError if the process is dead already.
-        """
+        Raises ProcessLookupError if the process is dead already."""
         self.peer = identity
         self.name = name or f"{KEPT_AS}{os.urandom(8).hex()}"
-        self._kept = name is not None or refusal is None
         self.admitted = refusal is None
-        self._server = server
-        self._socket = connected
+        self._kept = name is not None or self.admitted
+        self._server, self._socket = server, connected
         self._queue: deque[tuple[bytes, int | None]] = deque()
-        self._ended = False
-        self._finishing = False
+        self._ended = self._finishing = False
         self._listens = True            # False: the last packet waits in Rotation or for a lookup
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, identity.pid)
@@ -215,16 +169,13 @@ class HookConnection:
         self._loop.add_reader(connected, self._readable)
         if self._pidfd is not None:
             self._loop.add_reader(self._pidfd, self._process_ended)
-        if name is not None:
-            # The peer is known to be a client, and may be in a long drain: no timeout for HELLO.
+        if name is not None:            # a client, maybe in a long drain: no timeout for HELLO
             self.session.take_over()
-            return
-        if refusal is not None:
+        elif refusal is not None:
             self._end_in(LINGER)
-            return
-        self._timeout = self._loop.call_later(
-            server.config.hello_timeout / SECOND, self._hello_overdue)
-        if self._kept:
+        else:
+            timeout = server.config.hello_timeout / SECOND
+            self._timeout = self._loop.call_later(timeout, self._hello_overdue)
             server.keeper.keep(self.name, connected.fileno())
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
@@ -270,20 +221,15 @@ class HookConnection:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
         self.session.ended()
-        # Breaks the reference cycle, so that the memory is free at once. Otherwise a garbage
-        # collection after many ended connections would hold up the event loop for too long.
+        # Breaks the reference cycle: a garbage collection after many ended connections would hold
+        # up the event loop for too long.
         del self.session
-        if not for_good:
+        forget = partial(self._server.forget, self)
+        if for_good:
+            self._server.shut_down(self._socket, self.name if self._kept else None, forget)
+        else:
             close_copy(self._socket)
-            self._server.forget(self)
-            return
-
-        def emptied() -> None:
-            if self._kept:
-                self._server.keeper.forget(self.name)
-            self._server.forget(self)
-
-        shut_down(self._socket, self._loop, emptied)
+            forget()
 
     def _readable(self) -> None:
         if not self._server.rotation.offer(self.peer.account, self._read):
@@ -299,13 +245,11 @@ class HookConnection:
         self._server.rotation.offer(self.peer.account, partial(self._read, work))
 
     def _listen(self, *, on: bool) -> None:
-        if on == self._listens:
-            return
-        self._listens = on
-        if on:
+        if on and not self._listens:
             self._loop.add_reader(self._socket, self._readable)
-        else:
+        elif self._listens and not on:
             self._loop.remove_reader(self._socket)
+        self._listens = on
 
     def _read(self, work: Callable[[], None] | None = None) -> None:
         """Does `work`, left by a packet that waited for a lookup, then handles further packets."""
@@ -349,10 +293,8 @@ class HookConnection:
                 self._shut()
 
     def _try(self, packet: bytes, descriptor: int | None) -> bool:
-        """Sends a packet. False: the socket's buffer is full.
-
-        Also True if the socket is broken: its connection ends in the next pass of the event loop.
-        """
+        """Sends a packet. False: the socket's buffer is full. Also True if the socket is broken:
+        its connection ends in the next pass of the event loop."""
         try:
             if descriptor is None:
                 self._socket.send(packet)
@@ -381,23 +323,22 @@ class HookConnection:
         self._timeout = self._loop.call_later(seconds, self.end, "it was refused")
 
     def _hello_overdue(self) -> None:
-        if self.session.client is not None or self.session.looking_up:
-            return
-        self._complain("silent", "it connected and sent no HELLO")
-        self.end("it sent no HELLO")
+        if self.session.client is None and not self.session.looking_up:
+            self._complain("silent", "it connected and sent no HELLO")
+            self.end("it sent no HELLO")
 
     def _complain(self, kind: str, words: str) -> None:
         self._server.complain(self.peer, kind, words)
 
 
 def descriptors(clients: int) -> int:
-    """Returns the number of descriptors that are needed to serve this number of clients."""
+    """The number of descriptors that are needed to serve this number of clients."""
     return (DESCRIPTORS_OWN + DESCRIPTORS_EACH * (clients + REFUSED_AT_MOST)
             + DESCRIPTORS_UNSERVED * UNSERVED_MOST)
 
 
 def most_clients(open_files: int) -> int:
-    """Returns the number of clients that can be served with this number of descriptors."""
+    """The number of clients that can be served with this number of descriptors."""
     left = open_files - DESCRIPTORS_OWN - DESCRIPTORS_UNSERVED * _most_unserved(open_files)
     return max(1, left // DESCRIPTORS_EACH - REFUSED_AT_MOST)
 
@@ -431,9 +372,7 @@ class Server:
         and a description; `kept`: connections of an earlier daemon, by their names in `keeper`;
         `lanes`: for reads that always end; `programs`: for reads that a program can block for ever.
         """
-        self.manager = manager
-        self.keeper = keeper
-        self.config = config
+        self.manager, self.keeper, self.config = manager, keeper, config
         self.complain = complain
         self._listening = listening
         self._quota = ConnectionQuota(
@@ -442,8 +381,7 @@ class Server:
         self._processes: dict[Hashable, _Process] = {}
         self._unserved: Counter[Hashable] = Counter()   # connections, by user
         self._room = _most_unserved(open_files)         # unserved connections that may be added
-        self._lanes = lanes
-        self._programs = programs
+        self._lanes, self._programs = lanes, programs
         self._unknown_cgroups: set[str] = set()         # kinds of paths that have been logged
         self._refused = 0               # refused connections that are still open
         self._loop = asyncio.get_running_loop()
@@ -473,6 +411,18 @@ class Server:
                 close_copy(connected)
         for connection in tuple(self._connections):
             connection.end("the daemon stops", for_good=False)
+
+    def shut_down(
+        self, connected: socket.socket, name: str | None, emptied: Callable[[], None] | None = None
+    ) -> None:
+        """Ends a connection for good. `name`: that of the keeper's copy; None: there is none."""
+        def finish() -> None:
+            if name is not None:
+                self.keeper.forget(name)
+            if emptied is not None:
+                emptied()
+
+        shut_down(connected, self._loop, finish)
 
     def forget(self, connection: HookConnection) -> None:
         """Removes a connection that has ended."""
@@ -524,7 +474,7 @@ class Server:
             try:
                 process = self._add_process(credentials, user, connected)
             except ProcessLookupError:
-                self._decline(connected, name)
+                self.shut_down(connected, name)
                 return
         process.unserved.append((connected, name))
         self._unserved[user] += 1
@@ -571,19 +521,18 @@ class Server:
             return
         for path in identity.unknown_paths:
             self._log_unknown_cgroup(path, identity)
-        called = partial(self._name_read, process, identity)
+
+        def name_read(name: str | None) -> None:        # None: it could not be read
+            process.identity = replace(identity, name=name or identity.name)
+            for _ in range(len(process.unserved)):
+                self._offer(process)
+
         if len(identity.name) < peer.COMM_LONGEST:
-            called(identity.name)
+            name_read(identity.name)
         else:
             self._programs.run(
-                identity.account, partial(peer.whole_name, identity.pid, identity.name), called,
+                identity.account, partial(peer.whole_name, identity.pid, identity.name), name_read,
                 NAME_PATIENCE)
-
-    def _name_read(self, process: _Process, identity: Peer, called: str | None) -> None:
-        """Serves the process's connections. `called`: its full name; None: it could not be read."""
-        process.identity = replace(identity, name=called or identity.name)
-        for _ in range(len(process.unserved)):
-            self._offer(process)
 
     def _offer(self, process: _Process) -> None:
         identity = process.identity
@@ -599,17 +548,15 @@ class Server:
         if not admitted:
             self.complain(identity, "too many", "refused: there are too many connections already")
             if self._refused >= REFUSED_AT_MOST:    # close without sending the refusal
-                self._decline(connected, name)
+                self.shut_down(connected, name)
                 return
             self._refused += 1
         refusal = None if admitted else Refusal.TOO_MANY_CLIENTS
         try:
-            connection = HookConnection(self, connected, identity, refusal, name)
+            self._connections.add(HookConnection(self, connected, identity, refusal, name))
         except ProcessLookupError:
             logger.debug("%s: died before it was served", identity)
-            self._decline(connected, name, partial(self._release, identity.account, admitted))
-            return
-        self._connections.add(connection)
+            self.shut_down(connected, name, partial(self._release, identity.account, admitted))
 
     def _log_unknown_cgroup(self, path: str, identity: Peer) -> None:
         """Logs an unknown cgroup path once per kind; paths that differ in numbers are one kind."""
@@ -623,26 +570,14 @@ class Server:
 
     def _decline_all(self, process: _Process) -> None:
         for connected, name in self._take_unserved(process, len(process.unserved)):
-            self._decline(connected, name)
-
-    def _decline(
-        self, connected: socket.socket, name: str | None,
-        closed: Callable[[], None] = lambda: None,
-    ) -> None:
-        def emptied() -> None:
-            if name is not None:
-                self.keeper.forget(name)
-            closed()
-
-        shut_down(connected, self._loop, emptied)
+            self.shut_down(connected, name)
 
     def _hold_off(self, error: OSError) -> None:
         """Stops accepting for ACCEPT_PAUSE; new connections wait in the kernel's queue."""
         if not self._warned:
             logger.warning(
                 "no new client can be accepted for now: %s; raise LimitNOFILE= if this lasts",
-                error.strerror,
-            )
+                error.strerror)
             self._warned = True
         self._loop.remove_reader(self._listening)
         self._pause = self._loop.call_later(ACCEPT_PAUSE, self._resume)
@@ -711,10 +646,9 @@ def turn_away(connected: socket.socket, refusal: bytes, loop: asyncio.AbstractEv
     connected.setblocking(False)
     with suppress(OSError):
         connected.send(refusal)
-    try:
+    may_carry = 1
+    with suppress(OSError):             # an older kernel
         may_carry = connected.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS)
-    except OSError:                     # an older kernel
-        may_carry = 1
     if may_carry:
         prepare(connected)
         shut_down(connected, loop, lambda: None)
@@ -726,11 +660,8 @@ def turn_away(connected: socket.socket, refusal: bytes, loop: asyncio.AbstractEv
 
 
 def close_copy(connected: socket.socket) -> None:
-    """Closes the daemon's copy of a socket, unless descriptors are queued in it.
-
-    A socket with descriptors stays open until the daemon's process ends: then the kernel does not
-    wait for TCP connections.
-    """
+    """Closes the daemon's copy of a socket. One with queued descriptors stays open until the daemon
+    ends: then the kernel does not wait for TCP connections."""
     if _drop_harmless(connected):
         connected.close()
     else:

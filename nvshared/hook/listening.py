@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creates the listening socket, and removes it at the end.
 
-The socket file of a killed daemon may still exist. It is removed only if no process listens on it.
-Check and removal happen under a lock on the directory, so that two daemons that start at the same
-time do not remove each other's socket.
+A killed daemon leaves its file. Check and removal happen under a lock on the directory, so that two
+daemons that start at the same time do not remove each other's socket.
 """
 
 import errno

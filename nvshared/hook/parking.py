@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stands in for the hook of a parked client, whose memory, pinned or not, is off the card.
 
-Orders to the hook are held back from PARK to UNPARK. A LOAD or RUN means that the client's turn has
-come, so the client is woken first. An order that evicts or writes back memory is acknowledged by
-the session, because the client has no memory on the card. The figures that the scheduler gets
-contain no pinned memory. Once a thread wants the driver, the pinned bytes count as memory that the
-thread is about to pin, so that the client gets free bytes for it with its turn.
+Orders are held back, or answered in the hook's place: see docs/connections.md.
 """
 
 import asyncio

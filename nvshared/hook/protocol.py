@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes and decodes the records that libhook/include/nvshare/protocol.h specifies.
 
-Each packet of the socket is one record of 104 bytes, little-endian. This module checks each
-record by itself. session.py checks whether a record is valid in the state of its connection.
+Each is a packet of 104 bytes, little-endian, and checked here by itself; in session.py, whether it
+is valid in the state of its connection.
 """
 
 import struct

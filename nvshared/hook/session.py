@@ -1,28 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One connection's state: turns records into events for the scheduler, and orders into records.
 
-    hook                         session                      scheduler
-    NAME, GANG           ──────► the program's title, and the name of its gang
-    HELLO(uuid, memory)  ──────► finds the GPU  ────────────► Joined
-           LIMITS ◄───────────── the first Limits ◄────────── Limits
-    MEMORY, IDLE, STOPPED … ───► the same as events ────────► MemoryChanged, WentIdle, Stopped …
-           RUN, STOP, EVICT … ◄─ orders ◄──────────────────── Run, Stop, Evict …
-
-On a connection of an earlier daemon, the session first sends INTRODUCE with a number. Until a HELLO
-carries the same number, records for the scheduler are ignored: they were for the earlier daemon.
-
-A session has no socket: the connection passes packets in and sends the packets that it gets. A
-client that replies to an order that it was not sent, or claims more bytes on the card than the card
-has, loses only its own connection.
-
-Other figures (allocated, about to pin, promised) are cut to the size of the card. Otherwise a
-client that reports 2^56 would have the requests of all other clients refused, on other cards too,
-as long as it lives. Such a client is not disconnected, because an honest client may report too
-large figures as well: the program chooses the sizes of its requests; a lost card grants every
-request, for the driver to refuse; and several threads may each be about to pin most of a card,
-which adds up in `to_pin`. The cut loses nothing, because next to a claim of the whole card no other
-client gets memory either. A client that holds less than it claims is detected elsewhere, with
-figures of NVML and the kernel (sharing/gpu.py).
+A session has no socket: the connection passes packets in. docs/connections.md has a diagram, and
+explains which of a client's claims are cut and which end its connection.
 """
 
 import logging
