@@ -14,13 +14,12 @@
 #include "gate/inflight.h"
 
 /*
- * Gaps. Programs that always have work in flight may be given turns although all fit on the card
- * (nvshared/scheduler/turns.py). Each sample that finds the previous marker done records another,
- * even if threads have passed the gate: if that is done within SOON_US, nothing was in flight, so
- * gaps are found by chance, in proportion to their length. A gap counts as the time since the last
- * sample, but not for longer than samples usually take: this thread may have been delayed. A
- * program is busy if gaps are at most 1/GAPS_PART of a window of its turn. More gaps, or nothing in
- * flight for GAP_LONGEST_US, are reported at once, and then no sample is taken for REST_US.
+ * Gaps, for the decision whether programs that all fit take turns (nvshared/scheduler/turns.py).
+ * Each sample that finds the previous marker done records another: if that is done within SOON_US,
+ * nothing was in flight, so gaps are found in proportion to their length. A gap counts as the time
+ * since the last sample, limited because this thread may have been delayed. A program is busy if
+ * gaps are at most 1/GAPS_PART of a window; more are reported at once, then no sample is taken for
+ * REST_US.
  */
 #define GAPS_SAMPLE_US 5000
 #define GAPS_SAMPLED_MOST_US 10000
@@ -30,8 +29,7 @@
 #define GAP_LONGEST_US 10000
 #define REST_US 1000000
 
-/* A pause shorter than MOMENT_US belongs to a burst. Samples become rarer as the burst lasts:
- * background programs wait for its end only a small part of its length too long. */
+/* A shorter pause than MOMENT_US belongs to the burst, which is sampled BURST_SAMPLES times. */
 #define MOMENT_US 50
 #define BURST_SAMPLE_LEAST_US 50
 #define BURST_SAMPLE_MOST_US 500

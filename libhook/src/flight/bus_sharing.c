@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reports when the program's own copies load the bus, in each direction (COPIES), so that the
- * daemon's speculative moves leave the bus to them (nvshared/scheduler/ahead.py). Smaller copies
- * than BUS_COPY_LEAST end before the daemon could stop a move. Load begins when HEAVY bytes have
- * been submitted within WINDOW_US, 3 to 6 % of what the bus could carry, and ends when nothing has
- * been copied for LINGER_US. It does not begin again within SPACING_US: at most 40 reports a second.
+ * Reports when the program's own copies load the bus in a direction (COPIES), so that the daemon's
+ * speculative moves leave the bus to them (nvshared/scheduler/ahead.py). Load begins when HEAVY
+ * bytes have been submitted within WINDOW_US, 3 to 6 % of what the bus could carry, and ends when
+ * nothing has been copied for LINGER_US.
  *
- * Of asynchronous copies only the submission is seen. They are assumed to begin at once, to follow
- * one another and to run at the speed of the library's own fastest move. The end of a copy that
- * waits in its stream or is slower is reported too early. A prefetch counts as a copy of its whole
- * range. Not seen: copies in graphs or captures, migrations of managed memory, batches of 3D
- * copies, and kernels that access host memory.
+ * Asynchronous copies are assumed to begin when they are submitted and to run at the speed of the
+ * library's own fastest move: the end of a slower copy is reported too early. Not seen: copies in
+ * graphs or captures, batches of 3D copies, and accesses of kernels to host memory.
  */
 #include "flight/bus_sharing.h"
 
@@ -20,7 +17,7 @@
 #define HEAVY ((uint64_t)8 << 20)
 #define WINDOW_US 5000
 #define LINGER_US 5000
-#define SPACING_US 25000
+#define SPACING_US 25000             /* at most 40 reports a second */
 #define SPEED_FIRST 12000            /* bytes per us */
 #define SPEED_MOST 1000000
 #define MEASURED_LEAST ((uint64_t)64 << 20)

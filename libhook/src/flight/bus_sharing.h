@@ -20,7 +20,7 @@ struct bus_copy {
     unsigned period;
 };
 
-/* By client index: a bit for each client that must report its program's copies (REPORT_COPIES). */
+/* By client index: a bit for each client that must report copies. */
 extern _Atomic uint32_t bus_sharing_watched;
 
 static inline bool bus_sharing_is_watched(void)
@@ -34,8 +34,7 @@ void bus_copy_begins(struct bus_copy *copy, enum bus_direction direction, uint64
                      bool waits);
 void bus_copy_ends(const struct bus_copy *copy);
 
-/* bus_copy_begins() and bus_copy_ends() for wrappers. `bytes` and `direction` are evaluated only
- * while the daemon requests COPIES. */
+/* The same for wrappers. `bytes` and `direction` are evaluated only while the daemon asks. */
 #define BUS_COPY_BEGINS(copy, direction, bytes, waits)                             \
     struct bus_copy copy = { .client = NULL };                                     \
     uint64_t copy##_bytes = bus_sharing_is_watched() ? (bytes) : 0;                \
@@ -57,8 +56,7 @@ static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
 
 /* Turns reports on or off for the client, and forgets its earlier copies and reports. */
 void bus_sharing_watch(const struct client *client, bool watched);
-/* For the service thread, regularly: reports changes of the load. False: the daemon does not request
- * COPIES. */
+/* Reports changes of the load. False: the daemon does not request COPIES. */
 bool bus_sharing_step(struct client *client);
 /* Records the speed at which the library's own blocks crossed the bus. */
 void bus_sharing_measured(enum bus_direction direction, uint64_t bytes, uint64_t microseconds);

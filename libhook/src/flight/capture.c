@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tracks whether any stream is being captured, and which calls the driver refuses meanwhile. That
- * depends on the modes of each capture and of the calling thread. Allocation and freeing are among
- * these calls, the mapping that the library does instead is not. During a capture the thread
- * therefore first frees nothing, which the driver refuses where it would refuse the program's call
- * (measured on driver 580, in all modes).
+ * Tracks whether any stream is being captured. Meanwhile the driver refuses allocation and freeing,
+ * depending on the modes of captures and thread, but not the mapping that the library does instead.
+ * The thread therefore first frees nothing, which the driver refuses where it would refuse the
+ * program's call (capture_refuses(); measured on driver 580, in all modes).
  */
 #define _GNU_SOURCE
 #include "flight/capture.h"
@@ -21,10 +20,9 @@
 #include "gate/gate.h"
 
 /*
- * Whether nothing is in flight during a capture. No context may be queried then, but an event may.
- * Right before the first capture, the work of each context is therefore recorded in an event, after
- * a short wait for threads inside the gate, which then counts passes that are not captured
- * (GATE_CAPTURING). If there are none, the events cover all work.
+ * Whether nothing is in flight during a capture. No context may be queried then, so its work is
+ * recorded in an event before, while no thread is inside the gate. The gate then counts passes that
+ * are not captured (GATE_CAPTURING): if there are none, the events cover all work.
  */
 
 #define EMPTY_POLLS 100
@@ -85,8 +83,8 @@ static void destroy(struct recorded *one)
     free(one);
 }
 
-/* Protects the variables above and writes of `going_on`. Held across driver calls that return at
- * once; its holder takes no other locks than those of the lists of streams and contexts. */
+/* Protects the variables above and writes of `going_on`. Its holder takes no other locks than those
+ * of the lists of streams and contexts. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned going_on;    /* number of captures in progress */
 
@@ -168,16 +166,14 @@ bool capture_refuses(CUresult *result)
 }
 
 /*
- * Captures in progress, listed by the stream in which they began. After cuStreamEndCapture a
- * capture is over if that stream is no longer capturing; the call's result does not tell: after
- * error 908 (called from another thread) it is over, after error 903 (called for a stream that only
- * joined) it is not. It is also over when its stream or context is destroyed. All measured on
- * driver 580.
+ * Captures in progress, listed by the stream in which they began. A capture is over if that stream
+ * is no longer capturing, whatever cuStreamEndCapture returned: after error 908 it is over, after
+ * error 903 it is not (measured on driver 580). It is also over when its stream or context is
+ * destroyed.
  *
  * Only the thread that began a capture can end it, unless it is relaxed. When that thread has
- * ended, no drain could end any more: the library then ends the capture, for which the driver
- * reports an error. It cannot do so for CU_STREAM_PER_THREAD, and does not for a capture into an
- * existing graph, which the driver would destroy.
+ * ended, no drain could end any more, so the library ends the capture; not in CU_STREAM_PER_THREAD,
+ * where it cannot, nor into an existing graph, which the driver would destroy.
  */
 
 struct capture {

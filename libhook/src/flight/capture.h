@@ -35,8 +35,7 @@ static inline CUstreamCaptureMode capture_relax(void)
     return mode;
 }
 
-/* Whether the driver would now refuse this thread's allocations and frees with *result. No lock
- * held. */
+/* Whether the driver would now refuse this thread's allocations and frees, with *result. */
 bool capture_refuses(CUresult *result);
 
 /* The list of captures in progress, for any thread. */
@@ -47,8 +46,7 @@ struct capture;
 struct capture *capture_new(CUstream stream, bool ends_with_thread);
 /* Lists a capture that has begun, or lists it again because it has not ended. */
 void capture_add(struct capture *capture);
-/* Removes from the list the captures in `stream` or, if that is NULL, in `context`. NULL: there are
- * none. */
+/* Removes the captures in `stream` or, if that is NULL, in `context`. NULL: there are none. */
 struct capture *capture_take(CUstream stream, CUcontext context);
 /* Stops counting these captures, which have ended. */
 void capture_over(struct capture *captures);

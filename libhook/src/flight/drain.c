@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits until nothing is in flight, without invalidating a stream capture. Recording a context's
- * work in an event (cuCtxRecordEvent; before driver 12.5 streams.c queries the streams) invalidates
- * captures in the context, so it happens only while none may begin (capture_forbid()); then the
- * event is polled.
+ * Waits until nothing is in flight. Recording a context's work in an event (cuCtxRecordEvent; before
+ * driver 12.5 streams.c queries the streams) invalidates captures in the context, so it happens
+ * only while none may begin (capture_forbid()); then the event is polled.
  *
- * During a capture, a drain is over when the work before the capture is done and none has been
- * submitted since (capture.c); else it waits for the end of the capture. A captured copy waits at
- * the gate for its memory, so the patience is short then. A context that is about to be destroyed
- * is always drained: a capture in it ends with it.
- *
- * A failed call says nothing about the work, so the drain tries again. Only a context that has
- * failed for good runs no work any more, and counts as drained.
+ * During a capture, a drain is over when the work before it is done and none has been submitted
+ * since (capture.c). Else it waits for the capture's end, but not for long, as a captured copy
+ * waits at the gate for its memory. A failed call says nothing about the work: only a context that
+ * has failed for good counts as drained.
  */
 #include "flight/drain.h"
 
@@ -65,8 +61,7 @@ static void forget(CUcontext context, CUevent *event)
     *event = NULL;
 }
 
-/* After these errors a context or the process runs no work any more. UNKNOWN: for example of a card
- * that fell off the bus. */
+/* After these errors a context runs no work any more. UNKNOWN: the card fell off the bus. */
 static const CUresult FOR_GOOD[] = {
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_ECC_UNCORRECTABLE,
     CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_CONTAINED, CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -188,8 +183,7 @@ static void forget_all(struct drain *drain)
     drain->count = 0;
 }
 
-/* Covers the contexts of all devices, shared or not: a kernel or copy on another device may access
- * this one's memory. */
+/* Covers all devices, shared or not: work on another device may access this one's memory. */
 void drain_begin(struct drain *drain)
 {
     CUcontext context;
@@ -247,8 +241,7 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
-/* us for which threads of the program have been blocked without a break. *none: us, updated: when
- * last no thread was blocked. */
+/* us for which threads have been blocked without a break. *none: us; when last none was. */
 static uint64_t blocked(uint64_t *none)
 {
     uint64_t now = now_microseconds();

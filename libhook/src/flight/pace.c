@@ -1,28 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bounds the work that a program has in flight while others wait, so that a drain, which nothing
- * can interrupt, lasts about `target`: long enough to keep the card busy while the program's thread
- * is away for a moment, and short compared with a turn.
- *
- * A marker is an event recorded after all work submitted so far; it completes after the time that a
- * drain would have taken. The gate lets passes through up to gate_goal: the passes known to be
- * done, plus `limit`. A marker that took longer than the target lowers the limit in proportion. A
- * marker that took less than half the target, while the program came near the limit, raises it. As
- * passes differ (a copy of a few bytes, a graph of a second), at most LEAST passes may be in flight
- * while the oldest marker is older than the target.
+ * Bounds the work that a program has in flight while others wait, so that a drain lasts about
+ * `target`. A marker is an event recorded after all work submitted so far, which completes after
+ * the time that a drain would have taken. The gate lets passes through up to the passes known to be
+ * done, plus `limit`. A slow marker lowers the limit; a fast one, while the program came near the
+ * limit, raises it. As passes differ (a copy of a few bytes, a graph of a second), at most LEAST
+ * may be in flight while the oldest marker is older than the target.
  *
  * Work in flight may wait for work that is still to be submitted: if nothing completes for long, a
- * few more passes are let through, repeatedly. During a capture all threads pass: a capture submits
- * nothing, and markers would invalidate it.
+ * few more passes are let through, repeatedly. During a capture, which submits nothing and which
+ * markers would invalidate, all threads pass.
  *
- * In the background, beside an urgent client that does not wait for a turn (gate/inflight.c), the
- * target is much shorter, and the limit follows the most expensive recent passes: otherwise it
- * would grow during small passes, and the large passes that follow would take many times the
- * target. A thread that is held back polls before it sleeps and records the marker itself, because
- * kernels may end before a thread could be woken to launch the next.
- *
- * A client that steps (NVSHARE_STEP) may have one pass in flight, let through by its service thread
- * when the previous pass has been done for `step_pause`.
+ * Beside an urgent client that does not wait for a turn (gate/inflight.c), the target is much
+ * shorter, and the limit follows the most expensive recent passes: it would else grow during small
+ * passes and be too high for large ones. Kernels may end before a thread could be woken to launch
+ * the next, so a thread that is held back polls before it sleeps, and records the marker itself.
  */
 #include "flight/pace.h"
 
@@ -30,7 +22,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "driver/log.h"
 #include "driver/ops.h"
 #include "driver/setting.h"
 #include "flight/capture.h"
@@ -104,8 +95,7 @@ static uint64_t clamped(uint64_t value, uint64_t from, uint64_t to)
     return value < from ? from : value > to ? to : value;
 }
 
-/* Sets the limit so that passes at the highest recent cost fit into the target. Work beside that of
- * the urgent client, or a few passes done soon, say nothing about the cost. */
+/* Work beside that of the urgent client, or a few passes done soon, say nothing about the cost. */
 static void adapt_to_cost(const struct marker *marker, uint64_t now)
 {
     bool few = marker->ahead < limit / 2 && latency < target / 2;
@@ -236,8 +226,7 @@ static void collect_and_mark(uint64_t number, uint64_t now)
     set_goal(now);
 }
 
-/* gate_on_paced: called outside the gate. Between two polls the service thread can take the lock to
- * carry out an order. */
+/* gate_on_paced: called outside the gate. Between two polls the service thread can take the lock. */
 static bool pass_waits(uint64_t *since)
 {
     uint64_t now = now_microseconds();

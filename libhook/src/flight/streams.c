@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds out whether a context's work is done with drivers before 12.5, which lack cuCtxRecordEvent.
- * Nothing can interrupt cuCtxSynchronize, for which work in flight may wait, and an event in the
- * NULL stream would delay later work. The library therefore only queries streams.
- *
- * The NULL stream stands for all streams that it synchronises with, which include the threads'
- * default streams (measured on driver 580). Others (CU_STREAM_NON_BLOCKING) are listed; a destroyed
- * stream leaves an event behind, because its work goes on. An entry records when its stream was
- * last empty: the streams need not be empty at the same time.
+ * Queries streams with drivers before 12.5, which lack cuCtxRecordEvent: cuCtxSynchronize cannot be
+ * interrupted, and an event in the NULL stream would delay later work. The NULL stream stands for
+ * all streams that it synchronises with (the threads' default streams, too: measured on driver 580).
+ * Others (CU_STREAM_NON_BLOCKING) are listed; a destroyed stream leaves an event behind, because
+ * its work goes on. The streams need not be empty at the same time.
  */
 #include "flight/streams.h"
 
@@ -51,8 +48,7 @@ bool streams_add(CUstream stream)
     return true;
 }
 
-/* Records an event at the end of a stream that is about to be destroyed, in its context. Ends a
- * capture in the stream first, which would capture the event. */
+/* Records an event at the end of a stream. Ends a capture first, which would capture the event. */
 static CUevent mark_end(CUstream stream)
 {
     CUstreamCaptureStatus status;
@@ -151,11 +147,6 @@ CUresult streams_query(CUcontext context, uint64_t moment)
     return result;
 }
 
-/*
- * The driver may reuse a handle for another stream, so a stream's name is the unique id that the
- * driver assigns; before CUDA 12, the handle with the number of streams destroyed so far.
- */
-
 #define NO_ADDRESS ((uint64_t)1 << 47)              /* no handle has this bit set */
 
 static _Atomic uint64_t streams_ended;
@@ -175,6 +166,8 @@ static uint64_t thread_number(void)
     return number;
 }
 
+/* Without the driver's ids (before CUDA 12), the handle with the number of streams destroyed so far:
+ * the driver may reuse a handle. */
 uint64_t stream_name(CUstream stream)
 {
     unsigned long long id = 0;

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Queries of a context's streams, for drivers without cuCtxRecordEvent; with other drivers no stream
- * is listed. Also identifies streams. For any thread.
- */
+/* Queries streams, for drivers without cuCtxRecordEvent; identifies streams. For any thread. */
 #pragma once
 
 #include "driver/real.h"
@@ -22,14 +19,13 @@ void streams_destroyed(struct listed_stream *listed);
 void streams_end_with(CUcontext context);
 
 uint64_t streams_moment(void);
-/* Success: all work submitted before `moment` in this context, which is current, is done; or the
- * driver's error. Must not be called during a capture in the context. */
+/* Success: all work submitted before `moment` in this context, which is current, is done. Must not be
+ * called during a capture in the context. */
 CUresult streams_query(CUcontext context, uint64_t moment);
 
 /* A number that no other stream of the context ever has; 0: not known. */
 uint64_t stream_name(CUstream stream);
-/* The stream's device, and its context (NULL if the stream belongs to whichever context is
- * current). Returns the driver's error. */
+/* The stream's device and context. Returns the driver's error. */
 CUresult stream_device(CUstream stream, CUcontext *context, CUdevice *device);
 
 /* A stream is about to be destroyed: the driver may reuse its handle. */

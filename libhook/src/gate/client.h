@@ -135,6 +135,11 @@ extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never re
 /* True: wrappers must only call the driver, because the process never had a client or the calling
  * thread holds memory_lock (client_is_called_back()). */
 bool client_none(void);
+/* If client_none(), returns `value` from the function; else locks memory_lock until the block's end. */
+#define LOCKED_OR_RETURN(value)                                                    \
+    if (client_none())                                                             \
+        return value;                                                              \
+    LOCKED(memory_lock)
 /* Whether the calling thread is inside a driver call of the library, in a callback of a tracing
  * tool (CUPTI). It must not wait or take memory_lock, which it may hold. */
 bool client_is_called_back(void);

@@ -140,8 +140,7 @@ static CUresult share(const struct ipc_request *request, uint64_t patience)
     return result;
 }
 
-/* One block's descriptor as a handle of own_file.h, and the answer without the secret; -1 if the
- * allocation no longer exists. */
+/* The block's descriptor as a handle of own_file.h (-1: no such allocation), and the answer. */
 static int export_part(const struct ipc_request *request, size_t index, struct ipc_part *part)
 {
     struct memory_description description;
@@ -225,32 +224,6 @@ static void at_exit(void)
         unlink(file);
 }
 
-static void remove_at_exit(const struct sockaddr_un *bound)
-{
-    static bool registered;
-    memcpy(file, bound->sun_path, sizeof file);
-    maker = getpid();
-    registered = registered || atexit(at_exit) == 0;
-}
-
-static int listen_at(enum ipc_socket_kind kind, const uint64_t name[2])
-{
-    struct sockaddr_un address;
-    unsigned length = ipc_socket(kind, name, &address);
-    int listener = own_file_socket(SOCK_NONBLOCK), descriptor = own_file_descriptor(listener);
-    if (descriptor >= 0 && bind(descriptor, (struct sockaddr *)&address, length) == 0
-        && listen(descriptor, SOMAXCONN) == 0) {
-        if (kind == IPC_FILE) {
-            remove_at_exit(&address);
-            remove_dead();
-        }
-        return listener;
-    }
-    debug("no socket to share memory at with other processes: %s", error_text(errno));
-    own_file_close(listener);
-    return -1;
-}
-
 /*
  * A thread for each socket sends descriptors of shared memory to all its peers at once: any process
  * may connect. A peer that makes no progress is dropped after PATIENCE_MS, or when another peer
@@ -258,7 +231,7 @@ static int listen_at(enum ipc_socket_kind kind, const uint64_t name[2])
  */
 
 struct peer {
-    int socket;
+    int socket;                      /* a handle of own_file.h; -1: a free entry */
     bool has_request;
     struct ipc_request request;
     size_t index;                    /* of the block to send next */
@@ -269,7 +242,6 @@ struct peer {
 static pthread_mutex_t server_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     unsigned open;                   /* number of sockets served */
-    int listener[IPC_SOCKETS];        /* handles of own_file.h, as are the peers' sockets */
     struct { uint64_t name[2], importer, owner; } random;
 } server;
 
@@ -313,8 +285,7 @@ static bool read_request(struct peer *peer)
     return false;
 }
 
-/* Sends the next part; the socket has space for it. False: it was the last part, or sending
- * failed. */
+/* The socket has space for it. False: it was the last part, or sending failed. */
 static bool send_next_part(struct peer *peer)
 {
     struct ipc_part part;
@@ -387,8 +358,7 @@ static void serve_peer(struct peer *peer, bool ready)
 
 static void *serve(void *argument)
 {
-    enum ipc_socket_kind kind = (enum ipc_socket_kind)(intptr_t)argument;
-    int listener = server.listener[kind];
+    int listener = (int)(intptr_t)argument; /* a handle of own_file.h */
     struct peer peers[PEERS_MAX];
     struct pollfd ready[PEERS_MAX + 1]; /* the last entry is the listener */
     bool short_of_files = false;
@@ -437,12 +407,24 @@ bool ipc_export_own(const struct ipc_ticket *ticket)
 
 static void serve_at(enum ipc_socket_kind kind)
 {
+    static bool registered;
+    struct sockaddr_un address;
     pthread_t thread;
-    int listener = listen_at(kind, server.random.name);
-    server.listener[kind] = listener;
-    if (listener < 0)
+    unsigned length = ipc_socket(kind, server.random.name, &address);
+    int listener = own_file_socket(SOCK_NONBLOCK), descriptor = own_file_descriptor(listener);
+    if (descriptor < 0 || bind(descriptor, (struct sockaddr *)&address, length) != 0
+        || listen(descriptor, SOMAXCONN) != 0) {
+        debug("no socket to share memory at with other processes: %s", error_text(errno));
+        own_file_close(listener);
         return;
-    int error = own_thread_start(&thread, serve, (void *)(intptr_t)kind);
+    }
+    if (kind == IPC_FILE) {
+        memcpy(file, address.sun_path, sizeof file);
+        maker = getpid();
+        registered = registered || atexit(at_exit) == 0;
+        remove_dead();
+    }
+    int error = own_thread_start(&thread, serve, (void *)(intptr_t)listener);
     if (error != 0) {
         debug("no thread to share memory with other processes: %s", error_text(error));
         own_file_close(listener);

@@ -192,8 +192,8 @@ static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, 
                                 import->device == import->reader ? 1 : 2);
 }
 
-/* Fetches and maps all parts; the first has arrived, with the descriptor *file. The caller closes
- * the *file that is left. Called without memory_lock. */
+/* Maps all parts; the first has arrived, with the descriptor *file. The caller closes the *file that
+ * is left. Without memory_lock. */
 static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
                           int *file, struct ipc_import **made)
 {
@@ -205,10 +205,10 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
                                           + total / PAGE * sizeof import->handles[0]);
     if (import == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    import->owner.operations = &OPERATIONS;
-    import->ticket = *ticket;
-    import->range_size = total;
-    import->size = part->bytes;
+    *import = (struct ipc_import){
+        .owner.operations = &OPERATIONS, .ticket = *ticket, .range_size = total,
+        .size = part->bytes,
+    };
     contexts_current(&import->owner.context);
     pthread_mutex_lock(&memory_lock);
     CUresult result = region_take(total, &import->range);
@@ -236,8 +236,7 @@ static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_
     return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Repeats the request until the first part arrives or the owner refuses: an owner with too many
- * peers drops connections that it has not read. */
+/* Repeats the request: an owner with too many peers drops connections that it has not read. */
 static CUresult fetch_new(const struct ipc_ticket *ticket, struct ipc_import **made)
 {
     BLOCKED;

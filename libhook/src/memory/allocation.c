@@ -11,7 +11,6 @@
 
 #include "block/block.h"
 #include "block/search.h"
-#include "driver/log.h"
 #include "driver/setting.h"
 #include "flight/capture.h"
 #include "flight/drain.h"
@@ -121,8 +120,8 @@ void allocation_fill(struct block *const *blocks, size_t count)
         continue;
 }
 
-/* Creates an owner's blocks at new addresses, `most` bytes each but the last, records the owner of
- * these pages and maps as many blocks as fit the room. Changes nothing on failure. */
+/* Creates an owner's blocks at new addresses, `most` bytes each but the last, and maps as many as fit
+ * the room. Changes nothing on failure. */
 static CUresult make_blocks(struct page_owner *owner, struct block **blocks, size_t size,
                             size_t most, CUdeviceptr *base)
 {
@@ -145,13 +144,9 @@ static CUresult make_blocks(struct page_owner *owner, struct block **blocks, siz
     return CUDA_SUCCESS;
 }
 
-/*
- * Small allocations. A slab is one block of 2 MiB, divided into slots of one size; a bitmap says
- * which slots are free. Slot sizes are multiples of the driver's alignment, four to each power of
- * two, so at most a quarter of a slot is lost.
- */
+#define GRAIN 512                    /* bytes: the driver's alignment */
 
-#define GRAIN 512                    /* bytes */
+/* One block of 2 MiB, divided into slots of one size for small allocations. */
 
 struct slab {
     struct page_owner owner;
@@ -160,10 +155,11 @@ struct slab {
     size_t slot_size;                /* bytes */
     uint32_t count, used;
     struct ring alike;               /* in the client's list of this class */
-    uint64_t *free_bits;
+    uint64_t *free_bits;             /* set: the slot is free */
     struct object *objects;
 };
 
+/* Four sizes to each power of two, so that at most a quarter of a slot is lost. */
 size_t slab_slot_size(size_t bytes, unsigned *class)
 {
     uint32_t grains = (uint32_t)((bytes + GRAIN - 1) / GRAIN);
@@ -214,8 +210,7 @@ static void slab_release(struct page_owner *owner, CUdeviceptr address)
     struct ring *list = list_of(owner->client, slab->class);
     if (ring_empty(&slab->alike))
         ring_append(list, &slab->alike);
-    /* The only slab of a class with a free slot is kept even when empty, so that a program that
-     * allocates and frees in turn does not map and unmap each time. */
+    /* The only slab with a free slot stays: a program may allocate and free in turn. */
     if (slab->used == 0 && list->next != list->previous)
         slab_destroy(owner);
 }
@@ -283,17 +278,15 @@ static CUresult slab_allocate(struct client *client, CUcontext context, size_t b
 }
 
 /*
- * Block sizes. While one client is evicted, each mapping that another client makes takes about half
- * a millisecond, independently of its size. With blocks of 64 MiB only the bus limits loading; new
- * memory needs fewer mappings with 128 MiB (both measured on an H200, bench/handover/bus.py). Small
- * allocations and small cards use smaller blocks, so that less memory moves at a time. The daemon
- * assumes the same sizes (scheduler/events.py).
+ * While one client is evicted, each mapping that another client makes takes about half a
+ * millisecond, whatever its size. With blocks of 64 MiB only the bus limits loading; 128 MiB need
+ * fewer mappings (both measured on an H200, bench/handover/bus.py). Small allocations and cards use
+ * smaller blocks, so that less memory moves. The daemon assumes these sizes (scheduler/events.py).
  */
 #define LARGE_FROM ((size_t)256 << 20)
 #define LARGE_CARD ((uint64_t)8 << 30)
 #define HUGE_CARD ((uint64_t)64 << 30)
-/* The largest exportable allocation that is a single block: evicting a larger block would need too
- * much host memory at once. */
+/* Evicting a larger block would need too much host memory at once. */
 #define WHOLE_MOST ((size_t)256 << 20)
 
 static size_t block_most(const struct client *client, size_t size)
@@ -346,20 +339,16 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 
 /*
  * Spares: memory that the program has freed, kept mapped for a short time and given back by the
- * next allocation of as many pages in the same context. Many programs allocate and free the same
- * sizes again and again (Thrust, CUB), and mapping takes as long as the driver's own cuMemAlloc, or
- * about a millisecond more while another client is evicted (measured on an H200).
+ * next allocation of as many pages in the same context. Many programs allocate the same sizes again
+ * and again (Thrust, CUB); while another client is evicted, mapping takes about a millisecond
+ * (measured on an H200).
  *
- * For the program a spare is freed: its address is invalid, and cuMemGetInfo reports it as free. A
- * kernel that uses a freed address succeeds while the spare exists, as with the driver's pools;
- * NVSHARE_KEEP_FREED_MS=0 turns spares off, to find such errors. No call fails or waits because of
- * spares: they are released before anything is refused (reclaim()).
- *
- * For the daemon a spare is resident memory that the program has not freed. Spares are released
- * before the library evicts, copies or reports anything (client_may_keep_freed()), so no block of a
- * spare is ever evicted. Their age is limited because while all programs fit the card, no turn
- * ends; their amount, because the daemon may refuse growth to other clients for them, and because
- * the driver allocates memory that the library does not see, for modules and kernel stacks.
+ * For the program a spare is freed, but a kernel that uses its address succeeds;
+ * NVSHARE_KEEP_FREED_MS=0 turns spares off, to find such errors. For the daemon a spare is resident
+ * memory. Spares are released before anything is refused (reclaim()), and before the library
+ * evicts, copies or reports anything (client_may_keep_freed()). Their age is limited because no
+ * turn ends while all programs fit the card; their amount, because the daemon may refuse growth to
+ * other clients for them, and the driver needs memory for modules and kernel stacks.
  */
 
 #define DEFAULT_STAY_MS 1000
@@ -417,17 +406,13 @@ void large_release(struct page_owner *owner)
 
 void spares_prepare(const struct client *client)
 {
-    struct spares *spares = spares_of(client);
-    spares->stay = 1000 * setting_milliseconds("NVSHARE_KEEP_FREED_MS", DEFAULT_STAY_MS,
-                                               STAY_MOST_MS);
-    ring_clear(&spares->order);
-    for (size_t i = 0; i < SPARE_BUCKETS; i++)
-        ring_clear(&spares->alike[i]);
+    spares_of(client)->stay = 1000 * setting_milliseconds("NVSHARE_KEEP_FREED_MS",
+                                                          DEFAULT_STAY_MS, STAY_MOST_MS);
 }
 
 static struct ring *alike(struct client *client, size_t size)
 {
-    return &spares_of(client)->alike[size / PAGE % SPARE_BUCKETS];
+    return ring_ready(&spares_of(client)->alike[size / PAGE % SPARE_BUCKETS]);
 }
 
 static bool is_resident(const struct large *large)
@@ -470,7 +455,7 @@ static bool spare_keep(struct large *large)
     }
     large->spare = true;
     large->freed_at = now_microseconds();
-    ring_append(&spares->order, &large->order);
+    ring_append(ring_ready(&spares->order), &large->order);
     ring_append(alike(client, size), &large->alike);
     spares->bytes += size;
     spares->count++;
@@ -534,28 +519,22 @@ int64_t spares_expire(struct client *client)
     return spares->next_check <= now ? 0 : (int64_t)(spares->next_check - now);
 }
 
-/*
- * Memory that was freed during a stream capture, when freeing must not wait for work in flight. It
- * is kept until a later wait in the same context has ended, at the latest until its bytes are
- * needed.
- */
-
 /* us of one wait for a context, which delays the destruction of that context */
 #define SLICE_US 1000
 
-/* A list of frees, the latest first. */
+/* Memory freed during a capture, when no thread may wait for work in flight: kept until a later wait
+ * in the context, at the latest until its bytes are needed. The latest first. */
 struct deferred {
     CUdeviceptr address;
     CUcontext context;
-    uint64_t number;                 /* position in the sequence of all deferred frees */
+    uint64_t number;                 /* in the sequence of all deferred frees */
     struct deferred *next;
 };
 static struct deferred *deferred;    /* this and the next two are protected by memory_lock */
 static uint64_t deferrals;           /* `number` of the latest deferred free */
 static CUcontext waited_in;          /* context in which deferred_frees_reclaim() waits now */
 
-/* Releases the context's deferred frees up to `number`, for which all work of the context has been
- * awaited. Memory that was freed later may still be in use. */
+/* Releases the context's deferred frees up to `number`; work in flight may still use later ones. */
 static void deferred_frees_waited(CUcontext context, uint64_t number)
 {
     EACH_LISTED(struct deferred, one, deferred)
@@ -574,8 +553,7 @@ static const struct deferred *first_of(const struct client *client)
     return one;
 }
 
-/* Waits for the context's work for SLICE_US at most, without memory_lock, and releases its deferred
- * frees. False: the work has not ended. */
+/* Releases memory_lock meanwhile. False: the context's work has not ended within SLICE_US. */
 static bool wait_in(CUcontext context)
 {
     CUresult ignored_as_work_that_failed_is_done;
@@ -688,9 +666,7 @@ bool memory_free(CUdeviceptr address, CUresult *result)
 
 bool memory_describe(CUdeviceptr address, struct memory_description *description)
 {
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(false);
     return allocation_describe(address, description) || vmm_describe(address, description)
         || managed_describe(address, description);
 }
@@ -710,9 +686,7 @@ bool memory_set_sync_memops(CUdeviceptr address, bool on)
 
 bool memory_is_ours(CUdeviceptr address)
 {
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(false);
     return region_contains(address);
 }
 
@@ -734,9 +708,7 @@ bool memory_information(size_t *free_bytes, size_t *total_bytes)
 
 bool memory_total(CUdevice device, size_t *total_bytes)
 {
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(false);
     const struct client *client = client_on(device);
     if (client != NULL)
         *total_bytes = client->limits.total;

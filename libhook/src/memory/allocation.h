@@ -42,8 +42,7 @@ struct object {
  * Retiring makes an allocation invalid for the program; releasing frees its memory, which no work
  * may use then. */
 struct owner_operations {
-    /* The object whose memory contains `address`, valid or not; *base: its first address. NULL: no
-     * object contains it. */
+    /* The object that contains `address`, valid or not; *base: its first address. NULL: none. */
     struct object *(*object)(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base);
     /* For memory without objects. False: the program has no allocation there. */
     bool (*describe)(struct page_owner *owner, CUdeviceptr address,
@@ -68,8 +67,7 @@ struct large {
 
 /* *result: the value to return; *address: the new address if that is CUDA_SUCCESS. */
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result);
-/* Waits for work in flight as cuMemFree does. An address inside an allocation is an invalid
- * value. */
+/* Waits for work in flight as cuMemFree does. */
 bool memory_free(CUdeviceptr address, CUresult *result);
 bool memory_describe(CUdeviceptr address, struct memory_description *description);
 bool memory_set_sync_memops(CUdeviceptr address, bool on);
@@ -95,8 +93,7 @@ void allocations_context_ends(const struct client *client, CUcontext context);
 
 unsigned long long allocation_id(void);           /* a new unique id */
 
-/* Maps as many of the blocks as fit the client's room. The others stay EMPTY, and the client counts
- * as starved until it gets more room. */
+/* Maps as many of the blocks as fit the client's room; the others stay EMPTY. */
 void allocation_fill(struct block *const *blocks, size_t count);
 
 /* `properties`: of the physical memory, must outlive the allocation; NULL: defaults. An exportable
@@ -110,11 +107,9 @@ size_t slab_slot_size(size_t bytes, unsigned *class);
 void spares_prepare(const struct client *client);   /* for a new client */
 /* A `reclaimer` (gate/client.h): releases the oldest spares first. */
 bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
-/* For the service thread: releases spares that are too old, at most EXPIRED_AT_ONCE. Returns the us
- * until it must be called again. */
+/* Releases spares that are too old. Returns the us until it must be called again. */
 int64_t spares_expire(struct client *client);
 void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
 
-/* A `reclaimer`: until the deadline `until`, waits for the work of a context in which the client
- * has deferred frees, and releases these. False: also if a capture is in progress. */
+/* A `reclaimer`: waits for work of a context with deferred frees. False: also during a capture. */
 bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until);

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Managed memory in blocks. A block is loaded by a prefetch to the card and evicted by a prefetch
- * to the host. The driver keeps the bytes valid throughout, so the worst case is a late page: a
- * kernel that touches a page on the host waits for it.
+ * Managed memory in blocks, loaded by a prefetch to the card and evicted by a prefetch to the host.
+ * The driver keeps the bytes valid throughout, so the worst case is a kernel that waits for a page.
+ * The figures are upper bounds: a page counts as resident while its block is, wherever the CPU has
+ * migrated it. Only submitted work migrates pages to the card, so none is there while the gate is
+ * closed.
  *
- * The figures are upper bounds. A page counts as resident while its block is, even if no kernel has
- * touched the page or the CPU has migrated it back. Only submitted work migrates pages to the card,
- * so no page of an evicted block is on the card while the gate is closed. Host memory of a block is
- * counted while the block is swapped; the driver keeps that memory longer, for the next eviction.
- *
- * Beyond the card: with NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card
- * could ever hold, with cuMemAlloc, too. The excess stays on the host, which the card accesses over
- * the bus, and has no blocks. The daemon decides whether the host has enough memory.
- *
- * Devices without concurrent managed access keep managed memory on the card while work runs; there
- * it counts as pinned (api/unified.c).
+ * With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card could ever hold.
+ * The excess stays on the host, which the card accesses over the bus, and has no blocks. On devices
+ * without concurrent managed access managed memory counts as pinned (api/unified.c).
  */
 #include "memory/managed.h"
 
@@ -31,8 +25,7 @@
 #include "memory/allocation.h"
 #include "memory/ranges.h"
 
-/* Where the program last prefetched a run of pages; the driver would report the library's own
- * prefetches. Pages in no run: never prefetched. */
+/* Where the program last prefetched a run of pages; the driver would name the library's prefetch. */
 struct prefetch {
     struct range range;
     CUmemLocation location;
@@ -50,7 +43,6 @@ static CUdeviceptr behind_last_page(CUdeviceptr address, size_t size)
     return first_page(address + size + PAGE_OF_HOST - 1);
 }
 
-/* Without memory to record it, the run counts as never prefetched. */
 static void add_run(struct ranges *prefetches, CUdeviceptr begin, CUdeviceptr end,
                     CUmemLocation location)
 {
@@ -69,7 +61,7 @@ static void drop_run(struct ranges *prefetches, struct prefetch *run)
     free(run);
 }
 
-/* Replaces what is recorded of these pages; joins the new run with neighbours of its location. */
+/* Joins the new run with neighbours of its location. */
 static void note_prefetch(struct ranges *prefetches, CUdeviceptr address, size_t size,
                           CUmemLocation location)
 {
@@ -112,8 +104,7 @@ static struct ranges table;          /* of all managed allocations but those in 
 #define GRAIN ((size_t)64 << 10)     /* granularity of the driver's pages on the card */
 #define ATTACH_GLOBAL 1u
 
-/* Allocations that the driver is freeing. Before its call returns, another thread may already have
- * been given the same addresses. */
+/* Allocations that the driver is freeing: another thread may already have got their addresses. */
 static struct managed *freed;
 
 static size_t whole_grains(size_t bytes)
@@ -121,7 +112,6 @@ static size_t whole_grains(size_t bytes)
     return (bytes + GRAIN - 1) / GRAIN * GRAIN;
 }
 
-/* The allocation that contains `address`, or NULL. */
 static struct managed *managed_find(CUdeviceptr address)
 {
     return (struct managed *)ranges_at(&table, address);
@@ -144,9 +134,8 @@ static void discard(struct managed *managed)
     free(managed);
 }
 
-/* Creates an allocation that is counted but has no addresses yet: with `beyond` bytes beyond the
- * card, which the caller has added to memory.beyond, or else with blocks. NULL: out of memory;
- * nothing is counted then. */
+/* Creates an allocation without addresses: with `beyond` bytes beyond the card, already added to
+ * memory.beyond, or else with blocks. NULL: out of memory; nothing is counted then. */
 static struct managed *reserve(struct client *client, CUcontext context, size_t bytes,
                                size_t beyond)
 {
@@ -179,14 +168,12 @@ static struct managed *reserve(struct client *client, CUcontext context, size_t 
     return managed;
 }
 
-/* May be called with memory_lock held. */
 static bool may_go_beyond(void)
 {
     const char *text = setting("NVSHARE_ENABLE_SINGLE_OVERSUB");
     return text != NULL && strcmp(text, "1") == 0;
 }
 
-/* Calls the driver to allocate what reserve() has counted. */
 static CUresult make(const struct managed *managed, unsigned int flags, CUdeviceptr *address)
 {
     CUdevice device = managed->client->device;
@@ -344,9 +331,7 @@ void managed_context_ends(CUcontext context)
 
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location)
 {
-    if (client_none())
-        return;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN();
     struct managed *managed = managed_find(address);
     if (managed != NULL)
         note_prefetch(&managed->prefetches, address, size, location);
@@ -354,9 +339,7 @@ void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location
 
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *location)
 {
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(false);
     const struct managed *managed = managed_find(address);
     bool differs = false;
     for (size_t i = 0; managed != NULL && i < managed->block_count; i++)

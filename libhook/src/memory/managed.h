@@ -6,16 +6,13 @@
 
 struct memory_description;
 
-/* cuMemAllocManaged. False: no client on this device, or a client whose managed memory cannot be
- * evicted. Else *result holds the value to return. */
+/* False: no client, or its managed memory cannot be evicted. Else *result is the value to return. */
 bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result);
 
-/* For cuMemAlloc of more than the card could hold: managed memory that stays on the host
- * (NVSHARE_ENABLE_SINGLE_OVERSUB). False: not enabled, or not available. */
+/* For cuMemAlloc: memory that stays on the host. False: not enabled, or not available. */
 bool managed_beyond(CUdeviceptr *address, size_t bytes);
 
-/* `plain`: the call may free only memory from cuMemAlloc. False: no such allocation begins
- * there. */
+/* `plain`: only memory from cuMemAlloc. False: no such allocation begins there. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 
 /* Records that the program has prefetched a range. */

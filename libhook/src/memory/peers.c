@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peer access. In the driver it covers all memory from cuMemAlloc in a context, present and future,
- * but memory mapped with cuMemMap, as the library's is, only range by range. The library therefore
- * opens resident blocks at once, and maps blocks that are loaded later with access for all reading
- * devices (block.c). It opens the memory of all contexts of the device: a program does not touch
- * memory of a context to which it has not enabled access.
+ * Peer access. The driver opens mapped memory, as the library's is, only range by range. The library
+ * therefore opens the resident blocks of the device, whichever context owns them, at once, and
+ * blocks that are loaded later when they are mapped (block.c).
  *
- * Without peer access the driver still copies memory from cuMemAlloc between two devices, but
- * mapped memory only if the call names both contexts (otherwise CUDA_ERROR_INVALID_VALUE, measured
- * on two H200). Copies between two of the library's allocations are therefore replaced.
+ * Without peer access the driver copies mapped memory between devices only if the call names both
+ * contexts (otherwise CUDA_ERROR_INVALID_VALUE, measured on two H200): memory_apart().
  */
 #include "memory/peers.h"
 
@@ -66,8 +63,7 @@ static bool reaches(CUdevice reader, const struct memory_description *memory)
         : reader < CLIENTS_MAX && block_reader_counts[memory->device][reader] != 0;
 }
 
-/* A context on the card that holds the memory, if there is one. Imported memory belongs to the
- * context in which it was opened, perhaps on another card. */
+/* Imported memory belongs to the context in which it was opened, perhaps on another card. */
 static CUcontext context_on(const struct memory_description *memory)
 {
     CUcontext there = memory->imported && memory->reader != memory->device

@@ -2,12 +2,10 @@
 /*
  * Counts memory that cannot be swapped, and lets it be allocated only where there is room. If the
  * client has spare room, the bytes are counted before the driver's call and the thread does not
- * wait at the gate: some of these calls may not wait, and work in flight may wait for this thread.
- * Otherwise the request is added to `pending`, a part of the client's need: the gate does not open
- * before there is room, and no other client can take it while the thread is inside.
- *
- * Many programs do not free such memory but destroy its context or reset the device, so each object
- * counts at most until its context ends. Memory of cuMemCreate outlives all contexts.
+ * wait at the gate: work in flight may wait for this thread. Otherwise the request is added to
+ * `pending`, a part of the client's need: the gate does not open before there is room, and no other
+ * client can take it while the thread is inside. Programs often destroy the context instead of the
+ * objects, so each object counts at most until its context ends.
  */
 #include "memory/pinned.h"
 
@@ -20,8 +18,7 @@
 #include "gate/gate.h"
 
 /* Bytes that room_begin() requests first, and the factor for each further request: the driver needs
- * a few MiB for code but gigabytes for stacks, and the daemon may not have seen yet what other
- * processes have taken. */
+ * a few MiB for code but gigabytes for stacks. */
 #define ROOM_FIRST ((size_t)64 << 20)
 #define ROOM_GROWS 4
 #define ROOM_PART 8                  /* the largest request is the card's size divided by this */
@@ -187,7 +184,7 @@ void pinned_remember(uint64_t key, size_t bytes)
 {
     struct counted *counted = request.client == NULL ? NULL : malloc(sizeof *counted);
     if (counted == NULL)
-        return;                      /* out of memory: counted until the process ends */
+        return;
     *counted = (struct counted){ bytes, request.client, request.context, 0 };
     LOCKED(memory_lock);
     add_key(key, bytes, counted);
@@ -195,9 +192,7 @@ void pinned_remember(uint64_t key, size_t bytes)
 
 void pinned_refer(uint64_t key, size_t size, uint64_t known)
 {
-    if (client_none())
-        return;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN();
     const struct entry *entry = *bucket_of(known);
     while (entry != NULL && entry->key != known)
         entry = entry->next;
@@ -218,11 +213,8 @@ static void drop(struct entry *entry)
 
 size_t pinned_forget(uint64_t key)
 {
-    if (client_none())
-        return 0;
-    LOCKED(memory_lock);
-    /* Forgets the oldest entry: before the thread that destroyed the old object called this
-     * function, the driver may have given the key to a new object. */
+    LOCKED_OR_RETURN(0);
+    /* Drops the oldest entry: the driver may already have given the key to a new object. */
     struct entry *oldest = NULL;
     for (struct entry *entry = *bucket_of(key); entry != NULL; entry = entry->next)
         if (entry->key == key)
@@ -233,8 +225,6 @@ size_t pinned_forget(uint64_t key)
     return size;
 }
 
-/* If the program later destroys such an object, its key may have become that of a new object, which
- * the driver then destroys, too. */
 void pinned_context_ends(CUcontext context)
 {
     for (unsigned i = 0; i < BUCKETS && context != NULL; i++)

@@ -4,8 +4,7 @@
 
 #include "driver/driver.h"
 
-/* Requests room for memory that cannot be swapped (arrays, pools, the program's own physical
- * allocations). pinned_begin() returns when the card has room for `bytes` more, inside the gate if
+/* For memory that cannot be swapped (arrays, pools, physical allocations). pinned_begin() returns when the card has room for `bytes` more, inside the gate if
  * it had to wait for that; pinned_end() counts the bytes really taken and leaves the gate.
  *     CUresult r = pinned_begin(bytes);
  *     if (r != CUDA_SUCCESS) return r;          // out of memory, refused
@@ -18,9 +17,8 @@ CUresult pinned_begin(size_t bytes);
 CUresult pinned_begin_on(CUdevice device, size_t bytes, bool submits);
 bool pinned_counts_on(CUdevice device);            /* whether the device has a client */
 void pinned_end(size_t bytes_taken);
-/* For memory of unknown size that the driver itself needs. `room`, initially zero, grows from call
- * to call. True: pinned_end(0) must be called after the driver's call. False: no more room can be
- * made. */
+/* For memory of unknown size that the driver itself needs: `room`, initially zero, grows from call to
+ * call. True: call the driver again, then pinned_end(0). False: no more room can be made. */
 struct room {
     size_t bytes;
     uint64_t until;                  /* us; deadline of all calls' waits for freed memory */

@@ -58,8 +58,7 @@ void ranges_remove(struct ranges *ranges, const struct range *range)
 {
     size_t index = search(ranges, range->address);
     if (index == ranges->count || ranges->sorted[index] != range)
-        /* Another range overlaps `range`: the driver has freed one of the two in a call that the
-         * library did not see. */
+        /* Another range overlaps: the driver has freed one of them in a call that was not seen. */
         for (index = 0; ranges->sorted[index] != range; index++)
             ;
     ranges->count--;

@@ -50,8 +50,7 @@ struct alias {
     CUmemAccessDesc *access;         /* one entry for each device named in cuMemSetAccess */
 };
 
-/* An address reservation of the program, recorded because the driver reports it only while something
- * is mapped there. */
+/* The driver reports a reservation of the program only while something is mapped there. */
 struct reservation {
     struct range range;
     bool mixed;                      /* the driver maps memory there that is not the library's */
@@ -256,8 +255,7 @@ static CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *acc
     return result;
 }
 
-/* Finds the reservation around an alias. If the library did not see that reservation, the driver
- * reports its range, but only while the alias is mapped. */
+/* The driver knows reservations that the library did not see, but only while they are mapped. */
 static void learn_reservation(struct alias *alias)
 {
     struct range range;
@@ -326,10 +324,9 @@ static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access,
 /*
  * Pins a VMM allocation: from now on it stays on the card, under one handle of the driver.
  *
- * An allocation of a single block already has such a handle. Once the block is resident, it is only
- * counted as pinned, without waiting for work in flight, which may wait for the calling thread. A
- * larger allocation (WHOLE_MOST in allocation.c) is copied to new memory while no work runs. Until
- * the copy is complete nothing changes; the steps after it fail only if the context fails.
+ * An allocation of a single block already has such a handle, and is only counted as pinned, without
+ * waiting for work in flight, which may wait for the calling thread. A larger allocation is copied
+ * while no work runs; the steps after the copy fail only if the context fails.
  */
 
 /* Copies the allocation's blocks to `copy`, while no block moves. Releases memory_lock meanwhile. */
@@ -394,8 +391,7 @@ static bool first_is_resident(const struct vmm_allocation *vmm)
     return vmm->memory->blocks[0]->state == BLOCK_RESIDENT;
 }
 
-/* The single block's handle becomes the allocation's. The mapping at the home address is removed;
- * the program's own mappings stay. */
+/* The single block's handle becomes the allocation's. The program's own mappings stay. */
 static void take_over(struct vmm_allocation *vmm)
 {
     struct large *memory = vmm->memory;
@@ -407,8 +403,7 @@ static void take_over(struct vmm_allocation *vmm)
     large_release(&memory->owner);
 }
 
-/* Pins an allocation of a single block. NOT_READY: the block has been evicted again. Releases
- * memory_lock meanwhile. */
+/* NOT_READY: the block has been evicted again. Releases memory_lock meanwhile. */
 static CUresult pin_whole(struct vmm_allocation *vmm)
 {
     struct client *client = vmm->client;
@@ -468,8 +463,7 @@ static struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
     return vmm != NULL && vmm->references > 0 ? vmm : NULL;
 }
 
-/* Whether the library can move such memory. It cannot move the memory of sparse arrays
- * (allocFlags.usage), which the driver itself maps. */
+/* The driver itself maps the memory of sparse arrays (allocFlags.usage). */
 static bool can_move(const CUmemAllocationProp *properties)
 {
     return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED
@@ -477,8 +471,7 @@ static bool can_move(const CUmemAllocationProp *properties)
         && properties->allocFlags.usage == 0;
 }
 
-/* Whether the driver would create memory with these properties, which it must refuse now although
- * most of them matter only once the allocation is pinned. */
+/* Most properties matter only once the allocation is pinned, but the driver must refuse them now. */
 static bool accepted(const CUmemAllocationProp *properties)
 {
     static CUmemAllocationProp last; /* last accepted; protected by memory_lock */
@@ -552,9 +545,7 @@ static void vmm_drop(struct vmm_allocation *vmm)
 
 bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result)
 {
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(false);
     struct vmm_allocation *vmm = vmm_find(handle);
     if (vmm != NULL) {
         vmm->references--;
@@ -566,9 +557,7 @@ bool vmm_release(CUmemGenericAllocationHandle handle, CUresult *result)
 
 bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
 {
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(false);
     struct alias *alias = alias_at(address);
     if (alias != NULL) {
         alias->vmm->references++;
@@ -579,9 +568,7 @@ bool vmm_retain(CUdeviceptr address, CUmemGenericAllocationHandle *handle)
 
 bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *properties)
 {
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(false);
     struct vmm_allocation *vmm = vmm_find(handle);
     if (vmm != NULL)
         *properties = vmm->properties;
@@ -590,9 +577,7 @@ bool vmm_properties(CUmemGenericAllocationHandle handle, CUmemAllocationProp *pr
 
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location, unsigned long long *flags)
 {
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(false);
     struct alias *alias = alias_at(address);
     if (alias != NULL) {
         *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -618,21 +603,17 @@ static CUresult pin(struct vmm_allocation *vmm, CUmemGenericAllocationHandle *ha
 
 CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle)
 {
-    if (client_none())
-        return CUDA_SUCCESS;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(CUDA_SUCCESS);
     struct vmm_allocation *vmm = vmm_find(*handle);
     return vmm != NULL ? pin(vmm, handle) : CUDA_SUCCESS;
 }
 
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
 {
-    if (client_none())
-        return CUDA_SUCCESS;
+    LOCKED_OR_RETURN(CUDA_SUCCESS);
     CUmemGenericAllocationHandle unused;
     CUdeviceptr end = address + size;
     CUresult result = CUDA_SUCCESS;
-    LOCKED(memory_lock);
     struct alias *alias;
     while (result == CUDA_SUCCESS && address < end
            && (alias = alias_between(address, end)) != NULL) {
@@ -643,12 +624,10 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
 }
 
 /*
- * Maps, unmaps and sets access without waiting for a turn. The driver maps resident blocks at once,
- * and validates the request; swapped blocks are mapped when they are loaded. For these the library
- * itself must be certain that the request is valid: that the addresses lie in a reservation in
- * which the driver maps nothing else, and that the access is a device's default access to its own
- * memory. Otherwise the call waits at the gate until the memory is resident. cuMemUnmap accepts
- * ranges in which only some blocks are mapped.
+ * Maps, unmaps and sets access without waiting for a turn. For resident blocks the driver validates
+ * the request. Swapped blocks are mapped when they are loaded, so the library must be certain that
+ * the addresses lie in a reservation in which the driver maps nothing else, and that the access is
+ * a device's default access to its own memory; else the call waits at the gate.
  */
 
 static bool any_remapping(void)
@@ -684,9 +663,7 @@ static void end(bool inside)
 
 bool vmm_mapped_in(CUdeviceptr address, size_t size)
 {
-    if (client_none())
-        return false;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN(false);
     bool any;
     alias_whole(address, size, &any);
     return any;

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts the card memory that the driver's own pools hold (CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
- * for the device of each pool. A pool grows by 32 MiB or more at a time and releases memory at some
- * later synchronisation. It is therefore queried before and after each allocation, and whenever the
- * program frees, trims, or a wait for its work has ended (pools_recount()).
- *
- * Not counted: pools of host memory, and imported pools, whose memory counts for the process that
- * created it.
+ * Counts the card memory that the driver's own pools hold. A pool grows by 32 MiB or more at a time
+ * and releases memory at some later synchronisation. It is therefore queried before and after each
+ * allocation, and whenever the program frees, trims, or a wait for its work has ended. Imported
+ * pools count for the process that created them.
  */
 #include "pool/driver_pools.h"
 
@@ -35,8 +32,7 @@ static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_pool *driver_pools;
 static _Atomic bool any_driver_pools;
 
-/* The driver's call invalidates other threads' captures in global mode, unless this thread is
- * RELAXED. */
+/* Invalidates other threads' captures in global mode, unless this thread is RELAXED. */
 static size_t pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, size_t otherwise)
 {
     cuuint64_t value;
@@ -62,8 +58,8 @@ static struct driver_pool *add(CUmemoryPool handle, CUdevice device)
     return pool;
 }
 
-/* The entry of the pool, or NULL if its memory does not count. The only counted pool that the
- * program did not create is the device's default pool. NULL `handle`: the device's current pool. */
+/* NULL: its memory does not count. The only counted pool that the program did not create is the
+ * device's default pool. NULL `handle`: the device's current pool. */
 static struct driver_pool *counted_pool(CUmemoryPool handle)
 {
     CUdevice device;
@@ -94,8 +90,7 @@ static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
     return bytes - spare > SIZE_MAX - POOL_GRAIN ? SIZE_MAX : whole_grains(bytes - spare);
 }
 
-/* Counts the bytes by which the pool has shrunk. Returns those by which it has grown, which the
- * thread that has allocated them counts. */
+/* Counts the bytes by which the pool has shrunk. Returns those by which it has grown. */
 static size_t recount(struct driver_pool *pool)
 {
     size_t before = pool->counted;
@@ -181,13 +176,7 @@ CUresult driver_pool_destroy(CUmemoryPool handle)
     return result;
 }
 
-/*
- * Memory of CUDA graphs. The driver keeps it after it has been freed, until the program asks for a
- * trim, which few programs do. It cannot be evicted and counts as used by no client. Room for it
- * cannot be requested at the launch, when its size is unknown.
- */
-
-static cuuint64_t held(CUdevice device, CUgraphMem_attribute attribute)
+static cuuint64_t graph_memory(CUdevice device, CUgraphMem_attribute attribute)
 {
     cuuint64_t bytes;
     return REAL(cuDeviceGetGraphMemAttribute)(device, attribute, &bytes) == CUDA_SUCCESS
@@ -199,8 +188,8 @@ void graph_memory_trim(CUdevice device)
     if (!HAVE_REAL(cuDeviceGetGraphMemAttribute) || !HAVE_REAL(cuDeviceGraphMemTrim))
         return;                      /* graphs have no memory before CUDA 11.4 */
     RELAXED;
-    if (held(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
-        <= held(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))
+    if (graph_memory(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
+        <= graph_memory(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT))
         return;
     CUresult result = REAL(cuDeviceGraphMemTrim)(device);
     if (result != CUDA_SUCCESS)

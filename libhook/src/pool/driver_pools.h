@@ -4,16 +4,15 @@
 
 #include "driver/driver.h"
 
-/* driver_pool_begins() and driver_pool_ends() enclose an allocation from `handle` (NULL: the
- * device's current pool) outside captures, as pinned_begin() and pinned_end() do;
- * driver_pool_begins() sets *counted, which is passed to driver_pool_ends(). */
+/* driver_pool_begins() and driver_pool_ends() enclose an allocation outside captures, as
+ * pinned_begin() and pinned_end() do. `handle` NULL: the device's current pool. */
 void driver_pool_add(CUmemoryPool handle, CUdevice device); /* the program made it */
 CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
 void driver_pool_ends(CUmemoryPool handle, bool counted);
 CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
-/* Releases memory of the library's pools beyond their thresholds and counts the driver's pools,
- * which release memory some time after it was freed. To be called after a drain. */
+/* After a drain: pools_settle(), and counts the driver's pools, which release memory later. */
 void pools_recount(void);
 
-/* Releases graph memory that no graph uses. Nothing may be in flight. */
+/* Releases graph memory that no graph uses: the driver keeps it, it cannot be evicted, and it counts
+ * for no client. Nothing may be in flight. */
 void graph_memory_trim(CUdevice device);

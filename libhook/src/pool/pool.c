@@ -1,24 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stream-ordered allocation and freeing, from evictable memory of the library. Neither waits for
- * the GPU. Pools that other processes may hold, and pools of other than device memory, stay with
- * the driver: driver_pools.c. A figure that the program reads is the sum of both.
+ * Stream-ordered allocation and freeing, from evictable memory of the library. Pools that other
+ * processes may hold, and pools of other than device memory, stay with the driver: driver_pools.c.
  *
- * A free makes the address invalid at once. Until an event signals that the stream has reached the
- * free, the allocation is in the stream's pending list; then it is idle in its pool. An allocation
- * uses
+ * Until an event signals that the stream has reached a free, the allocation is in the stream's
+ * pending list; then it is idle in its pool. An allocation uses
  *
- *   1. a free allocation that fits: one freed in the same stream, pending or not, because the
- *      stream's own order separates the two uses; or an idle one, unless the program forbids
- *      reuse for its pool;
+ *   1. a free allocation that fits: one freed in the same stream, because the stream's order
+ *      separates the uses; or an idle one, unless the program forbids reuse for its pool;
  *   2. else new memory, after the pool has released idle allocations beyond its threshold;
- *   3. else pending memory of the pool that fits: the stream first waits for the work that still
- *      touches it, unless the program forbids that.
+ *   3. else pending memory that fits: the stream first waits for the work that still touches it,
+ *      unless the program forbids that.
  *
- * The driver releases memory beyond the threshold when the program synchronises; the library, when
- * the pool must grow, when the program queries it, and when the client is stopped. Idle memory is
- * released before an allocation is refused, and before a client is evicted, even below the
- * threshold: that costs less than to copy it once.
+ * Before a client is evicted, idle memory is released even below the threshold of its pool: that
+ * costs less than to copy it once.
  */
 #include "pool/pool.h"
 
@@ -80,20 +75,14 @@ struct async_allocation {
 /* An event, reused while its context lives. */
 struct marker {
     CUevent event;
-    struct marker *next;             /* in the list of unused markers */
-};
-
-/* The unused markers of a context. */
-struct stock {
     CUcontext context;
-    struct marker *markers;
-    struct stock *next;
+    struct marker *next;             /* in the list of unused markers */
 };
 
 /* The frees in a stream of memory that earlier work of the stream may still touch. */
 struct pending_frees {
-    struct stock *stock;
-    uint64_t stream;
+    CUcontext context;
+    uint64_t stream;                 /* its name, unique in the context */
     unsigned marks;                  /* number of struct mark that point here */
     struct ring allocations;         /* in the order of their events */
     struct pending_frees *next;
@@ -105,11 +94,10 @@ struct mark {
     struct marker *marker;
 };
 
-/* Protected by memory_lock, which is held when functions other than those in pool.h are called,
- * unless stated otherwise. */
+/* Protected by memory_lock, which static functions hold unless stated otherwise. */
 static struct pool *pools;
 static struct async_allocation *buckets[BUCKETS];
-static struct stock *stocks;
+static struct marker *unused_markers;
 static struct pending_frees *pending_lists;
 
 /* The library's pool with this handle. NULL: the driver serves the pool alone. */
@@ -223,8 +211,7 @@ static void async_idle(struct async_allocation *async)
         ring_append(&async->pool->idle, &async->order);
 }
 
-/* Makes the program's address invalid; the caller owns the allocation then. NULL: there is no
- * allocation, or no host memory to record it. */
+/* Makes the program's address invalid. NULL: no allocation, or no host memory to record it. */
 static struct async_allocation *async_retire(CUdeviceptr address)
 {
     struct async_allocation *known = async_at(address);
@@ -246,50 +233,48 @@ static struct async_allocation *async_retire(CUdeviceptr address)
 
 /*
  * Pending frees. Events of a stream complete in order, so only the oldest event of each is queried.
- * No thread waits for an event, because the work may wait for that very thread. All this matches
- * the driver (measured on an H100, driver 580). Recording and querying events disturbs no capture
- * while the thread's capture mode is relaxed.
+ * No thread waits for an event, because the work may wait for that thread. The driver does the same
+ * (measured on an H100, driver 580).
  */
-
-static struct stock *stock_of(CUcontext context)
-{
-    struct stock *stock = stocks;
-    while (stock != NULL && stock->context != context)
-        stock = stock->next;
-    if (stock == NULL && (stock = malloc(sizeof *stock)) != NULL) {
-        *stock = (struct stock){ .context = context, .next = stocks };
-        stocks = stock;
-    }
-    return stock;
-}
 
 static struct pending_frees *pending_frees_of(CUcontext context, uint64_t stream)
 {
     struct pending_frees *pending = pending_lists;
-    while (pending != NULL && (pending->stream != stream || pending->stock->context != context))
+    while (pending != NULL && (pending->stream != stream || pending->context != context))
         pending = pending->next;
-    if (pending != NULL)
+    if (pending != NULL || (pending = malloc(sizeof *pending)) == NULL)
         return pending;
-    struct stock *stock = stock_of(context);
-    pending = stock == NULL ? NULL : malloc(sizeof *pending);
-    if (pending == NULL)
-        return NULL;
-    *pending = (struct pending_frees){ .stock = stock, .stream = stream, .next = pending_lists };
+    *pending = (struct pending_frees){
+        .context = context, .stream = stream, .next = pending_lists,
+    };
     ring_clear(&pending->allocations);
     return pending_lists = pending;
 }
 
-static void give(struct stock *stock, struct marker *marker)
+/* An unused marker of the context, or a new one. NULL: out of memory. */
+static struct marker *take_marker(CUcontext context)
 {
-    marker->next = stock->markers;
-    stock->markers = marker;
+    struct marker *marker = unused_markers;
+    while (marker != NULL && marker->context != context)
+        marker = marker->next;
+    if (marker != NULL)
+        LIST_REMOVE(unused_markers, marker);
+    else if ((marker = calloc(1, sizeof *marker)) != NULL)
+        marker->context = context;
+    return marker;
+}
+
+static void give_marker(struct marker *marker)
+{
+    marker->next = unused_markers;
+    unused_markers = marker;
 }
 
 static void pending_frees_unmark(const struct mark *mark)
 {
     mark->pending->marks--;
     if (mark->marker->event != NULL)
-        give(mark->pending->stock, mark->marker);
+        give_marker(mark->marker);
     else
         free(mark->marker);
 }
@@ -315,11 +300,7 @@ static CUresult pending_frees_mark(CUstream stream, struct mark *mark)
     uint64_t name = stream_name(stream);
     pthread_mutex_lock(&memory_lock);
     mark->pending = pending_frees_of(context, name);
-    mark->marker = mark->pending == NULL ? NULL : mark->pending->stock->markers;
-    if (mark->marker != NULL)
-        mark->pending->stock->markers = mark->marker->next;
-    else if (mark->pending != NULL)
-        mark->marker = calloc(1, sizeof *mark->marker);
+    mark->marker = mark->pending == NULL ? NULL : take_marker(context);
     if (mark->marker != NULL)
         mark->pending->marks++;
     pthread_mutex_unlock(&memory_lock);
@@ -347,7 +328,7 @@ static void pending_frees_put(struct async_allocation *async, const struct mark 
     async->pending = mark->pending;
     async->marker = mark->marker;
     async->stream = mark->pending->stream;
-    async->context = mark->pending->stock->context;
+    async->context = mark->pending->context;
     ring_append(&mark->pending->allocations, &async->order);
 }
 
@@ -357,7 +338,7 @@ static void pending_frees_leave(struct async_allocation *async)
     ring_leave(&async->order);
     if (async->pending == NULL)
         return;
-    give(async->pending->stock, async->marker);
+    give_marker(async->marker);
     async->pending = NULL;
     async->marker = NULL;
 }
@@ -402,7 +383,7 @@ static bool pending_frees_poll(void)
 void pending_frees_context_ends(CUcontext context)
 {
     EACH_LISTED(struct pending_frees, pending, pending_lists) {
-        bool ends = pending->stock->context == context;
+        bool ends = pending->context == context;
         for (struct ring *link = pending->allocations.next, *next; link != &pending->allocations;
              link = next) {
             struct async_allocation *async = RING_MEMBER(link, struct async_allocation, order);
@@ -416,13 +397,11 @@ void pending_frees_context_ends(CUcontext context)
             free(pending);
         }
     }
-    struct stock *stock = stocks;
-    while (stock != NULL && stock->context != context)
-        stock = stock->next;
-    EACH_LISTED(struct marker, marker, stock == NULL ? NULL : stock->markers)
-        free(marker);
-    if (stock != NULL)
-        stock->markers = NULL;
+    EACH_LISTED(struct marker, marker, unused_markers)
+        if (marker->context == context) {
+            LIST_REMOVE(unused_markers, marker);
+            free(marker);
+        }
 }
 
 /* Whether work in the context's `stream` may use the free allocation now. */
@@ -432,8 +411,8 @@ static bool usable(const struct async_allocation *async, CUcontext context, uint
         || (async->stream == stream && stream != 0 && async->context == context);
 }
 
-/* The smallest free allocation that is large enough and wastes little; the latest freed of equals.
- * `early`: work in another stream may still touch it. */
+/* The smallest free allocation that fits; of equals, the latest freed. `early`: work in another
+ * stream may still touch it. */
 static struct async_allocation *fitting(const struct pool *pool, size_t room, unsigned class,
                                         CUcontext context, uint64_t stream, bool early)
 {
@@ -466,8 +445,8 @@ static void reuse(struct async_allocation *async, size_t bytes)
     allocation_renew(async->address, bytes);
 }
 
-/* Frees memory before the pool grows by `room` bytes. The pool keeps at most its release threshold,
- * and little more than its largest use: memory that fits no allocation is of no use. */
+/* The pool keeps at most its threshold, and little more than its largest use: memory that fits no
+ * allocation is of no use. */
 static bool shrink_before_growth(struct pool *pool, size_t room)
 {
     uint64_t plenty = pool->peak + pool->peak / 4 + 2 * BLOCK_SIZE;
@@ -504,8 +483,7 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     return CUDA_SUCCESS;
 }
 
-/* Allocates from a pool, for work in the context's `stream`; `name` is the stream's name. May
- * release the lock meanwhile. */
+/* `name`: of the stream. May release the lock meanwhile. */
 static CUresult async_take(struct pool *pool, struct client *client, size_t bytes,
                            CUcontext context, CUstream stream, uint64_t name, CUdeviceptr *address)
 {
@@ -546,8 +524,7 @@ void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
     add(handle, device, most);       /* if that fails, the pool stays with the driver */
 }
 
-/* Lists the pool `handle` if it is the device's default pool and no other device has access; else
- * NULL. */
+/* Lists the device's default pool. NULL: another pool, or another device has access. */
 static struct pool *of_device(CUmemoryPool handle, CUdevice device)
 {
     CUmemoryPool usual;
@@ -578,8 +555,7 @@ static struct pool *of_device(CUmemoryPool handle, CUdevice device)
     return pool;
 }
 
-/* As pool_named(), but a default pool of a client's device becomes the library's. To be called
- * before the program allocates from the pool. */
+/* A default pool of a client's device becomes the library's before the program allocates from it. */
 static struct pool *pool_adopted(CUmemoryPool handle)
 {
     struct pool *pool = pool_named(handle);
@@ -589,17 +565,7 @@ static struct pool *pool_adopted(CUmemoryPool handle)
     return pool;
 }
 
-/* From now on the pool releases freed memory at once. */
-static void end(struct pool *pool)
-{
-    pool->users++;
-    pool->destroyed = true;
-    pool_shrink(pool, 0);
-    pool_leave(pool);
-}
-
-/* Grants (`open`) or withdraws access for the devices in `readers`, whose bits are cleared when that
- * has been done. Called without the lock. */
+/* Grants or withdraws access for `readers`; clears the bits of those done. Without the lock. */
 static CUresult open_to(CUdevice device, uint32_t *readers, bool open)
 {
     CUresult result = CUDA_SUCCESS;
@@ -627,7 +593,10 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
     if (ours && *result == CUDA_SUCCESS) {
         device = pool->device;
         readers = pool->readers;
-        end(pool);
+        pool->users++;
+        pool->destroyed = true;      /* from now on it releases freed memory at once */
+        pool_shrink(pool, 0);
+        pool_leave(pool);
     }
     pthread_mutex_unlock(&memory_lock);
     open_to(device, &readers, false);
@@ -687,9 +656,7 @@ static void settle(void)
 
 void pools_settle(void)
 {
-    if (client_none())
-        return;
-    LOCKED(memory_lock);
+    LOCKED_OR_RETURN();
     settle();
 }
 

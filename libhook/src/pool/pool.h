@@ -9,12 +9,10 @@
 
 struct client;
 
-/* The next two are called for a stream that is not being captured, and disturb captures in other
- * streams only as the driver's functions would. pool_allocate() is cuMemAllocFromPoolAsync;
- * `handle` NULL: the current pool of the stream's device. */
+/* cuMemAllocFromPoolAsync outside captures. `handle` NULL: the current pool of the stream's device. */
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
                    CUresult *result);
-/* cuMemFreeAsync, for any memory of the library. */
+/* cuMemFreeAsync outside captures, for any memory of the library. */
 bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result);
 /* cuMemFree of memory from a pool: the program has waited for the work that uses the memory. */
 bool pool_free(CUdeviceptr address, CUresult *result);
@@ -28,8 +26,8 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result);
 /* cuMemPoolSetAccess; calls the driver. */
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count);
 
-/* Called after the driver has returned an attribute's value, to which the library's bytes are added,
- * or has accepted one. pool_trim() releases idle memory until the pool holds `keep` bytes. */
+/* After the driver's call: add the library's bytes to a value, apply an accepted value, or release
+ * idle memory until the pool holds at most `keep` bytes. */
 void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *value);
 void pool_set(CUmemoryPool handle, CUmemPool_attribute attribute, const void *value);
 void pool_trim(CUmemoryPool handle, size_t keep);
@@ -39,11 +37,9 @@ void pools_settle(void);
 
 /* The following functions are called with memory_lock held. */
 
-/* Releases free memory of pools because the client needs it. True if any was released. Waits for no
- * work, as the driver does not. */
+/* Releases free memory of pools without waiting for work. True if any was released. */
 bool pools_yield(const struct client *client);
-/* A `reclaimer` (gate/client.h). `until` not 0: as pools_yield(); 0: releases nothing, because
- * pools keep the memory that the program's thresholds allow. */
+/* A `reclaimer` (gate/client.h). `until` 0: releases nothing, as thresholds allow the memory. */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 /* Completes all frees that wait for a context that ends: its work is done, its events destroyed. */
 void pending_frees_context_ends(CUcontext context);
