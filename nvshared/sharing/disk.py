@@ -21,13 +21,13 @@ from nvshared.machine.peer import Peer
 from nvshared.scheduler.domains import SharedBudget
 from nvshared.sharing.budget import Budget
 from nvshared.signal import Signal
-from nvshared.units import GIB, SECOND
+from nvshared.units import MIB, SECOND
 
 AGAIN = 60 * SECOND                     # between two tests of a directory that cannot be used
 APART = SECOND                          # between checks of the files; from a failed write to a test
 PATIENCE = 10 * SECOND                  # for a test, or for making a file; then the disk has failed
-SLACK = 2 * GIB                         # bytes tolerated above `File.most`, as files grow in steps,
-SLACK_PART = 8                          # plus 1/8 of `most`, as freed blocks leave holes
+SLACK = 64 * MIB                        # bytes tolerated above `File.most`, plus 1/8 of `most`:
+SLACK_PART = 8                          # metadata and rounding of file systems count as well
 LEFT_MOST = 16                          # with so many files of disconnected clients, an account
                                         # gets no new file
 

@@ -354,15 +354,14 @@ def test_session_adds_disk_bytes_reported_before_hello_to_the_joined_event(
 
 
 def test_swap_file_that_grows_beyond_its_store_order_is_emptied_and_its_client_dropped(
-    hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+    hook: Hook, disk: Path, manager: Manager
 ) -> None:
     hook.is_told(replace(STORE, size=MIB))
-    monkeypatch.setattr("nvshared.sharing.disk.SLACK", MIB)
     (descriptor,) = hook.wire.descriptors
-    os.posix_fallocate(descriptor, 0, 2 * MIB)
+    os.posix_fallocate(descriptor, 0, 64 * MIB)
     manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
     assert not hook.wire.dropped
-    os.posix_fallocate(descriptor, 0, 4 * MIB)
+    os.posix_fallocate(descriptor, 0, 80 * MIB)
     manager.time.pass_by(SECOND)        # type: ignore[attr-defined]
     assert hook.wire.dropped.endswith("and may have 1048576 there")
     assert os.fstat(descriptor).st_blocks == 0
