@@ -6,15 +6,9 @@ import logging
 
 from dbus_next.constants import ErrorType, NameFlag, RequestNameReply
 
+from nvshared.bus import services
 from nvshared.bus.connection import BusConnection
 from nvshared.bus.dispatch import Bus
-from nvshared.bus.services import (
-    ClientInterface,
-    GPUInterface,
-    LogControl,
-    ManagerInterface,
-    StatisticsInterface,
-)
 from nvshared.dbus import BUS, BusError, locate
 from nvshared.errors import AlreadyRunning, BusUnavailable, NotPermitted, NvshareError
 from nvshared.history import History
@@ -60,11 +54,11 @@ class Publication:
         self._bus = Bus(lambda: take_samples(manager.gpus), run, polkit=bus == "system")
         self._connection: BusConnection | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._clients: dict[int, ClientInterface] = {}
+        self._clients: dict[int, services.ClientInterface] = {}
         self._manager = manager
-        self._manager_interface = ManagerInterface(manager, history)
+        self._manager_interface = services.ManagerInterface(manager, history)
         self._bus.export(MANAGER_PATH, self._manager_interface)
-        self._bus.export(LOG_CONTROL_PATH, LogControl())
+        self._bus.export(LOG_CONTROL_PATH, services.LogControl())
         # These listeners stay connected after close(): without a bus connection they are no-ops.
         manager.gpu_new.connect(self._gpu_new)
         manager.tenancy.renamed.connect(lambda client: self._client_changed(client.id))
@@ -130,9 +124,9 @@ class Publication:
                 level = logging.DEBUG
 
     def _gpu_new(self, gpu: GPU) -> None:
-        interface = GPUInterface(self._manager, gpu)
+        interface = services.GPUInterface(self._manager, gpu)
         self._bus.export(gpu_path(gpu.facts.index), interface)
-        self._bus.export(gpu_path(gpu.facts.index), StatisticsInterface(gpu))
+        self._bus.export(gpu_path(gpu.facts.index), services.StatisticsInterface(gpu))
 
         def happened(_now: int, event: Event) -> None:
             if isinstance(event, Tick):
@@ -166,7 +160,7 @@ class Publication:
         gpu.changed.connect(lambda: self._bus.changed(interface))
 
     def _client_new(self, client: Client) -> None:
-        interface = self._clients[client.id] = ClientInterface(self._manager, client)
+        interface = self._clients[client.id] = services.ClientInterface(self._manager, client)
         path = client_path(client.id)
         self._bus.export(path, interface)
         self._manager_interface.client_new(client.id, path)

@@ -6,15 +6,8 @@ Modules that only some commands need are imported in the methods that use them.
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from nvshared import names
 from nvshared.errors import NoSuchClient, PasswordNeeded
-from nvshared.names import (
-    CLIENT_INTERFACE,
-    GPU_INTERFACE,
-    MANAGER_INTERFACE,
-    MANAGER_PATH,
-    STATISTICS_INTERFACE,
-    client_path,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,18 +61,20 @@ class Daemon:
         from nvshared.control.snapshot import snapshot
 
         (properties,), (objects,) = self._connection.ask(
-            Call.properties(MANAGER_PATH, MANAGER_INTERFACE),
-            Call(MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects"))
+            Call.properties(names.MANAGER_PATH, names.MANAGER_INTERFACE),
+            Call(names.MANAGER_PATH, "org.freedesktop.DBus.ObjectManager", "GetManagedObjects"))
         return snapshot(properties, objects)
 
     def gpus(self, *, fresh: bool = False) -> list[dict[str, Any]]:
         """Each GPU's properties but statistics, by name; `fresh`: nvshared queries NVML first."""
-        ((paths,),) = self._connection.ask(Call.properties(MANAGER_PATH, MANAGER_INTERFACE, "GPUs"))
+        ((paths,),) = self._connection.ask(
+            Call.properties(names.MANAGER_PATH, names.MANAGER_INTERFACE, "GPUs"))
         if fresh:
             self._connection.ask(*[
-                Call.properties(path, STATISTICS_INTERFACE, "MemoryUsed") for path in paths.value])
+                Call.properties(path, names.STATISTICS_INTERFACE, "MemoryUsed")
+                for path in paths.value])
         answers = self._connection.ask(*[
-            Call.properties(path, GPU_INTERFACE) for path in paths.value])
+            Call.properties(path, names.GPU_INTERFACE) for path in paths.value])
         return [{name: one.value for name, one in gpu.items()} for (gpu,) in answers]
 
     @property
@@ -140,7 +135,8 @@ class Daemon:
         """The last turns of a client, the latest first."""
         from nvshared.control.snapshot import Turn
 
-        ((rows,),) = self._connection.ask(Call(client_path(client), CLIENT_INTERFACE, "ListTurns"))
+        ((rows,),) = self._connection.ask(
+            Call(names.client_path(client), names.CLIENT_INTERFACE, "ListTurns"))
         return [Turn(*row[:-1]) for row in rows]
 
     def set_tenant_terms(self, name: str, terms: "Mapping[str, int]", source: str = "") -> None:
@@ -200,7 +196,7 @@ class Daemon:
             self._call(f"SetGPU{setting}", "s" + signature, gpu, *value)
 
     def _call(self, member: str, signature: str = "", *body: object) -> list[Any]:
-        call = Call(MANAGER_PATH, MANAGER_INTERFACE, member, signature, body)
+        call = Call(names.MANAGER_PATH, names.MANAGER_INTERFACE, member, signature, body)
         try:
             return self._connection.ask(call)[0]
         except PasswordNeeded:

@@ -18,23 +18,29 @@ from typing import Any, NamedTuple
 
 from nvshared.control import Daemon
 from nvshared.errors import InvalidArgs, NotKept, NvshareError
-from nvshared.kubelet.claims import (
-    CONTAINER,
-    FRACTION,
-    MEMORY,
-    PREFIX,
-    Claimed,
-    Pod,
-    clipped,
-    quantity,
-)
+from nvshared.kubelet import claims
+from nvshared.kubelet.claims import FRACTION, MEMORY, PREFIX, Claimed, Pod
 from nvshared.quantity import LARGEST, limit, sized
 from nvshared.quantity import priority as priority_named
 from nvshared.units import MIB
 
+logger = logging.getLogger(__name__)
+
+PATIENCE = 5.0                          # seconds for nvshared's reply
+PERIOD = 2.0                            # seconds until a failed call of nvshared is repeated
+MOST_IN_STATUS = 4096                   # bytes of a condition's message; the limit is 32,768
+MOST_QUOTED = 60                        # characters of an annotation that a message quotes
+ANNOTATION, CLAIM, CLASS = "annotation", "claim", "class"       # sources of a term
+NONE = (0, CLASS)                       # value and source of a term that is not set
+UNKNOWN = (-1, "")                      # value and source of a term that nvshared may lack
+
+# Terms that an annotation cannot set above the claim's value; each with the formatter of its value.
+CLAIMED: Mapping[str, Callable[[int], str]] = {
+    "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
+}
 LIMIT = "memory-limit"                  # the term that foreign annotations set
 OF_CONTAINER = re.compile(
-    rf"{re.escape(CONTAINER)}([a-z0-9-]+)\.gpu-memory\.(limit|request)", re.ASCII)
+    rf"{re.escape(claims.CONTAINER)}([a-z0-9-]+)\.gpu-memory\.(limit|request)", re.ASCII)
 # By PriorityClass (name or range of values): the nvshare priority. The last match is used.
 Classes = Sequence[tuple[str | range, int]]
 
@@ -83,7 +89,7 @@ def _mebibytes(text: str) -> int:
 
 def _sum(text: str) -> int:
     with suppress(ValueError):
-        sizes = [quantity(part.strip()) for part in text.split(" + ")]
+        sizes = [claims.quantity(part.strip()) for part in text.split(" + ")]
         if min(sizes) >= MIB and sum(sizes) <= LARGEST:
             return sum(sizes)
     raise ValueError("give a size of at least 1Mi, such as 4Gi")
@@ -135,22 +141,6 @@ def priority(classes: Classes, name: str, value: int) -> int:
     found = (meant for which, meant in reversed(classes)
              if which == name or (isinstance(which, range) and value in which))
     return next(found, 0)
-
-
-logger = logging.getLogger(__name__)
-
-PATIENCE = 5.0                          # seconds for nvshared's reply
-PERIOD = 2.0                            # seconds until a failed call of nvshared is repeated
-MOST_IN_STATUS = 4096                   # bytes of a condition's message; the limit is 32,768
-MOST_QUOTED = 60                        # characters of an annotation that a message quotes
-ANNOTATION, CLAIM, CLASS = "annotation", "claim", "class"       # sources of a term
-NONE = (0, CLASS)                       # value and source of a term that is not set
-UNKNOWN = (-1, "")                      # value and source of a term that nvshared may lack
-
-# Terms that an annotation cannot set above the claim's value; each with the formatter of its value.
-CLAIMED: Mapping[str, Callable[[int], str]] = {
-    "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
-}
 
 
 class Terms:
@@ -418,7 +408,7 @@ class Terms:
         """Writes refusals to pods' statuses that differ; after a failure, on the next report."""
         for pod in list(self._pods.values()):
             reasons = ". ".join(sorted(self._reasons.get(pod, {}).values()))
-            message = clipped(reasons, MOST_IN_STATUS)
+            message = claims.clipped(reasons, MOST_IN_STATUS)
             if message != pod.refused:
                 self._pods[pod.uid] = replace(pod, refused=message)
                 self._write_condition(pod, message)

@@ -23,6 +23,13 @@ from nvshared.kubelet.claims import RESOURCE
 PATIENCE = 5.0                          # seconds for nvshared's reply
 RESTART = 5.0                           # seconds without a reply after which shares are withdrawn
 DRIVER = Path("/proc/driver/nvidia/gpus")
+CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
+# Names of resources whose devices may be NVIDIA GPUs, and of other makers' resources.
+GPU_RESOURCE = re.compile(r"^nvidia\.com/|gpu|cuda|(?:^|\W)mig(?:\W|$)", re.IGNORECASE)
+OTHER_MAKER = re.compile(r"^(?:[\w-]+\.)*(?:amd|intel)\.com/", re.IGNORECASE)
+SEPARATOR = "::"
+# By a GPU's index, UUID or PCI address ("": each GPU): its shares. The last match is used.
+Replicas = Sequence[tuple[str, int]]
 
 # UUIDs of a GPU and of a MIG device. A UUID without such a prefix may be that of any device.
 UUID = re.compile(r"(?:gpu|mig)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -79,10 +86,6 @@ def address(text: str) -> str:
 
 # The GPUs or the error, and nvshared's unique D-Bus name, which is "" after an error.
 Reading = tuple[tuple[Card, ...] | NvshareError, str]
-CHECKPOINT = "device-plugins/kubelet_internal_checkpoint"
-# Names of resources whose devices may be NVIDIA GPUs, and of other makers' resources.
-GPU_RESOURCE = re.compile(r"^nvidia\.com/|gpu|cuda|(?:^|\W)mig(?:\W|$)", re.IGNORECASE)
-OTHER_MAKER = re.compile(r"^(?:[\w-]+\.)*(?:amd|intel)\.com/", re.IGNORECASE)
 
 
 class Entry(NamedTuple):
@@ -171,11 +174,6 @@ def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
     else:
         problem = conflict(card, given)
     return replace(card, problem=problem)
-
-
-SEPARATOR = "::"
-# By a GPU's index, UUID or PCI address ("": each GPU): its shares. The last match is used.
-Replicas = Sequence[tuple[str, int]]
 
 
 def card_of(share: str) -> str:

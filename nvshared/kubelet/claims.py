@@ -21,9 +21,11 @@ from nvshared.errors import InvalidArgs, NvshareError
 from nvshared.kubelet.container import replace
 from nvshared.quantity import priority, weight
 
+logger = logging.getLogger(__name__)
+
 PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one is a share of a GPU
-# Annotations of KAI's scheduler and of NVIDIA's GPU sharing; annotations.py explains them.
+# Annotations of KAI's scheduler and of NVIDIA's GPU sharing: see docs/kubernetes.md.
 FRACTION, MEMORY, CONTAINER = "gpu-fraction", "gpu-memory", "nvidia.com/container."
 # Annotations of a static pod's mirror. Their value, a hash, names the pod's cgroup. Any other value
 # is rejected: the UID of another pod would give this pod the other pod's tenant.
@@ -32,6 +34,15 @@ HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # A condition in the pod's status: why annotations were refused.
 CONDITION = f"{PREFIX}AnnotationRefused"
 STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+FILE = "claims.json"
+DRIVER = "gpu.nvshare.com"
+# For each capacity of a device, the term that is set to the amount that a claim consumes.
+TERMS = {"memory": "memory-limit", "compute": "compute-limit"}
+QUANTITY = re.compile(
+    r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
+PARAMETERS: Mapping[str, Callable[[str], int]] = {"weight": weight, "priority": priority}
+METADATA = ("namespace", "name", "uid", "ownerReferences")
+DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # by power of 1000 from -3, of 1024 from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +99,6 @@ def clipped(text: str, most: int) -> str:
     """The text, cut to at most `most` bytes in UTF-8."""
     taken = text.encode()
     return text if len(taken) <= most else taken[:most - 3].decode(errors="ignore") + "…"
-
-
-logger = logging.getLogger(__name__)
-
-FILE = "claims.json"
-DRIVER = "gpu.nvshare.com"
-# For each capacity of a device, the term that is set to the amount that a claim consumes.
-TERMS = {"memory": "memory-limit", "compute": "compute-limit"}
-QUANTITY = re.compile(
-    r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
-METADATA = ("namespace", "name", "uid", "ownerReferences")
-DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # by power of 1000 from -3, of 1024 from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +191,6 @@ def _share(result: Mapping[str, Any], configs: Iterable[Mapping[str, Any]]) -> S
         if (term := TERMS.get(name.removeprefix(f"{DRIVER}/"))) and (value := quantity(text))}
     return Share(
         request, result["pool"], result["device"], result.get("shareID") or "", consumed, given)
-
-
-PARAMETERS: Mapping[str, Callable[[str], int]] = {"weight": weight, "priority": priority}
 
 
 def parameters(values: Any) -> dict[str, int]:

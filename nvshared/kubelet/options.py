@@ -8,17 +8,10 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from nvshared import __version__
+from nvshared import __version__, names
 from nvshared.errors import InvalidArgs
 from nvshared.kubelet.annotations import Classes
 from nvshared.kubelet.card import Replicas
-from nvshared.names import (
-    BUS_VARIABLE,
-    DEFAULT_SOCKET,
-    KUBELET_STATE,
-    PRIORITIES,
-    SOCKET_VARIABLE,
-)
 from nvshared.parser import Parser
 
 KUBELET = "/var/lib/kubelet"
@@ -101,16 +94,16 @@ def parser() -> argparse.ArgumentParser:
         help=f"kubelet's folder, its --root-dir (default: {KUBELET})")
     made.add_argument(
         "--socket", metavar="PATH", type=_path,
-        default=os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET,
+        default=os.environ.get(names.SOCKET_VARIABLE) or names.DEFAULT_SOCKET,
         help=f"where nvshared listens; its folder is mounted into containers "
-             f"(default: {DEFAULT_SOCKET}; environment: {SOCKET_VARIABLE})")
+             f"(default: {names.DEFAULT_SOCKET}; environment: {names.SOCKET_VARIABLE})")
     made.add_argument(
-        "--state", metavar="DIR", type=_path, default=Path(KUBELET_STATE),
-        help=f"folder of the library that containers mount (default: {KUBELET_STATE})")
+        "--state", metavar="DIR", type=_path, default=Path(names.KUBELET_STATE),
+        help=f"folder of the library that containers mount (default: {names.KUBELET_STATE})")
     made.add_argument(
-        "--bus", metavar="BUS", default=os.environ.get(BUS_VARIABLE) or "system",
+        "--bus", metavar="BUS", default=os.environ.get(names.BUS_VARIABLE) or "system",
         help=f"nvshared's message bus: system, session or an address (default: system; "
-             f"environment: {BUS_VARIABLE})")
+             f"environment: {names.BUS_VARIABLE})")
     made.add_argument(
         "--kubeconfig", metavar="FILE", type=_path, default=Path(KUBECONFIG),
         help=f"kubelet's kubeconfig, to reach the API server, which has the annotations of pods; "
@@ -136,15 +129,16 @@ def priority_classes(given: Sequence[str]) -> Classes:
     for text in given:
         which, _, meant = text.rpartition("=")
         values = re.fullmatch(r"(-?\d{1,10})?\.\.(-?\d{1,10})?", which, re.ASCII)
-        if meant not in PRIORITIES or not (values or re.fullmatch(CLASS, which, re.ASCII)):
+        if meant not in names.PRIORITIES or not (values or re.fullmatch(CLASS, which, re.ASCII)):
             raise InvalidArgs(
                 f"--priority-class cannot be {text!r}",
-                f"give NAME=PRIORITY or FROM..TO=PRIORITY; priorities: {', '.join(PRIORITIES)}")
+                f"give NAME=PRIORITY or FROM..TO=PRIORITY; priorities: "
+                f"{', '.join(names.PRIORITIES)}")
         if values:
             least, most = int(values[1] or -LARGEST_VALUE), int(values[2] or LARGEST_VALUE)
-            found.append((range(least, most + 1), PRIORITIES[meant]))
+            found.append((range(least, most + 1), names.PRIORITIES[meant]))
         else:
-            found.append((which, PRIORITIES[meant]))
+            found.append((which, names.PRIORITIES[meant]))
     return found
 
 

@@ -27,6 +27,9 @@ from nvshared.kubelet.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 REGISTRATION_PATIENCE = 10.0            # seconds within which a running kubelet registers a plugin
+HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # of the health interface, with equal messages
+HEALTHY, UNHEALTHY = 1, 2               # values of the enumeration HealthStatus
+REFRESH = 10.0                          # seconds between reports; kubelet discards each after 30
 # In kubelet's folder:
 REGISTRY = "plugins_registry"           # has a socket of each plugin, which kubelet's watcher finds
 KUBELET_SOCKET = "device-plugins/kubelet.sock"      # accepts connections while kubelet runs
@@ -171,11 +174,6 @@ class DevicePlugin(Plugin):
             return DP["ContainerAllocateResponse"](devices=[
                 DP["DeviceSpec"](container_path=missing, host_path=missing, permissions="r")])
         return DP["ContainerAllocateResponse"](**self._containers.response(cards, by_cdi=by_cdi))
-
-
-HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # of the health interface, with equal messages
-HEALTHY, UNHEALTHY = 1, 2               # values of the enumeration HealthStatus
-REFRESH = 10.0                          # seconds between reports; kubelet discards each after 30
 
 
 class Driver(Plugin):

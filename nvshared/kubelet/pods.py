@@ -85,8 +85,7 @@ class Pods:
         self._static = static_pods
         self._terms = Terms(
             bus, self._write_pod_event, self._write_condition,
-            prepared.terms(pod for one in prepared.claims() for pod in one.pods),
-            classes, smallest)
+            prepared.terms(pod for one in prepared.claims() for pod in one.pods), classes, smallest)
         # UIDs of claims that an earlier process prepared; their pods may have been deleted since.
         self._before = {claim.uid for claim in prepared.claims()}
         threading.Thread(target=watch, name="pods", daemon=True, args=(

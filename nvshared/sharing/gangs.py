@@ -43,6 +43,7 @@ PAUSE_MOST = 16 * MILLISECOND           # between two launches of a stepping mem
 GRANT_LEAST = 5 * SECOND                # initial Gang.patience; doubles with each failure,
 GRANT_MOST = 320 * SECOND               # up to this
 GANG_SHOWN = 8                          # characters of a gang's name that are displayed
+OPEN = (Phase.RUNNING, Phase.DRAINING)
 
 logger = logging.getLogger(__name__)
 
@@ -383,9 +384,6 @@ class Gangs:
     def _timer_fired(self) -> None:
         self._deadline = None
         self._review_all()
-
-
-OPEN = (Phase.RUNNING, Phase.DRAINING)
 
 
 def _is_loaded(member: Member) -> bool:

@@ -84,14 +84,9 @@ class Manager:
         """Adds a card. `gather`: it first waits for the HELLO of an earlier daemon's clients."""
         settings = self._for(facts)
         gpu = GPU(
-            facts,
-            settings if gather else replace(settings, gather=0),
-            self._defaults.card(facts).allowances,
-            self._clock,
-            self._timer,
-            self.domains,
-            self.budget.shared,
-            self.disk.shared)
+            facts, settings if gather else replace(settings, gather=0),
+            self._defaults.card(facts).allowances, self._clock, self._timer, self.domains,
+            self.budget.shared, self.disk.shared)
         gpu.sample = sample
         if not gather and sample.memory_used is not None:
             gpu.capacity.sampled(sample.memory_used, 0)

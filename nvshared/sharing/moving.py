@@ -96,8 +96,7 @@ async def ask_driver(
 
 class Moving:
     def __init__(
-        self, gpus: Sequence[GPU], budget: SharedBudget, ask: Ask = checkpoint.ask,
-        run: Run = here,
+        self, gpus: Sequence[GPU], budget: SharedBudget, ask: Ask = checkpoint.ask, run: Run = here,
     ) -> None:
         """`budget`: of host memory. `run`: Lanes.run, for reading the limits of control groups."""
         self.deep_idle: int | None = None       # us: clients idle for longer are parked; None: none
