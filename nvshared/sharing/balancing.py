@@ -110,7 +110,7 @@ class Balancing:
         cards = [gpu for gpu in self._gpus if not gpu.lost]
         now = self._gpus[0].now
         passed, self._chosen_at = now - (now if self._chosen_at is None else self._chosen_at), now
-        if (not self.on or len(cards) < 2 or self._moving.moves
+        if (not self.on or len(cards) < 2 or self._moving.arriving
                 or any(gpu.settings.draining or gpu.state == "gathering" for gpu in cards)):
             self._forget()
             return None

@@ -161,6 +161,7 @@ class Gangs:
         self.review()
 
     def _review_all(self) -> None:
+        self._deadline = None           # what is due later schedules a review again
         for gangs in self._forming.values():
             self._stale |= gangs
         self.review()
@@ -235,11 +236,13 @@ class Gangs:
 
     def _together(self, gang: Gang, members: Members, now: int) -> bool:
         """Marks members that exceed their card together as crowded. False: schedule them singly."""
-        exceeding = _exceeding(members)
-        if exceeding is None:
+        for mine in _by_card(members):
+            needed, room = sum(members[one].takes for one in mine), members[mine[0]].alone
+            if needed > room and not any(members[one].crowded for one in mine):
+                break
+        else:
             gang.exceeds = None
             return True
-        mine, needed, room = exceeding
         for one in mine:
             members[one] = members[one]._replace(crowded=True)
         if gang.exceeds is None:
@@ -378,12 +381,8 @@ class Gangs:
             return True
         if self._deadline is None or moment < self._deadline:
             self._deadline = moment
-            self._timer(moment, self._timer_fired)
+            self._timer(moment, self._review_all)
         return False
-
-    def _timer_fired(self) -> None:
-        self._deadline = None
-        self._review_all()
 
 
 def _is_loaded(member: Member) -> bool:
@@ -394,16 +393,6 @@ def _is_loaded(member: Member) -> bool:
 def _able(member: Member) -> bool:
     """Whether the member could run as soon as it gets a turn."""
     return not (member.crowded or member.held_up)
-
-
-def _exceeding(members: Members) -> tuple[list[Client], int, int] | None:
-    """Returns members of one card that fit only singly, and the bytes needed and available."""
-    for mine in _by_card(members):
-        needed = sum(members[one].takes for one in mine)
-        room = members[mine[0]].alone
-        if needed > room and not any(members[one].crowded for one in mine):
-            return mine, needed, room
-    return None
 
 
 def _latest(members: Members) -> int:

@@ -106,7 +106,7 @@ class Moving:
         self._budget = budget
         self._ask, self._run = ask, run
         # Moves in progress, until HELLO on the new card: the new card, and the client's bytes.
-        self._arriving: dict[Client, tuple[GPU, int]] = {}
+        self.arriving: dict[Client, tuple[GPU, int]] = {}
         self._claimed = 0               # bytes of host memory for checkpoints in progress
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
@@ -145,16 +145,12 @@ class Moving:
             if limit.limit and client.id in limit.stakes:
                 promised = sum(one.sums.promised for one in target.scheduler.tenancies
                                if one.name == limit.name)
-                promised += sum(more for one, (card, more) in self._arriving.items()
+                promised += sum(more for one, (card, more) in self.arriving.items()
                                 if card is target and one is not client
                                 and limit.name in map(str, one.peer.tenants))
                 if size + promised > limit.limit:
                     raise NvshareError(f"{client} cannot be moved: on GPU {target.facts.index}, "
                                        f"{limit.reason}")
-
-    @property
-    def moves(self) -> int:
-        return len(self._arriving)
 
     def price(self, client: Client) -> float:
         """Returns the estimated microseconds that a move of the client takes, by past moves."""
@@ -173,18 +169,13 @@ class Moving:
         """Moves or parks a client. Returns why that failed; "": it did not."""
         why = ""
         targets = [gpu for gpu in self._possible_cards(client) if gpu is not client.gpu]
-        for target in sorted(targets, key=lambda gpu: -gpu.snapshot().free):
+        for target in (*sorted(targets, key=lambda gpu: -gpu.snapshot().free), None):
             try:
-                await self.move(client, target)
-            except NvshareError as error:
-                why = error.message
-            else:
+                await (self.park(client) if target is None else self.move(client, target))
                 return ""
-        try:
-            await self.park(client)
-        except NvshareError as error:
-            return why or error.message
-        return ""
+            except NvshareError as error:
+                why = why or error.message
+        return why
 
     def wake(self, client: Client) -> None:
         """Restores a parked client when its turn comes. No-op for a client that is not parked."""
@@ -242,7 +233,7 @@ class Moving:
         await _settle(client)
         self.check_target(client, target)
         began, resident = client.gpu.now, client.memory.resident
-        self._arriving[client] = target, _size(client)
+        self.arriving[client] = target, _size(client)
         try:
             if client.parking != PARKED:
                 await self._checkpoint(client, ahead=False)
@@ -256,7 +247,7 @@ class Moving:
                 self._rest_time = self._rest_time.after(max(0.0, rest))
             await self._wait_until_joined(client)
         finally:
-            self._arriving.pop(client, None)
+            self.arriving.pop(client, None)
             if client.parking == RESTORING:     # after a fault of the daemon
                 client.parking = PARKED
             if client.parking == PARKED and _parkable(client).has_turn:
@@ -317,14 +308,12 @@ class Moving:
         _require(client)
         if free is None:
             raise NvshareError("the limits of its control groups cannot be read")
-        for lacking, where in (
-            # `_claimed`: other checkpoints may have reserved memory during the read.
-            (size + self._claimed > free, "its control group or the host"),
-            (size > self._budget.unneeded, "the host budget"),
-        ):
-            if lacking:
-                raise NvshareError(
-                    f"{where} has too little left for its {-(-size // MIB)} MiB on the GPU")
+        # Other checkpoints may have claimed memory during the read.
+        where = ("its control group or the host" if size + self._claimed > free
+                 else "the host budget" if size > self._budget.unneeded else "")
+        if where:
+            raise NvshareError(
+                f"{where} has too little left for its {-(-size // MIB)} MiB on the GPU")
         self._claimed += size
         self._set_context(client, size)
         try:
@@ -369,7 +358,7 @@ class Moving:
                 logger.exception("%s could not be restored", client)
                 words, client.parking = "a fault of the daemon", PARKED
             finally:
-                self._arriving.pop(client, None)
+                self.arriving.pop(client, None)
             if client.parking != PARKED or not _is_there(client):
                 return
             logger.debug("%s cannot be restored yet: %s", client, words)
@@ -388,7 +377,7 @@ class Moving:
                 except NvshareError as error:
                     words = words or error.message
                     continue
-                self._arriving[client] = gpu, _size(client)
+                self.arriving[client] = gpu, _size(client)
             answer = await self._try(client, "wake", self._pairs(client.gpu, gpu))
             if not _is_there(client):
                 return f"{client} has ended"
@@ -420,19 +409,16 @@ class Moving:
         _parkable(client).resume_on(gpu)
         if moved:
             client.parking = MOVED
-            if client in self._arriving:    # NVML may show another card than the expected one
-                self._arriving[client] = gpu, self._arriving[client][1]
+            if client in self.arriving:    # NVML may show another card than the expected one
+                self.arriving[client] = gpu, self.arriving[client][1]
         else:
             client.suspend_to_park(False)
 
     async def _wait_until_joined(self, client: Client) -> None:
         """Waits up to JOINED_WITHIN until a moved client counts against its new card's limits."""
-        gpu, _ = self._arriving.get(client, (client.gpu, 0))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(JOINED_WITHIN):
-                while (client.parking == MOVED and not gpu.lost        # noqa: ASYNC110
-                       and client.peer.pid not in gpu.processes):
-                    await asyncio.sleep(CHECK_EVERY)
+        gpu, _ = self.arriving.get(client, (client.gpu, 0))
+        await _poll(JOINED_WITHIN, lambda: (
+            client.parking != MOVED or bool(gpu.lost) or client.peer.pid in gpu.processes))
 
     async def _find(self, client: Client) -> None:
         answer = await self._try(client, "state")
@@ -483,9 +469,19 @@ def _require(client: Client) -> None:
 
 async def _settle(client: Client) -> None:
     """Returns once the client is neither being parked nor restored. Raises as _require()."""
-    while client.parking in (PARKING, RESTORING) and _is_there(client):     # noqa: ASYNC110
-        await asyncio.sleep(CHECK_EVERY)
+    await _poll(None, lambda: (
+        client.parking not in (PARKING, RESTORING) or not _is_there(client)))
     _require(client)
+
+
+async def _poll(within: float | None, is_met: Callable[[], bool]) -> bool:
+    """Waits until a condition is met. False: it was not met `within` these seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            while not is_met():         # noqa: ASYNC110
+                await asyncio.sleep(CHECK_EVERY)
+            return True
+    return False
 
 
 def refusal(client: Client) -> str:
@@ -511,20 +507,17 @@ def _size(client: Client) -> int:
 
 async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
     """Waits until only pinned memory is resident. Raises NvshareError; on demand if `ahead`."""
-    try:
-        async with asyncio.timeout(EVICTED_WITHIN):
-            while True:
-                _require(client)
-                if client.gpu.lost:
-                    raise NvshareError(f"{client.gpu} is lost")
-                if ahead and client.view.waiting is not None:
-                    raise NvshareError("it wants to use the GPU")
-                memory = client.memory
-                if not memory.resident + memory.borrowed and client.gpu.scheduler.rests(client.id):
-                    return
-                await asyncio.sleep(CHECK_EVERY)
-    except TimeoutError:
-        raise NvshareError("its memory does not leave the card") from None
+    def is_evicted() -> bool:
+        _require(client)
+        if client.gpu.lost:
+            raise NvshareError(f"{client.gpu} is lost")
+        if ahead and client.view.waiting is not None:
+            raise NvshareError("it wants to use the GPU")
+        memory = client.memory
+        return not memory.resident + memory.borrowed and client.gpu.scheduler.rests(client.id)
+
+    if not await _poll(EVICTED_WITHIN, is_evicted):
+        raise NvshareError("its memory does not leave the card")
 
 
 async def _context_bytes(client: Client) -> int:
@@ -546,11 +539,9 @@ async def _make_room(client: Client, target: GPU) -> None:
     """Waits up to EVICTED_WITHIN until the target has evicted enough for the client's context."""
     target.expect_context(client)
     try:
-        async with asyncio.timeout(EVICTED_WITHIN):
-            while (_is_there(client) and not target.lost    # noqa: ASYNC110
-                   and sum(target.occupied.values()) > target.capacity.bytes):
-                await asyncio.sleep(CHECK_EVERY)
-    except TimeoutError:
-        logger.info("%s has no room for the context of %s", target, client)
+        if not await _poll(EVICTED_WITHIN, lambda: (
+                not _is_there(client) or bool(target.lost)
+                or sum(target.occupied.values()) <= target.capacity.bytes)):
+            logger.info("%s has no room for the context of %s", target, client)
     finally:
         target.capacity.forget(client.id)

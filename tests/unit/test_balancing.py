@@ -54,7 +54,7 @@ def test_balancing_moves_the_client_that_waits(manager: Manager, time: Time) -> 
 
 
 @pytest.mark.parametrize(("part", "attribute", "value"), [
-    ("balancing", "on", False), ("moving", "_arriving", {1: None}),
+    ("balancing", "on", False), ("moving", "arriving", {1: None}),
     ("waiting", "unparkable", "checkpoint: operation not supported (801)"),
     ("waiting", "tries", 1_000_000),    # each failed try raises the cost of a move
 ])
