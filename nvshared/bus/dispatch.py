@@ -305,7 +305,6 @@ class Bus(BaseMessageBus):
                 self._large.release()
 
     async def _outcome(self, received: Received) -> Message:
-        """The reply with a marshalled body, or with an error."""
         message, reply = received.message, _Reply()
         try:
             handler = BaseMessageBus._find_message_handler(self, message)
@@ -328,7 +327,6 @@ class Bus(BaseMessageBus):
             return Message.new_error(message, NvshareError.bus_name, sentence)
 
     def _missing(self, message: Message) -> NvshareError:
-        """The error for a call of a method that does not exist."""
         path, interface = str(message.path), message.interface
         found = {one.name: one for one in self._path_exports.get(path, ())}
         if not found and not self._children(path):
@@ -407,7 +405,6 @@ class Bus(BaseMessageBus):
         super().unexport(path, interface)
 
     def announced(self, interface: Interface, name: str) -> Any:
-        """The value of a property that was announced last."""
         return self._announced[interface][name]
 
     def changed(self, interface: Interface) -> None:
@@ -501,14 +498,12 @@ class Bus(BaseMessageBus):
         return node
 
     def _children(self, path: str) -> list[str]:
-        """Names of the nodes directly below a path."""
         start = path.rstrip("/") + "/"
         return sorted({
             other[len(start):].split("/", 1)[0]
             for other in self._path_exports if other.startswith(start) and other != start})
 
     def _announce(self, interface: Interface) -> None:
-        """Announces the properties of an interface that differ from the last announcement."""
         before, now = self._announced[interface], interface.announced()
         changed = [name for name, value in now.items() if value != before[name]]
         self._announced[interface] = now
@@ -537,7 +532,6 @@ def _arguments(message: Message) -> list[Any]:
 
 
 def _returns(message: Message, signature: str, body: list[Any] | bytes) -> Message:
-    """The reply with these values, or with a marshalled body."""
     reply = Message.new_method_return(message, signature)
     reply.body = cast(list[Any], body)
     return reply

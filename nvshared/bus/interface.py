@@ -133,7 +133,6 @@ class Interface(service.ServiceInterface):
         """Updates the values of properties; called before a caller reads them."""
 
     def announced(self) -> dict[str, Any]:
-        """The current values of the properties whose changes are announced."""
         return {
             name: member.prop_getter(self) for name, member in self.properties.items()
             if member.options["emits"] == "true"}

@@ -45,8 +45,6 @@ async def publish(
 
 
 class Publication:
-    """One manager on one bus, until `close`."""
-
     def __init__(
         self, manager: Manager, bus: str, history: History | None = None, run: Run = here,
     ) -> None:
@@ -80,7 +78,6 @@ class Publication:
         self._bus.attach(None)
 
     async def connect(self) -> None:
-        """Connects to the bus, and starts the task that reconnects after the bus was restarted."""
         await self._connect()
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 

@@ -129,8 +129,6 @@ class TurnSettings(Interface):
 
 
 class GPUInterface(TurnSettings):
-    """A GPU's properties, its sharing settings, its queue and its holders."""
-
     def __init__(self, manager: Manager, gpu: GPU) -> None:
         super().__init__(names.GPU_INTERFACE, manager, gpu)
         self.gpu = gpu
@@ -195,8 +193,6 @@ class StatisticsInterface(Interface):
 
 
 class ClientInterface(Interface):
-    """A client's process, tenant and terms, its memory, and its time on the GPU."""
-
     def __init__(self, manager: Manager, client: Client) -> None:
         super().__init__(names.CLIENT_INTERFACE)
         self.manager = manager
@@ -240,8 +236,6 @@ class ClientInterface(Interface):
 
 
 class ManagerInterface(TurnSettings):
-    """Settings of all GPUs, and calls for a GPU, client or tenant by its name or id."""
-
     def __init__(self, manager: Manager, history: History | None = None) -> None:
         super().__init__(names.MANAGER_INTERFACE, manager)
         self._history = history

@@ -118,7 +118,6 @@ class Daemon:
             self._call(member, signature, client, value)
 
     def tenants(self) -> "list[Tenant]":
-        """The tenants that have programs or terms."""
         from nvshared.control.snapshot import tenant
 
         (rows,) = self._call("ListTenants")
@@ -186,7 +185,6 @@ class Daemon:
         self._call("Drain")
 
     def reset_settings(self) -> None:
-        """Drops all settings that were changed at run time."""
         self._call("ResetSettings")
 
     def _set(self, setting: str, gpu: str | None, signature: str = "", *value: str | int) -> None:

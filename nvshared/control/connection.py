@@ -122,7 +122,6 @@ class ControlConnection:
             self._buffer += data
 
     def _error(self, name: str, text: str) -> NvshareError:
-        """The exception for a D-Bus error."""
         short = name.removeprefix(_DBUS_ERROR)
         if short in ("ServiceUnknown", "NameHasNoOwner"):
             return not_running(self._bus)

@@ -43,8 +43,6 @@ class GPUSnapshot(NamedTuple):
 
 
 class Unshared(NamedTuple):
-    """A process that uses a GPU without nvshare."""
-
     pid: int
     uid: int
     name: str
@@ -53,8 +51,6 @@ class Unshared(NamedTuple):
 
 
 class ClientSnapshot(NamedTuple):
-    """The state of one client: a process on a GPU."""
-
     id: int
     gpu: int                            # index
     pid: int

@@ -144,8 +144,6 @@ def priority(classes: Classes, name: str, value: int) -> int:
 
 
 class Terms:
-    """The names and terms of pods. A thread sends nvshared the names and terms that it lacks."""
-
     def __init__(
         self, bus: str, report: Callable[[Pod, str], None],
         write_condition: Callable[[Pod, str], None], claimed: Claimed | None = None,

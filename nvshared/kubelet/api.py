@@ -58,8 +58,6 @@ class Connection(http.client.HTTPSConnection):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The address of an API server, and our credentials."""
-
     url: str
     authority: str = ""                 # the CA certificates (PEM); "": the system's
     certificate: bytes = b""            # our certificate and its key (PEM)

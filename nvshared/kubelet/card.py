@@ -39,8 +39,6 @@ MINOR = re.compile(r"(?:^|/)nvidia(\d+)(?![\d.])")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One GPU, as nvshared and kubelet report it."""
-
     uuid: str
     index: int
     pci_bus_id: str
@@ -89,8 +87,6 @@ Reading = tuple[tuple[Card, ...] | NvshareError, str]
 
 
 class Entry(NamedTuple):
-    """Devices of a resource in kubelet's checkpoint file."""
-
     resource: str
     devices: list[str]
     pod: str = ""                       # UID of the devices' pod; "": all devices
@@ -177,7 +173,6 @@ def of_daemon(gpu: Mapping[str, Any], given: Mapping[str, str]) -> Card:
 
 
 def card_of(share: str) -> str:
-    """The UUID in the name of a share."""
     return share.partition(SEPARATOR)[0]
 
 
@@ -246,13 +241,11 @@ class Offer:
         return min((card.memory for card in self.offered()), default=0)
 
     def shares(self) -> dict[str, bool]:
-        """All shares, and whether each may be handed out."""
         return {
             f"{card.uuid}{SEPARATOR}{number}": not self.problem(card)
             for card, replicas in self.offered().items() for number in range(replicas)}
 
     def describe(self) -> str:
-        """The whole offer in one line, for the log and the status."""
         if self.common_problem:
             return f"no shares: {self.common_problem}"
         offered, known = self.offered(), {""}.union(*(card.names for card in self._cards))

@@ -47,8 +47,6 @@ DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # by power of 1000 from -3, of 102
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod of this node."""
-
     namespace: str
     name: str
     uid: str                            # the API server's
@@ -115,8 +113,6 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """An allocated claim, with its shares of our GPUs."""
-
     namespace: str
     name: str
     uid: str
@@ -133,7 +129,6 @@ class Claim:
         return [pod.uid for pod in self.pods]
 
     def without(self, gone: Collection[str]) -> "Claim":
-        """This claim without the pods that have these UIDs."""
         pods = [one for one in self.api_object["status"]["reservedFor"] if one["uid"] not in gone]
         return read(self.api_object | {"status": self.api_object["status"] | {"reservedFor": pods}})
 

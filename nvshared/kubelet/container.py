@@ -39,8 +39,6 @@ VOID = "void"                           # requests no GPU; CUDA images set "all"
 
 @dataclass(frozen=True, slots=True)
 class Containers:
-    """Makes the mounts, variables and devices of containers."""
-
     socket: Path
     state: Path                         # our folder on the host, whose files are mounted
     cdi: Path                           # the folder where our CDI file is written

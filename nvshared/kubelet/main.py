@@ -60,7 +60,6 @@ async def _serve(options: Options) -> None:
         loop.add_signal_handler(number, stop)
 
     def call(function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function in the loop's thread, from any thread."""
         with suppress(RuntimeError):    # the loop has ended
             loop.call_soon_threadsafe(function, *arguments)
 

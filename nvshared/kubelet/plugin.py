@@ -118,8 +118,6 @@ class Plugin(ABC):
 
 
 class DevicePlugin(Plugin):
-    """Serves kubelet's device plugin calls."""
-
     kind, name, version = "DevicePlugin", RESOURCE, "v1beta1"
 
     def services(self) -> Mapping[str, rpc.Methods]:
@@ -177,8 +175,6 @@ class DevicePlugin(Plugin):
 
 
 class Driver(Plugin):
-    """Serves kubelet's DRA calls."""
-
     kind, name, version = "DRAPlugin", DRIVER, "v1.DRAPlugin"
 
     def __init__(self, *common: Any, pods: Pods, node: str) -> None:

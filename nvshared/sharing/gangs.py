@@ -132,7 +132,6 @@ class Gangs:
         self.review()
 
     def _form(self, gang: Gang, gpu: GPU) -> None:
-        """Updates the indices after a client on this card has joined or left the gang."""
         may_form, cards = gang.may_form, {one.gpu for one in gang.clients}
         for card in {gpu, *cards}:
             if may_form and card in cards:
@@ -326,7 +325,6 @@ class Gangs:
             self._set_standing(gang, members.keys() - {*late, *still}, Standing.OPEN, paced=paced)
 
     def _take_back_grants(self, late: Gang, gpu: GPU, now: int) -> None:
-        """Takes back the grants of other gangs on a card, for a member of a gang that runs."""
         for gang in [*self._forming[gpu]]:
             if gang is not late and gang.state is State.ENTERING:
                 gang.turn(State.OUT, now)

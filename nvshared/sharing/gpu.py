@@ -232,7 +232,6 @@ class Client:
 
     @property
     def tenant(self) -> str:
-        """The client's tenant as shown to users."""
         return str(self.peer.tenant) if self.pod is None else f"{Kind.POD}:{self.pod}"
 
     @property
@@ -335,8 +334,6 @@ class Client:
 
 
 class GPU:
-    """One card, its scheduler and its clients."""
-
     def __init__(
         self, facts: Facts, settings: Settings, allowances: Allowances, clock: Clock,
         timer: Timer, domains: Domains | None = None, budget: SharedBudget | None = None,
@@ -416,12 +413,10 @@ class GPU:
 
     @property
     def fault(self) -> str:
-        """The faults of the card, in words; "": none."""
         return self.lost or ", ".join(self._faults.values())
 
     @property
     def holders(self) -> tuple[Client, ...]:
-        """The clients whose gate is open."""
         return tuple(self.clients[id] for id in self.snapshot().holders if id in self.clients)
 
     @property
@@ -598,7 +593,6 @@ class GPU:
         self.apply_capacity()
 
     def apply_capacity(self) -> None:
-        """Passes the capacity to the scheduler if it has changed."""
         if self.capacity.bytes != self.settings.capacity:
             self.tell(events.CapacityChanged(self.capacity.bytes))
 
@@ -608,7 +602,6 @@ class GPU:
         self.tell(events.Preempted())
 
     def lose(self, why: str) -> None:
-        """Marks the card as lost, which ends scheduling on it."""
         if not self.lost:
             self.lost = why
             self.tell(events.GPULost())

@@ -33,8 +33,6 @@ from nvshared.units import MILLISECOND, SECOND
 
 
 class Manager:
-    """The root of all GPUs, clients and settings."""
-
     def __init__(
         self, read: Callable[[], Defaults], clock: Clock, timer: Timer,
         store: StateFile | None = None, tenancy: Tenancy | None = None, run: Run = here,
@@ -114,7 +112,6 @@ class Manager:
                 gpu.tell(Awaited(expected=not before))
 
     def next_id(self) -> int:
-        """Returns an id for a client, never used before."""
         return next(self._ids)
 
     def gpu(self, name: str) -> GPU:
@@ -143,7 +140,6 @@ class Manager:
         raise NoSuchClient(f"there is no client {id}; it may have ended")
 
     def clients_by_pid(self, pid: int) -> tuple[Client, ...]:
-        """Returns the clients of a process, one per GPU that it uses; may be empty."""
         return tuple(client for client in self.clients if client.peer.pid == pid)
 
     def set_tq(self, tq: int | None, gpu: GPU | None = None) -> Future[None]:

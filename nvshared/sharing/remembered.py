@@ -45,7 +45,6 @@ class RememberedTerms:
         self._kept = load(self.path, self._read, "no program has limits of its own") or {}
 
     def follow(self, gpu: GPU) -> None:
-        """Keeps the terms of the clients of a GPU, and restores them when the clients rejoin."""
         self._gpus.append(gpu)
         gpu.client_joins.connect(self._recall)
         gpu.terms_changed.connect(self._note)

@@ -37,7 +37,6 @@ class SafeBudget:
         self._due = False
 
     def follow(self, manager: Manager) -> None:
-        """Recounts when clients of an earlier daemon have reported their memory."""
         # Recount in this thread, so that it is done before any client is refused.
         manager.budget.gathered.connect(partial(self._recount, manager, here))
 
@@ -73,5 +72,4 @@ class SafeBudget:
 
 
 def _held(client: Client) -> int:
-    """Bytes of host memory that the client claims."""
     return client.memory.host + client.memory.beyond + client.context

@@ -39,8 +39,6 @@ def _grown(client: Client) -> None:
 
 @dataclass(slots=True)
 class _Watch:
-    """The sampling state of one card."""
-
     gpu: GPU
     in_flight: bool = False             # a query has not been answered yet
     queried_at: int = -FRESH            # time of the last query
@@ -65,8 +63,6 @@ async def take_samples(gpus: Iterable[GPU]) -> None:
 
 
 class Sampler:
-    """Samples cards periodically while they have clients or may lend memory."""
-
     def __init__(
         self, query: Callable[[str], Sample], run: Run, clock: Clock, timer: Timer, interval: int
     ) -> None:

@@ -46,8 +46,6 @@ class TenantView:
 
 
 class Tenancy:
-    """Holds the terms of all tenants, and sends them to the GPUs' schedulers."""
-
     def __init__(self, store: TenantsFile | None = None, run: Run = here) -> None:
         """`store`: has the terms set by hand; `run`: Lanes.run, for the group database."""
         self._run = run
@@ -63,7 +61,6 @@ class Tenancy:
         self._groups: dict[str, frozenset[str]] = {}        # by user; read if rules name groups
 
     def follow(self, gpu: GPU) -> None:
-        """Sends the terms of the tenants of a GPU's clients to its scheduler from now on."""
         self._sent[gpu] = {}
         gpu.terms_of = self._join
         gpu.client_removed.connect(self._leaves)

@@ -46,8 +46,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unknown:
-    """A process on a card that is no client."""
-
     samples: int = 0                    # number of samples that listed it
     asked: bool = False                 # a _consider() task runs for it
     peer: Peer | None = None            # None: not identified yet
@@ -66,7 +64,6 @@ class Unshared:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        """Watches all cards, and finds processes that an earlier daemon has suspended."""
         for gpu in self._manager.gpus:
             gpu.sampled.connect(partial(self._sampled, gpu))
         self.begin(self._find())
@@ -81,7 +78,6 @@ class Unshared:
         return start_task(self._tasks, work)
 
     def allows(self, identity: Peer) -> bool:
-        """Whether a tenant's terms allow to suspend its programs without the library."""
         tenancy = self._manager.tenancy
         return any(tenancy.terms(str(one)).unshared for one in identity.tenants)
 
