@@ -59,9 +59,8 @@ SLICE = 0.000_25                        # seconds of work until the event loop r
 SHARE = 5                               # collections take at most 1/SHARE of the time
 
 POLKIT = (
-    "org.freedesktop.PolicyKit1",
-    "/org/freedesktop/PolicyKit1/Authority",
-    "org.freedesktop.PolicyKit1.Authority",
+    "org.freedesktop.PolicyKit1", "/org/freedesktop/PolicyKit1/Authority",
+    "org.freedesktop.PolicyKit1.Authority"
 )
 USERS_REMEMBERED = 256                  # uids kept by bus name; a bus never reuses a name
 _ALLOW_USER_INTERACTION = 1

@@ -79,14 +79,9 @@ async def permit(client: Client) -> None:
 
 # syslog's level names; Python's logging has fewer levels.
 _LEVELS = {
-    "emerg": logging.CRITICAL,
-    "alert": logging.CRITICAL,
-    "crit": logging.CRITICAL,
-    "err": logging.ERROR,
-    "warning": logging.WARNING,
-    "notice": logging.INFO,
-    "info": logging.INFO,
-    "debug": logging.DEBUG,
+    "emerg": logging.CRITICAL, "alert": logging.CRITICAL, "crit": logging.CRITICAL,
+    "err": logging.ERROR, "warning": logging.WARNING, "notice": logging.INFO, "info": logging.INFO,
+    "debug": logging.DEBUG
 }
 _WORDS = {level: word for word, level in _LEVELS.items()}       # of several names, the last
 
@@ -150,7 +145,7 @@ class GPUInterface(TurnSettings):
     State = announced("s", "gpu.state")
     Fault = announced("s", "gpu.fault")
     Holders = announced("ao", lambda self: [names.client_path(one.id) for one in self.gpu.holders])
-    QueueLength = announced("u", "gpu.queue_length")
+    QueueLength = announced("u", lambda self: self.gpu.snapshot().queue_length)
 
     @method("Preempt", action=names.ACTION_MANAGE_CLIENTS)
     def preempt(self) -> None:
@@ -422,9 +417,8 @@ for _name, _argument, _action, _change in (
             _words + _name, _gpu + _argument, _action, _change))
 for _name, _argument, *_term in (
     ("SetMemoryLimit", "bytes:t", "memory_limit"),
-    ("SetComputeLimit", "percent:u", "compute_limit"),
-    ("SetWeight", "weight:u", "weight"),
-    ("Suspend", "", "suspended", True), ("Resume", "", "suspended", False),
+    ("SetComputeLimit", "percent:u", "compute_limit"), ("SetWeight", "weight:u", "weight"),
+    ("Suspend", "", "suspended", True), ("Resume", "", "suspended", False)
 ):
     setattr(ClientInterface, _name, _term_setter(_name, _argument, *_term))
     _name += "" if _argument else "Client"

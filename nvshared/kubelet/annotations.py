@@ -196,11 +196,16 @@ class Terms:
                     with Daemon(self._bus, PATIENCE) as daemon:
                         self._synchronize(daemon)
                     problem = ""
-                    self._complete(self._claim_error)
                 except NvshareError as error:
-                    self._complete(error)
+                    self._claim_error = error
                     if problem != (problem := str(error)):
                         logger.warning("names and annotations of pods are not sent yet: %s", error)
+                for known in self._waiting:
+                    if self._claim_error is None:
+                        known.set_result(None)
+                    else:
+                        known.set_exception(self._claim_error)
+                self._waiting, self._claim_error = [], None
             for pod, whys in self._refusals.items():
                 self._report(pod, ". ".join(whys))
             self._refusals.clear()
@@ -210,14 +215,6 @@ class Terms:
     @property
     def _is_behind(self) -> bool:
         return bool(self._changed or self._waiting) or self._renamed or self._listed
-
-    def _complete(self, error: NvshareError | None) -> None:
-        for known in self._waiting:
-            if error is None:
-                known.set_result(None)
-            else:
-                known.set_exception(error)
-        self._waiting, self._claim_error = [], None
 
     def _apply(self, event: str, payload: Any) -> None:
         if event == "LISTED":

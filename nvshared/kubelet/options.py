@@ -20,8 +20,7 @@ NODE_VARIABLE = "NODE_NAME"
 CDI = "/var/run/cdi"
 AUTO, ON, OFF = "auto", "on", "off"
 RUNTIMES = tuple(map(Path, (
-    "/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock",
-    "/run/crio/crio.sock",
+    "/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/run/crio/crio.sock"
 )))
 USUAL, MOST = 10, 1000                  # shares of a GPU: by default, and at most
 CLASS = r"[a-z0-9-]+(?:\.[a-z0-9-]+)*"  # pattern of a PriorityClass's name

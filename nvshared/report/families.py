@@ -104,7 +104,7 @@ CARD_GAUGES: Table[GPU] = [
     ("scheduler_running_clients", "Programs that may use the GPU now",
      lambda gpu: len(gpu.holders)),
     ("scheduler_waiting_clients", "Programs that wait for their turn",
-     lambda gpu: gpu.queue_length),
+     lambda gpu: gpu.snapshot().queue_length),
     ("scheduler_quantum_seconds", "How long a program may keep the GPU while others wait",
      lambda gpu: gpu.tq / SECOND),
 ]

@@ -111,22 +111,19 @@ class ControlGroups:
         process = self._processes.get(peer.pid)
         if process is not None and self._clock() < process.until:
             return False
-        self._run(
-            peer.account, partial(_read, {peer.pid: ()}, self._clock),
-            partial(self._process_read, peer.pid, more, then), PATIENCE)
-        return True
 
-    def _process_read(
-        self, pid: int, more: int, then: Callable[[], None], found: _Figures | None
-    ) -> None:
-        if found is None:               # failed or late: the next read of all groups includes it
-            self._processes.setdefault(pid, _Process((), 0, self._clock()))
-        else:
-            self._joining[pid] += more
-            self._apply(found)
-            for client in self._manager.clients_by_pid(pid):
-                self._set_domains(client, self._processes[pid])
-        then()
+        def store(found: _Figures | None) -> None:
+            if found is None:           # failed or late: the next read of all groups includes it
+                self._processes.setdefault(peer.pid, _Process((), 0, self._clock()))
+            else:
+                self._joining[peer.pid] += more
+                self._apply(found)
+                for client in self._manager.clients_by_pid(peer.pid):
+                    self._set_domains(client, self._processes[peer.pid])
+            then()
+
+        self._run(peer.account, partial(_read, {peer.pid: ()}, self._clock), store, PATIENCE)
+        return True
 
     def _read_all(self) -> None:
         if self._reading:

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 from nvshared.clock import Clock, Timer
@@ -160,30 +160,25 @@ class InflightPage:
     library interprets its contents (libhook/src/gate/inflight.c).
     """
 
-    def __init__(self) -> None:
-        self._descriptor = -1
-
     def writable(self) -> int:
         """Returns a writable descriptor for the client; the caller closes it. Raises OSError."""
-        return os.dup(self._page())
+        return os.dup(self._page)
 
     def readable(self) -> int:
         """Returns a read-only descriptor for a watcher; the caller closes it. Raises OSError."""
-        return os.open(f"/proc/self/fd/{self._page()}", os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{self._page}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if "_page" in vars(self):
+            os.close(vars(self).pop("_page"))
 
+    @cached_property
     def _page(self) -> int:
-        if self._descriptor < 0:
-            page = os.memfd_create("nvshare-inflight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            self._descriptor = page
-            os.fchmod(page, 0o600)
-            os.ftruncate(page, mmap.PAGESIZE)
-            fcntl.fcntl(page, fcntl.F_ADD_SEALS, SEALS)
-        return self._descriptor
+        page = os.memfd_create("nvshare-inflight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.fchmod(page, 0o600)
+        os.ftruncate(page, mmap.PAGESIZE)
+        fcntl.fcntl(page, fcntl.F_ADD_SEALS, SEALS)
+        return page
 
 
 class Client:
@@ -430,10 +425,6 @@ class GPU:
     def may_lend(self) -> bool:
         """Whether clients of other cards may borrow memory of this card."""
         return any(one.clients and self.neighbour in one.neighbour.reachable for one in self.others)
-
-    @property
-    def queue_length(self) -> int:
-        return self.snapshot().queue_length
 
     @property
     def occupied(self) -> dict[int, int]:

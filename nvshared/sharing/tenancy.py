@@ -89,19 +89,17 @@ class Tenancy:
         if kind != Kind.USER or not self.has_group_rules or (
                 name in self._groups and name in self._clients):
             then()
-        else:
-            self._run(GROUP, partial(kernel.groups, user),
-                      partial(self._groups_read, name, then), PATIENCE)
+            return
 
-    def _groups_read(
-        self, name: str, then: Callable[[], None], groups: frozenset[str] | None
-    ) -> None:
-        if groups is not None:
-            known = {*self._clients, *self._by_hand, *self._ended}
-            self._groups = {one: its for one, its in self._groups.items() if one in known}
-            self._groups[name] = groups
-            self._send_all([name])
-        then()
+        def store(groups: frozenset[str] | None) -> None:
+            if groups is not None:
+                known = {*self._clients, *self._by_hand, *self._ended}
+                self._groups = {one: its for one, its in self._groups.items() if one in known}
+                self._groups[name] = groups
+                self._send_all([name])
+            then()
+
+        self._run(GROUP, partial(kernel.groups, user), store, PATIENCE)
 
     def name(self, pods: Mapping[str, Pod]) -> None:
         """Replaces the known pods of this machine; `pods` is keyed by the name of the tenant."""
