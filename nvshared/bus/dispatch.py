@@ -2,19 +2,13 @@
 """The objects on the bus: answers method calls and announces changes.
 
 This is dbus-next's message bus with faults corrected: it sends InterfacesAdded from the wrong path,
-matches children by a part of their path, and reads all properties of all objects at once.
-
-Each call is a task, so a call that waits for polkit delays no other. Each caller may have
-CALLS_EACH pending calls, and one large reply is sent at a time, so slow callers cost no memory.
-Changes are announced at most every COALESCE, by comparison with the values announced last. Any
-process may call GetManagedObjects at any rate: calls share collections, which have pauses between.
+matches children by a part of their path, and reads all properties of all objects at once. Each call
+is a task. Pending calls of a caller are limited, and large replies are sent one at a time.
 
 polkit decides which callers may change settings or clients, but is not asked about root and the
-daemon's own user, who could restart the daemon. A check's subject is the caller's name on the bus,
-never a process id: no other process can take over a name before the result. A check may wait for a
-password for ever, and the bus limits the replies that the daemon may wait for (128 on Debian's). So
-the pending checks of each connection and user are limited, CHECKS_RESERVED are only for users
-without one, and a check is cancelled when its caller has left the bus.
+daemon's own user. A check's subject is the caller's name on the bus, never a process id: no other
+process can take over a name. The bus limits the replies that the daemon may wait for, so the checks
+of each connection and user are limited, and a check is cancelled when its caller leaves the bus.
 """
 
 import asyncio
@@ -23,7 +17,6 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
@@ -88,10 +81,7 @@ class Checks:
         self._names = count(1)          # for cancellation ids, by which polkit cancels a check
 
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
-        """Returns whether polkit permits the action, and whether it does by password.
-
-        Raises BusError if polkit does not reply, or if too many checks are pending.
-        """
+        """Returns whether polkit permits the action, and whether by password. Raises BusError."""
         user = await self._owner(uid)
         most = CHECKS - CHECKS_RESERVED if self._of_user[user] else CHECKS
         if (
@@ -109,9 +99,14 @@ class Checks:
         answer = asyncio.get_running_loop().create_task(self._connection.ask(
             POLKIT, "CheckAuthorization", "(sa{sv})sa{ss}us", [subject, action, {}, flags, name],
             patience=None))
+
+        def done(_task: object) -> None:
+            self._of_caller -= Counter([caller.name])   # Counter's -= removes counts of zero
+            self._of_user -= Counter([user])
+
         self._of_caller[caller.name] += 1
         self._of_user[user] += 1
-        answer.add_done_callback(lambda _: self._answered(caller.name, user))
+        answer.add_done_callback(done)
         try:
             async with asyncio.timeout(None if caller.interactive else POLKIT_PATIENCE):
                 while not (await asyncio.wait([answer], timeout=PRESENCE_INTERVAL))[0]:
@@ -122,7 +117,8 @@ class Checks:
             raise BusError(ErrorType.NO_REPLY.value, reason) from error
         finally:
             if not answer.done():
-                answer.add_done_callback(_forget)
+                # Retrieves the exception of the abandoned reply, which asyncio would log otherwise.
+                answer.add_done_callback(lambda task: task.cancelled() or task.exception())
                 self._connection.post(Message(
                     *POLKIT, "CancelCheckAuthorization", signature="s", body=[name],
                     flags=MessageFlag.NO_REPLY_EXPECTED))
@@ -136,16 +132,6 @@ class Checks:
             return uid
         owner = await lanes.call(self._run, lender, partial(subordinate.owner, uid), OWNER_PATIENCE)
         return lender if owner is None else owner
-
-    def _answered(self, name: str, user: int | str) -> None:
-        self._of_caller -= Counter([name])      # Counter's -= removes counts of zero
-        self._of_user -= Counter([user])
-
-
-def _forget(answer: "asyncio.Task[list[object]]") -> None:
-    """Retrieves the exception of an abandoned reply, which asyncio would log otherwise."""
-    with suppress(BusError, asyncio.CancelledError):
-        answer.result()
 
 
 class Caller:
@@ -224,9 +210,6 @@ class _Reply:
 
     def send_error(self, error: Exception) -> None:
         raise error
-
-
-Handler = Callable[[Message, _Reply], Awaitable[None]]
 
 
 class Bus(BaseMessageBus):
@@ -340,7 +323,9 @@ class Bus(BaseMessageBus):
                     f"not {message.signature!r}")
         return BusError(ErrorType.UNKNOWN_METHOD, f"{interface} has no method {message.member!r}")
 
-    def _make_method_handler(self, interface: Interface, method: Any) -> Handler:
+    def _make_method_handler(
+        self, interface: Interface, method: Any
+    ) -> Callable[[Message, _Reply], Awaitable[None]]:
         async def handle(message: Message, send: _Reply) -> None:
             if method.action is not ANYONE and not method.itself:
                 await caller.get().authorise(method.action)

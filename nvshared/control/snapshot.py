@@ -242,10 +242,7 @@ def _number(path: str) -> int:
 
 def tenant(row: list[Any]) -> Tenant:
     """Makes a Tenant from a row of ListTenants. Fields that later versions append are ignored."""
-    name, programs, allocated, resident, pinned, held_usec, within, terms, *_ = row
-    return Tenant(
-        name, programs, allocated, resident, pinned, held_usec, tuple(within),
-        tuple(Term(*term) for term in terms))
+    return Tenant._make([*row[:6], tuple(row[6]), tuple(Term(*term) for term in row[7])])
 
 
 def history(since: int, until: int, step: int, rows: list[list[Any]], missing: str) -> History:
