@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's connection to a message bus: the part of dbus-next that is replaced.
 
-dbus-next's transport treats a full socket buffer as a broken connection, reads a message of any
-length at once, keeps messages until the cyclic collector runs, and may wait for ever while it
-authenticates. Here one message is read at a time, and of one longer than LONGEST only the header is
-kept, to refuse the call. Messages that are queued in one iteration of the event loop are written
-after it: marshalling would delay a hand-over. File descriptor passing is never negotiated.
+dbus-next's transport treats a full socket buffer as a broken connection, reads messages of any
+length at once, and may wait for ever while it authenticates. Here one message is read at a time, of
+a long one only the header. Messages of one iteration of the event loop are written after it, since
+marshalling would delay a hand-over. File descriptor passing is never negotiated.
 """
 
 import asyncio

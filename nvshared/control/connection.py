@@ -47,10 +47,9 @@ class ControlConnection:
     def ask(
         self, *calls: tuple[str, str, str, str, tuple[Any, ...]], interactive: bool = False
     ) -> list[list[Any]]:
-        """Sends all calls (control.Call) at once and returns the replies in the same order.
+        """Sends all calls (control.Call) at once, and returns the replies in their order.
 
-        `interactive`: polkit may ask for a password, without a time limit. Raises nvshared's
-        errors, InvalidArgs for values that D-Bus cannot carry, NotRunning, BusUnavailable.
+        `interactive`: polkit may ask for a password, without a time limit. Raises NvshareError.
         """
         flags = MessageFlag.NO_AUTOSTART
         if interactive:

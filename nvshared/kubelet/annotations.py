@@ -149,10 +149,7 @@ class Terms:
         write_condition: Callable[[Pod, str], None], claimed: Claimed | None = None,
         classes: Classes = (), smallest: Callable[[], int] | None = None,
     ) -> None:
-        """`report` writes an event of the pod. `write_condition` sets its status to all refusals.
-
-        `claimed`: by the claims that an earlier process prepared.
-        """
+        """`report` writes an event of the pod; `write_condition` all refusals to its status."""
         self._bus = bus
         self._report = report
         self._write_condition = write_condition
@@ -245,10 +242,7 @@ class Terms:
             self._update_pod(payload)
 
     def _update_pod(self, pod: Pod) -> None:
-        """Stores a new or changed pod, unless an earlier pod has the same tenant.
-
-        Users can copy a static pod's hash, but only after kubelet has published the real pod.
-        """
+        """Stores a pod unless an earlier one has its tenant, whose hash users could have copied."""
         for other in self._pods.values():
             if other.tenant == pod.tenant and other.uid != pod.uid:
                 logger.warning("%s is ignored: its annotations name the tenant of %s", pod, other)

@@ -204,10 +204,7 @@ def parameters(values: Any) -> dict[str, int]:
 
 
 def terms(claims: Iterable[Claim], *, strictly: bool = True) -> dict[str, int]:
-    """The terms of a pod that has all these claims.
-
-    `strictly`: raises InvalidArgs for a contradiction. Claims unprepared one by one may have some.
-    """
+    """The terms of a pod with these claims. `strictly`: raises InvalidArgs for contradictions."""
     by_card: dict[str, dict[str, int]] = defaultdict(dict)
     found: dict[str, int] = {}
     for claim in claims:
@@ -272,10 +269,7 @@ class Prepared:
             if set(one.pods) & set(claim.pods)}
 
     def change(self, uid: str, claim: Claim | None) -> set[Pod]:
-        """Replaces the claim with this UID; None: removes it. Returns its pods before and after.
-
-        Raises NvshareError if the file cannot be written; then nothing is changed.
-        """
+        """Replaces a claim; None: removes it. Returns old and new pods. Raises NvshareError."""
         with self._lock:
             before, claims = self._claims.get(uid), dict(self._claims)
             if claim is not None:

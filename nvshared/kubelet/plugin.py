@@ -80,10 +80,7 @@ class Plugin(ABC):
             **self.services()})
 
     async def await_registration(self) -> None:
-        """Waits until kubelet, if it runs, has registered the plugin.
-
-        Until then kubelet fails each pod that requests a share on this node, permanently.
-        """
+        """Waits for kubelet, if it runs, which until then fails pods that request a share here."""
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(self.path.parent.parent / KUBELET_SOCKET))

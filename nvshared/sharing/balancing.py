@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves clients that wait to cards where they wait less (the setting `balance`).
 
-Where clients take turns, each gets its weight's part of the time, `weight / load`: the load of a
-card is the sum of the weights of all clients that use it or wait for it. Where a client would get a
-larger part on another card, `(part there - part here) / (1 - part here)` of its waiting is lost. A
-client moves once the lost time, with the forecast's, exceeds the price of its move in microseconds:
-its total cost is at most twice that of the best decision (the ski-rental rule).
-
-Moves end, since each makes the load that the client sees smaller. As a load may be wrong, each
-attempt to move a client raises its price.
+Where clients take turns, each gets `weight / load` of the time; a card's load is the sum of the
+weights of the clients that use it or wait for it. A client moves once the waiting time that another
+card would have spared exceeds the price of the move in microseconds: its total cost is at most
+twice that of the best decision (the ski-rental rule). Each attempt raises the client's price.
 """
 
 import asyncio
@@ -171,9 +167,8 @@ class Balancing:
 def _contending(gpu: GPU) -> list[Client]:
     """Returns the clients that hold the card or wait for it, without suspended ones."""
     snapshot = gpu.snapshot()
-    views = {id: view for id, view in snapshot.clients.items() if not view.terms.suspended}
-    return [client for id, client in gpu.clients.items()
-            if id in views and (views[id].waiting is not None or id in snapshot.holders)]
+    return [gpu.clients[id] for id, view in snapshot.clients.items() if not view.terms.suspended
+            and (view.waiting is not None or id in snapshot.holders)]
 
 
 def _load(gpu: GPU) -> float:

@@ -2,12 +2,9 @@
 """Bounds promises to programs in control groups by the memory limits of these groups.
 
 Swapped bytes count against the limits of a program's groups, and the kernel kills a process of a
-group that exceeds one. So each group with a limit is a domain of the schedulers
-(scheduler/domains.py), bounded by its free memory and what its clients hold, less a reserve. Limits
-of the daemon's own groups are part of the host budget already: these bound memory in use only.
-
-Limits change at any time: a process's groups are read before its HELLO or COMMIT is answered, all
-after other events and each second. Threads read them, as nested groups can make the kernel slow.
+group that exceeds one. So each group with a limit is a domain (scheduler/domains.py). Groups are
+read before HELLO or COMMIT is answered, and each second while clients hold memory in them: in
+threads, since nested groups can make the kernel slow.
 """
 
 import logging

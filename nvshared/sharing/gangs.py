@@ -1,23 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs: clients on several cards that run together or not at all.
 
-Kernels of one member may wait for kernels of another, as in an all-reduce. If each card scheduled
-its own queue, two such programs would each hold one card and wait for the other for ever. So a
-gang's gates open only when all members are resident. Cards are claimed in the order of their
-indices and claims are kept, so they cannot deadlock; until the last card is available, no client is
-stopped and no card idles for a claim. When a scheduler stops one member, all are stopped.
+Kernels of one member may wait for kernels of another, so if each card scheduled its own queue, two
+gangs could wait for each other for ever. A gang's gates open only when all members are resident.
+Cards are claimed in the order of their indices, and claims are kept, so they cannot deadlock.
 
-A gang is the clients of one process, of processes of `nvsharectl run --gang`, or of one user in a
-pod. A client that has not wanted its card for DORMANT, while members wanted theirs, is left out.
-
-The end of a turn: if one member has submitted more launches than another, not all can drain. So
-while another client waits, work in flight is bounded (`paced`), and drained members submit one
-launch at a time ("steps") until all have drained, with pauses that grow, so that the report of a
-drain reaches them before their next launch. Where a thread waits for one at the closed gate, the
-hook opens it after two seconds: then all members go on, and are stopped again later.
-
-Failures delay no other client: members are scheduled singly if one ignores STOP, or if they do not
-fit together (but for `--gang`), and a gang not loaded within its `patience` gives up its cards.
+If one member has submitted more launches than another, not all can drain. So drained members submit
+one launch at a time ("steps") until all have drained. Members are scheduled as single clients if
+one ignores STOP or, without `--gang`, if they do not fit together.
 """
 
 import logging
@@ -345,6 +335,7 @@ class Gangs:
             self._set_standing(gang, members)
             self._stale[gang] = None
         elif draining and parked and self._due(gang.since + CATCH_UP, now):
+            # Pauses grow: the report of a drain must reach these members before their next launch.
             pause = min((1 << gang.rounds) * MILLISECOND // 2, PAUSE_MOST) if gang.rounds else 0
             wanting = [one for one in parked if active[one].wants]
             self._set_standing(gang, wanting, Standing.STEPS, pause=pause)

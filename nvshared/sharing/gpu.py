@@ -54,10 +54,7 @@ STRICTER: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClientTerms:
-    """The terms of one client, by the administrator and by the user who owns the program.
-
-    The stricter value of each term applies. A value of the administrator removes the owner's.
-    """
+    """Terms by the administrator and by the program's owner: the stricter value of each applies."""
 
     administrator: Terms = Terms()
     owner: Terms = Terms(weight=HEAVIEST)
@@ -118,10 +115,10 @@ class Parkable(Protocol):
         """Whether an order for a turn is held back until the parked program is restored."""
 
     async def park(self, context: int, *, ahead: bool) -> None:
-        """Makes the hook keep all threads out of the driver.
+        """Makes the hook keep all threads out of the driver. Raises NvshareError if it refuses.
 
-        `ahead`: only if no thread wants the GPU. `context`: Client.context, which the hook reports
-        to a later daemon. Raises NvshareError with the reason if the hook refuses."""
+        `ahead`: only if no thread wants the GPU. `context`: Client.context, for a later daemon.
+        """
 
     def confirm_checkpoint(self) -> None:
         """Notes that the process has been checkpointed."""
@@ -156,8 +153,7 @@ class _Turn:
 class InflightPage:
     """The page of shared memory in which one client publishes whether it has work in flight.
 
-    No client can resize it, which would make a reader fault, nor reopen it for writing. Only the
-    library interprets its contents (libhook/src/gate/inflight.c).
+    No client can resize it, which would make a reader fault, nor reopen it for writing.
     """
 
     def writable(self) -> int:
@@ -463,8 +459,7 @@ class GPU:
         return replace(seen, host=client.private) if memory.host else seen
 
     def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
-        """Returns NVML's and the kernel's figures by client. Those of a process are attributed to
-        its oldest client first."""
+        """Returns NVML's and the kernel's figures by client: a process's to its oldest first."""
         covered: dict[int, tuple[int, int]] = {}    # bytes on the card and the host, by pid
         found = {}
         for client in clients:
@@ -536,10 +531,7 @@ class GPU:
     def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
-        """Returns the figures with a checked `borrowed`, and the lender's UUID or "".
-
-        Only an earlier daemon's clients have loans, up to what NVML shows for them on the lender.
-        """
+        """Returns figures with `borrowed` bounded by NVML's on the lender; and the lender or ""."""
         found = [one for one in self.others if uuid_bytes(one.facts.uuid) == lender]
         if not found or self.state != "gathering":
             return memory, ""

@@ -23,10 +23,7 @@ class Lending:
         gpu.happened.connect(self._event_handled)
 
     def use(self, mode: str) -> None:
-        """auto: cards linked by NVLink lend while only clients use them; on: all with peer access.
-
-        off: none. Loans that the new mode does not allow are taken back.
-        """
+        """auto: cards linked by NVLink lend if only clients use them; on: all with peer access."""
         self._mode = mode
         for gpu in self._seen:
             near = {"auto": gpu.facts.linked, "on": gpu.facts.reached}.get(mode, frozenset())

@@ -143,10 +143,9 @@ class Manager:
         return tuple(client for client in self.clients if client.peer.pid == pid)
 
     def set_tq(self, tq: int | None, gpu: GPU | None = None) -> Future[None]:
-        """Sets the quantum of one GPU, or of all without exception; in us, None: automatic.
+        """Sets the quantum in us (None: auto) of one GPU, or of all. Raises InvalidArgs.
 
-        Raises InvalidArgs. The change applies at once. The future is done when it is on the disk,
-        and raises NotKept if it was not written, like those of set_anti_thrash, reset_settings.
+        The future is done when the change is on the disk, and raises NotKept if it is not written.
         """
         if tq is not None and not MILLISECOND <= tq <= LONGEST_TQ * SECOND:
             raise InvalidArgs(

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parks programs: checkpoints them off their card, and restores them there or on another card.
 
-A client is suspended and evicted; the hook keeps all threads out of the driver (PARK); the driver
-checkpoints the process, and restores it when the client's turn comes. If a step fails, the program
-goes on as before. If no card can restore it, it stays parked, and the restore is repeated.
-
-nvshare-checkpoint may be killed at any step: then the driver is asked for the state of the process,
-and NVML for its card. The hook gets UNPARK only once the process runs or has failed. After a move
-the client joins the scheduler of its new card by HELLO.
+If a step fails, the program goes on as before. If no card can restore it, it stays parked, and the
+restore is repeated. nvshare-checkpoint may be killed at any step: then the driver is asked for the
+state of the process, and NVML for its card. A moved client joins its new scheduler by HELLO.
 """
 
 import asyncio
@@ -69,10 +65,7 @@ async def ask_driver(
     ask: Ask, name: object, pid: int, command: str, pairs: Iterable[tuple[str, str]] = (),
     tag: str = "",
 ) -> Answer:
-    """Returns and logs the answer of nvshare-checkpoint. `name`: the client, or another name.
-
-    The state is NOT_SENT if no helper got the command, and "none" if its answer is missing.
-    """
+    """Returns and logs nvshare-checkpoint's answer; state NOT_SENT, or "none" if it is missing."""
     try:
         answer = await ask(command, pid, pairs, tag)
     except NvshareError as error:
@@ -299,10 +292,7 @@ class Moving:
 
     @contextlib.asynccontextmanager
     async def _host_memory(self, client: Client, size: int) -> AsyncIterator[None]:
-        """Reserves the host memory that the driver allocates in the process for a checkpoint.
-
-        Raises NvshareError if the kernel would kill the process for exceeding its cgroups' limits.
-        """
+        """Reserves host memory for a checkpoint. Raises NvshareError if cgroups have too little."""
         pid = client.peer.pid
         free = await call(self._run, pid, partial(free_host_memory, pid), FREE_READ_WITHIN)
         _require(client)

@@ -114,10 +114,9 @@ class Tenancy:
         self._send_all(changed)
 
     def set(self, name: str, terms: Mapping[str, object]) -> Future[None]:
-        """Sets terms of a tenant, by their names in TERMS; the value 0 removes a term.
+        """Sets terms of a tenant by their names; 0 removes one. "source": one of TERM_SOURCES.
 
-        "source": one of TERM_SOURCES, if not by hand. Raises InvalidArgs. The terms apply at once;
-        the future is done when they are on the disk, and raises NotKept if they were not written.
+        Raises InvalidArgs. The future is done when the terms are on the disk; it raises NotKept.
         """
         asked = dict(terms)
         source = str(asked.pop("source", ""))
@@ -142,10 +141,7 @@ class Tenancy:
         return saved() if self._store is None else self._store.save(self._by_hand)
 
     def _check_requests(self, name: str, new: Mapping[str, int]) -> None:
-        """Raises InvalidArgs for a request that cannot be met, for this tenant's own terms only.
-
-        A contradiction between two rules must not keep a caller from removing terms.
-        """
+        """Raises InvalidArgs for a request that cannot be met, unless only rules contradict."""
         if not {"compute-request", "compute-limit"} & new.keys():
             return
         inside = [other for other in self._clients if name in self._enclosing(other)]

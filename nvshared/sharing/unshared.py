@@ -3,10 +3,8 @@
 
 A process whose tenant has the term `unshared = checkpoint` becomes a client. Its stand-in answers
 the scheduler's orders: STOP locks the process, EVICT checkpoints all its memory, LOAD restores it
-once the room is enough for all of it, and RUN lets its threads go on. The process has no gate, so
-it always wants the card. Its memory is NVML's figure, and the same number of bytes counts as host
-memory, because a checkpoint needs it. The next daemon finds stopped processes in control groups
-(libhook/checkpoint/freezer.h).
+once there is room for all, and RUN lets its threads go on. Its memory is NVML's figure, which also
+counts as host memory, because a checkpoint needs it.
 """
 
 import asyncio
