@@ -45,7 +45,6 @@ examples:
       pods ask by a ResourceClaim, for a part of a GPU's memory and time
 """
 
-
 Options = argparse.Namespace
 
 

@@ -34,7 +34,6 @@ SELDOM = 20                             # a read that took t is repeated after 2
 RESERVE_PART = 16                       # 1/16 of a limit stays free for other use in the group,
 RESERVE_MOST = GIB                      # but at most 1 GiB
 
-
 BLIND = (
     "this is a control group namespace of its own: limits of memory of groups outside, and whose "
     "they are, cannot be seen; mount the host's /sys/fs/cgroup in here too, read-only, for "
