@@ -326,6 +326,21 @@ def test_short_disk_reads_and_writes_are_continued(site: Site) -> None:
     daemon.let_return(program)
 
 
+def test_disk_file_with_used_blocks_shrinks_to_the_limit_of_the_store_order(site: Site) -> None:
+    daemon, program = start(site, UNCHANGED)
+    swap(daemon)
+    file = open_file(site.folder)
+    daemon.store(file=file)
+    daemon.until_true(lambda: daemon.stored.moved == SIZE)
+    daemon.store(0)                     # the file has the only copies
+    wait_until(lambda: os.fstat(file).st_size == SIZE)
+    daemon.move(Type.LOAD, CARD)
+    daemon.store(64 * MIB)              # drops copies of resident blocks
+    wait_until(lambda: os.fstat(file).st_size == 64 * MIB)
+    os.close(file)
+    daemon.let_return(program)
+
+
 def test_disk_file_without_used_blocks_shrinks_to_the_limit_of_the_store_order(site: Site) -> None:
     daemon, program = start(site, '''
 call("cuMemFree_v2", address)

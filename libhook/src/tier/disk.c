@@ -32,7 +32,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/falloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -246,8 +245,13 @@ static uint64_t due_size(const struct disk *disk)
 {
     const struct disk_write *write = disk->writes;
     uint64_t allowed = disk->client->file / PAGE * PAGE;
-    if (write == NULL)
-        return disk->used == 0 && allowed < disk->grown ? allowed : disk->grown;
+    if (write == NULL) {
+        uint64_t page = disk->pages;
+        while (page > 0 && page * PAGE > allowed && !disk->taken[page - 1])
+            page--;
+        uint64_t least = page * PAGE > allowed ? page * PAGE : allowed;
+        return least < disk->grown ? least : disk->grown;
+    }
     uint64_t end = write->extent->page * PAGE + write->extent->size;
     if (end <= disk->grown || write->cancelled || write->error != 0)
         return disk->grown;
@@ -407,8 +411,8 @@ void disk_give(struct disk_extent *extent)
     struct disk *disk = extent->disk;
     memset(disk->taken + extent->page, false, extent->size / PAGE);
     disk->used -= extent->size / PAGE;
-    if (disk->used == 0)
-        disk_wake_writers();
+    if (disk->client->file < disk->grown)
+        disk_wake_writers();         /* they cut the file if its end is now unused */
     free(extent);
 }
 
