@@ -99,12 +99,11 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
     return block;
 }
 
-/* The tiers in which a block may have a place, in order of preference, ending with NULL. */
+/* In order of preference. */
 static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
 static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
 
-/* Takes a place in the first tier that has space; the block keeps its current place if all tiers
- * preferred to it are full. True: the block has a place. */
+/* False: the block has no place. It keeps its place if all preferred tiers are full. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
     const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
@@ -119,12 +118,11 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
     return *tier != NULL;
 }
 
-/* Finds the oldest resident block that could give up its place to this block. The oldest blocks are
- * evicted last, so they need their places least. The result is invalid after take_place(), which
- * may release the lock. */
+/* The oldest resident block that could give up its place: it is evicted last. Invalid after
+ * take_place(), which may release the lock. */
 static struct block *find_kept_place(const struct block *block)
 {
-    /* A writeback must not take the place of a clean block: it would gain one copy and lose one. */
+    /* A writeback that takes a clean block's place gains one copy and loses one. */
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger)
         if (kept->state == BLOCK_RESIDENT && kept->place.tier != NULL
@@ -154,8 +152,7 @@ bool block_take_place(struct block *block, uint64_t allowance)
     return take_place(block, allowance, true);
 }
 
-/* Passes the block's place to the block's write in flight, which still reads from the place and
- * frees it at its end. */
+/* The write in flight still reads from the place, and frees it at its end. */
 static void pass_place_to_write(struct block *block)
 {
     block->store->place = block->place;
@@ -231,7 +228,6 @@ size_t block_readers(const struct client *client, CUmemAccessDesc *access)
     return count;
 }
 
-/* Creates the block's physical memory and maps it at all its addresses. */
 static CUresult map(struct block *block)
 {
     const CUmemAllocationProp property = {
@@ -264,8 +260,8 @@ static CUresult unmap(struct block *block)
     struct page_owner *owner = region_owner(block->address);
     CUresult result = owner == NULL || owner->mappings == NULL
         ? CUDA_SUCCESS : owner->mappings->unmap(owner, block);
-    /* The handle is released first, so that the memory is freed with its last mapping: on an H200
-     * that takes 48 us for 64 MiB, in the other order 79. */
+    /* The handle first, so that the last mapping frees the memory: on an H200 48 us for 64
+     * MiB, else 79. */
     if (result == CUDA_SUCCESS && block->handle != 0)
         result = REAL(cuMemRelease)(block->handle);
     if (result == CUDA_SUCCESS) {
@@ -345,25 +341,15 @@ void block_free(struct block *block)
     free(block);
 }
 
-/*
- * Gives up a program's memory when its context has failed for good. Other clients get its share of
- * the card, and the program gets the driver's error.
- *
- * After an illegal access, an assertion on the card, an ECC error or the loss of the card, every
- * call of the process fails, in all its contexts; the driver says that "to continue using CUDA, the
- * process must be terminated and relaunched". The memory can be neither read nor moved. But such a
- * process may live for days, as a notebook does after its last cell failed.
- *
- * Its resident memory would block other clients. Its swapped memory would keep the program at the
- * gate for ever, where without the library its next call fails. When an eviction or load fails, the
- * contexts are therefore queried. If all have failed, all of the program's memory is unmapped,
- * which the driver still does, and no longer counted. The client then has no swapped memory and
- * gets turns like any other client, and the program gets the driver's error from its calls.
- *
- * No byte can become wrong: lost memory is never mapped again, so the driver reports any use of it.
- */
+/* After an illegal access, an ECC error or the loss of the card, every call of the process
+ * fails, in all its contexts, and memory can be neither read nor moved; but the process may live
+ * for days, as a notebook does. Its resident memory would block other clients, its swapped
+ * memory keep it at the gate for ever. When a move fails and all contexts have failed, all
+ * memory is therefore unmapped, which the driver still does, and no longer counted: the client
+ * gets turns, and the program the driver's error. Lost memory is never mapped again, so no byte
+ * can become wrong. */
 
-/* The driver's error if all known contexts of the device have failed, else CUDA_SUCCESS. */
+/* CUDA_SUCCESS: one of the device's contexts has not failed. */
 static CUresult error_of_all(const struct client *client)
 {
     CUresult error = CUDA_SUCCESS;

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Blocks: the unit of eviction and loading. A block is a run of whole pages at an address that
- * never changes, with one physical allocation behind it while it is resident.
- *
- * All functions are called with memory_lock held.
- */
+/* Blocks: the unit of eviction and loading. A block is a run of whole pages at an address that
+ * never changes, with one physical allocation while it is resident. memory_lock is held in all
+ * functions. */
 #pragma once
 
 #include <string.h>
@@ -24,7 +21,7 @@ enum block_state {
     BLOCK_LOST,                      /* its context failed (block.c); no figure counts it */
 };
 
-/* The digest of a block that examine.cu computes. */
+/* Computed by examine.cu. */
 struct content {
     uint64_t sum[4];
     uint64_t any;                    /* bitwise OR of all words: 0 if the block is all zero */
@@ -35,7 +32,7 @@ static inline bool content_equal(const struct content *a, const struct content *
     return memcmp(a, b, sizeof *a) == 0;
 }
 
-/* The result of reading a block while its program did not run. */
+/* Digests of a block, read while its program did not run. */
 struct reading {
     struct content part, all;        /* digests: of one word in every PART (contents.c); of all */
     bool whole;                      /* `all` is valid; if not, the block has changed */
@@ -80,55 +77,44 @@ struct block {
 };
 
 void block_set_state(struct block *block, enum block_state state);
-/* Whether a resident block's place has the same bytes: the program has had no turn since the block
- * was written back or loaded. */
+/* Whether the place has the same bytes: no turn since the block was written back or loaded. */
 bool block_is_clean(const struct block *block);
-/* Whether `reading` is valid: the program has had no turn since the block was read. */
+/* No turn since the block was read. */
 bool block_reading_is_valid(const struct block *block);
-/* Whether a resident block can be evicted without a copy: it is clean, or was read as zero, and the
- * program has had no turn since. */
+/* Whether a resident block can be evicted without a copy. */
 bool block_ready(const struct block *block);
-/* Marks the block clean until the program's next turn; no effect if the client runs, as its program
- * may write at once. */
+/* Until the program's next turn; no effect while the client runs. */
 void block_note_clean(struct block *block);
-/* Forbids or allows moving the block. */
 void block_hold(struct block *block, bool held);
-/* A new EMPTY block at the end of its client's list, counted as allocated. NULL: out of memory. */
+/* The block is EMPTY, at the end of its client's list, and counted as allocated. NULL: out of
+ * memory. */
 struct block *block_new(struct client *client, bool managed, CUdeviceptr address, size_t size);
-/* Takes a place for the block in the first of its tiers that has space, with `allowance` as in the
- * tier's take(). If no tier has space, resident blocks give up the places that they keep. */
+/* Takes a place in the first of the block's tiers with space, with `allowance` as in take(). If
+ * no tier has space, resident blocks give up the places that they keep. */
 bool block_take_place(struct block *block, uint64_t allowance);
-/* Gives up the block's place, if it has one, and `copy`. */
+/* Gives up `place` and `copy`. */
 void block_give_place(struct block *block);
-/* Gives up only `copy`: `place` is about to be overwritten, or other blocks need host memory. */
 void block_give_copy(struct block *block);
 /* Replaces `place` with `copy`, or gives up `place` if the block has no copy. */
 void block_return_place(struct block *block);
 /* Makes resident blocks give up places until the client holds at most `allowance` bytes of host
- * memory or no place is left to give up. Service thread; may release and retake the lock. */
+ * memory. Service thread; may release the lock. */
 void blocks_give_places(struct client *client, uint64_t allowance);
-/* The access rights to a client's memory: fills at most CLIENTS_MAX entries and returns their
+/* The access rights to the client's memory. Fills at most CLIENTS_MAX entries; returns their
  * number. */
 size_t block_readers(const struct client *client, CUmemAccessDesc *access);
-/* [owner][reader], by device, with or without a client: how many pairs of contexts, and how many
- * pools, the program has enabled for access of the reader to the owner's memory. */
+/* [owner][reader], by device: pairs of contexts, and pools, with access of the reader enabled. */
 extern unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];
-/* Maps physical memory behind an EMPTY or SWAPPED block and counts it as resident; the caller sets
- * the state. Changes nothing if the driver refuses. */
+/* Maps an EMPTY or SWAPPED block and counts it as resident; the caller sets the state. */
 CUresult block_map(struct block *block);
-/* Unmaps and releases the block's physical memory. An error means that the context has failed for
- * good: the memory stays on the card, and so stays counted. */
+/* An error: the context has failed for good. The memory stays on the card, and counted. */
 CUresult block_unmap(struct block *block);
-/* Pins the block for good, and counts it as pinned. */
 void block_share(struct block *block);
-/* Makes a block LOST, resident or swapped, without saving its bytes; a block that is moving stays
- * as it is. */
+/* Makes a resident or swapped block LOST without saving its bytes; no effect on a moving block. */
 void block_lose(struct block *block);
-/* Unmaps the block, gives up its place and frees it with its addresses, now or, if it is moving, at
- * the end of the move. */
+/* Frees the block with its addresses, now or, if it is moving, at the end of the move. */
 void block_free(struct block *block);
 
-/* Called after an eviction or load has failed. If all of the client's contexts have failed for
- * good, all of its blocks become LOST but the moving blocks: their copies fail, too. Service
- * thread, with memory_lock held. */
+/* Called after a failed move. If all contexts have failed for good, all blocks become LOST but
+ * the moving blocks, whose copies fail, too. Service thread. */
 void release_if_context_failed(struct client *client);

@@ -1,43 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Finds out which blocks need no copy over the bus when they are evicted. A kernel reads them on
- * the card, fifty times faster than the bus could carry them:
+/* Finds out which blocks need no copy when they are evicted, because they are all zero (exact:
+ * all words are or-ed) or unchanged since they were loaded. A kernel reads them on the card,
+ * fifty times faster than the bus: 4 GiB in 1.2 ms on an H200. NVSHARE_EXAMINE=0 turns this off.
  *
- *   all zero      nothing is copied; the block is cleared when it is loaded again
- *   unchanged     the copy kept in the block's place when it was loaded is still valid
+ * The digest: four sums modulo 2^64 of products of the two halves of each 64-bit word, each half
+ * added to a key for its position modulo 2^32 first. This is the function NH of UMAC (Black,
+ * Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast and Secure Message Authentication", 1999) in
+ * four passes with keys shifted by a word (Toeplitz). With random keys, two different blocks of
+ * one size have equal sums with a probability of at most 2^-128. The keys come from a random
+ * seed of the process.
  *
- * Programs allocate far more than they write, and much of what they have written they never change
- * again, such as the weights of an inference server.
- *
- * The digest. The kernel reads a block as 64-bit words of two halves each. It computes four sums
- * modulo 2^64 of products of the halves, each half added to a key for its position modulo 2^32
- * first. This is the function NH of UMAC (Black, Halevi, Krawczyk, Krovetz, Rogaway, "UMAC: Fast
- * and Secure Message Authentication", 1999), in four passes whose keys are shifted against each
- * other by a word (their Toeplitz construction). With random keys, two different blocks of one size
- * have equal sums with a probability of at most 2^-32 in each pass and 2^-128 in all four. A
- * generator derives the keys from a random seed that the operating system gives each process,
- * independent of all data. At a million comparisons a second for the age of the universe, the
- * probability to miss one difference is about 10^-15.
- *
- * Zero is exact: all words are or-ed together.
- *
- * How much is read. No other work runs on the card while this kernel runs, often in the turn of
- * another client. Of a block that was evicted before, the kernel therefore first reads one word in
- * 64. If the sums of these words differ from those of the last eviction, the block has changed: it
- * is copied, and the rest of it is not read. If the sums are equal, or the words zero, the kernel
- * reads all words, and those decide. So a block that changes before each eviction is read
- * completely only once. A block that changes once and then no more is copied once more than
- * necessary, because the eviction after the change has computed no sums of all words.
- *
- * A result is valid until the program's next turn. The switch from the running client's context and
- * back costs that client more time than the reading of one word in 64, so one launch reads as many
- * blocks as it can, including those of later orders (swap.c). One launch reads fewer blocks
- * completely, as each GiB takes a third of a millisecond.
- *
- * On an H200 one launch reads 4 GiB of blocks in 1.2 ms; the running client loses 1.6 ms by it.
- *
- * NVSHARE_EXAMINE=0 in a program's environment turns all of this off.
- */
+ * The kernel keeps the card from other work, often in another client's turn. Of a block that was
+ * evicted before, it first reads one word in 64; only if these equal those of the last eviction,
+ * or are zero, all words are read, and decide. So a block that changes before each eviction is
+ * read completely once. The switch of contexts costs the running client more than such a
+ * reading, so one launch reads as many blocks as it can, also of later orders (swap.c), but
+ * fewer of them completely: each GiB takes a third of a millisecond. */
 #include "block/contents.h"
 
 #include <string.h>
@@ -52,17 +30,16 @@
 
 #define GRID 264                     /* thread blocks: two for each SM of an H200 */
 #define THREADS 256
-#define TOGETHER 2                   /* blocks that one thread examines; equals TOGETHER in
-                                        examine.cu */
+#define TOGETHER 2                   /* equals TOGETHER in examine.cu */
 #define PART 64                      /* the first pass reads one word in PART */
 
-/* One entry of the kernel's table; the layout must be that of `struct target` in examine.cu. */
+/* The layout must be that of `struct target` in examine.cu. */
 struct target {
     CUdeviceptr address;
     uint64_t words;
 };
 
-/* Objects in the copy_context of each client, by client index. Protected by service_lock. */
+/* In the copy_context of each client. Protected by service_lock. */
 static struct examiner {
     bool settled, usable;            /* loading need not be tried again; it succeeded */
     CUmodule module;
@@ -71,14 +48,13 @@ static struct examiner {
     CUdeviceptr table;               /* on the card: the blocks to read, and the results */
 } examiners[CLIENTS_MAX];
 
-/* The blocks that one launch reads. */
 struct launch {
     size_t count;
     struct target targets[READS_MAX];
     struct content *found[READS_MAX];
 };
 
-/* The first half of the table lists blocks to read in part, the second those to read in full. */
+/* The first half of the table is for blocks to read in part, the second for all words. */
 #define ENTRY (sizeof(struct target) + sizeof(struct content))
 #define HALF (READS_MAX * ENTRY)
 
@@ -88,7 +64,7 @@ __asm__(".section .rodata\n.global examine_ptx\n.hidden examine_ptx\n"
 
 _Static_assert(sizeof(struct content) == 40, "the kernel writes five words");
 
-/* The process's random seed, the same for all devices; 0: the system gave none. */
+/* 0: the system gave none. */
 static uint64_t seed(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -112,7 +88,7 @@ static void add(struct launch *launch, const struct block *block, struct content
     launch->found[launch->count++] = found;
 }
 
-/* Launches the kernel to read the first 4 of each 4 * `every` words. */
+/* Reads the first 4 of each 4 * `every` words. */
 static CUresult start(struct client *client, CUdeviceptr table, const struct launch *launch,
                       uint64_t every)
 {
@@ -133,7 +109,6 @@ static CUresult start(struct client *client, CUdeviceptr table, const struct lau
     return result;
 }
 
-/* Copies the results of start() to the host and waits for them. */
 static CUresult finish(struct client *client, CUdeviceptr table, const struct launch *launch)
 {
     struct content contents[READS_MAX];
@@ -149,8 +124,7 @@ static CUresult finish(struct client *client, CUdeviceptr table, const struct la
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-/* Loads the kernel and launches it once, because the driver may load it only at its first
- * launch. */
+/* Also launches the kernel, because the driver may load it only at its first launch. */
 static CUresult load(struct client *client)
 {
     struct examiner *own = &examiners[client->index];
@@ -172,8 +146,7 @@ static CUresult load(struct client *client)
     return result;
 }
 
-/* Whether the kernel can be used in the copy context. Loads it there at the first call; if that
- * fails for another reason than a lack of memory, it is not tried again in that context. */
+/* Loads the kernel at the first call; after an error other than a lack of memory never again. */
 static bool ready(struct client *client)
 {
     struct examiner *own = &examiners[client->index];
@@ -186,7 +159,6 @@ static bool ready(struct client *client)
     CUresult result = load(client);
     capture_allow();
     own->usable = result == CUDA_SUCCESS;
-    /* After OUT_OF_MEMORY the next order loads again: the card may have free memory then. */
     own->settled = result != CUDA_ERROR_OUT_OF_MEMORY;
     if (!own->usable)
         debug("blocks are not read before their eviction: error %d", (int)result);
@@ -198,7 +170,7 @@ void content_leave_context(struct client *client)
     examiners[client->index] = (struct examiner){ .settled = false };
 }
 
-/* Reads one word in PART of every block, and all words of blocks without a digest to compare. */
+/* Of blocks without a digest to compare, also reads all words. */
 static CUresult read_first(struct client *client, struct block *const *blocks, size_t count)
 {
     struct launch parts = { .count = 0 }, wholes = { .count = 0 };
@@ -217,8 +189,8 @@ static CUresult read_first(struct client *client, struct block *const *blocks, s
     return result != CUDA_SUCCESS ? result : finish(client, table + HALF, &wholes);
 }
 
-/* Reads all words of blocks that may be unchanged or zero, as their parts are. If there are more
- * than WHOLE_READS_MAX, removes the rest from the list; a later order reads those. */
+/* Reads all words of blocks that may be unchanged or zero, as their parts are. Removes those
+ * beyond WHOLE_READS_MAX from the list; a later order reads them. */
 static CUresult read_wholly(struct client *client, struct block **blocks, size_t *count)
 {
     struct launch wholes = { .count = 0 };

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Changes memory that work of the program may use. The calling thread waits until the client runs
- * with the requested room free, closes the gate and waits for the work in flight. By holding
- * service_lock it then keeps the service thread from carrying out orders until the change is
- * complete, so nothing can be evicted; for the daemon the client runs all the time. If a STOP
- * arrives during the drain, the whole sequence is repeated.
+/* Changes memory that the program's work may use. The calling thread waits until the client runs
+ * with the requested room free, closes the gate and drains. While it then holds service_lock, no
+ * order is carried out, so nothing is evicted; for the daemon the client runs all the time. A
+ * STOP during the drain has the whole repeated.
  *
- * Work in flight may wait for the calling thread. All drains and waits for captures together are
- * therefore bounded by the caller's patience. The time that the thread waits at the gate for the
- * client's turn does not count: no work is in flight then.
- */
+ * Work in flight may wait for the calling thread, so the caller's patience bounds all drains and
+ * waits for captures; not the wait for the client's turn, when no work is in flight. */
 #include "block/exclusive.h"
 
 #include <time.h>
@@ -52,8 +48,7 @@ static bool drain(struct task *task)
     return drained;
 }
 
-/* Closes the gate, drains and calls the action. service_lock and memory_lock are held, and released
- * during the drain. */
+/* service_lock and memory_lock are held, and released during the drain. */
 static CUresult run(struct task *task)
 {
     struct client *client = task->client;
@@ -63,7 +58,6 @@ static CUresult run(struct task *task)
     bool ready = drain(task) && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     CUresult result = CUDA_ERROR_NOT_READY;
-    /* A STOP may have arrived meanwhile. */
     if (ready && client->running && client_is_whole(client)) {
         result = task->action(task->argument);
         client->memory.pending -= task->room;
@@ -78,8 +72,8 @@ static CUresult run(struct task *task)
 
 static CUresult attempt(struct task *task)
 {
-    /* Waits at the gate until the client runs with the room, then leaves it before it takes a lock:
-     * the thread must not be inside when run() drains. */
+    /* Waits at the gate until the client runs with the room. The thread leaves the gate
+     * again, as run() drains, before it takes a lock. */
     if (!gate_enter_until_stop(GATE_NO_STREAM, true))
         return CUDA_ERROR_NOT_READY;
     gate_leave();
@@ -97,9 +91,8 @@ static CUresult attempt(struct task *task)
     return result;
 }
 
-/* Waits until no capture and no drain of a STOP is in progress. False: the patience is used up, as
- * either may wait for this thread; or this thread itself has begun the capture, which would never
- * end. */
+/* Waits until no capture and no drain of a STOP is in progress. False: the patience is used up,
+ * or this thread itself has begun the capture. */
 static bool may_begin(struct task *task)
 {
     BLOCKED;
@@ -113,8 +106,7 @@ static bool may_begin(struct task *task)
     return true;
 }
 
-/* Requests the room and tries once. After a failed try the grant is given up, because other clients
- * may need the room. memory_lock is held, and released meanwhile. */
+/* After a failed try the grant is given up for other clients. memory_lock is released meanwhile. */
 static CUresult once(struct task *task, uint64_t pins)
 {
     struct client *client = task->client;

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Allocates pages of the reserved address space. Free runs of pages are in lists, one for each
- * power of two of their length. A table of the pages at which free runs begin and end (boundary
- * tags) finds the free neighbours of a run that is released. Allocation and release therefore take
- * constant time, with ten allocations or 20,000, and free neighbours always form one run.
- */
+/* Free runs of pages are in lists, one for each power of two of their length, and a table of
+ * their first and last pages (boundary tags) finds free neighbours of a released run. So both
+ * take constant time, and free neighbours always form one run. */
 #include "block/region.h"
 
 #include <stdlib.h>
@@ -16,14 +13,14 @@
 #define REGION_SIZE ((size_t)1 << 40)
 #define BUCKETS 48
 
-/* A free run of pages; the entries of its first and last page in `boundary` point to it. */
+/* A free run of pages. */
 struct run {
     size_t first, pages;
     struct region *region;
     struct ring alike;               /* in its bucket; the run freed last is used first */
 };
 
-/* One reserved range of addresses, with two tables of its pages. */
+/* A reserved range of addresses. */
 struct region {
     CUdeviceptr base;
     size_t pages;
@@ -88,8 +85,7 @@ static CUresult add_region(size_t size)
     return CUDA_SUCCESS;
 }
 
-/* A free run of at least `pages` pages: the first run of a bucket in which all runs are long
- * enough, else the first long enough run of the bucket in which only some are. */
+/* The first run of a bucket of longer runs, else the first long enough run of the exact bucket. */
 static struct run *find(size_t pages)
 {
     unsigned exact = bucket_of(pages);
@@ -110,8 +106,7 @@ CUresult region_take(size_t size, CUdeviceptr *address)
     if (run == NULL) {
         CUresult result;
         size_t most = size > REGION_SIZE ? size : REGION_SIZE;
-        /* Linux or the driver may refuse a large region, for RLIMIT_AS or on a processor with
-         * 39-bit addresses: then a smaller one is tried. */
+        /* A large region may be refused: RLIMIT_AS, 39-bit addresses. */
         while ((result = add_region(most)) != CUDA_SUCCESS && most > size)
             most = most / 2 > size ? most / 2 : size;
         if (result != CUDA_SUCCESS)

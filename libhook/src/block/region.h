@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Device addresses. Large regions of address space are reserved from the driver once and allocated
- * here in pages of 2 MiB, the driver's mapping granularity. Taken pages stay taken until they are
- * given back, mapped or not.
- *
- * All functions are called with memory_lock held.
- */
+/* Device addresses, in pages of 2 MiB of large regions reserved once from the driver. Taken
+ * pages stay taken until given back, mapped or not. memory_lock is held in all functions. */
 #pragma once
 
 #include "tier/tier.h"
@@ -13,7 +8,7 @@
 struct block;
 struct client;
 
-/* The common head of all structures that own pages. */
+/* Head of all structures that own pages. */
 struct page_owner {
     const struct owner_operations *operations;     /* memory/allocation.h */
     const struct owner_mappings *mappings;         /* NULL: mapped only at its blocks' addresses */
@@ -23,24 +18,22 @@ struct page_owner {
     struct block *const *blocks;     /* all blocks, in the order of addresses */
     size_t block_count;
 };
-/* Maps and unmaps a block at further addresses than block->address (memory/vmm.c). */
+/* At further addresses than block->address (memory/vmm.c). */
 struct owner_mappings {
     CUresult (*map)(struct page_owner *owner, struct block *block);
     CUresult (*unmap)(struct page_owner *owner, struct block *block);
 };
 
-/* Takes addresses for `size` bytes (whole pages). Returns the driver's error if none are left. */
+/* For `size` bytes (whole pages). Returns the driver's error if no addresses are left. */
 CUresult region_take(size_t size, CUdeviceptr *address);
 void region_give(CUdeviceptr address, size_t size);
-/* Creates physical memory and maps it at addresses taken for it. Changes nothing if the driver
- * refuses. */
+/* Creates memory and maps it at new addresses. Changes nothing if the driver refuses. */
 CUresult region_map_new(size_t size, const CUmemAllocationProp *properties,
                         const CUmemAccessDesc *access, size_t count, CUdeviceptr *address,
                         CUmemGenericAllocationHandle *handle);
-/* Unmaps memory of region_map_new() and gives its addresses back; the handle stays valid. */
+/* Gives the addresses back; the handle stays valid. */
 void region_unmap(CUdeviceptr address, size_t size);
 
-/* Sets the owner of taken pages. */
 void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner);
 struct page_owner *region_owner(CUdeviceptr address); /* NULL: not the library's, or not in use */
 bool region_contains(CUdeviceptr address);        /* reserved by the library, in use or not */

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Finds the oldest or the youngest block that satisfies a search. A program may have tens of
- * thousands of blocks, and all of them are loaded and evicted one by one while memory_lock is held,
- * so a linear scan for each is too slow.
- *
- * Each client has an array of slots, one block in each in the order of their ages, and a binary
- * tree over it. A leaf has a bit for each search that its block satisfies; an inner node is the
- * union of its children. To find a block, or to update one, therefore takes as many steps as the
- * tree is high. New blocks are put at the end. When no slot is left, the free slots are removed, or
- * the array is doubled.
- *
- * Conditions that depend on the turn (block_is_clean(), block_reading_is_valid()) change for all
- * blocks at once when a turn begins. All leaves are then recomputed before the first search.
- */
+/* A program may have tens of thousands of blocks, moved one by one while memory_lock is held:
+ * linear scans would be too slow. Each client has an array of blocks by age, and a binary tree
+ * over it. A leaf has a bit for each search that its block satisfies, an inner node the union of
+ * its children. When no slot is left, free slots are removed or the array is doubled. At the
+ * begin of a turn the conditions that depend on it change for all blocks, so all leaves are
+ * recomputed before the next search. */
 #include "block/search.h"
 
 #include <stdlib.h>
@@ -20,7 +12,7 @@
 
 #define SLOTS_FIRST 64
 
-/* Indexed by client. Protected by memory_lock. */
+/* By client. */
 static struct searches {
     struct block **slots;            /* NULL: free */
     uint16_t *tree;                  /* the root is 1, the children of n are 2n and 2n + 1 */
@@ -40,7 +32,6 @@ static enum rank rank_of(const struct block *block)
                                                                            : RANK_OTHER;
 }
 
-/* A bit for each search that the block satisfies. */
 static uint16_t satisfied(const struct block *block)
 {
     unsigned fits = 0;
@@ -87,7 +78,6 @@ static void set(struct searches *searches, const struct block *block, uint16_t f
     }
 }
 
-/* Recomputes all leaves and nodes. */
 static void rebuild(struct searches *searches)
 {
     memset(searches->tree, 0, 2 * searches->room * sizeof *searches->tree);
@@ -117,7 +107,7 @@ static void remove_free_slots(struct searches *searches)
     searches->used = kept;
 }
 
-/* Makes space for one more block. False: out of memory. */
+/* False: out of memory. */
 static bool make_room(struct searches *searches)
 {
     if (searches->used < searches->room)
@@ -164,7 +154,7 @@ void search_leave(struct block *block)
     searches->blocks--;
 }
 
-/* `first`: the child that is searched first, 0 or 1. */
+/* `first`: the child that is searched first. */
 static struct block *find(const struct client *client, enum search search, size_t first)
 {
     const struct searches *searches = searches_of(client);

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Finds a client's next block to load, to evict, to store, or to give up its place. All functions
- * are called with memory_lock held.
- */
+/* Finds a client's next block to load, evict, store, or give up its place. memory_lock is held. */
 #pragma once
 
 #include "block/block.h"
 
-/* Classes of blocks by the cost of their eviction; see swap.c. */
+/* Classes of eviction cost; see swap.c. */
 enum rank { RANK_ZERO, RANK_UNCHANGED, RANK_OTHER, RANKS };
 
 enum search {
@@ -25,15 +22,14 @@ enum search {
     SEARCHES = SEARCH_UNREADY + RANKS,
 };
 
-/* The oldest or the youngest block that satisfies the search. NULL: there is none. */
+/* NULL: no block satisfies the search. */
 struct block *search_oldest(const struct client *client, enum search search);
 struct block *search_youngest(const struct client *client, enum search search);
-/* Bytes of all blocks that satisfy the search. */
 uint64_t search_bytes(const struct client *client, enum search search);
 
-/* Adds a new block as the youngest. False: out of memory. */
+/* As the youngest. False: out of memory. */
 bool search_enter(struct block *block);
-/* Must be called after a change of the block that may affect a search. */
+/* To be called after a change of the block that may affect a search. */
 void search_note(struct block *block);
-/* Removes a block that is about to be freed. */
+/* The block is about to be freed. */
 void search_leave(struct block *block);

@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Moves swapped blocks from host memory to the client's file, so that the host memory can be
- * released. A block keeps its place in host memory until its bytes are in the file, so a LOAD never
- * waits for a write: the LOAD copies from host memory, and what was written is discarded.
- *
- * If a block is freed or moved elsewhere during its write, it passes its place in host memory to
- * the write, which reads from the place until the disk has finished.
- *
- * The blocks that were evicted first, the youngest (swap.c), are written first. They fill whole
- * slabs of host memory, which the service thread releases (service.c).
- */
+/* A block keeps its place in host memory until its bytes are in the file, so a LOAD never waits
+ * for a write. A block that is freed or moved meanwhile passes its place to the write. The
+ * youngest blocks, evicted first, are written first: they fill whole slabs of host memory, which
+ * are then released. */
 #include "block/store.h"
 
 #include <errno.h>
@@ -41,8 +34,7 @@ static void allow(struct client *client, uint64_t bytes)
     disk_wake_writers();
 }
 
-/* Completes a write that has ended: if it succeeded and the block is unchanged, the block's place
- * is now in the file. */
+/* If the write succeeded and the block is unchanged, the block's place is now in the file. */
 static void finish(struct client *client, struct store *store)
 {
     struct disk_extent *extent = store->write.extent;

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carries out STORE: moves swapped blocks from host memory to the client's file. All functions are
- * called by the service thread with memory_lock held. */
+/* Carries out STORE: moves swapped blocks from host memory to the client's file. Service thread,
+ * with memory_lock held. */
 #pragma once
 
 #include "gate/client.h"
 
-/* Carries out STORE. `descriptor`: sent with the order, or -1; the caller keeps it. May release and
- * retake the lock. */
+/* `descriptor`: sent with the order, or -1; the caller keeps it. May release the lock. */
 void store_order(struct client *client, const struct nvshare_order *order, int descriptor);
-/* Completes writes that have ended and begins others. Returns the us until the next call is due;
- * NEVER: no write is in flight. */
+/* Completes and begins writes. Returns the us until the next call is due; NEVER: no write is in
+ * flight. */
 int64_t store_step(struct client *client);
-/* Has each write end after its current disk request; store_step() later begins them again. */
+/* Each write ends after its current disk request; store_step() begins it again later. */
 void store_cancel(struct client *client);
-/* Voids the last STORE, when a new daemon is connected that has not sent one yet. */
+/* A new daemon is connected that has not sent a STORE yet. */
 void store_forget_order(struct client *client);

@@ -1,36 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Carries out EVICT and LOAD: moves blocks between the card and the tiers.
+/* Moves blocks between the card and the tiers, a few copies in flight on a stream of the
+ * library, so that the bus never waits for a map or an unmap. A block counts as resident from
+ * the creation of its memory to its release. At every moment its bytes are on the card or in its
+ * place: an evicted block stays mapped until its copy has completed, a loaded block keeps its
+ * place until then.
  *
- * Copies run on a stream of the library, a few blocks in flight, so that the bus never waits for a
- * map or an unmap: while one block is copied, the previous one is unmapped and released. A block
- * counts as resident from the creation of its memory to its release. At every moment of a move, all
- * bytes of a block are on the card or in its place (`struct place`):
- *
- *   evicting   the block stays mapped until its copy to the place has completed;
- *   loading    the block keeps its place until the copy to the card has completed.
- *
- * Some blocks need no copy when they are evicted, so blocks are read first (contents.c). The memory
- * of a block of zeros is only released, and cleared when the block is loaded again. The memory of a
- * block that is unchanged since it was loaded is only released, too, because the block's place
- * still has the bytes. A block that was written back or loaded since the program's last turn need
- * not be read.
+ * Some blocks need no copy (contents.c): zeros are only released, and cleared when loaded again;
+ * unchanged blocks still have their bytes in their place.
  *
  * A speculative order (NVSHARE_AHEAD) must free the bus when a program begins to copy
- * (bus_sharing.c). The daemon then sends YIELD. The order checks for YIELD before each block and
- * each piece of a block, and ends there: the other blocks stay where they are. It copies in pieces
- * of 16 MiB and has at most two in flight, which end in less than a millisecond.
+ * (bus_sharing.c): it ends at a YIELD, which it checks for before each block and piece, with at
+ * most two pieces of 16 MiB in flight, which end in less than a millisecond.
  *
- * Writeback: copies blocks of an idle program to their places and leaves them on the card, when the
- * daemon finds program and bus idle (nvshared/scheduler/ahead.py). If another client needs the
- * memory of the card, these blocks are evicted as fast as memory can be unmapped. After a writeback
- * and after a load, a block records a turn: until that turn ends, its place is current
- * (block_is_clean()); the next turn makes the copy outdated, even if the program writes nothing.
- * Such blocks need not be read: while the gate is closed and all work has drained, nothing writes.
- * A program that wants to run again during a writeback waits until the writeback ends by YIELD, or,
- * if host memory is being allocated, until one slab is. For that reason a writeback allocates host
- * memory slab by slab and not in several threads.
- */
+ * Writeback: copies blocks of an idle program to their places and leaves them on the card
+ * (nvshared/scheduler/ahead.py), so that they can be evicted as fast as memory is unmapped. It
+ * allocates host memory slab by slab, not in several threads, as a program that wants to run
+ * meanwhile waits for the slab. A block records the turn in which it was written back or loaded:
+ * while the gate is closed nothing writes, so its place is current (block_is_clean()) until the
+ * next turn begins. */
 #include "block/swap.h"
 
 #include <time.h>
@@ -51,14 +38,13 @@
 #define PIECE_AHEAD ((size_t)16 << 20)
 #define HELD_MOST_US 2000            /* for which a loop holds memory_lock */
 
-/* The progress of one order. */
 struct progress {
     uint64_t bytes;                  /* moved so far, in whole blocks */
     unsigned copies;                 /* in flight */
     bool failed;
 };
 
-/* Copies in flight between card and tiers, in the order of their completion. */
+/* In the order of their completion. */
 struct pipeline {
     struct move {
         struct block *block;
@@ -70,7 +56,6 @@ struct pipeline {
     uint64_t since, bytes;           /* us: when it was last empty; bytes copied since */
 };
 
-/* How many copies an order may have in flight. */
 static unsigned pipeline_depth(const struct nvshare_order *order)
 {
     return (order->flags & NVSHARE_AHEAD) != 0 ? COPIES_AHEAD : COPIES_IN_FLIGHT;
@@ -82,11 +67,10 @@ enum start {
     YIELDED,                         /* a YIELD has arrived: the block has not moved */
 };
 
-/* By client, in its copy_context: one event for each copy in flight. Protected by service_lock. */
+/* By client, in its copy_context. Protected by service_lock. */
 static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
-/* Whether the daemon has sent a YIELD for the order being carried out. The daemon may send a
- * second EVICT before that YIELD; the second EVICT is postponed. */
+/* Whether a YIELD for the order has arrived. A second EVICT before that YIELD is postponed. */
 static bool order_yields(struct client *client, const struct nvshare_order *order)
 {
     struct nvshare_order yield, next;
@@ -97,12 +81,8 @@ static bool order_yields(struct client *client, const struct nvshare_order *orde
     return connection_next(client->socket, NVSHARE_YIELD, &yield);
 }
 
-/* For long loops with memory_lock held: regularly releases and retakes the lock. `held_since`: the
- * caller sets it to 0 before the loop and keeps it between calls.
- *
- * A mutex is not handed to a waiting thread: the first thread to lock it gets it, usually the
- * thread that has just released it. memory_lock is therefore left unlocked for the time that a
- * thread takes to wake up, some 50 us. */
+/* Releases memory_lock now and then in long loops, for the 50 us that a thread takes to wake up:
+ * a mutex is not handed to a waiting thread. `held_since`: kept by the caller, 0 at first. */
 static void memory_lock_yields(uint64_t *held_since)
 {
     uint64_t now = now_microseconds();
@@ -116,9 +96,8 @@ static void memory_lock_yields(uint64_t *held_since)
     *held_since = now_microseconds();
 }
 
-/* Returns a context of the library, for copies while the program has none: physical memory outlives
- * the program's contexts. The primary context would not do, as the program may query and reset
- * it. */
+/* For copies while the program has no context: physical memory outlives contexts. Not the
+ * primary one, as the program may query and reset it. */
 static CUcontext own_context(struct client *client)
 {
     CUcontext same;
@@ -132,7 +111,7 @@ static CUcontext own_context(struct client *client)
     return client->own_context;
 }
 
-/* Destroys the library's context: the program has one again. */
+/* The program has a context again. */
 static void end_own_context(struct client *client)
 {
     pthread_mutex_lock(&memory_lock);
@@ -169,7 +148,7 @@ bool swap_enter_context(struct client *client)
     return true;
 }
 
-/* Destroys no stream or event: the driver destroys a context's objects with the context. */
+/* The driver destroys stream and events with the context. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained)
 {
     if (client->copy_context != context)
@@ -179,15 +158,15 @@ void swap_leave_context(struct client *client, CUcontext context, bool drained)
     content_leave_context(client);
 }
 
-/* Calls the tier's settle(), as all copies of the block have ended. Without memory_lock. */
+/* Without memory_lock. */
 static enum settled settle(struct block *block)
 {
     return block->zero || block->place.tier->settle == NULL
         ? SETTLED : block->place.tier->settle(&block->place, block->address);
 }
 
-/* Called after a copy of the block has failed. If the block's place is on another GPU, gives up
- * that place, unless it has the only copy of the bytes. Releases and retakes memory_lock. */
+/* After a failed copy: gives up a place on another GPU, unless it has the only copy of the
+ * bytes. Releases memory_lock meanwhile. */
 static void avoid_lender(struct client *client, struct block *block)
 {
     if (block->zero || block->place.tier != &tier_peer)
@@ -204,8 +183,8 @@ static void avoid_lender(struct client *client, struct block *block)
         block_return_place(block);
 }
 
-/* Gives `state` to a block after the end of its move, or to a block that was chosen for a move
- * which will not begin. Frees the block if the program has freed it meanwhile. */
+/* Also for a block chosen for a move that will not begin. Frees the block if the program has
+ * freed it. */
 static void end_move(struct block *block, enum block_state state)
 {
     block_set_state(block, state);
@@ -215,7 +194,7 @@ static void end_move(struct block *block, enum block_state state)
 }
 
 /* Waits for the oldest copy, with memory_lock released, and completes its block's move if it was
- * the last copy of that block. */
+ * the block's last. */
 static void pipeline_complete(struct client *client, struct pipeline *line)
 {
     CUevent event = copy_events[client->index][line->first];
@@ -271,7 +250,6 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* Starts to copy `size` bytes of the block from `offset` on. */
 static CUresult copy(struct client *client, struct block *block, size_t offset, size_t size)
 {
     CUstream stream = client->copy_stream;
@@ -302,8 +280,8 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
     return true;
 }
 
-/* Waits for all copies in flight, because pieces of a block that cannot be moved completely may be
- * among them. In either direction, the block's bytes are still at the source. */
+/* Waits for all copies in flight, among them pieces of a block that cannot be moved completely.
+ * The block's bytes are still at the source. */
 static void end_early(struct client *client, struct pipeline *line, struct block *block)
 {
     while (line->count > 0)
@@ -313,8 +291,7 @@ static void end_early(struct client *client, struct pipeline *line, struct block
     pthread_mutex_lock(&memory_lock);
 }
 
-/* Starts to copy a block that is EVICTING or LOADING. May release memory_lock meanwhile, and wait
- * for earlier copies. */
+/* The block is EVICTING or LOADING. May release memory_lock, and wait for earlier copies. */
 static enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
                                  struct progress *progress, const struct nvshare_order *order)
 {
@@ -337,28 +314,14 @@ static enum start pipeline_start(struct client *client, struct pipeline *line, s
     return started;
 }
 
-/*
- * Chooses the blocks to evict when not all must be evicted. The cheapest are evicted first:
- *
- *   1. blocks that were all zero when they were last read: no copy either way;
- *   2. blocks that were unchanged at their last eviction, and blocks written back or loaded since
- *      the program's last turn: no copy to the place;
- *   3. all other blocks.
- *
- * Within a class the blocks allocated last are evicted first, so the order is always the same. If
- * nearly all blocks must be evicted at each turn, the same old blocks stay resident each time, and
- * other blocks can use the places of these.
- *
- * A program that has allocated most of the card in advance has many blocks of zeros, but only
- * reading shows which. If the known blocks of zeros do not suffice, blocks that were never read are
- * read now, fifty times faster than the bus could copy them.
- *
- * All of this only determines the order. Unless a block is clean, it is read again when it is
- * evicted, which decides whether it is copied.
- */
+/* The order of eviction, if not all blocks must be evicted: blocks that were zero when last
+ * read; blocks that are clean, or were unchanged at their last eviction; all others. Within a
+ * class the youngest first: if nearly all must be evicted at each turn, the same old blocks stay
+ * resident, and others can use their places. If the known zero blocks do not suffice, blocks
+ * that were never read are read first: a program that allocates most of the card in advance has
+ * many of them. Unless a block is clean, it is read again when it is evicted. */
 
-/* The next block to evict, or, with `unready`, to write back. The caller sets *rank to 0 before the
- * first call and keeps it between calls. NULL: there is none. */
+/* `unready`: to write back. The caller sets *rank to 0 at first. */
 static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
 {
     struct block *block = NULL;
@@ -370,15 +333,13 @@ static struct block *search_victim(const struct client *client, unsigned *rank, 
 }
 
 
-/* Records that a block has been read, and whether it was all zero. */
 static void note_reading(struct block *block)
 {
     block->was_read = true;
     block->was_zero = block->reading.whole && block->reading.all.any == 0;
 }
 
-/* Chooses blocks that were never read. They become EVICTING, so that a free by the program is
- * deferred. */
+/* They become EVICTING, so that a free by the program is deferred. */
 static size_t choose_unread(struct client *client, struct block **blocks)
 {
     struct block *block;
@@ -390,9 +351,8 @@ static size_t choose_unread(struct client *client, struct block **blocks)
     return count;
 }
 
-/* Reads blocks that were never read until `wanted` bytes, those to be evicted, are known as zero;
- * only if not all blocks must be evicted. Service thread, as content_read(); may release and retake
- * memory_lock. */
+/* Reads blocks that were never read until `wanted` bytes are known as zero, if not all blocks
+ * must be evicted. Service thread; may release memory_lock. */
 static void find_zero_blocks(struct client *client, uint64_t wanted)
 {
     struct block *blocks[WHOLE_READS_MAX];
@@ -413,24 +373,21 @@ static void find_zero_blocks(struct client *client, uint64_t wanted)
     }
 }
 
-/* One EVICT in progress. */
 struct eviction {
     struct client *client;
     const struct nvshare_order *order;
-    bool keeps_resident;                      /* copied blocks stay on the card: KEEP */
+    bool keeps_resident;                      /* of a writeback: KEEP */
     unsigned flags;                  /* of the answer */
     struct pipeline line;
     struct progress progress;
 
-    /* The batch of blocks chosen last: `count` blocks, of which next_victim() has returned `taken`;
-     * `limit`: most blocks in the next batch. */
+    /* The batch chosen last, of which next_victim() has returned `taken` blocks. */
     struct block *blocks[WHOLE_READS_MAX];
     bool read;                       /* reading the batch has succeeded */
     size_t limit, count, taken;
     unsigned rank;                   /* of the last block chosen */
 };
 
-/* The result of reading a block. */
 enum verdict { CHANGED, UNCHANGED, EMPTY };
 
 static struct eviction new_eviction(struct client *client, const struct nvshare_order *order,
@@ -442,8 +399,8 @@ static struct eviction new_eviction(struct client *client, const struct nvshare_
     };
 }
 
-/* Chooses blocks to evict until their sizes add up to `wanted` bytes, at most `most` blocks: all of
- * them managed, or none. They become EVICTING, so that a free by the program is deferred. */
+/* Chooses at most `most` blocks until their sizes add up to `wanted` bytes, either all managed
+ * or none. They become EVICTING, so that a free by the program is deferred. */
 static size_t take(const struct eviction *eviction, unsigned *rank, struct block **blocks,
                    size_t most, uint64_t wanted)
 {
@@ -460,7 +417,7 @@ static size_t take(const struct eviction *eviction, unsigned *rank, struct block
     return count;
 }
 
-/* Stores in `found` the blocks that must be read: clean and managed blocks need not be. */
+/* Clean and managed blocks need not be read. */
 static size_t filter_unread(struct block *const *blocks, size_t count, struct block **found)
 {
     size_t kept = 0;
@@ -470,9 +427,8 @@ static size_t filter_unread(struct block *const *blocks, size_t count, struct bl
     return kept;
 }
 
-/* Reads the chosen blocks. Each launch, however small, takes a part of a millisecond from the
- * client that runs. With `further`, the blocks that would be evicted next are read in the same
- * launch, and later batches and orders use the results. */
+/* Each launch takes a part of a millisecond from the running client. With `further`, it also
+ * reads the blocks that would be evicted next, for later batches and orders. */
 static void read_victims(struct eviction *eviction, bool further)
 {
     struct client *client = eviction->client;
@@ -499,9 +455,8 @@ static void read_victims(struct eviction *eviction, bool further)
     }
 }
 
-/* Chooses and reads the next batch, which is small at first so that copies begin soon; each later
- * batch is four times larger. If another client waits for the order, no further blocks are read
- * with the first batch. */
+/* The first batch is small so that copies begin soon, each later one four times larger. If a
+ * client waits for the order, no further blocks are read with the first batch. */
 static void choose_victims(struct eviction *eviction, uint64_t wanted)
 {
     bool hurry = !eviction->keeps_resident && (eviction->order->flags & NVSHARE_AHEAD) == 0
@@ -514,9 +469,8 @@ static void choose_victims(struct eviction *eviction, uint64_t wanted)
     read_victims(eviction, !hurry);
 }
 
-/* Returns the next block to be evicted or written back, in state EVICTING and read. `wanted`: bytes
- * still to be evicted or written back. NULL: there is none. memory_lock is held, and may
- * be released meanwhile. */
+/* The next block to evict or write back, EVICTING and read. `wanted`: bytes still to do. NULL:
+ * none. May release memory_lock. */
 static struct block *next_victim(struct eviction *eviction, uint64_t wanted)
 {
     if (eviction->taken == eviction->count)
@@ -538,8 +492,8 @@ static enum verdict classify(struct eviction *eviction, struct block *block)
         ? UNCHANGED : CHANGED;
 }
 
-/* Takes a place for a block chosen and read, and starts to copy it there. False: no more can be
- * evicted now. memory_lock is held, and may be released meanwhile. */
+/* Starts to copy a block to a new place. False: no more can be evicted now. May release
+ * memory_lock. */
 static bool start_copy(struct eviction *eviction, struct block *block)
 {
     struct client *client = eviction->client;
@@ -567,8 +521,8 @@ static bool start_copy(struct eviction *eviction, struct block *block)
     enum start started = pipeline_start(client, &eviction->line, block, &eviction->progress,
                                         order);
     if (started != STARTED) {
-        /* If a copy to another GPU was refused, the block has lost its place there: it is chosen
-         * again, and evicted to the host. */
+        /* If a copy to another GPU was refused, the block has lost its place there and
+         * is chosen again. */
         bool refused = started == NOT_STARTED && block->place.tier == NULL;
         block->writing_back = false;
         eviction->progress.failed |= started == NOT_STARTED && !refused;
@@ -581,7 +535,7 @@ static bool start_copy(struct eviction *eviction, struct block *block)
     return true;
 }
 
-/* Ends the order: makes chosen blocks RESIDENT again and waits for all copies in flight. */
+/* Makes chosen blocks RESIDENT again and waits for all copies in flight. */
 static void end_eviction(struct eviction *eviction)
 {
     while (eviction->taken < eviction->count)
@@ -593,7 +547,7 @@ static void end_eviction(struct eviction *eviction)
         eviction->flags |= NVSHARE_DRIVER_ERROR;
 }
 
-/* Total size in bytes of the blocks that have their last copy in flight. */
+/* Of blocks that have their last copy in flight. */
 static uint64_t bytes_leaving(const struct pipeline *line)
 {
     uint64_t bytes = 0;
@@ -603,7 +557,7 @@ static uint64_t bytes_leaving(const struct pipeline *line)
     return bytes;
 }
 
-/* Bytes still to be evicted, besides the blocks in flight, to fit the order's room. */
+/* Besides the blocks in flight. */
 static uint64_t surplus(const struct eviction *eviction)
 {
     const struct nvshare_memory *memory = &eviction->client->memory;
@@ -611,8 +565,7 @@ static uint64_t surplus(const struct eviction *eviction)
     return filled > eviction->order->room ? filled - eviction->order->room : 0;
 }
 
-/* Evicts a block without a copy. `read`: it was read just now; `zero`: and found all zero. False:
- * the driver refuses to unmap it. */
+/* `read`: read just now; `zero`: all zero. False: the driver refuses to unmap. */
 static bool evict_without_copy(struct block *block, bool read, bool zero)
 {
     if (block_unmap(block) != CUDA_SUCCESS) {
@@ -632,8 +585,7 @@ static bool evict_without_copy(struct block *block, bool read, bool zero)
     return true;
 }
 
-/* Starts to evict one block. False: no more can be evicted now. memory_lock is held, and may be
- * released meanwhile. */
+/* False: no more can be evicted now. May release memory_lock. */
 static bool evict(struct eviction *eviction, struct block *block)
 {
     if (block->doomed || eviction->client->pin_reason != NVSHARE_PIN_NONE) {
@@ -657,7 +609,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     LOCKED(memory_lock);
     bool more = ready && client->pin_reason == NVSHARE_PIN_NONE;
     struct nvshare_memory *memory = &client->memory;
-    /* From here on the program's own allocations respect the new room. */
+    /* The program's own allocations respect the new room from here on. */
     uint64_t before = memory->room;
     memory->room = room;
     eviction.progress.failed = !ready;
@@ -690,10 +642,9 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     return eviction.progress.bytes;
 }
 
-/* Copies to the host the oldest swapped blocks that have their only copy on another GPU: at most
- * COPIES_IN_FLIGHT blocks, and no further block once `bytes` bytes are chosen. They are COPYING
- * meanwhile, so that a free by the program is deferred. Returns the bytes copied; 0: no block could
- * be copied. Service thread, with memory_lock, which is released meanwhile. */
+/* Copies to the host at most COPIES_IN_FLIGHT of the oldest swapped blocks with their only copy
+ * on another GPU, and none once `bytes` are chosen. They are COPYING, so that a free is
+ * deferred. Returns the bytes copied. Releases memory_lock. */
 static uint64_t copy_borrowed(struct client *client, uint64_t bytes, uint64_t allowance)
 {
     struct block *block, *blocks[COPIES_IN_FLIGHT];
@@ -757,10 +708,10 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
     surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* may have shrunk */
-    /* Borrowed bytes count in memory.host, and so do their new places on the host: the surplus
-     * would count twice, and the order's `host` allows it only once. It is therefore taken out of
-     * memory.host and added again only in reports, which other threads may send while the lock is
-     * released. If the program frees such blocks meanwhile, peer.c reduces `returning`. */
+    /* Borrowed bytes count in memory.host, and so do their new places: the surplus would
+     * count twice against the order's `host`. It is therefore taken out, and added only in
+     * reports, which other threads may send meanwhile. Frees by the program reduce
+     * `returning` (peer.c). */
     client->memory.host -= surplus;
     client->returning = surplus;
     host_expect(client, surplus);
@@ -776,7 +727,7 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     }
 }
 
-/* Writes back one block. False: no more can be written back now. */
+/* False: no more can be written back now. */
 static bool write_back(struct eviction *eviction, struct block *block)
 {
     if (!block->doomed) {
@@ -829,21 +780,17 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
     return ready;
 }
 
-/*
- * A large program is loaded by a sequence of LOADs, as other clients are evicted, and the bus
- * should not pause between them. If the next LOAD has arrived when all copies of a LOAD have been
- * started, the copies of the next are started at once. Each LOAD is answered when its own copies
- * are done.
- */
+/* A large program is loaded by a sequence of LOADs, and the bus should not pause between them:
+ * once all copies of a LOAD are started, those of the next are, if it has arrived. Each is
+ * answered when its own copies are done. */
 
-/* One LOAD in progress. */
 struct load {
     struct nvshare_order order;
     unsigned flags;                  /* of its answer */
     struct progress progress;
 };
 
-/* Starts to load one block. False: no more can be loaded now. */
+/* False: no more can be loaded now. */
 static bool load_block(struct client *client, struct pipeline *line, struct load *load,
                        struct block *block)
 {
@@ -871,7 +818,7 @@ static bool load_block(struct client *client, struct pipeline *line, struct load
     return false;
 }
 
-/* Starts to load blocks until the client's room is filled. */
+/* Until the client's room is filled. */
 static void load_blocks(struct client *client, struct pipeline *line, struct load *load)
 {
     struct block *block;
@@ -894,7 +841,7 @@ static void load_blocks(struct client *client, struct pipeline *line, struct loa
     }
 }
 
-/* Answers a LOAD when its copies, and those of all earlier LOADs, have completed. */
+/* Called when its copies, and those of all earlier LOADs, have completed. */
 static void answer_load(struct client *client, struct load *load, uint64_t *since)
 {
     uint64_t now = now_microseconds();
@@ -912,8 +859,7 @@ static void answer_load(struct client *client, struct load *load, uint64_t *sinc
     *since = now;
 }
 
-/* Receives the next LOAD if it is the next order. Orders that order_yields() has postponed come
- * first (service.c). */
+/* Postponed orders come first (service.c). */
 static bool next_load(struct client *client, struct nvshare_order *order)
 {
     return client->postponed_count == 0 && connection_next(client->socket, NVSHARE_LOAD, order);

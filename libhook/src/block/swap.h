@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* EVICT and LOAD. Service thread, with service_lock held and memory_lock not, unless stated
+/* EVICT and LOAD. Service thread, with service_lock but without memory_lock unless stated
  * otherwise. */
 #pragma once
 
@@ -8,22 +8,21 @@
 struct client;
 struct nvshare_order;
 
-/* Carries out this LOAD and the LOADs that arrive meanwhile, and answers each with MOVED. */
+/* Also carries out LOADs that arrive meanwhile; answers each with MOVED. */
 void swap_in(struct client *client, const struct nvshare_order *order);
-/* Carries out an EVICT without KEEP; `*flags` receives the errors. Returns the bytes copied. */
+/* EVICT without KEEP; `*flags` receives the errors. Returns the bytes copied. */
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags);
-/* Carries out an EVICT with KEEP. Returns the bytes that could be evicted without a copy now. */
+/* EVICT with KEEP. Returns the bytes that can now be evicted without a copy. */
 uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags);
 /* While more bytes are on another GPU than the order's loan, gives up places there of resident
- * blocks and of swapped blocks that have a copy on the host. With memory_lock held. Returns the
- * bytes that may stay there. */
+ * blocks and of swapped blocks with a copy on the host. memory_lock is held. Returns the loan
+ * allowed. */
 uint64_t swap_forget_borrowed(struct client *client, const struct nvshare_order *order);
-/* Copies swapped blocks beyond the order's loan from the other GPU to host memory. */
+/* Copies borrowed blocks beyond the order's loan to host memory. */
 void swap_return(struct client *client, const struct nvshare_order *order, unsigned *flags);
 
-/* Makes the copy context current, and creates its stream and events if it is new. False: there is
- * no context, so nothing can be copied. */
+/* Makes the copy context current; sets up its stream and events if it is new. False: no context. */
 bool swap_enter_context(struct client *client);
-/* `context` is about to end; drops the objects in it if it is the copy context. `drained`: nothing
- * is in flight there. With memory_lock held, which may be released and retaken. */
+/* `context` is about to end. `drained`: no work is in flight there. memory_lock is held, and may
+ * be released meanwhile. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Attaches to the daemon when a program creates its first context on a GPU. If that fails, the
- * program runs unshared, and the library prints the reason.
- */
+/* Attaches to the daemon when a program creates its first context on a GPU. If that fails, the
+ * program runs unshared, and the library prints the reason. */
 #define _GNU_SOURCE
 #include "daemon/attach.h"
 
@@ -35,11 +33,10 @@
 #include "pool/pool.h"
 #include "tier/host.h"
 
-/* us for which a program waits for a daemon that is being started */
+/* Of a program, for a daemon that is being started. */
 #define CONNECT_PATIENCE_US 1000000
-/* How long a program waits for the answer to HELLO before it runs unshared: long, because it would
- * then use memory promised to other clients. systemd's watchdog replaces a daemon that hangs within
- * half of this time. */
+/* For the answer to HELLO: long, because an unshared program uses memory promised to others.
+ * systemd's watchdog replaces a daemon that hangs within half of this time. */
 #define WELCOME_PATIENCE_MS 60000
 #define WELCOME_SILENT_MS 5000
 #define BUSY_PATIENCE_US (WELCOME_PATIENCE_MS * 1000)
@@ -51,7 +48,7 @@ static reclaimer *const RECLAIMERS[] = {
     spares_reclaim, pools_reclaim, deferred_frees_reclaim, NULL,
 };
 
-/* One thread attaches at a time. memory_lock may be taken while it is held. */
+/* Held by the thread that attaches. memory_lock may be taken then. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int open_patiently(void)
@@ -59,8 +56,8 @@ static int open_patiently(void)
     uint64_t began = now_microseconds();
     for (;;) {
         int fd = connection_open();
-        /* ECONNREFUSED: no process listens on the socket, as the daemon is being restarted. EAGAIN:
-         * the daemon is so busy that the queue of connections was full for SEND_PATIENCE. */
+        /* ECONNREFUSED: the daemon is being restarted. EAGAIN: it is so busy that the
+         * queue of connections was full for SEND_PATIENCE. */
         uint64_t patience = errno == EAGAIN ? BUSY_PATIENCE_US : CONNECT_PATIENCE_US;
         if (fd >= 0 || errno == ENAMETOOLONG)
             return fd;
@@ -86,8 +83,7 @@ static const char *refusal_text(unsigned reason)
     }
 }
 
-/* Sends HELLO and reads the answer, before there is a service thread. Returns NULL, or the reason
- * why the client is not admitted, as text to be printed. */
+/* Sends HELLO and reads the answer. Returns NULL, or a message why the client is not admitted. */
 static const char *introduce(struct client *client)
 {
     client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO });
@@ -114,7 +110,7 @@ static const char *introduce(struct client *client)
                                                       : "does not answer";
 }
 
-/* True: the daemon has admitted the client. */
+/* True: admitted. */
 static bool introduce_patiently(struct client *client)
 {
     const char *problem;
@@ -129,8 +125,7 @@ static bool introduce_patiently(struct client *client)
     return problem == NULL;
 }
 
-/* Starts the service thread and enters the client in clients[]. memory_lock makes the thread wait
- * for the entry. */
+/* memory_lock makes the new thread wait for the entry in clients[]. */
 static bool start_service(struct client *client)
 {
     LOCKED(memory_lock);
@@ -150,19 +145,11 @@ static void discard(struct client *client)
     free(client);
 }
 
-/*
- * Detects profilers and checkers: programs that such a tool watches stay unshared. The tool stands
- * between the library and the driver, and takes the library's calls for the program's:
- *
- *   - small allocations share a page, all of which is valid to the tool, so it misses the errors
- *     that it is run for;
- *   - the tool saves and restores the card's memory around each kernel that it measures, with calls
- *     that pass no gate and memory that is not counted;
- *   - the tool's measurements include the work of other programs.
- *
- * The driver loads the library that CUDA_INJECTION64_PATH names (compute-sanitizer, nsys, and other
- * users of CUPTI); ncu preloads its library instead.
- */
+/* Programs under a profiler or checker stay unshared. The tool takes the library's calls for the
+ * program's: it misses errors in small allocations, which share a page that is valid to it; it
+ * saves and restores the card's memory around each kernel with calls that pass no gate; and it
+ * measures the work of other programs. The driver loads the library that CUDA_INJECTION64_PATH
+ * names (compute-sanitizer, nsys, CUPTI); ncu preloads its library. */
 
 static const char *const TRACERS[] = { "libcuda-injection.so", "libsanitizer-collection.so" };
 
@@ -200,7 +187,7 @@ static bool is_traced(void)
     return tool != NULL;
 }
 
-static _Atomic(const char *) unknown;              /* the first function given to unknown_entry() */
+static _Atomic(const char *) unknown;
 
 void unknown_entry(const char *name)
 {
@@ -210,7 +197,7 @@ void unknown_entry(const char *name)
                  "may pass it by. Update nvshare.", name);
 }
 
-/* Whether the program may submit work past the gate, through a function of a newer driver. */
+/* Whether work may pass the gate through a function of a newer driver. */
 static bool has_unknown_entry(void)
 {
     static bool reported;
@@ -223,7 +210,7 @@ static bool has_unknown_entry(void)
     return has;
 }
 
-/* Before glibc 2.34 a program may run without libpthread; see glibc.h. */
+/* Before glibc 2.34 a program may lack libpthread (glibc.h). */
 static bool can_start_threads(void)
 {
     if (pthread_create != NULL)
@@ -233,7 +220,6 @@ static bool can_start_threads(void)
     return false;
 }
 
-/* Whether memory can be mapped again at the same address. */
 static bool can_map(CUdevice device)
 {
     int supported = 0;
@@ -245,8 +231,8 @@ static bool can_map(CUdevice device)
     return false;
 }
 
-/* Sets the gang from NVSHARE_GANG. If the name ends with a colon, appends LOCAL_WORLD_SIZE, in
- * which torchrun says how many processes it has started. */
+/* If NVSHARE_GANG ends with a colon, LOCAL_WORLD_SIZE is appended: torchrun's number of
+ * processes. */
 static void name_gang(struct client *client)
 {
     const char *name = setting("NVSHARE_GANG"), *ranks = setting("LOCAL_WORLD_SIZE");
@@ -282,8 +268,7 @@ static struct client *new_client(CUdevice device)
         free(client);
         return NULL;
     }
-    /* These checks print why the GPU is used unshared, so they are made only if a daemon is
-     * there. */
+    /* These print why the GPU is used unshared, so they follow the connection. */
     if (has_unknown_entry() || is_traced() || !can_start_threads() || !can_map(device)) {
         discard(client);
         return NULL;
@@ -310,7 +295,7 @@ static void attach(CUdevice device)
     }
     gate_close(GATE_STOPPED(client));
     if (!start_service(client)) {
-        /* This bit of gate_closed belongs to no client, and the client has no memory yet. */
+        /* The client has no memory yet. */
         gate_open(GATE_STOPPED(client));
         discard(client);
     } else if (clients_pin_reason() != NVSHARE_PIN_NONE) {
@@ -347,11 +332,6 @@ bool client_awaits_context(CUdevice device, unsigned *tries)
         nanosleep(&(struct timespec){ .tv_nsec = CONTEXT_RETRY_MS * 1000000L }, NULL);
     return true;
 }
-
-/*
- * Drops everything that ends with a context: all memory allocated in it, and the service thread's
- * objects there.
- */
 
 void context_ends(CUcontext context)
 {

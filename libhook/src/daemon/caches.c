@@ -1,27 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Tells a program when its frameworks should release their caches. A thread of the program waits
- * for that in nvshare_trim_wait(), and calls the frameworks.
+/* PyTorch and CuPy keep freed memory in caches, which an eviction copies to the host like any
+ * other: 1.3 ms of the bus for a block of 32 MiB, and host memory; to release and allocate it
+ * again takes 60 us. A thread of the Python module nvshared/program/nvshare_caches.py waits in
+ * nvshare_trim_wait() and calls the frameworks; a thread of the library could not, as the
+ * interpreter knows only its own.
  *
- * PyTorch and CuPy do not return freed memory to the driver but keep it for the next allocation. To
- * the library such a cache is memory like any other: it is copied to the host when the program is
- * evicted, and back. To release a block of 32 MiB and allocate it again takes some 60 us; to evict
- * and load it takes 1.3 ms of the bus, and host memory.
- *
- * The thread belongs to the Python module nvshared/program/nvshare_caches.py, which knows the
- * frameworks and whether calling them is useful. It cannot be a thread of the library, because the
- * Python interpreter knows only its own threads. Without such a thread the library asks nothing.
- *
- * The library asks a program only while other clients wait, and only if, after the program's last
- * turn, another client needed its memory of the card; otherwise nothing would be evicted. It asks
- * once when the turn or the waiting begins, because a cache may be left from long ago. It asks once
- * more when the program has been without work for half the time after which its turn ends: the
- * program is then between two pieces of work and about to be evicted.
- *
- * The library never asks during a stream capture, because the graph may use the memory. A capture
- * that begins after the thread was asked is not disturbed: the thread's capture mode is relaxed,
- * and the library's cuMemFree() respects captures (allocation.c).
- */
+ * The library asks only while other clients wait and if after the last turn another client
+ * needed memory: once when the turn or the waiting begins, and once after half the pause that
+ * ends the turn. It never asks during a stream capture, whose graph may use the memory; a
+ * capture that begins later is not disturbed, as cuMemFree() respects captures (allocation.c). */
 #include "daemon/caches.h"
 
 #include "driver/bell.h"
@@ -30,20 +17,20 @@
 
 _Static_assert(CLIENTS_MAX * CACHES_OCCASIONS <= 64, "`asked` has a bit for each");
 
-static _Atomic uint64_t asked;       /* a bit for each value that nvshare_trim_wait() returns */
-/* A futex word (bell.h), rung after a bit of `asked` is set; nvshare_trim_wait() sleeps on it. */
+static _Atomic uint64_t asked;       /* bits: values of nvshare_trim_wait() */
+/* Futex word (bell.h) on which nvshare_trim_wait() sleeps, rung after a bit of `asked` is set. */
 static _Atomic uint32_t asked_anew;
-static _Atomic bool has_thread;      /* nvshare_trim_wait() has been called */
+static _Atomic bool has_thread;
 
-/* Indexed by client. Protected by memory_lock. */
+/* By client. Protected by memory_lock. */
 static struct caches {
-    /* After this client's last turn no other client needed its memory: no need to ask. */
+    /* After the last turn no other client needed memory. */
     bool needless;
-    bool asked_before[CACHES_OCCASIONS]; /* in this turn, for this reason */
+    bool asked_before[CACHES_OCCASIONS];
     uint64_t most;                   /* largest number of allocated bytes when it was asked */
 } of_client[CLIENTS_MAX];
 
-/* Whether the program may release caches now. If not, caches_ask() tries again later. */
+/* If not, caches_ask() tries again later. */
 static bool may_trim(unsigned device, unsigned occasion)
 {
     if (client_none())
@@ -111,7 +98,7 @@ void caches_room_ordered(struct client *client, uint64_t room)
 {
     const struct nvshare_memory *memory = &client->memory;
     struct caches *caches = &of_client[client->index];
-    /* Bytes released since: they would still be on the card if the program had not been asked. */
+    /* Bytes that would be on the card if the program had not been asked. */
     uint64_t spared = caches->most > memory->allocated ? caches->most - memory->allocated : 0;
     if (room < memory->resident + memory->pinned + spared)
         caches->needless = false;

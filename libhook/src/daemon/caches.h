@@ -1,31 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Tells a program when to release its frameworks' caches; caches.c.
- */
+/* Tells a program when to release its frameworks' caches. */
 #pragma once
 
 #include <stdint.h>
 
 struct client;
 
-/* Reasons to ask a program to release its caches, each at most once in a turn. */
+/* Reasons to ask a program, each at most once in a turn. */
 enum caches_occasion {
     CACHES_TURN,                     /* the program runs while other clients wait */
     CACHES_IDLE,                     /* the program has been idle for a while */
     CACHES_OCCASIONS,
 };
 
-/* For programs. Waits until frameworks should release their caches, and returns CACHES_OCCASIONS *
- * device + occasion. Sets the calling thread's capture mode to relaxed: the thread never disturbs a
- * capture afterwards. */
+/* For programs. Waits until frameworks should release their caches; returns CACHES_OCCASIONS *
+ * device + occasion. The thread's capture mode becomes relaxed, so it disturbs no capture
+ * afterwards. */
 __attribute__((visibility("protected"))) int nvshare_trim_wait(void);
 
-/* The following functions are for service threads. */
+/* The rest is for service threads. */
 
-/* Asks the program to release caches for this reason, if it was not asked since caches_rest(). To
- * be called repeatedly while other clients wait for the card. */
+/* Asks the program, unless it was asked for this reason since caches_rest(). Called repeatedly
+ * while other clients wait for the card. */
 void caches_ask(struct client *client, enum caches_occasion occasion);
-/* To be called while no other client waits for the card: caches_ask() may then ask again. */
+/* No other client waits: caches_ask() may ask again. */
 void caches_rest(struct client *client);
 
 /* With memory_lock held: the turn has ended, and no work is in flight. */

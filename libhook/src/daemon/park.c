@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Parks a program: the daemon lets the driver checkpoint its process, so that its contexts are off
- * the card, too, until a thread of the program calls the driver.
+/* Parks a program: the daemon lets the driver checkpoint its process, contexts included, until a
+ * thread of the program calls the driver.
  *
- * This file prepares the process for the checkpoint. It closes all stubs (driver/stubs.h), so no
- * further thread enters the driver. A thread that has just read an entry point may still enter it,
- * and other threads may be within a call. All of them have left the driver once each thread of the
- * process sleeps in the kernel, and not in an ioctl(), through which the driver works. No thread
- * waits in the driver for work on the card, as no work is in flight. A thread may sleep in the
- * driver because another thread has a lock. Therefore all threads must be seen asleep twice in a
- * row, in the same system calls.
+ * First all stubs are closed (driver/stubs.h), so no further thread enters the driver. Threads
+ * that are about to enter or within it have left once all threads of the process sleep in the
+ * kernel, not in an ioctl(), which the driver uses; twice in a row in the same system calls, as
+ * one may sleep for a lock in the driver. None waits there for the card, as no work is in
+ * flight.
  *
- * While the process is parked, a thread that waits at a stub may hold any lock of the library. So
- * the service thread takes no lock and does not call the driver: it sends WAKE when a thread calls
- * the driver, and waits for UNPARK. If the daemon ends meanwhile, the HELLO to the next daemon says
- * that the client is parked.
- */
+ * A thread that waits at a stub may hold any lock of the library. While parked, the service
+ * thread therefore takes no lock and calls no driver function: it sends WAKE when a thread calls
+ * the driver, and waits for UNPARK. HELLO tells a new daemon that the client is parked. */
 #define _GNU_SOURCE
 #include "daemon/park.h"
 
@@ -41,7 +36,7 @@
 #define POLL_NS 1000000
 #define RECONNECT_MS 100
 
-/* The client being parked; at most one, as a process with several clients is not parked. */
+/* At most one, as a process with several clients is not parked. */
 static struct client *_Atomic parked;
 
 static void called(void)
@@ -51,8 +46,8 @@ static void called(void)
 
 enum thread_state { RESTS, RUNS, GONE, UNSEEN };
 
-/* Reads the state of a thread. If it sleeps, adds /proc/self/task/TID/syscall to the hash: the
- * system call, its arguments and the stack pointer. */
+/* If the thread sleeps, adds /proc/self/task/TID/syscall to the hash: the system call, its
+ * arguments and the stack pointer. */
 static enum thread_state read_thread_state(long thread, uint64_t *hash)
 {
     char path[64], text[256];
@@ -82,8 +77,7 @@ struct entry {                       /* of getdents64(2); readdir() allocates me
     char name[];
 };
 
-/* RESTS if all threads but the calling one sleep, with the hash over them; else the state of the
- * first that does not. */
+/* The state of the first other thread that does not sleep; RESTS and a hash: all sleep. */
 static enum thread_state read_thread_states(uint64_t *hash)
 {
     _Alignas(struct entry) char entries[4096];
@@ -112,7 +106,7 @@ static bool wanted(void)
     return stubs_called() || gate_has_waiters();
 }
 
-/* Called after the stubs were closed: waits until no thread is within the driver. */
+/* Called with the stubs closed. */
 static enum nvshare_park await_threads_asleep(bool ahead)
 {
     uint64_t until = now_microseconds() + REST_PATIENCE_US, before = 0;
@@ -131,7 +125,7 @@ static enum nvshare_park await_threads_asleep(bool ahead)
     return NVSHARE_PARK_BUSY;
 }
 
-/* PARK_DONE if the client may be parked, else the reason why not. memory_lock is held. */
+/* PARK_DONE, or the reason why the client may not be parked. memory_lock is held. */
 static enum nvshare_park may_park(const struct client *client, bool ahead)
 {
     if (clients_count() != 1)
@@ -144,8 +138,7 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
     return holds ? NVSHARE_PARK_HOLDS : NVSHARE_PARK_DONE;
 }
 
-/* Closes a connection that has ended, but keeps its handle, which the program's threads may be
- * using. */
+/* The handle of the ended connection stays: the program's threads may be using it. */
 static void drop(const struct client *client)
 {
     UNFORKED;
@@ -154,8 +147,8 @@ static void drop(const struct client *client)
         close(descriptor);
 }
 
-/* Sends HELLO with this number. `hello`: an array of HELLO and STORED. Returns whether HELLO was
- * sent and says that a thread wants to call the driver (WANTS). */
+/* `hello`: HELLO and STORED. True: HELLO was sent with WANTS, as a thread wants to call the
+ * driver. */
 static bool introduce(const struct client *client, const struct nvshare_report *hello,
                       uint64_t number)
 {
@@ -166,7 +159,7 @@ static bool introduce(const struct client *client, const struct nvshare_report *
            && (report.flags & NVSHARE_WANTS) != 0;
 }
 
-/* Gives the handle of the ended connection a new connection. Returns what introduce() returns. */
+/* Gives the handle a new connection. Returns what introduce() returns. */
 static bool reconnect(const struct client *client, const struct nvshare_report *hello)
 {
     int next = connection_open();
@@ -187,7 +180,6 @@ static bool send_as(const struct client *client, struct nvshare_report report, u
     return connection_send(client->socket, &report);
 }
 
-/* Waits for an order, or for a thread that calls the driver. */
 static void wait_for(const struct client *client)
 {
     char bytes[64];
@@ -195,15 +187,14 @@ static void wait_for(const struct client *client)
         { .fd = own_file_descriptor(client->wake), .events = POLLIN },
         { .fd = own_file_descriptor(client->socket), .events = POLLIN },
     };
-    /* If a descriptor is closed, as when no daemon is connected, waits for RECONNECT_MS only. */
+    /* Without a connection waits for RECONNECT_MS only. */
     poll(fds, 2, fds[0].fd < 0 || fds[1].fd < 0 ? RECONNECT_MS : -1);
     while (fds[0].revents != 0 && recv(own_file_descriptor(client->wake), bytes, sizeof bytes,
                                        MSG_DONTWAIT) == (ssize_t)sizeof bytes)
         continue;
 }
 
-/* Returns when UNPARK has arrived; `order` receives it. `hello`, `figures`: reports with the memory
- * figures at the time of parking. */
+/* Returns with UNPARK in `order`. `hello`, `figures`: reports from the time of parking. */
 static void stay_parked(struct client *client, const struct nvshare_report *hello,
                         const struct nvshare_report *figures, struct nvshare_order *order)
 {

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The service thread, one for each client: reads the daemon's orders, carries them out one after
- * the other and answers them. All decisions are the daemon's.
- *
- * While no daemon is connected, the thread tries to connect at least twice a second; a client that
- * has a turn keeps it meanwhile, a client that waits goes on waiting.
- */
+/* The service thread of a client carries out the daemon's orders one after the other and answers
+ * them. Without a daemon it tries to connect at least twice a second; a client keeps its turn
+ * meanwhile, or goes on waiting. */
 #define _GNU_SOURCE
 #include "daemon/service.h"
 
@@ -52,7 +48,7 @@
 #define DRAIN_TRIES 4
 #define PARTS_PATIENCE_US 100000
 
-/* Closes a connection that has ended, or on which the daemon has sent what cannot be obeyed. */
+/* Also after a record that cannot be obeyed. */
 static void disconnect(struct client *client)
 {
     LOCKED(memory_lock);
@@ -65,8 +61,7 @@ static void disconnect(struct client *client)
     bell_ring(&client->commit_bell);
 }
 
-/* Sends HELLO to a daemon that does not know the client, in answer to INTRODUCE `number` (0: none).
- * memory_lock is held. */
+/* In answer to INTRODUCE `number` (0: none). memory_lock is held. */
 static void introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
@@ -116,8 +111,7 @@ bool service_make_wake(struct client *client)
     return client->wakes >= 0 && client->wake >= 0;
 }
 
-/* Waits for an order, a wake-up or the end of the timeout. Returns the connection if it can be
- * read, or has ended; else -1. */
+/* Returns the connection if it can be read or has ended; -1 after a wake-up or the timeout. */
 static int wait_for(struct client *client, int64_t timeout_us)
 {
     pthread_mutex_lock(&memory_lock);
@@ -127,8 +121,8 @@ static int wait_for(struct client *client, int64_t timeout_us)
         { .fd = own_file_descriptor(connection), .events = POLLIN },
     };
     pthread_mutex_unlock(&memory_lock);
-    /* The program may have closed these descriptors. After the pair was replaced, the caller runs
-     * all steps before it waits again, because a wake-up may have been lost with the old pair. */
+    /* The program may have closed these. The caller then runs all steps before it waits
+     * again, because a wake-up may be lost with the old pair. */
     if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && service_make_wake(client))
         return -1;
     if (connection >= 0 && fds[1].fd < 0)
@@ -147,8 +141,8 @@ static int wait_for(struct client *client, int64_t timeout_us)
     return fds[1].revents != 0 ? connection : -1;
 }
 
-/* Whether an order must not wait for a drain: threads of this or another program wait for its
- * effect, and the work being drained may wait for those threads. Such an order moves no memory. */
+/* Orders that move no memory, and for whose effect threads wait that the work being drained may
+ * wait for. */
 static bool overtakes_drain(const struct nvshare_order *order)
 {
     switch (order->type) {
@@ -164,8 +158,8 @@ static bool overtakes_drain(const struct nvshare_order *order)
     }
 }
 
-/* During a drain, returns borrowed memory of another GPU beyond the loan of an EVICT that has
- * arrived, as far as no copy is needed: clients of that GPU may wait for their memory. */
+/* During a drain, returns borrowed memory beyond an EVICT's loan, as far as no copy is needed:
+ * clients of that GPU may wait for it. */
 static void return_copies(struct client *client, const struct nvshare_order *order)
 {
     if (order->type != NVSHARE_EVICT || (order->flags & NVSHARE_KEEP) != 0)
@@ -179,9 +173,8 @@ static void return_copies(struct client *client, const struct nvshare_order *ord
 
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor);
 
-/* Called during a drain of this client: waits for about `us` microseconds or until an order
- * arrives. Carries the order out if overtakes_drain(), else postpones it. Releases service_lock
- * meanwhile. */
+/* Called during a drain: waits for about `us` microseconds or until an order arrives; carries it
+ * out if overtakes_drain(), else postpones it. Releases service_lock meanwhile. */
 static void rest(void *argument, uint64_t us)
 {
     struct client *client = argument;
@@ -206,7 +199,7 @@ static void rest(void *argument, uint64_t us)
     own_file_close(descriptor);
 }
 
-/* Begins a turn: from now on the program may write to its memory. */
+/* The program may write to its memory from now on. */
 static void begin_turn(struct client *client)
 {
     client->running = true;
@@ -216,8 +209,7 @@ static void begin_turn(struct client *client)
 
 static void run(struct client *client, const struct nvshare_order *order)
 {
-    /* The pace is set before the gate opens: the program may submit much work before this thread
-     * continues. */
+    /* Set before the gate opens: the program may submit much work before this thread goes on. */
     client->step_pause = order->step_pause;
     client->steps = (order->flags & NVSHARE_STEP) != 0;
     if ((order->flags & NVSHARE_PACE) != 0 && (client->undrained == 0 || client->steps))
@@ -241,9 +233,9 @@ static void run(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
-/* Drains. Work in flight may be part of a collective operation, and wait for the part that a thread
- * at the gate is about to submit to another GPU. If this process uses several GPUs, as many passes
- * as it has clients are therefore let through after each drain that fails, one for each part. */
+/* Work in flight may be a part of a collective operation and wait for a part that a thread at
+ * the gate submits to another GPU. After each failed drain of a process with several clients, as
+ * many passes are let through as it has clients. */
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {
@@ -260,8 +252,8 @@ static enum drained drain_parts(struct client *client, uint64_t patience)
     return drain_all(&terms);
 }
 
-/* Drains with a patience that doubles after each STOP with a failed drain, as the work may just
- * take long. After DRAIN_TRIES failures in a row the client becomes pinned. */
+/* The patience doubles after each STOP with a failed drain, as the work may just take long.
+ * After DRAIN_TRIES failures the client becomes pinned. */
 static bool drain(struct client *client)
 {
     uint64_t patience = (uint64_t)DRAIN_PATIENCE_US << client->undrained;
@@ -287,10 +279,10 @@ static void stop(struct client *client)
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
     gate_recheck();                  /* ends the waits of exclusive.c at the gate */
-    /* No memory of a pinned client is evicted, so a drain would be useless. */
+    /* A pinned client is not evicted, so a drain is useless. */
     bool drained = !pinned && drain(client);
     uint64_t took = now_microseconds() - began;
-    /* After a drain the driver's pools can release freed memory. */
+    /* The driver's pools can release freed memory after a drain. */
     if (drained && swap_enter_context(client)) {
         pools_recount();
         graph_memory_trim(client->device);
@@ -315,7 +307,6 @@ static void stop(struct client *client)
     client_update(client);
 }
 
-/* Releases memory that need not be copied, before blocks are evicted. */
 static void yield_spare_memory(struct client *client, const struct nvshare_order *order)
 {
     LOCKED(memory_lock);
@@ -350,8 +341,8 @@ static void evict(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
-/* Carries out one order, on the service thread with service_lock held, which a drain releases
- * meanwhile. `descriptor`: sent with the order, or -1; the caller closes it. */
+/* service_lock is held; a drain releases it. `descriptor`: came with the order, or -1; the
+ * caller closes it. */
 static void obey(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     pthread_mutex_lock(&memory_lock);
@@ -419,7 +410,6 @@ static void obey(struct client *client, const struct nvshare_order *order, int d
     }
 }
 
-/* The thread's state between two steps. */
 struct service {
     struct client *client;
     struct activity activity;
@@ -428,20 +418,20 @@ struct service {
     bool complained;                 /* a message on stderr says that no order has arrived */
     bool idle_reported;
     int64_t retry_us;                /* from one attempt to connect to the next */
-    /* us: the next attempt; last time at which `received` was true; the next report (0: none). */
+    /* us: next attempt; when `received` was last true; next report (0: none) */
     uint64_t retry_at, received_at, report_at;
 };
 
-/* Reconnects. A program that waits for a missing daemon looks as if it hung, so a message is
- * printed once. A service manager may accept connections for a daemon that cannot start, so only an
- * order proves that a daemon is alive. */
+/* Reconnects. A program that waits for a daemon looks as if it hung, so a message is printed
+ * once. A service manager may accept connections for a daemon that cannot start: only an order
+ * proves that it is alive. */
 static int64_t keep_connection(struct service *service)
 {
     struct client *client = service->client;
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0;
-    /* A thread may wait for the answer to a COMMIT while the gate is open. */
+    /* A thread may wait for its answer while the gate is open. */
     bool commit_is_open = client->answered_commit < client->last_commit;
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {
@@ -475,8 +465,7 @@ static int64_t keep_connection(struct service *service)
         : service->received ? NEVER : RECONNECT_LAST_US;
 }
 
-/* Reports changed figures, and releases host memory that is unused because the program has freed
- * memory. */
+/* Also releases host memory unused because the program has freed memory. */
 static int64_t report(struct service *service)
 {
     struct client *client = service->client;
@@ -494,7 +483,7 @@ static int64_t report(struct service *service)
     service->report_at = 0;
     bool entered = surplus && swap_enter_context(client);
     LOCKED(memory_lock);
-    /* Without a copy context host memory is not registered with the driver, so none is needed. */
+    /* Without a copy context no host memory is registered. */
     if (surplus && (entered || client->copy_context == NULL))
         host_trim(client, host_useful(client));
     client_send(client, (struct nvshare_report){
@@ -545,7 +534,7 @@ static int64_t sample_activity(struct service *service)
         next = RELEASE_SAMPLE_US < next ? RELEASE_SAMPLE_US : next;
     if (client->paced && pause >= client->idle_window / 2)
         caches_ask(client, CACHES_IDLE);
-    /* While no other client waits, only a long pause ends the turn, so rare samples suffice. */
+    /* While no client waits only a long pause ends the turn. */
     int64_t rarely = client->paced ? 0 : (int64_t)client->idle_window / IDLE_SAMPLES;
     rarely = rarely > SAMPLE_US ? rarely : SAMPLE_US;
     return rarely < next ? rarely : next;
@@ -557,9 +546,9 @@ static int64_t store(struct service *service)
     return store_step(service->client);
 }
 
-/* Bounds the work in flight while the client runs and other clients wait or are watched
- * (inflight.c). A client that could not be drained is not paced, except by RUN with STEP: its work
- * in flight may wait for work that it is about to submit. */
+/* Bounds the work in flight while the client runs and others wait or are watched (inflight.c). A
+ * client that could not be drained is paced only after RUN with STEP: its work may wait for work
+ * that it is about to submit. */
 static int64_t pace(struct service *service)
 {
     struct client *client = service->client;
@@ -582,7 +571,6 @@ static int64_t pace(struct service *service)
         : held_back && (others_wait || watches) ? SAMPLE_US : NEVER;
 }
 
-/* Reads the counters of urgent programs. */
 static int64_t poll_urgent(struct service *service)
 {
     struct client *client = service->client;
@@ -598,8 +586,8 @@ static int64_t share_bus(struct service *service)
     return bus_sharing_step(service->client) ? SAMPLE_US : NEVER;
 }
 
-/* The timed steps of the thread. Each returns the us until it must run again. All steps run after
- * each order, after each wake-up, and when one of them is due. */
+/* Each step returns the us until it must run again. All run after each order and wake-up, and
+ * when one is due. */
 static const struct step {
     int64_t (*run)(struct service *service);
     bool locked;                     /* it is called with service_lock held */
@@ -623,7 +611,6 @@ static int64_t run_steps(struct service *service)
     return first;
 }
 
-/* Carries out the next order, if one arrives within `timeout_us`. */
 static void obey_next(struct service *service, int64_t timeout_us)
 {
     struct client *client = service->client;
@@ -650,7 +637,7 @@ void *service_run(void *argument)
     pthread_mutex_lock(&memory_lock);   /* waits until clients[] contains the client */
     pthread_mutex_unlock(&memory_lock);
     client_thread_is_ours();
-    /* This thread's driver calls must not invalidate a capture of the program's threads. */
+    /* So that this thread's calls invalidate no capture of the program. */
     capture_relax();
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
     for (;;)

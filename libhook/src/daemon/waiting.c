@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 a message on stderr says when a
- * program has waited for two seconds, and when it goes on. With NVSHARE_REQUIRED=1 a program
- * without a daemon waits for one instead of running unshared, and a message says so.
- *
- * Only the daemon knows the reason for a wait at the gate; the library requests the reason once in
- * each wait (NVSHARE_WAITING). A wait for memory lasts while the daemon does not answer a COMMIT.
- */
+/* A program that waits looks as if it hung. With NVSHARE_VERBOSE=1 a message says after two
+ * seconds that and why it waits, and when it goes on. The daemon knows the reason of a wait at
+ * the gate, which the library requests once (NVSHARE_WAITING). With NVSHARE_REQUIRED=1 a program
+ * waits for a daemon instead of running unshared. */
 #include "daemon/waiting.h"
 
 #include <string.h>
@@ -21,7 +17,7 @@
 #define RETRY_MS 250
 #define UNSHARED_INSTEAD "NVSHARE_REQUIRED=0 would run this program unshared."
 
-/* Indexed by client; used by its service thread only. */
+/* By client; used by its service thread only. */
 static struct {
     uint64_t since;                  /* us: begin of the wait; 0: no thread waits */
     bool requested, printed;         /* the reason of this wait */
@@ -39,7 +35,7 @@ bool waiting_is_printed(void)
     return is_set("NVSHARE_VERBOSE");
 }
 
-/* Requests the reason from the daemon. False: no daemon is connected. */
+/* False: no daemon is connected. */
 static bool request_reason(struct client *client)
 {
     LOCKED(memory_lock);
@@ -55,7 +51,7 @@ static bool waits_at_gate(const struct client *client)
     return (!client->running || client->starved) && gate_has_waiters();
 }
 
-/* Whether the same COMMIT has been open at this step and at the last one. */
+/* Whether one COMMIT has been open since the last step. */
 static bool waits_for_commit(const struct client *client)
 {
     uint64_t before = waits[client->index].answered;
@@ -114,7 +110,7 @@ void waiting_for(const struct client *client, const struct nvshare_order *order)
         complain("waits for GPU %u: %s", i, reason);
 }
 
-/* A wait for the daemon was printed. Protected by attach_lock. */
+/* Protected by attach_lock. */
 static bool daemon_printed;
 
 static void print_once(const char *problem, const char *consequence)

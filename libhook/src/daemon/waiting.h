@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* With NVSHARE_VERBOSE, prints on stderr that the program waits, and the reason. */
+/* With NVSHARE_VERBOSE=1, prints on stderr that the program waits, and why. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,15 +8,15 @@
 struct client;
 struct nvshare_order;
 
-/* For the service thread. Returns the us until it must be called again. */
+/* Service thread. Returns the us until the next call. */
 int64_t waiting_step(struct client *client);
-/* Prints the reason for the wait, from the daemon's QUEUED. */
+/* From the daemon's QUEUED. */
 void waiting_for(const struct client *client, const struct nvshare_order *order);
 bool waiting_is_printed(void);                    /* NVSHARE_VERBOSE=1 */
 
-/* Called when the program has no daemon; `problem`: why, for the message, as "does not answer".
- * True: NVSHARE_REQUIRED is set, and 250 ms have passed: try again. False: run unshared. */
+/* The program has no daemon; `problem`: as "does not answer". True: NVSHARE_REQUIRED is set, and
+ * 250 ms have passed: try again. False: run unshared. */
 bool waiting_for_daemon(const char *problem);
-/* Called when a daemon is connected, but does not answer yet. */
+/* A daemon is connected, but does not answer yet. */
 void waiting_for_answer(void);
 void waiting_for_daemon_ends(void);

@@ -1,32 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The tier of a file on a disk, one for each client. The daemon opens it and unlinks it, so no file
- * remains after a crash. Blocks are written from host memory (block/store.c), never from the card.
- * The file keeps the bytes of a loaded block: if unchanged, the block is evicted again without a
- * copy.
+/* The tier of a file on a disk, one for each client. The daemon opens it unlinked, so none
+ * remains after a crash. Blocks are written from host memory (block/store.c). The file keeps the
+ * bytes of a loaded block: if unchanged, the block is evicted again without a copy.
  *
- * A few threads keep several requests in flight, one for each thread. A request is a chunk, and all
- * threads take chunks of the same block before those of the next. Writers write straight from
- * page-locked host memory. Readers read into a page-locked slot; the service thread copies filled
- * slots to the card. A disk that hangs therefore blocks only these threads, and threads that wait
- * for a block to be loaded. Pages of registered memory are aligned, so O_DIRECT works where the
- * file system offers it.
+ * A few threads have one request each in flight, a chunk; all take chunks of the same block
+ * before those of the next. Writers write from page-locked host memory, readers read into a
+ * page-locked slot that the service thread copies to the card. So a disk that hangs blocks only
+ * these threads and loads of blocks on it. Registered memory is page-aligned, as O_DIRECT needs.
  *
- * No write begins while the size of the file changes. The file grows by fallocate(), because a file
- * system carries out writes that extend a file one at a time. An unused file keeps its size as far
- * as the daemon allows: where the file system tells the disk which blocks are free (the mount
- * option `discard`), ftruncate() took 0.2 s for each GiB, and a block that was then to be written
- * waited for it.
+ * No write begins while the size of the file changes. The file grows by fallocate(), because a
+ * file system carries out writes that extend a file one at a time. It shrinks only to the size
+ * that the daemon allows, or to the end of the last used page: with the mount option `discard`,
+ * ftruncate() took 0.2 s for each GiB, and writes waited for it.
  *
- * The program may close any descriptor, or put another file at its number: a write there would
- * destroy a file of the program. The threads of this file therefore have a descriptor table of
- * their own, which holds nothing else. The number in the program's table is closed at once, so no
- * child inherits it either. For the same reason these threads call no driver function and print
- * nothing.
+ * The program may close any descriptor, or put another file at its number, which a write would
+ * destroy. These threads therefore have a descriptor table of their own with nothing else in it,
+ * and the number in the program's table is closed at once. They call no driver function and
+ * print nothing.
  *
- * A checksum of each chunk is kept in memory. If a chunk cannot be read, or its checksum differs,
- * its block is lost: it is never mapped again (swap.c), and the driver reports any use of it.
- */
+ * A chunk whose checksum differs, or that cannot be read, makes its block lost: it is never
+ * mapped again (swap.c), and the driver reports any use of it. */
 #define _GNU_SOURCE
 #include "tier/disk.h"
 
@@ -46,8 +39,8 @@
 #include "tier/host.h"
 
 #ifdef __SANITIZE_THREAD__
-/* TSan would take the descriptors of these threads' own table for the program's of the same number.
- * It would also report writes that block/store.c drops because their memory was overwritten. */
+/* TSan would take the descriptors of these threads' own table for the program's of the same
+ * number, and report writes that block/store.c drops because their memory was overwritten. */
 #define pread(...) syscall(SYS_pread64, __VA_ARGS__)
 #define pwrite(...) syscall(SYS_pwrite64, __VA_ARGS__)
 #define UNCHECKED __attribute__((no_sanitize("thread")))
@@ -66,7 +59,7 @@
 #define GROWTH ((uint64_t)4 << 30)   /* of the file per fallocate() */
 #define LANES 8
 
-/* The place of one block: `size` bytes from page `page` of the file. */
+/* `size` bytes of the file from page `page` */
 struct disk_extent {
     struct disk *disk;
     uint64_t page;
@@ -102,11 +95,10 @@ static struct disk {
     unsigned threads;
 } *disks[CLIENTS_MAX];
 
-/* Signalled when a reader or writer thread has work. */
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 
-/* Checksum. Multiplication by an odd number and rotation are invertible, so a single changed word
- * always changes the result. Independent lanes run as fast as the processor multiplies. */
+/* Multiplication by an odd number and rotation are invertible, so a single changed word always
+ * changes the sum. Independent lanes run as fast as the processor multiplies. */
 UNCHECKED static uint64_t sum(const char *memory, size_t size)
 {
     uint64_t lanes[LANES], word;
@@ -143,7 +135,7 @@ static size_t next_chunk(const struct disk_extent *extent)
     return left < CHUNK ? left : CHUNK;
 }
 
-/* This and the next two functions are called with memory_lock held, and release it meanwhile. */
+/* Called with memory_lock held, and release it meanwhile, as resize() and read_next() do. */
 static void write_next(struct disk *disk)
 {
     struct disk_write *write = disk->writes;
@@ -168,14 +160,13 @@ static void write_next(struct disk *disk)
     write->done = extent->left == 0;
 }
 
-/* Changes the file to `size` bytes: requests space from the file system, or releases it. */
+/* Requests space from the file system, or releases it. */
 static void resize(struct disk *disk, uint64_t size)
 {
     uint64_t grown = disk->grown;
     disk->resizes = true;
     pthread_mutex_unlock(&memory_lock);
-    /* If fallocate() fails, the write itself reports the error. If ftruncate() fails, the space is
-     * reused, or freed when the process ends. */
+    /* If fallocate() fails, the write reports it. If ftruncate() fails, the space is reused. */
     if ((size > grown ? fallocate(disk->descriptor, 0, (off_t)grown, (off_t)(size - grown))
                       : ftruncate(disk->descriptor, (off_t)size)) != 0)
         errno = 0;
@@ -213,7 +204,7 @@ static struct slot *find_slot(struct disk *disk, bool filled)
     return NULL;
 }
 
-/* Called as a thread ends. The end of the last one closes the file with their descriptor table. */
+/* The end of the last thread closes the file with their descriptor table. */
 static void end(struct disk *disk)
 {
     if (--disk->threads > 0)
@@ -238,9 +229,8 @@ static void *read_chunks(void *argument)
     return NULL;
 }
 
-/* The size that the file should have before the next write begins. A write that fails or is
- * cancelled needs no space, and a write that began before the daemon allowed less may still need
- * more than the file is allowed. */
+/* The size that the file should have before the next write. A write that fails or is cancelled
+ * needs no space; one begun before the daemon allowed less may exceed the allowed size. */
 static uint64_t due_size(const struct disk *disk)
 {
     const struct disk_write *write = disk->writes;
@@ -278,8 +268,7 @@ static void *write_chunks(void *argument)
     return NULL;
 }
 
-/* Gives this thread, and the threads that it starts, a descriptor table that contains only the
- * file. */
+/* Gives this thread and those that it starts a descriptor table with only the file. */
 static int own_table(const struct disk *disk)
 {
     unsigned number = (unsigned)disk->descriptor;
@@ -356,7 +345,7 @@ int disk_open(struct client *client, int descriptor)
     return error;
 }
 
-/* The first run of `count` free pages below page `most`; `most`: there is none. */
+/* `most`: there are no `count` free pages in a row below page `most` */
 static uint64_t find_pages(struct disk *disk, uint64_t count, uint64_t most)
 {
     for (uint64_t page = 0, run = 0; page < most; page++) {
@@ -435,8 +424,7 @@ static void give(struct client *client, size_t size, struct place *place)
     disk_give(place->disk);
 }
 
-/* Takes host memory for staging, beyond the allowance if necessary: a LOAD must always be possible.
- */
+/* A LOAD must always be possible, so staging memory may exceed the allowance. */
 static bool take_staging(struct client *client, struct disk *disk)
 {
     const size_t size = READERS * CHUNK;
@@ -457,7 +445,7 @@ void disk_end_reads(struct client *client)
     }
 }
 
-/* Queues the block for the readers; settle() waits until it is loaded. */
+/* settle() waits until the block is loaded. */
 static CUresult queue_read(struct place *place, bool out, CUdeviceptr address, size_t offset,
                            size_t size, CUstream stream)
 {
@@ -481,7 +469,7 @@ static CUresult queue_read(struct place *place, bool out, CUdeviceptr address, s
     return CUDA_SUCCESS;
 }
 
-/* Copies a filled slot to the card, into the block to which its chunk belongs. */
+/* Copies a filled slot to the block on the card. */
 static void copy(struct disk *disk, struct slot *slot)
 {
     struct disk_extent *extent = slot->extent;

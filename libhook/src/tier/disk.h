@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A client's file on a disk. All functions are called with memory_lock held, on the service
- * thread. block/store.c moves blocks to the file.
- */
+/* A client's file on a disk. Service thread, with memory_lock held. */
 #pragma once
 
 #include "tier/tier.h"
@@ -17,17 +14,17 @@ struct disk_write {
     struct disk_write *next;
 };
 
-/* Duplicates the file's descriptor, unless an earlier file of the client still has bytes. The
- * caller keeps `descriptor`; -1: there must be an earlier file. Returns 0 or an errno; ENOSYS: the
- * kernel has no close_range() (Linux 5.9). May release and retake the lock. */
+/* Duplicates the file's descriptor, unless an earlier file of the client still has bytes. -1:
+ * there must be an earlier file. Returns 0 or an errno; ENOSYS: no close_range() (Linux 5.9).
+ * May release the lock. */
 int disk_open(struct client *client, int descriptor);
-/* Starts to write a block of `size` bytes from `memory`, to a place within the first `most` bytes
- * of the file. False: there is no such place now. */
+/* Starts to write a block to a place within the first `most` bytes of the file. False: there is
+ * none. */
 bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_write *write,
                 const char *memory);
 /* Makes the written extent the place of a block, and counts it in client->stored. */
 void disk_take(struct client *client, struct disk_extent *extent, struct place *place);
-/* Wakes the writers, which release the space of an unused file beyond client->file bytes. */
+/* Wakes the writers, which cut unused space at the file's end beyond client->file bytes. */
 void disk_wake_writers(void);
 /* Frees an extent that is not, or no longer, the place of a block. */
 void disk_give(struct disk_extent *extent);

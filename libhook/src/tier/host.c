@@ -1,46 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The tier of page-locked host memory. It keeps the bytes of a block that has been loaded again: if
- * the block is unchanged at its next eviction, it is not copied again.
+/* The tier of page-locked host memory. It keeps the bytes of a loaded block: if unchanged, the
+ * block is evicted again without a copy. The memory is in slabs of some 100 MiB, of huge pages
+ * of the NUMA node nearest to the GPU (copies to a far node cross the slower link between
+ * sockets), populated and registered with the driver once, and kept. It is private: children do
+ * not inherit it, core dumps leave it out.
  *
- * The memory is in slabs of about a hundred MiB. A slab has huge pages of the NUMA node nearest to
- * the GPU; it is populated, registered with the driver once, and kept.
+ * mmap(), madvise() and munmap() take the process's mmap lock exclusively; threads that populate
+ * or register pages share it. With slabs mapped by each of eight threads, a first eviction on an
+ * H200 ran at 4 to 6 GB/s. The memory of an eviction is therefore mapped at once beforehand: 13
+ * to 16 GB/s (out_making_host_memory_gbps of bench/handover).
  *
- * A thread that maps, advises or unmaps takes the process's mmap lock exclusively; threads that
- * populate or register pages share it. When each of eight threads mapped and advised its slab
- * before it populated it, they were no faster than one: a program's first eviction on an H200 ran
- * at 4 to 6 GB/s. The memory of an eviction is therefore mapped at once beforehand, and the
- * populating threads only share the lock: 13 to 16 GB/s, with a slab for each thread
- * (out_making_host_memory_gbps of bench/handover). Memory that a virtual machine has never used
- * before is slow all the same.
+ * A registration ends with its context, the memory does not. Before a context ends its slabs are
+ * unregistered, and each is registered again before its next copy. An unregistered slab can be
+ * released without the driver.
  *
- * On a host with several sockets a copy to a far node's memory crosses the link between them. That
- * link is slower than the bus, and all processors share it. If the near node is full, memory comes
- * from another node.
- *
- * The memory is private to the process, children do not inherit it, and core dumps leave it out.
- *
- * A registration ends with the context in which it was made, but the memory does not: it may hold
- * bytes that outlive that context. Before a context ends its slabs are therefore unregistered, and
- * each is registered again before its next copy. A slab that is not registered can be released
- * without the driver, even when no context is left.
- *
- * Allocating host memory takes two to ten times as long as copying into it. Several threads
- * therefore make slabs, in two cases.
- *
- * During an eviction (begin_to_allocate()). While blocks are copied into existing slabs, the
- * threads make the next slabs and register them with the driver; piece by piece, so that all of
- * them work on the slab that is needed first. First they register preallocated slabs, as far as
- * these are needed.
- *
- * While the program runs (host_preallocate()). The daemon knows in advance that programs will not
- * fit together (nvshared/scheduler/ahead.py). The program must not be disturbed: these threads are
- * few and have a low priority. They call no driver function, in order not to interfere with its
- * locks, contexts and captures; a slab is registered at the next eviction, which takes a fraction
- * of the time. They take the process's mmap lock for one page at a time. A slab that these
- * low-priority threads have begun is counted, and is used or released once it is complete, however
- * late. Only a `patient` take() waits for them.
- */
+ * Making host memory takes two to ten times as long as copying into it, so threads make it.
+ * During an eviction (begin_to_allocate()) they make and register slabs piece by piece, so that
+ * all work on the slab that is needed first; before that they register preallocated slabs. While
+ * the program runs (host_preallocate(); nvshared/scheduler/ahead.py) they must not disturb it:
+ * they are few, have a low priority and call no driver function. A slab that they have begun is
+ * counted, and used or released when it is complete; only a `patient` take() waits for them. */
 #define _GNU_SOURCE
 #include "tier/host.h"
 
@@ -63,7 +42,7 @@
 #define MADV_POPULATE_WRITE 23       /* Linux 5.14; the headers may be older than the kernel */
 #endif
 
-#define NODES_MAX 1024               /* the largest number of nodes that kernels are built for */
+#define NODES_MAX 1024               /* nodes for which kernels are built */
 #define BITS (8 * (int)sizeof(unsigned long))
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
 #define LARGEST_SLAB ((uint64_t)1 << 30)
@@ -93,7 +72,7 @@ struct host_slab {
     bool taken[];                    /* for each page of 2 MiB: a block uses it */
 };
 
-/* Huge pages need an address that is a multiple of their size. */
+/* Huge pages need an aligned address. */
 static char *map_aligned(size_t size)
 {
     char *memory = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE,
@@ -115,7 +94,6 @@ int host_nearest_node(CUdevice device)
                == CUDA_SUCCESS ? node : -1;
 }
 
-/* Sets the preferred node of memory that was not touched yet. */
 static void prefer(void *memory, size_t size, int node)
 {
     unsigned long nodes[NODES_MAX / (8 * sizeof(unsigned long))] = { 0 };
@@ -127,8 +105,7 @@ static void prefer(void *memory, size_t size, int node)
         debug("host memory may come from any node: %s", error_text(errno));
 }
 
-/* Maps addresses without memory behind them; the memory will come from this node if possible.
- * `size`: a multiple of PAGE. NULL: the kernel refuses. */
+/* Maps addresses for `size` bytes (whole pages) without memory. NULL: the kernel refuses. */
 static char *map_memory(size_t size, int node)
 {
     char *memory = map_aligned(size);
@@ -141,7 +118,6 @@ static char *map_memory(size_t size, int node)
     return memory;
 }
 
-/* Populates a part of a mapping. */
 static void populate(char *memory, size_t size)
 {
     if (madvise(memory, size, MADV_POPULATE_WRITE) == 0)
@@ -159,8 +135,8 @@ static CUresult register_memory(char *memory, size_t size)
     return result;
 }
 
-/* False: the driver may still have the memory registered. The memory must then stay mapped, because
- * the driver would mistake later memory at the same address for it. */
+/* False: the driver may have the memory registered; it must then stay mapped, or the driver
+ * would mistake later memory at its address for it. */
 static bool unregister_memory(char *memory)
 {
     CUresult result = REAL(cuMemHostUnregister)(memory);
@@ -169,8 +145,8 @@ static bool unregister_memory(char *memory)
     return result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
-/* A new slab without populated memory. `memory`: addresses mapped for it, or NULL. Returns NULL if
- * memory is exhausted. May be called without the lock. */
+/* A slab without populated memory, at `memory` if not NULL. NULL: memory is exhausted. The lock
+ * need not be held. */
 static struct host_slab *new_slab(const struct client *client, char *memory, uint64_t size)
 {
     struct host_slab *slab = calloc(1, sizeof *slab + size / PAGE);
@@ -210,7 +186,7 @@ static bool place_in_slab(struct host_slab *slab, struct client *client, size_t 
     return false;
 }
 
-/* Full slabs at the head are skipped once and for all: host_room then begins after them. */
+/* Full slabs at the head are skipped for good: host_room then begins after them. */
 bool host_place(struct client *client, size_t size, struct place *place)
 {
     struct host_slab **first = &client->host_room;
@@ -239,8 +215,8 @@ void host_unplace(struct client *client, size_t size, struct place *place)
     note_room(client, slab);
 }
 
-/* The size of the next slab for blocks of `block_size`; 0: `allowance` permits none. The daemon may
- * choose a larger slab (limits.host_slab), never one smaller than a block. */
+/* The size of the next slab, at least `block_size`; 0: `allowance` permits none. The daemon may
+ * choose a larger default (limits.host_slab). */
 static uint64_t slab_size(const struct client *client, uint64_t block_size, uint64_t allowance)
 {
     uint64_t size = client->limits.host_slab != 0 ? client->limits.host_slab : DEFAULT_SLAB;
@@ -256,7 +232,6 @@ static uint64_t slab_size(const struct client *client, uint64_t block_size, uint
     return size >= block_size ? size : 0;
 }
 
-/* Adds a populated slab without registration. */
 static void add_slab(struct client *client, struct host_slab *slab)
 {
     slab->number = ++client->host_slabs_made;
@@ -266,8 +241,8 @@ static void add_slab(struct client *client, struct host_slab *slab)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* Registers a populated slab and adds it to the client. memory.host contains the slab already; if
- * the driver refuses, it is subtracted again. Releases and retakes the lock. */
+/* Registers a populated slab, counted in memory.host, and adds it to the client; subtracts it if
+ * the driver refuses. Releases the lock. */
 static bool enlist(struct client *client, struct host_slab *slab)
 {
     pthread_mutex_unlock(&memory_lock);
@@ -324,7 +299,6 @@ bool host_slab_registered(struct host_slab *slab)
     return slab->state == REGISTERED;
 }
 
-/* Bytes of slabs that no block occupies. */
 static uint64_t free_bytes(const struct client *client)
 {
     uint64_t free = 0;
@@ -333,8 +307,7 @@ static uint64_t free_bytes(const struct client *client)
     return free;
 }
 
-/* The next slab to register so that registered slabs have places for `wanted` bytes. NULL: none is
- * needed, or none is left. */
+/* The next slab to register so that registered slabs have places for `wanted` bytes. */
 static struct host_slab *registrable(const struct client *client, uint64_t wanted)
 {
     struct host_slab *first = NULL;
@@ -360,9 +333,9 @@ void host_leave_context(struct client *client, bool drained)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext same;
-    /* Unregistering may wait for work in flight. That may wait for a thread at the gate, which
-     * opens only under service_lock, held here. Unless drained, or if the driver refuses, the slabs
-     * are therefore unregistered by the end of the context. */
+    /* Unregistering may wait for work in flight, which may wait for a thread at the gate;
+     * that opens only under service_lock, held here. Unless drained, the end of the context
+     * unregisters. */
     pthread_mutex_unlock(&memory_lock);
     bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
     if (entered)
@@ -379,8 +352,8 @@ void host_leave_context(struct client *client, bool drained)
     pthread_mutex_lock(&memory_lock);
 }
 
-/* Releases the memory of an empty slab. False: the driver keeps it, so it stays counted.
- * memory_lock is held, and released meanwhile; no other thread removes slabs then. */
+/* Releases an empty slab; releases memory_lock meanwhile, and no other thread removes slabs
+ * then. False: the driver keeps the memory, so it stays counted. */
 static bool release_slab(struct client *client, struct host_slab *slab)
 {
     pthread_mutex_unlock(&memory_lock);
@@ -406,7 +379,6 @@ void host_trim(struct client *client, uint64_t allowance)
         slab = slab->used == 0 && release_slab(client, slab) ? client->host_slabs : slab->next;
 }
 
-/* Protected by memory_lock; `threads` belongs to the service thread. */
 static struct work {
     struct client *client;
     bool early;                      /* preallocation, while the program runs */
@@ -426,9 +398,8 @@ static unsigned *running(const struct work *work)
     return work->early ? &work->client->preallocators : &work->client->allocators;
 }
 
-/* Creates the slab on which the threads work next, in the common mapping while it has unused bytes.
- * NULL: there are enough slabs, or the machine has no more memory. memory_lock is held. If early,
- * the lock is released while the kernel maps the slab: the program may need it. */
+/* Creates the slab on which the threads work next, in the common mapping while it has unused
+ * bytes. NULL: enough slabs, or memory is exhausted. If early, releases memory_lock meanwhile. */
 static struct host_slab *begin_slab(struct work *work)
 {
     struct client *client = work->client;
@@ -455,8 +426,7 @@ static struct host_slab *begin_slab(struct work *work)
     return slab;
 }
 
-/* Adds a populated slab to the client. False: no more slabs can be made. memory_lock is held, and
- * may be released meanwhile. */
+/* False: no more slabs can be made. May release memory_lock. */
 static bool finish_slab(const struct work *work, struct host_slab *slab)
 {
     struct client *client = work->client;
@@ -528,9 +498,8 @@ static unsigned threads_most(bool early)
     return (unsigned)(online < 1 ? 1 : online > most ? most : online);
 }
 
-/* Called when the first of the blocks to be evicted needs a place. Unless host memory suffices,
- * starts threads that make memory for all of them, until the client holds `allowance`. Does not
- * wait for them. */
+/* Called when the first evicted block needs a place. Unless host memory suffices, starts threads
+ * that make it until the client holds `allowance`. */
 static void begin_to_allocate(struct client *client, struct work *work, uint64_t allowance)
 {
     uint64_t useful = host_useful(client), target = allowance < useful ? allowance : useful;
@@ -624,7 +593,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return found;
 }
 
-/* If the slab is registered, returns at once; else lasts as long as the copy, without the lock. */
+/* Unless the slab is registered, this lasts as long as the copy, without the lock. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {

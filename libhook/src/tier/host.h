@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client's host memory for swapped blocks. Functions are called with memory_lock held, unless
- * stated otherwise. */
+/* A client's host memory for swapped blocks. memory_lock is held unless stated otherwise. */
 #pragma once
 
 #include "gate/client.h"
@@ -9,34 +8,31 @@
 /* The NUMA node nearest to a GPU; -1: unknown. Without memory_lock. */
 int host_nearest_node(CUdevice device);
 
-/* Finds a place in some slab. False: no slab has that many bytes in one piece. */
+/* False: no slab has that many bytes in one piece. */
 bool host_place(struct client *client, size_t size, struct place *place);
 void host_unplace(struct client *client, size_t size, struct place *place);
-/* Makes one slab, counted in memory.host from the start. False: it would exceed `allowance`, or the
- * machine has no more memory. Releases and retakes the lock. */
+/* Makes one slab, counted in memory.host from the start. False: it would exceed `allowance`, or
+ * memory is exhausted. Releases the lock. */
 bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance);
-/* Whether copies to and from this slab run directly over the bus; registers it again if necessary.
- * If not, the driver calls that start copies may take as long as the copies. May release and retake
- * the lock. */
+/* Whether copies run directly over the bus; registers the slab again if necessary. If not,
+ * driver calls that start copies may take as long as the copies. May release the lock. */
 bool host_slab_registered(struct host_slab *slab);
-/* Announces that `bytes` are about to be evicted while a client waits, so that threads can make
- * memory for these bytes. 0: the eviction is over; waits for these threads. Service thread; may
- * release and retake the lock. */
+/* Announces that `bytes` are about to be evicted while a client waits, so that threads make
+ * memory for them; 0: waits for these threads. Service thread; may release the lock. */
 void host_expect(struct client *client, uint64_t bytes);
 /* Called when a block announced with host_expect() has got a place, in any tier. */
 void host_placed(struct client *client, uint64_t size);
 
-/* Preallocates: makes memory while the program runs, until the client holds `most` bytes, but no
- * more than its blocks could use. */
+/* Makes memory while the program runs, up to `most` bytes that its blocks could use. */
 void host_preallocate(struct client *client, uint64_t most);
-/* Ends the preallocation. A slab in progress is kept if at most `most` bytes are held then. */
+/* Ends that. A slab in progress is kept if at most `most` bytes are held then. */
 void host_preallocated(struct client *client, uint64_t most);
 
 /* The upper bound of host memory that blocks of the client could use. */
 uint64_t host_useful(const struct client *client);
-/* Releases empty slabs while the client holds more than `allowance`. Service thread only, in
- * client->copy_context if there is one; releases and retakes memory_lock. */
+/* Releases empty slabs while the client holds more than `allowance`. Service thread, in
+ * client->copy_context if there is one; releases memory_lock. */
 void host_trim(struct client *client, uint64_t allowance);
-/* Drops all registrations, as client->copy_context is about to end. `drained`: no work is in flight
- * in that context. service_lock is held, too; releases and retakes memory_lock. */
+/* Drops all registrations, as client->copy_context is about to end. `drained`: no work is in
+ * flight there. service_lock is held, too; releases memory_lock. */
 void host_leave_context(struct client *client, bool drained);

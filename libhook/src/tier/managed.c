@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The tier of managed memory. The driver keeps its bytes, and a block is evicted and loaded by
- * prefetches; this tier only counts the host memory that evicted blocks use.
- *
- * Memory that is advised as read-mostly is not moved by a prefetch, only copied. That advice is
- * therefore withdrawn for the time of the eviction.
- */
+/* The tier of managed memory: the driver keeps the bytes, and blocks are evicted and loaded by
+ * prefetches. A prefetch only copies memory advised as read-mostly, so that advice is withdrawn
+ * for the time of the eviction. */
 
 #include "driver/log.h"
 #include "driver/ops.h"
@@ -13,7 +9,6 @@
 #include "tier/host.h"
 #include "tier/tier.h"
 
-/* Only counts the bytes in memory.host, after releasing empty slabs to respect `allowance`. */
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
@@ -68,7 +63,7 @@ static CUresult advise(const struct place *place, CUdeviceptr address, CUmem_adv
     return result;
 }
 
-/* Releases the lock, because a prefetch may return only after its bytes have crossed the bus.
+/* A prefetch may return only after its bytes have crossed the bus, so the lock is released.
  * Memory is not loaded if its preferred location is the host. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The tier of another GPU's memory, which the daemon lends (EVICT's `loan`). Over NVLink a block
- * is evicted and loaded seven times as fast as over the bus, and no host memory is needed. The
- * process needs no context on the other GPU: memory that cuMemCreate makes there is mapped for
- * access by this GPU, whose copy engines do the rest.
- *
- * When the daemon ends a loan, the borrowed bytes are copied to host memory (block/swap.c). They
- * therefore count in memory.host from the beginning, so that host memory is available for them.
- */
+/* The tier of another GPU's memory, which the daemon lends (EVICT's `loan`); over NVLink seven
+ * times as fast as the bus. The process needs no context on the other GPU: memory that
+ * cuMemCreate makes there is mapped for access by this GPU. Borrowed bytes count in memory.host,
+ * as they are copied to host memory when the daemon ends the loan (block/swap.c). */
 #include "tier/peer.h"
 
 #include <string.h>
@@ -87,8 +82,7 @@ static CUresult map(struct client *client, size_t size, struct place *place)
     return result;
 }
 
-/* Borrowed bytes count in memory.host, so empty slabs are released first to stay within
- * `allowance`. */
+/* Empty slabs are released first, as borrowed bytes count in memory.host. */
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
@@ -111,7 +105,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return true;
 }
 
-/* If the driver refuses because the context has failed, the memory stays until the process ends. */
+/* If the context has failed, the memory stays until the process ends. */
 static void give(struct client *client, size_t size, struct place *place)
 {
     CUresult result = REAL(cuMemRelease)(place->peer.handle);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of another GPU. Functions are called with memory_lock held. */
+/* Memory of another GPU. memory_lock is held. */
 #pragma once
 
 #include "gate/client.h"
 
 /* Allows `loan` bytes of swapped blocks on the GPU `uuid`. Returns the bytes allowed: 0 while
- * blocks are on a different lender. */
+ * blocks are on another lender. */
 uint64_t peer_allow(struct client *client, uint64_t loan, const uint8_t uuid[16]);
-/* Called after a copy to the lender has failed: no more blocks are evicted to it. */
+/* After a failed copy to the lender: no more blocks are evicted to it. */
 void peer_failed(struct client *client);

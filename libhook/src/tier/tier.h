@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A tier holds the bytes of swapped blocks. A tier knows nothing about blocks: it provides places
- * of a given size, and copies between the card and a place.
+/* A tier holds the bytes of swapped blocks: it provides places of a given size, and copies
+ * between the card and a place. tier_peer is memory of another GPU that the daemon has lent;
+ * tier_host page-locked host memory; tier_managed managed memory, which the driver prefetches;
+ * tier_disk a file to which blocks move on from host memory, without take() and copied only to
+ * the card.
  *
- * tier_peer is memory of another GPU that the daemon has lent, copied over NVLink. tier_host is
- * page-locked host memory. tier_managed is for managed memory: the driver keeps the bytes, and is
- * asked to prefetch them. tier_disk is a file to which blocks move on from host memory: it has no
- * take() and copies only to the card.
+ * A block takes a place in the first tier of its list with space. To add a tier: implement the
+ * operations in tier/NAME.c, put its data into struct place, declare it below, and name it in
+ * MAPPED_TIERS (block/block.c).
  *
- * A block has a list of tiers, and takes a place in the first tier with space. While a block is
- * resident, other blocks may need its place; it then gives the place up, and its next place may be
- * in another tier. To add a tier: implement the operations in tier/NAME.c, declare it below, and
- * name it in MAPPED_TIERS (block/block.c). Its data about a place goes into struct place.
- *
- * All functions except settle() are called with memory_lock held, and only take() and copy() may
- * release it. take(), copy() and settle() run on the service thread, in client->copy_context.
- */
+ * memory_lock is held in all operations but settle(); only take() and copy() may release it.
+ * take(), copy() and settle() run on the service thread, in client->copy_context. */
 #pragma once
 
 #include "driver/driver.h"
@@ -23,15 +18,13 @@
 #define PAGE ((size_t)2 << 20)       /* granularity of the driver's mappings and of places */
 #define WHOLE_PAGES(bytes) (((bytes) + PAGE - 1) / PAGE * PAGE)
 
-/* Large enough that remapping (30 us) is hidden by the copy (600 us at bus speed), small enough
- * that card memory becomes free early and little is wasted. */
+/* Remapping (30 us) is hidden by the copy (600 us at bus speed), and card memory is freed early. */
 #define BLOCK_SIZE ((size_t)32 << 20)
 
 struct client;
 struct disk_extent;
 struct host_slab;
 
-/* The place of one block's bytes. */
 struct place {
     const struct tier *tier;         /* NULL: no place */
     union {
@@ -60,21 +53,21 @@ enum settled {
 };
 
 struct tier {
-    /* Finds a place for `size` bytes. memory.host may grow to `allowance` for it, and counts the
-     * bytes taken. May wait for host memory, not for the bus; `patient`: also for memory being made
-     * by low-priority threads. False: there is no place now. The caller sets place->tier. */
+    /* Finds a place for `size` bytes; the caller sets place->tier. memory.host may grow to
+     * `allowance`, and counts the bytes. May wait for host memory, `patient`: also for
+     * memory being made by low-priority threads, but not for the bus. False: no place now. */
     bool (*take)(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place);
     /* Frees the place and its bytes. Must not wait. */
     void (*give)(struct client *client, size_t size, struct place *place);
 
-    /* Starts to copy to the place (`out`), or from there to the card, in stream order: `size`
-     * bytes, `offset` bytes into the block, which is mapped at `address`. Must release the lock if
-     * the driver may wait for the bus. After an error no more copies are started for this block. */
+    /* Starts to copy `size` bytes to the place (`out`) or to the card, in stream order, from
+     * `offset` in the block mapped at `address`. Must release the lock if the driver may
+     * wait for the bus. After an error no more copies are started for this block. */
     CUresult (*copy)(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream);
-    /* Called when all copies of the block started by copy() have ended, completely or not.
-     * Without memory_lock; may wait. NULL: nothing to do. */
+    /* Called without memory_lock when all copies of the block have ended, completely or not;
+     * may wait. NULL: nothing to do. */
     enum settled (*settle)(struct place *place, CUdeviceptr address);
 
     bool pieces;                     /* copy() can copy a part of a block */
