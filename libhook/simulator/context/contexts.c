@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Creates and destroys contexts, primary and green contexts included; makes them current; keeps
- * their settings. */
+/* Contexts, primary and green ones included: their life, stacks and settings. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +74,6 @@ static void free_allocation(struct allocation *allocation)
         host_free(allocation);
 }
 
-/* Waits for the context's work, then frees all its memory and objects. */
 static void context_end(struct context *context)
 {
     pthread_mutex_lock(&engine_lock);
@@ -113,10 +111,8 @@ static void context_end(struct context *context)
 static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal)
 {
     struct device *device = device_at(ordinal);
-    if (handle == NULL || (flags & ~0xffu) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(handle == NULL || (flags & ~0xffu) != 0, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     pthread_mutex_lock(&context_lock);
     struct context *context = context_make(device, false);
     CUresult result = context != NULL ? context_enliven(context, flags) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -134,8 +130,7 @@ API(cuCtxCreate_v3, CUcontext *context, CUexecAffinityParam *affinities, int cou
     unsigned int flags, CUdevice device)
 {
     ENTER(ENTRY_INIT);
-    if (affinities != NULL || count != 0)
-        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    FAIL_IF(affinities != NULL || count != 0, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
     return create(context, flags, device);
 }
 
@@ -167,11 +162,9 @@ GRAPHICS_API(cuVDPAUCtxCreate_v2, , unsigned int vdpau __attribute__((unused)),
 
 static CUresult destroy(CUcontext handle)
 {
-    if (!object_is(handle, OBJECT_CONTEXT))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(!object_is(handle, OBJECT_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
     struct context *context = (struct context *)handle;
-    if (context->primary)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(context->primary, CUDA_ERROR_INVALID_CONTEXT);
     pthread_mutex_lock(&context_lock);
     if (atomic_load(&context->alive)) {
         /* The work of all contexts of the device (driver 580 on an H100). */
@@ -189,12 +182,10 @@ static CUresult destroy(CUcontext handle)
 }
 
 FORWARD_BOTH(cuCtxDestroy, _v2, (CUcontext context), ENTRY_INIT, destroy(context))
-/* Destroys the context when its last reference is dropped. */
 API(cuCtxDetach, CUcontext handle)
 {
     ENTER(ENTRY_INIT);
-    if (!object_is(handle, OBJECT_CONTEXT))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(!object_is(handle, OBJECT_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
     struct context *context = (struct context *)handle;
     pthread_mutex_lock(&context_lock);
     bool attached = context->attached > 0;
@@ -206,8 +197,7 @@ API(cuCtxDetach, CUcontext handle)
 API(cuCtxAttach, CUcontext *context, unsigned int flags)
 {
     ENTER(ENTRY_CONTEXT);
-    if (context == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(context == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&context_lock);
     context_current()->attached++;
     pthread_mutex_unlock(&context_lock);
@@ -234,10 +224,8 @@ API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
 {
     ENTER(ENTRY_INIT);
     struct device *device = device_at(ordinal);
-    if (handle == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(handle == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     LOCKED(context_lock);
     CUresult result = primary_retain(device);
     if (result == CUDA_SUCCESS)
@@ -266,8 +254,7 @@ static bool primary_release(struct device *device)
 static CUresult release(CUdevice ordinal, CUresult too_often)
 {
     struct device *device = device_at(ordinal);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     LOCKED(context_lock);
     bool retained = primary_release(device);
     return retained ? CUDA_SUCCESS : too_often;
@@ -277,13 +264,11 @@ FORWARD(cuDevicePrimaryCtxRelease, (CUdevice device), ENTRY_INIT, release(device
 FORWARD(cuDevicePrimaryCtxRelease_v2, (CUdevice device), ENTRY_INIT,
         release(device, CUDA_ERROR_INVALID_CONTEXT))
 
-/* Threads that have retained the context keep it, without memory; only the first version drops
- * their references. */
+/* Threads that have retained the context keep it unless `forget`, without memory. */
 static CUresult reset(CUdevice ordinal, bool forget)
 {
     struct device *device = device_at(ordinal);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     LOCKED(context_lock);
     if (forget)
         device->retains = 0;
@@ -297,10 +282,8 @@ FORWARD(cuDevicePrimaryCtxReset_v2, (CUdevice device), ENTRY_INIT, reset(device,
 static CUresult set_primary_flags(CUdevice ordinal, unsigned flags)
 {
     struct device *device = device_at(ordinal);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if ((flags & ~0xffu) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FAIL_IF((flags & ~0xffu) != 0, CUDA_ERROR_INVALID_VALUE);
     LOCKED(context_lock);
     device->primary_flags = flags;
     if (device->primary != NULL)
@@ -314,24 +297,18 @@ API(cuDevicePrimaryCtxGetState, CUdevice ordinal, unsigned int *flags, int *acti
 {
     ENTER(ENTRY_INIT);
     struct device *device = device_at(ordinal);
-    if (flags == NULL || active == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(flags == NULL || active == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     LOCKED(context_lock);
     *flags = device->primary_flags;
     *active = device->primary != NULL && atomic_load(&device->primary->alive);
     return CUDA_SUCCESS;
 }
 
-/* Entry points for the calling thread's stack of contexts. */
-
 static CUresult push(CUcontext handle)
 {
-    if (handle == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!object_is(handle, OBJECT_CONTEXT))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(handle == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(!object_is(handle, OBJECT_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
     return context_push((struct context *)handle) ? CUDA_SUCCESS
                                                   : CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
 }
@@ -339,8 +316,7 @@ static CUresult push(CUcontext handle)
 FORWARD_BOTH(cuCtxPushCurrent, _v2, (CUcontext context), ENTRY_INIT, push(context))
 static CUresult pop(CUcontext *handle)
 {
-    if (context_current() == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(context_current() == NULL, CUDA_ERROR_INVALID_CONTEXT);
     if (handle != NULL)
         *handle = (CUcontext)context_current();
     context_pop();
@@ -348,12 +324,11 @@ static CUresult pop(CUcontext *handle)
 }
 
 FORWARD_BOTH(cuCtxPopCurrent, _v2, (CUcontext *context), ENTRY_INIT, pop(context))
-/* Replaces the top of the stack; NULL removes it. */
+/* NULL removes the top of the stack. */
 API(cuCtxSetCurrent, CUcontext handle)
 {
     ENTER(ENTRY_INIT);
-    if (handle != NULL && !object_is(handle, OBJECT_CONTEXT))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(handle != NULL && !object_is(handle, OBJECT_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
     context_pop();
     return handle == NULL || context_push((struct context *)handle)
         ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
@@ -377,8 +352,6 @@ static CUresult synchronize(struct context *context)
 }
 
 FORWARD(cuCtxSynchronize, (void), ENTRY_CONTEXT, synchronize(context_current()))
-
-/* Settings that a context stores and returns, without effect on the simulation. */
 
 /* These succeed in a context that a fault has broken. */
 GETTER(cuCtxGetFlags, (unsigned int *flags), ENTRY_INIT, flags,
@@ -435,7 +408,6 @@ API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
     return CUDA_SUCCESS;
 }
 
-/* There is no profiler to start or stop. */
 FORWARD(cuProfilerStart, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
 FORWARD(cuProfilerStop, (void), ENTRY_CONTEXT, CUDA_SUCCESS)
 
@@ -443,12 +415,9 @@ API(cuCtxEnablePeerAccess, CUcontext handle, unsigned int flags)
 {
     ENTER(ENTRY_CONTEXT);
     struct context *peer = handle != NULL ? context_from(handle) : NULL;
-    if (flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (peer == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (peer->device == context_current()->device)
-        return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    FAIL_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(peer == NULL, CUDA_ERROR_INVALID_CONTEXT);
+    FAIL_IF(peer->device == context_current()->device, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
     uint32_t bit = 1u << peer->device->ordinal;
     uint32_t before = atomic_fetch_or(&context_current()->device->peers, bit);
     return (before & bit) == 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
@@ -458,17 +427,14 @@ API(cuCtxDisablePeerAccess, CUcontext handle)
 {
     ENTER(ENTRY_CONTEXT);
     struct context *peer = handle != NULL ? context_from(handle) : NULL;
-    if (peer == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(peer == NULL, CUDA_ERROR_INVALID_CONTEXT);
     uint32_t bit = 1u << peer->device->ordinal;
     uint32_t before = atomic_fetch_and(&context_current()->device->peers, ~bit);
     return (before & bit) != 0 ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }
 
-/*
- * Green contexts: streams that use a part of the GPU's multiprocessors. Memory, events and modules
- * belong to the primary context. The partition has no effect on the simulated speed.
- */
+/* Green contexts use a part of the GPU's multiprocessors, here without effect on the speed.
+ * Memory, events and modules belong to the primary context. */
 
 #define SMS 132
 #define SMS_LEAST 8                  /* in one partition */
@@ -484,26 +450,20 @@ struct CUdevResourceDesc_st {
 API(cuDeviceGetDevResource, CUdevice ordinal, CUdevResource *resource, CUdevResourceType type)
 {
     ENTER(ENTRY_INIT);
-    if (resource == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(ordinal) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (type != CU_DEV_RESOURCE_TYPE_SM)
-        return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    FAIL_IF(resource == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device_at(ordinal) == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FAIL_IF(type != CU_DEV_RESOURCE_TYPE_SM, CUDA_ERROR_INVALID_RESOURCE_TYPE);
     *resource = (CUdevResource){.type = type, .sm = {SMS, SMS_LEAST, SMS_LEAST}};
     return CUDA_SUCCESS;
 }
 
-/* Splits as many groups as the caller requests and the GPU has. NULL `groups`: only returns how
- * many groups fit. */
+/* NULL `groups`: only returns how many groups fit. */
 API(cuDevSmResourceSplitByCount, CUdevResource *groups, unsigned int *count,
     const CUdevResource *input, CUdevResource *remaining, unsigned int flags, unsigned int least)
 {
     ENTER(ENTRY_INIT);
-    if (count == NULL || input == NULL || flags > 3)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (input->type != CU_DEV_RESOURCE_TYPE_SM)
-        return CUDA_ERROR_INVALID_RESOURCE_TYPE;
+    FAIL_IF(count == NULL || input == NULL || flags > 3, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(input->type != CU_DEV_RESOURCE_TYPE_SM, CUDA_ERROR_INVALID_RESOURCE_TYPE);
     unsigned size = least <= SMS_LEAST ? SMS_LEAST : (least + SMS_LEAST - 1) / SMS_LEAST * SMS_LEAST;
     unsigned fitting = input->sm.smCount / size;
     if (groups == NULL || *count > fitting)
@@ -523,11 +483,9 @@ API(cuDevResourceGenerateDesc, CUdevResourceDesc *handle, CUdevResource *resourc
     unsigned int count)
 {
     ENTER(ENTRY_INIT);
-    if (handle == NULL || resources == NULL || count == 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(handle == NULL || resources == NULL || count == 0, CUDA_ERROR_INVALID_VALUE);
     struct CUdevResourceDesc_st *description = calloc(1, sizeof *description);
-    if (description == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(description == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     for (unsigned i = 0; i < count; i++)
         description->sms += resources[i].sm.smCount;
     object_add(description, OBJECT_RESOURCES);
@@ -562,11 +520,9 @@ API(cuGreenCtxCreate, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice o
 {
     ENTER(ENTRY_INIT);
     struct device *device = device_at(ordinal);
-    if (green == NULL || flags != CU_GREEN_CTX_DEFAULT_STREAM
-        || !object_is(resources, OBJECT_RESOURCES))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(green == NULL || flags != CU_GREEN_CTX_DEFAULT_STREAM
+            || !object_is(resources, OBJECT_RESOURCES), CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     LOCKED(context_lock);
     return make(device, green);
 }
@@ -574,8 +530,7 @@ API(cuGreenCtxCreate, CUgreenCtx *green, CUdevResourceDesc resources, CUdevice o
 API(cuGreenCtxDestroy, CUgreenCtx green)
 {
     ENTER(ENTRY_INIT);
-    if (!object_is(green, OBJECT_GREEN))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(!object_is(green, OBJECT_GREEN), CUDA_ERROR_INVALID_CONTEXT);
     struct context *context = green->context;
     if (context_current() == context)
         context_pop();
@@ -594,8 +549,7 @@ GETTER(cuCtxFromGreenCtx, (CUcontext *context, CUgreenCtx green), ENTRY_INIT, co
 API(cuGreenCtxStreamCreate, CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
 {
     ENTER(ENTRY_INIT);
-    if (!object_is(green, OBJECT_GREEN))
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(!object_is(green, OBJECT_GREEN), CUDA_ERROR_INVALID_CONTEXT);
     return flags != CU_STREAM_NON_BLOCKING ? CUDA_ERROR_INVALID_VALUE
                                            : stream_new(green->context, flags, priority, stream);
 }

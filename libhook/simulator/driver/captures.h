@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The captures in progress, and the calls that they forbid. A call that might wait for captured
- * work fails and invalidates the captures that it endangers. These depend on the mode of the
- * calling thread and on the mode of each capture.
- */
+/* The captures in progress, and the calls that they forbid: a call that might wait for captured
+ * work fails and invalidates captures, which depends on the mode of the calling thread and of
+ * each capture. */
 #pragma once
 
 #include <stdatomic.h>
@@ -32,8 +30,7 @@ struct captures {
 extern struct captures captures;
 extern __thread CUstreamCaptureMode capture_thread_mode;
 
-/* Checks a call that is unsafe during captures, in the calling thread's mode. Returns success,
- * or an error after it has invalidated the captures that the call endangers. */
+/* For an unsafe call of the calling thread. Returns an error after it has invalidated captures. */
 CUresult capture_prohibits(void);
 
 /* engine_lock is held. NULL and false: the capture has ended. */

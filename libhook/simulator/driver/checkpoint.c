@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Checkpoints of other processes: memory of the GPUs is released, and restored on the same GPUs or
- * on others (shared/shared_state.c).
- *
- * The driver does not block calls that take no lock of its own, and such a call of a checkpointed
- * process fails or crashes (driver 580 on an H100). Here every call of a checkpointed process
- * aborts that process, so that a test notices it.
- */
+/* Checkpoints of other processes (shared/shared_state.c). The driver does not block calls that
+ * take no lock of its own; such a call of a checkpointed process fails or crashes (580 on an
+ * H100). Here it aborts the process, so that a test notices. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +30,6 @@ static bool is_other(int pid)
     return pid > 0 && pid != getpid();
 }
 
-/* Sleeps as long as the copies of a checkpoint take at the configured rate. */
 static void copy(const uint64_t bytes[SHARED_GPUS], enum shared_direction direction)
 {
     for (int gpu = 0; gpu < SHARED_GPUS; gpu++) {
@@ -57,8 +51,7 @@ API(cuCheckpointProcessGetRestoreThreadId, int pid, int *tid)
     char path[64], name[32];
     snprintf(path, sizeof path, "/proc/%d/task", pid);
     DIR *threads = shared_life_of(pid) < 0 ? NULL : opendir(path);
-    if (threads == NULL || tid == NULL)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    FAIL_IF(threads == NULL || tid == NULL, CUDA_ERROR_NOT_INITIALIZED);
     *tid = 0;
     for (struct dirent *one; *tid == 0 && (one = readdir(threads)) != NULL;) {
         snprintf(path, sizeof path, "/proc/%d/task/%.20s/comm", pid, one->d_name);
@@ -110,8 +103,7 @@ API(cuCheckpointProcessRestore, int pid, CUcheckpointRestoreArgs *args)
         to[gpu] = pairs == 0 ? gpu : -1;
     for (unsigned i = 0; i < pairs; i++) {
         int from = gpu_of(&args->gpuPairs[i].oldUuid), next = gpu_of(&args->gpuPairs[i].newUuid);
-        if (from < 0 || next < 0)
-            return CUDA_ERROR_INVALID_VALUE;
+        FAIL_IF(from < 0 || next < 0, CUDA_ERROR_INVALID_VALUE);
         to[from] = next;
     }
     for (int gpu = 0; gpu < shared_gpus(); gpu++)

@@ -11,14 +11,13 @@ pthread_mutex_t engine_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 struct context *all_contexts;
 
-/* The calling thread's stack of contexts; the last entry is current and may be NULL. */
+/* The last entry is current and may be NULL. */
 static __thread struct {
     struct context *contexts[DEPTH];
     int depth;
 } stack;
 
-/* The error of the first fault. A fault breaks all contexts of the process, on every device, and
- * no new context can be created. */
+/* Of the first fault, which breaks all contexts of the process for good. */
 static _Atomic int fault;
 
 void context_fault(CUresult error)
@@ -34,10 +33,8 @@ CUresult context_error(void)
 
 CUresult context_check(struct context *context)
 {
-    if (context == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
-    if (!atomic_load(&context->alive))
-        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    FAIL_IF(context == NULL, CUDA_ERROR_INVALID_CONTEXT);
+    FAIL_IF(!atomic_load(&context->alive), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     return context_error();
 }
 

@@ -22,6 +22,19 @@ static inline void locked_end(pthread_mutex_t *const *mutex)
     __attribute__((cleanup(locked_end), unused))                                         \
     pthread_mutex_t *const locked_##mutex = locked_begin(&(mutex))
 
+/* Return an error from the calling function: `error` if the condition holds, the call's error. */
+#define FAIL_IF(condition, error)                                                        \
+    do {                                                                                 \
+        if (condition)                                                                   \
+            return error;                                                                \
+    } while (false)
+#define TRY(call)                                                                        \
+    do {                                                                                 \
+        CUresult tried_ = call;                                                          \
+        if (tried_ != CUDA_SUCCESS)                                                      \
+            return tried_;                                                               \
+    } while (false)
+
 struct stream;
 
 /* A position in a stream. It is reached when all operations up to `number` are done. */
@@ -33,46 +46,36 @@ struct position {
 struct context {
     struct device *device;
     bool primary;
-    struct context *owner;           /* owns memory, events and modules: the context itself, or
-                                        the primary context of a green one */
+    struct context *owner;           /* of memory, events, modules: itself or a primary context */
     CUgreenCtx green;                /* the handle of a green context */
     const void *thread;              /* the thread in which a green context is current, */
-    unsigned entered;                /* and how often it is on that thread's stack; protected by
-                                        context_lock */
+    unsigned entered;                /* and its entries in that thread's stack (context_lock) */
     _Atomic bool alive;
     unsigned flags;
     unsigned long long id;
-    unsigned attached;               /* calls of cuCtxAttach without cuCtxDetach; protected by
-                                        context_lock */
+    unsigned attached;               /* cuCtxAttach without cuCtxDetach (context_lock) */
     struct stream *legacy;           /* the NULL stream */
     struct stream *recorder;         /* the operations of cuCtxRecordEvent and cuCtxWaitEvent */
-    struct position gate;            /* cuCtxWaitEvent: all later operations wait for this
-                                        position */
+    struct position gate;            /* all later operations wait for it (cuCtxWaitEvent) */
     struct stream *streams;          /* all streams of the context; protected by engine_lock */
     size_t limits[CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED + 1];
     CUfunc_cache cache;
-    struct context *next;            /* list of all contexts; none is ever freed, so that a stale
-                                        handle can be recognised */
+    struct context *next;            /* never freed, so that stale handles are recognised */
 };
 
 /* The calling thread's current context; NULL or CUDA_ERROR_INVALID_CONTEXT if it has none. */
 struct context *context_current(void);
-bool context_push(struct context *context);          /* false: a green context that is current in
-                                                        another thread */
+bool context_push(struct context *context);          /* false: green, current elsewhere */
 void context_pop(void);
-CUresult context_check(struct context *context);     /* an error if the context is destroyed or
-                                                        broken */
-struct context *context_from(CUcontext handle);      /* NULL `handle`: the current context. NULL
-                                                        result: no such context */
+CUresult context_check(struct context *context);     /* an error: destroyed or broken */
+struct context *context_from(CUcontext handle);      /* NULL: the current one */
 void context_fault(CUresult error);
-CUresult context_error(void);                        /* the error of the first fault in the
-                                                        process */
+CUresult context_error(void);                        /* of the first fault */
 
-/* Protects the primary contexts of devices and the list of contexts. Locked before all other
- * locks. */
+/* Protects primary contexts and the list. Locked before all other locks. */
 extern pthread_mutex_t context_lock;
 extern struct context *all_contexts;
 
-/* Protects all streams, events, captures and graphs of the process. Its holder may lock only the
- * lock of the address space, of a table of streams, and of the shared state. */
+/* Protects all streams, events, captures and graphs. Its holder may lock only the address space,
+ * a table of streams, and the shared state. */
 extern pthread_mutex_t engine_lock;

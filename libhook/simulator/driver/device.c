@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "driver/context.h"
+
 static struct {
     struct device list[SHARED_GPUS];
     int count;
@@ -57,8 +59,7 @@ static void show_visible(const char *list, int gpus)
 
 CUresult devices_start(void)
 {
-    if (!shared_open())
-        return CUDA_ERROR_OPERATING_SYSTEM;
+    FAIL_IF(!shared_open(), CUDA_ERROR_OPERATING_SYSTEM);
     int gpus = shared_gpus();
     const char *visible = secure_getenv("CUDA_VISIBLE_DEVICES");
     devices.count = 0;

@@ -16,8 +16,7 @@ struct device {
     struct context *primary;         /* created at the first retain, never freed */
     int retains;
     unsigned primary_flags;
-    _Atomic uint32_t peers;          /* bit n: this device may access memory of the device with
-                                        ordinal n */
+    _Atomic uint32_t peers;          /* bit n: may access memory of device n */
     struct pool *default_pool, *current_pool;
 };
 

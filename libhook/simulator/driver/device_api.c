@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points that query devices. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,20 +15,16 @@ GETTER(cuDeviceGetCount, (int *count), ENTRY_INIT, count, CUDA_SUCCESS, device_c
 API(cuDeviceGetName, char *name, int length, CUdevice device)
 {
     ENTER(ENTRY_INIT);
-    if (name == NULL || length <= 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(name == NULL || length <= 0, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device_at(device) == NULL, CUDA_ERROR_INVALID_DEVICE);
     snprintf(name, (size_t)length, "%s", SHARED_GPU_NAME);
     return CUDA_SUCCESS;
 }
 
 static CUresult get_uuid(CUuuid *uuid, CUdevice device)
 {
-    if (uuid == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(uuid == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device_at(device) == NULL, CUDA_ERROR_INVALID_DEVICE);
     shared_uuid(device_at(device)->gpu, (unsigned char *)uuid->bytes);
     return CUDA_SUCCESS;
 }
@@ -51,10 +46,8 @@ GETTER(cuDeviceTotalMem, (unsigned int *bytes, CUdevice device), ENTRY_INIT, byt
 API(cuDeviceGetPCIBusId, char *text, int length, CUdevice device)
 {
     ENTER(ENTRY_INIT);
-    if (text == NULL || length < 13)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(text == NULL || length < 13, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device_at(device) == NULL, CUDA_ERROR_INVALID_DEVICE);
     snprintf(text, (size_t)length, "0000:%02X:00.0", shared_pci_bus(device_at(device)->gpu));
     return CUDA_SUCCESS;
 }
@@ -63,12 +56,10 @@ API(cuDeviceGetByPCIBusId, CUdevice *device, const char *text)
 {
     ENTER(ENTRY_INIT);
     unsigned domain = 0, bus, slot, function = 0;
-    if (device == NULL || text == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(device == NULL || text == NULL, CUDA_ERROR_INVALID_VALUE);
     if (sscanf(text, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3) {
         domain = 0;
-        if (sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 2)
-            return CUDA_ERROR_INVALID_VALUE;
+        FAIL_IF(sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 2, CUDA_ERROR_INVALID_VALUE);
     }
     for (int i = 0; i < device_count(); i++)
         if (domain == 0 && slot == 0 && bus == shared_pci_bus(device_at(i)->gpu)) {
@@ -80,8 +71,6 @@ API(cuDeviceGetByPCIBusId, CUdevice *device, const char *text)
 
 GETTER(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer), ENTRY_INIT, can,
        device_at(device) != NULL ? device_check(peer) : CUDA_ERROR_INVALID_DEVICE, device != peer)
-
-/* Attributes. */
 
 static int value_of(const struct device *device, int attribute, int *value)
 {
@@ -99,10 +88,8 @@ static int value_of(const struct device *device, int attribute, int *value)
 API(cuDeviceGetAttribute, int *value, CUdevice_attribute attribute, CUdevice device)
 {
     ENTER(ENTRY_INIT);
-    if (value == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(device) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(value == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device_at(device) == NULL, CUDA_ERROR_INVALID_DEVICE);
     return value_of(device_at(device), (int)attribute, value) ? CUDA_SUCCESS
                                                              : CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Starts and ends the driver in a process, and checks each call of an entry point.
- */
+/* Starts and ends the driver in a process, and checks each call. */
 #define _GNU_SOURCE
 #include "driver/entry.h"
 
@@ -25,8 +23,7 @@ static _Atomic int life = BEFORE;
 static __thread bool in_callback;
 static __thread unsigned depth;        /* nested calls of entry points in this thread */
 static _Atomic int inside;             /* threads inside an entry point */
-static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;  /* protects the initialisation by
-                                                                 cuInit */
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;  /* held by cuInit */
 
 /* In a forked child the driver has no threads and no connection to the GPU. */
 static void forked(void)
@@ -35,16 +32,14 @@ static void forked(void)
         atomic_store(&life, FORKED);
 }
 
-/* At the exit of the process: all later calls fail. Threads of the driver may still run, and end
- * with the process. */
+/* At exit: later calls fail; threads of the driver may still run. */
 static void ended(void)
 {
     int running = RUNNING;
     atomic_compare_exchange_strong(&life, &running, ENDED);
 }
 
-/* Runs after ended(). The real driver frees its data here, so a call that has not returned by
- * then would crash. */
+/* After ended(): the real driver frees its data, so a call inside would crash. */
 __attribute__((destructor)) static void taken_apart(void)
 {
     if (driver_ended() && atomic_load(&inside) > 0)
@@ -67,8 +62,7 @@ static void start_restorer(void)
     if (wanted == NULL || *wanted != '1')
         return;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);     /* the program's signals are handled by its
-                                                        own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);     /* signals go to the program */
     if (pthread_create(&thread, NULL, restorer, NULL) != 0)
         abort();
     pthread_setname_np(thread, ENTRY_RESTORER);
@@ -103,10 +97,8 @@ bool driver_ended(void)
 
 static CUresult not_running(int now, unsigned needs)
 {
-    if (now == ENDED)
-        return CUDA_ERROR_DEINITIALIZED;
-    if (now == FORKED)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    FAIL_IF(now == ENDED, CUDA_ERROR_DEINITIALIZED);
+    FAIL_IF(now == FORKED, CUDA_ERROR_NOT_INITIALIZED);
     return (needs & ENTRY_ANY) != 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
@@ -122,15 +114,10 @@ static CUresult refusal(const char *name, unsigned needs)
         CUresult result = not_running(now, needs);
         return result != CUDA_SUCCESS ? result : injected_failure(name);
     }
-    if (in_callback && (needs & ENTRY_CALLBACK) == 0)
-        return CUDA_ERROR_NOT_PERMITTED;
-    CUresult injected = injected_failure(name);
-    if (injected != CUDA_SUCCESS)
-        return injected;
+    FAIL_IF(in_callback && (needs & ENTRY_CALLBACK) == 0, CUDA_ERROR_NOT_PERMITTED);
+    TRY(injected_failure(name));
     if ((needs & ENTRY_CONTEXT) != 0) {
-        CUresult result = context_check(context_current());
-        if (result != CUDA_SUCCESS)
-            return result;
+        TRY(context_check(context_current()));
     }
     return (needs & ENTRY_UNSAFE) != 0 ? capture_prohibits() : CUDA_SUCCESS;
 }
@@ -189,25 +176,21 @@ void entry_left(const CUresult *entered)
 API(cuInit, unsigned int flags)
 {
     ENTER(ENTRY_ANY);
-    if (flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
     return start();
 }
 
 API(cuDriverGetVersion, int *version)
 {
-    if (version == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(version == NULL, CUDA_ERROR_INVALID_VALUE);
     *version = driver_cuda_version();
     return CUDA_SUCCESS;
 }
 
 API(cuGetErrorName, CUresult error, const char **name)
 {
-    if (driver_ended())
-        return CUDA_ERROR_DEINITIALIZED;
-    if (name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(driver_ended(), CUDA_ERROR_DEINITIALIZED);
+    FAIL_IF(name == NULL, CUDA_ERROR_INVALID_VALUE);
     switch ((int)error) {
 #define ERROR(code, text) case code: *name = #code; return CUDA_SUCCESS;
 #include "driver/errors.def"
@@ -219,10 +202,8 @@ API(cuGetErrorName, CUresult error, const char **name)
 
 API(cuGetErrorString, CUresult error, const char **string)
 {
-    if (driver_ended())
-        return CUDA_ERROR_DEINITIALIZED;
-    if (string == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(driver_ended(), CUDA_ERROR_DEINITIALIZED);
+    FAIL_IF(string == NULL, CUDA_ERROR_INVALID_VALUE);
     switch ((int)error) {
 #define ERROR(code, text) case code: *string = text; return CUDA_SUCCESS;
 #include "driver/errors.def"

@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 
+#include "driver/context.h"
 #include "nvshare/cuda_types.h"
 
 #define API(name, ...)                                                                   \
@@ -24,14 +25,13 @@
 enum entry_needs {
     ENTRY_INIT = 0,                  /* cuInit has been called in this process */
     ENTRY_CONTEXT = 1 << 0,          /* a context is current that is neither destroyed nor broken */
-    ENTRY_UNSAFE = 1 << 1,           /* forbidden during captures
-                                        (cuThreadExchangeStreamCaptureMode) */
+    ENTRY_UNSAFE = 1 << 1,           /* forbidden during captures */
     ENTRY_ANY = 1 << 2,              /* callable before cuInit */
     ENTRY_CALLBACK = 1 << 3,         /* callable from a host function, where the driver allows it */
 };
 
-/* Returns the error with which the call must fail because of the driver's state, the current
- * context, a capture or NVSHARE_SIM_FAIL. `name` is the exported symbol. */
+/* The error with which the call of this symbol must fail: state, context, capture,
+ * NVSHARE_SIM_FAIL. */
 CUresult entry(const char *name, unsigned needs);
 void entry_left(const CUresult *entered);
 
@@ -54,8 +54,7 @@ void entry_left(const CUresult *entered);
     FORWARD(name, parameters, needs, call)                                               \
     FORWARD(name##suffix, parameters, needs, call)
 
-/* Defines an entry point that stores `value` in *`place`. It fails if `place` is NULL or
- * `refusal` is an error. */
+/* Stores `value` in *`place`, unless `place` is NULL or `refusal` an error. */
 #define GETTER(name, parameters, needs, place, refusal, value)                           \
     API(name, UNPACK parameters)                                                         \
     {                                                                                    \
@@ -66,9 +65,8 @@ void entry_left(const CUresult *entered);
         return refusal_;                                                                 \
     }
 
-/* Simulates a subscriber of CUPTI: it is called at the beginning of each call that passes the
- * checks, in the calling thread, unless that thread is inside the subscriber already. NULL:
- * removes the subscriber. */
+/* Sets a subscriber, as of CUPTI: called in the thread of each call that passes the checks,
+ * unless that thread is inside the subscriber. NULL: none. */
 __attribute__((visibility("default"))) void simulator_subscribe(void (*subscriber)(const char *name));
 
 /* Name of the thread that simulates the driver's restore thread. */

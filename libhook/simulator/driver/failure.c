@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Fault injection. NVSHARE_SIM_FAIL=NAME:N[:CODE],... makes only the N-th call of NAME fail with
- * CODE; with N+ every call from the N-th on. NAME:<SIZE[:CODE] fails calls while the GPU has less
- * than SIZE bytes free, as calls fail for which the driver itself needs memory. NAME is an exported
- * symbol; or a symbol without version and stream suffix, which counts all its variants together; or
- * nvlink, which counts each MiB copied between two GPUs. CODE is a CUresult; by default out of
- * memory for functions that allocate, else 999.
- */
+/* NVSHARE_SIM_FAIL=NAME:N[:CODE],... makes the N-th call of NAME fail with CODE, N+ every later
+ * call, too. NAME:<SIZE[:CODE] fails calls while the GPU has less than SIZE bytes free. NAME is
+ * an exported symbol; one without version and stream suffix, which counts its variants together;
+ * or nvlink, which counts each MiB copied between GPUs. CODE is a CUresult: by default out of
+ * memory for functions that allocate, else 999. */
 #define _GNU_SOURCE
 #include "driver/failure.h"
 
@@ -27,8 +24,7 @@ struct failure {
     char name[64];
     unsigned long nth;
     bool onwards;
-    uint64_t least;                  /* bytes that the GPU must have free for the call to
-                                        succeed; 0: no condition */
+    uint64_t least;                  /* calls fail below so many free bytes; 0: no condition */
     CUresult code;
     _Atomic unsigned long calls;
 };
@@ -45,8 +41,7 @@ static CUresult usual_code(const char *name)
                                              "cuMemHostRegister", "cuMemAddressReserve",
                                              "cuCtxCreate", "cuDevicePrimaryCtxRetain", "cuArray"};
     for (size_t i = 0; i < sizeof allocating / sizeof *allocating; i++)
-        if (strncmp(name, allocating[i], strlen(allocating[i])) == 0)
-            return CUDA_ERROR_OUT_OF_MEMORY;
+        FAIL_IF(strncmp(name, allocating[i], strlen(allocating[i])) == 0, CUDA_ERROR_OUT_OF_MEMORY);
     return CUDA_ERROR_UNKNOWN;
 }
 

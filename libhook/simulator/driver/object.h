@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The table of valid handles. A program may pass a destroyed handle, or a handle of another kind.
- * The call then returns an error; a crash would not show which call was wrong.
- */
+/* The table of valid handles: a destroyed handle, or one of another kind, gets an error, as a
+ * crash would not show which call was wrong. */
 #pragma once
 
 #include <stdbool.h>

@@ -7,10 +7,8 @@
 #include "driver/entry.h"
 #include "space/space.h"
 
-/*
- * The thread sanitizer does not check accesses by kernels: two kernels that a program orders
- * itself, for example by a flag in memory, do not race.
- */
+/* Not checked by TSan: kernels that a program orders itself, as by a flag in memory, do not
+ * race. */
 #define DEVICE_CODE __attribute__((no_sanitize("thread")))
 #define PIECE ((size_t)128 << 10)    /* bytes per step; between two steps mappings may change */
 
@@ -30,10 +28,8 @@ static CUresult for_each_span(struct device *device, const CUdeviceptr *arrays,
                               const uint64_t *arguments, uint64_t *sum)
 {
     for (int i = 0; i < number; i++)
-        if (arrays[i] % 8 != 0)
-            return CUDA_ERROR_MISALIGNED_ADDRESS;
-    /* Stops when the process exits: nothing reads the rest, but a call that waits for the kernel
-     * would delay the exit by seconds on a busy machine. */
+        FAIL_IF(arrays[i] % 8 != 0, CUDA_ERROR_MISALIGNED_ADDRESS);
+    /* Stops when the process exits, which a call that waits for the kernel would delay. */
     for (uint64_t done = 0; done < count && !driver_ended();) {
         struct span span = {.first = done};
         size_t size = (count - done) * 8 < PIECE ? (count - done) * 8 : PIECE;
@@ -48,8 +44,7 @@ static CUresult for_each_span(struct device *device, const CUdeviceptr *arrays,
         if (span.count != 0)
             step(&span, arguments, sum);
         space_unlock();
-        if (span.count == 0 || atomic_load(doomed))
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        FAIL_IF(span.count == 0 || atomic_load(doomed), CUDA_ERROR_ILLEGAL_ADDRESS);
         done += span.count;
     }
     return CUDA_SUCCESS;
@@ -142,7 +137,6 @@ DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *ar
     sum[4] |= found[4];
 }
 
-/* Kernels that transform each word of one array. */
 #define RUN_IN_PLACE(name)                                                               \
     static CUresult run_##name(struct device *device, const uint64_t *arguments,         \
                                const _Atomic bool *doomed)                               \
@@ -182,7 +176,6 @@ static CUresult run_checksum(struct device *device, const uint64_t *arguments,
     return out != NULL && size == sizeof sum ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-/* Reads `words` from device memory. */
 static bool read_words(struct device *device, CUdeviceptr address, uint64_t *words, size_t size)
 {
     size_t there = size;
@@ -194,7 +187,6 @@ static bool read_words(struct device *device, CUdeviceptr address, uint64_t *wor
     return memory != NULL && there == size;
 }
 
-/* Adds to a sum. On a GPU several threads would add to it. */
 static CUresult add_up(struct device *device, CUdeviceptr address, const uint64_t *sum)
 {
     size_t size = 5 * sizeof *sum;
@@ -212,13 +204,11 @@ static CUresult add_up(struct device *device, CUdeviceptr address, const uint64_
 static CUresult run_examine(struct device *device, const uint64_t *arguments,
                             const _Atomic bool *doomed)
 {
-    if (arguments[0] % 8 != 0 || arguments[4] % 8 != 0)
-        return CUDA_ERROR_MISALIGNED_ADDRESS;
+    FAIL_IF(arguments[0] % 8 != 0 || arguments[4] % 8 != 0, CUDA_ERROR_MISALIGNED_ADDRESS);
     CUresult result = CUDA_SUCCESS;
     for (uint64_t i = 0; i < arguments[1] && result == CUDA_SUCCESS; i++) {
         uint64_t target[4], sum[5] = {0};    /* address, words, seed, every */
-        if (!read_words(device, arguments[0] + i * 16, target, 16))
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        FAIL_IF(!read_words(device, arguments[0] + i * 16, target, 16), CUDA_ERROR_ILLEGAL_ADDRESS);
         memcpy(&target[2], &arguments[2], 16);
         result = for_each_span(device, (CUdeviceptr[]){target[0]}, (enum access[]){ACCESS_READ}, 1,
                                target[1], doomed, examine_step, target, sum);
@@ -245,13 +235,12 @@ static CUresult run_spin(struct device *device, const uint64_t *arguments,
     return CUDA_SUCCESS;
 }
 
-/* Adds `more` to a word, then waits until the word equals the awaited value or, with `at_least`,
- * has reached it. */
+/* Adds `more` to a word, then waits until it equals, or with `at_least` reaches, the awaited
+ * value. */
 static CUresult await_word(struct device *device, const uint64_t *arguments,
                            const _Atomic bool *doomed, uint32_t more, bool at_least)
 {
-    if (arguments[0] % 4 != 0)
-        return CUDA_ERROR_MISALIGNED_ADDRESS;
+    FAIL_IF(arguments[0] % 4 != 0, CUDA_ERROR_MISALIGNED_ADDRESS);
     for (long nap = 1; driver_running(); nap = nap < 500 ? nap * 2 : 500) {
         size_t size = sizeof(uint32_t);
         uint32_t value = 0;
@@ -264,8 +253,7 @@ static CUresult await_word(struct device *device, const uint64_t *arguments,
             value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
         more = 0;
         space_unlock();
-        if (flag == NULL || atomic_load(doomed))
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        FAIL_IF(flag == NULL || atomic_load(doomed), CUDA_ERROR_ILLEGAL_ADDRESS);
         uint32_t awaited = (uint32_t)arguments[1];
         if (at_least ? value >= awaited : value == awaited)
             return CUDA_SUCCESS;

@@ -46,8 +46,7 @@ struct operation {
     uint64_t number;
     struct position *after;          /* positions that must be reached first */
     size_t after_count;
-    _Atomic bool doomed;             /* memory that the operation accesses was unmapped: it
-                                        faults */
+    _Atomic bool doomed;             /* its memory was unmapped: it faults */
     size_t count;
     struct work works[];
 };
@@ -62,8 +61,7 @@ static bool may_start(const struct operation *operation)
     return true;
 }
 
-/* Called without the lock. In a broken context nothing runs, but stream callbacks are called
- * with the error. */
+/* Without the lock. In a broken context only stream callbacks run, with the error. */
 static void carry_out(struct stream *stream, struct operation *operation)
 {
     struct context *context = stream->context;
@@ -128,8 +126,7 @@ static void start_thread(struct stream *stream)
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);     /* the program's signals are handled by its
-                                                        own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);     /* signals go to the program */
     if (pthread_create(&thread, &attributes, stream_thread, stream) != 0)
         abort();
     pthread_sigmask(SIG_SETMASK, &before, NULL);

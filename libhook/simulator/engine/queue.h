@@ -7,8 +7,8 @@
 
 /* engine_lock is held for all of them. */
 
-/* Queues copies of `works` behind copies of the positions `after` and behind the positions for
- * which such a stream waits implicitly. Never waits. Returns the operation's number. */
+/* Queues copies of `works` behind `after` and the positions that the stream must wait for. Never
+ * waits. Returns the operation's number. */
 uint64_t stream_queue(struct stream *stream, const struct work *works, size_t count,
                       const struct position *after, size_t after_count);
 

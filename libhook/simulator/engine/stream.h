@@ -36,15 +36,15 @@ void stream_hold(struct stream *stream);
 void stream_drop(struct stream *stream);
 void stream_close(struct stream *stream);    /* invalidates the handle; queued work goes on */
 
-/* These add positions to a list that have not been reached yet: a given one, the stream's
- * current end, and the positions required by the NULL stream's rules. */
+/* Add unreached positions to a list: a given one, the stream's end, those of the NULL stream's
+ * rules. */
 void stream_add(struct position **list, size_t *count, struct position position);
 void stream_add_position(struct position **list, size_t *count, struct stream *stream);
 void stream_add_implicit(struct stream *stream, struct position **list, size_t *count);
 
 bool stream_reached(const struct position *position);
 
-/* The current ends of all streams of the context and of its green contexts. The caller frees the
- * list and drops its references. */
+/* The ends of all streams of the context and its green contexts. The caller frees the list with
+ * its references. */
 struct position *context_positions(struct context *context, size_t *count);
 void positions_drop(struct position *positions, size_t count);

@@ -13,8 +13,7 @@
 
 #define PIECE ((size_t)1 << 20)      /* bytes per step; between two steps mappings may change */
 
-/* Translates an address for the copy engine of the stream's device, or of the device that holds
- * the memory. */
+/* For the copy engine of the stream's device, or of the device that holds the memory. */
 static char *resolve(const struct side *side, struct device *device, CUdeviceptr address,
                      enum access access, size_t *size)
 {
@@ -36,7 +35,6 @@ static bool on_device(const struct side *side, CUdeviceptr address)
     return !side->host && space_is_device(address);
 }
 
-/* Whether the memory is on another device. */
 static bool elsewhere(const struct device *device, CUdeviceptr address)
 {
     const struct mapping *mapping = space_find(address);
@@ -70,8 +68,7 @@ static CUresult copy_row(struct device *device, const struct work *work, CUdevic
         if (target != NULL && result == CUDA_SUCCESS)
             memmove(target, source, size);
         space_unlock();
-        if (target == NULL || atomic_load(doomed))
-            return CUDA_ERROR_ILLEGAL_ADDRESS;
+        FAIL_IF(target == NULL || atomic_load(doomed), CUDA_ERROR_ILLEGAL_ADDRESS);
         if (result != CUDA_SUCCESS)
             return result;
         if (peer)
@@ -120,8 +117,7 @@ static CUresult run_set(struct device *device, const struct work *work,
             if (memory != NULL)
                 set_elements(memory, size, work->set.value, work->set.element);
             space_unlock();
-            if (memory == NULL || atomic_load(doomed))
-                return CUDA_ERROR_ILLEGAL_ADDRESS;
+            FAIL_IF(memory == NULL || atomic_load(doomed), CUDA_ERROR_ILLEGAL_ADDRESS);
         }
     }
     return CUDA_SUCCESS;
@@ -143,7 +139,7 @@ static bool satisfied(uint64_t now, const struct work *work)
     }
 }
 
-/* Reads or writes the word at an address. False: it is not mapped. */
+/* False: the word is not mapped. */
 static bool reach_value(struct device *device, const struct work *work, bool write,
                         uint64_t *value)
 {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A unit of work: an element of an operation in a stream, or the content of a graph's node. It is a
- * plain value; the structures below say which pointers it owns.
- */
+/* An element of an operation in a stream, or the content of a graph's node: a plain value. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,8 +22,7 @@ struct side {
     CUdeviceptr address;             /* of the first byte */
     size_t pitch, layer;             /* bytes from one row, or one layer, to the next */
     bool host;                       /* a host pointer, even if it is also device memory */
-    struct device *device;           /* the copy engine of this device moves the bytes; NULL: of
-                                        the stream's device */
+    struct device *device;           /* whose copy engine is used; NULL: the stream's */
 };
 
 struct work {
@@ -35,15 +31,13 @@ struct work {
         struct {
             const struct kernel *kernel;
             uint64_t arguments[KERNEL_ARGUMENTS];
-            CUfunction function;             /* as the program passed it; returned by queries of
-                                                graph nodes */
+            CUfunction function;             /* for queries of graph nodes */
             unsigned grid[3], block[3];
         } launch;
         struct {
             struct side to, from;
             size_t width, height, depth;
-            void *staged;            /* the source bytes, read at the call; freed with the
-                                        operation */
+            void *staged;            /* the source, read at the call; freed with the operation */
         } copy;
         struct {
             CUdeviceptr address;
@@ -63,8 +57,7 @@ struct work {
         struct {
             CUdeviceptr address;
             uint64_t value;
-            unsigned bytes, flags;           /* `bytes`: 4 or 8; `flags`: of
-                                                CUstreamWaitValue_flags */
+            unsigned bytes, flags;           /* `bytes`: 4 or 8; CUstreamWaitValue_flags */
         } value;
         struct {
             CUdeviceptr address;
@@ -78,13 +71,11 @@ struct work {
     };
 };
 
-/* Executes the work in the calling thread, for a stream of `context`. An error breaks the
- * context. Doomed work has no effect. */
+/* In the calling thread. An error breaks the context. Doomed work has no effect. */
 CUresult work_run(struct context *context, const struct work *work,
                   const _Atomic bool *doomed);
 
-/* Take and drop the references that the work holds; a child graph belongs to its node.
- * engine_lock is held. */
+/* References of the work; a child graph belongs to its node. engine_lock is held. */
 void work_hold(const struct work *work);
 void work_drop(const struct work *work);
 

@@ -69,20 +69,16 @@ static void exec_free(struct graph_exec *exec)
 static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned long long flags)
 {
     struct graph *graph = graph_from(graph_handle);
-    if (handle == NULL || graph == NULL || flags > 15)
-        return CUDA_ERROR_INVALID_VALUE;
-    if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0)
-        return CUDA_ERROR_NOT_SUPPORTED;
+    FAIL_IF(handle == NULL || graph == NULL || flags > 15, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0, CUDA_ERROR_NOT_SUPPORTED);
     struct graph_exec *exec = calloc(1, sizeof *exec);
-    if (exec == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(exec == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     pthread_mutex_lock(&engine_lock);
     bool ordered = flatten(exec, graph);
     if (!ordered)
         exec_free(exec);
     pthread_mutex_unlock(&engine_lock);
-    if (!ordered)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(!ordered, CUDA_ERROR_INVALID_VALUE);
     object_add(exec, OBJECT_GRAPH_EXEC);
     *handle = (CUgraphExec)exec;
     return CUDA_SUCCESS;
@@ -113,8 +109,7 @@ CUresult graph_instantiate_v12000(CUgraphExec *exec, CUgraph graph, unsigned lon
 static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
                                  CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
 {
-    if (parameters == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(parameters == NULL, CUDA_ERROR_INVALID_VALUE);
     CUresult result = instantiate(exec, graph, parameters->flags);
     parameters->hErrNode_out = NULL;
     parameters->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
@@ -129,8 +124,7 @@ API(cuGraphExecDestroy, CUgraphExec handle)
 {
     ENTER(ENTRY_INIT);
     struct graph_exec *exec = graph_exec_from(handle);
-    if (exec == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(exec == NULL, CUDA_ERROR_INVALID_VALUE);
     object_remove(exec);
     LOCKED(engine_lock);
     exec_free(exec);                 /* launches in flight hold their own references */
@@ -198,8 +192,7 @@ static CUresult update_locked(CUgraphExec exec_handle, CUgraph graph_handle,
     struct graph_exec *exec = graph_exec_from(exec_handle);
     struct graph *graph = graph_from(graph_handle);
     const struct node *error;
-    if (exec == NULL || graph == NULL || info == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(exec == NULL || graph == NULL || info == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     *info = (CUgraphExecUpdateResultInfo){.result = update(exec, graph, &error)};
     info->errorNode = (CUgraphNode)error;
@@ -215,8 +208,7 @@ API(cuGraphExecUpdate, CUgraphExec exec, CUgraph graph, CUgraphNode *error,
 {
     ENTER(ENTRY_CONTEXT);
     CUgraphExecUpdateResultInfo info;
-    if (error == NULL || result == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(error == NULL || result == NULL, CUDA_ERROR_INVALID_VALUE);
     CUresult code = update_locked(exec, graph, &info);
     *error = info.errorNode;
     *result = info.result;

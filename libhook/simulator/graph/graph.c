@@ -145,8 +145,7 @@ struct graph *graph_clone(const struct graph *graph)
 API(cuGraphCreate, CUgraph *handle, unsigned int flags)
 {
     ENTER(ENTRY_INIT);
-    if (handle == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(handle == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
     *handle = (CUgraph)graph_make();
     return CUDA_SUCCESS;
 }
@@ -155,8 +154,7 @@ API(cuGraphDestroy, CUgraph handle)
 {
     ENTER(ENTRY_INIT);
     struct graph *graph = graph_from(handle);
-    if (graph == NULL || graph->child)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(graph == NULL || graph->child, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     graph_free(graph);
     return CUDA_SUCCESS;
@@ -166,8 +164,7 @@ API(cuGraphClone, CUgraph *handle, CUgraph original)
 {
     ENTER(ENTRY_INIT);
     struct graph *graph = graph_from(original);
-    if (handle == NULL || graph == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(handle == NULL || graph == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     *handle = (CUgraph)graph_clone(graph);
     return CUDA_SUCCESS;
@@ -177,8 +174,7 @@ API(cuGraphDestroyNode, CUgraphNode handle)
 {
     ENTER(ENTRY_INIT);
     struct node *node = node_from(handle);
-    if (node == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(node == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     struct graph *graph = node->graph;
     size_t kept = 0;
@@ -212,8 +208,7 @@ API(cuGraphGetNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
 {
     ENTER(ENTRY_INIT);
     struct graph *graph = graph_from(handle);
-    if (graph == NULL || room == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(graph == NULL || room == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     give_nodes(graph->nodes, graph->count, nodes, room);
     return CUDA_SUCCESS;
@@ -223,8 +218,7 @@ API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
 {
     ENTER(ENTRY_INIT);
     struct graph *graph = graph_from(handle);
-    if (graph == NULL || room == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(graph == NULL || room == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     struct node **roots = calloc(graph->count + 1, sizeof(struct node *));
     size_t count = 0;
@@ -245,10 +239,8 @@ API(cuDeviceGetGraphMemAttribute, CUdevice ordinal, CUgraphMem_attribute attribu
 {
     ENTER(ENTRY_INIT);
     const struct device *device = device_at(ordinal);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (value == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FAIL_IF(value == NULL, CUDA_ERROR_INVALID_VALUE);
     if (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT
         && attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
         return CUDA_ERROR_NOT_SUPPORTED;     /* high-water marks are not simulated */
@@ -262,8 +254,7 @@ API(cuDeviceGraphMemTrim, CUdevice ordinal)
 {
     ENTER(ENTRY_INIT);
     const struct device *device = device_at(ordinal);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     LOCKED(engine_lock);
     graph_memory_trim(device);
     return CUDA_SUCCESS;

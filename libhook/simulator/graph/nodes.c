@@ -11,8 +11,7 @@
 
 static CUresult node_work_kernel(const CUDA_KERNEL_NODE_PARAMS *p, struct work *work)
 {
-    if (p == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(p == NULL, CUDA_ERROR_INVALID_VALUE);
     unsigned grid[] = {p->gridDimX, p->gridDimY, p->gridDimZ};
     unsigned block[] = {p->blockDimX, p->blockDimY, p->blockDimZ};
     return launch_work(p->func, grid, block, p->kernelParams, p->extra, NULL, work);
@@ -20,9 +19,8 @@ static CUresult node_work_kernel(const CUDA_KERNEL_NODE_PARAMS *p, struct work *
 
 static CUresult node_work_set(const CUDA_MEMSET_NODE_PARAMS *p, struct work *work)
 {
-    if (p == NULL || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4)
-        || p->width == 0 || p->height == 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(p == NULL || (p->elementSize != 1 && p->elementSize != 2 && p->elementSize != 4)
+            || p->width == 0 || p->height == 0, CUDA_ERROR_INVALID_VALUE);
     *work = (struct work){.kind = WORK_SET,
                           .set = {.address = p->dst, .pitch = p->pitch, .width = p->width,
                                   .height = p->height, .value = p->value,
@@ -32,16 +30,14 @@ static CUresult node_work_set(const CUDA_MEMSET_NODE_PARAMS *p, struct work *wor
 
 static CUresult node_work_host(const CUDA_HOST_NODE_PARAMS *p, struct work *work)
 {
-    if (p == NULL || p->fn == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(p == NULL || p->fn == NULL, CUDA_ERROR_INVALID_VALUE);
     *work = (struct work){.kind = WORK_HOST, .host = {p->fn, p->userData}};
     return CUDA_SUCCESS;
 }
 
 static CUresult node_work_event(CUevent event, enum work_kind kind, struct work *work)
 {
-    if (!object_is(event, OBJECT_EVENT))
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(!object_is(event, OBJECT_EVENT), CUDA_ERROR_INVALID_HANDLE);
     *work = (struct work){.kind = kind, .event = (struct event *)event};
     return CUDA_SUCCESS;
 }
@@ -53,8 +49,7 @@ static CUresult node_work(const CUgraphNodeParams *p, struct work *work)
 {
     CUDA_KERNEL_NODE_PARAMS kernel;
     CUDA_HOST_NODE_PARAMS host;
-    if (p == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(p == NULL, CUDA_ERROR_INVALID_VALUE);
     switch ((int)p->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
         memcpy(&kernel, &p->kernel, sizeof kernel);
@@ -145,8 +140,7 @@ API(cuGraphAddEmptyNode, AFTER)
 static CUresult add_child(AFTER, CUgraph child_handle)
 {
     struct graph *child = graph_from(child_handle);
-    if (child == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(child == NULL, CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&engine_lock);
     struct work work = {.kind = WORK_GRAPH, .child = graph_clone(child)};
     work.child->child = true;
@@ -192,8 +186,7 @@ static struct node *node_of_kind(CUgraphNode handle, enum work_kind kind)
 static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *p)
 {
     struct node *node = node_of_kind(handle, WORK_KERNEL);
-    if (node == NULL || p == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(node == NULL || p == NULL, CUDA_ERROR_INVALID_VALUE);
     for (int i = 0; i < KERNEL_ARGUMENTS; i++)
         node->parameters[i] = &node->work.launch.arguments[i];
     const unsigned *grid = node->work.launch.grid, *block = node->work.launch.block;
@@ -213,8 +206,7 @@ API(cuGraphMemsetNodeGetParams, CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS *p)
 {
     ENTER(ENTRY_INIT);
     struct node *node = node_of_kind(handle, WORK_SET);
-    if (node == NULL || p == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(node == NULL || p == NULL, CUDA_ERROR_INVALID_VALUE);
     *p = (CUDA_MEMSET_NODE_PARAMS){.dst = node->work.set.address, .pitch = node->work.set.pitch,
                                    .value = node->work.set.value,
                                    .elementSize = node->work.set.element,
@@ -227,8 +219,7 @@ API(cuGraphMemcpyNodeGetParams, CUgraphNode handle, CUDA_MEMCPY3D *p)
 {
     ENTER(ENTRY_INIT);
     struct node *node = node_of_kind(handle, WORK_COPY);
-    if (node == NULL || p == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(node == NULL || p == NULL, CUDA_ERROR_INVALID_VALUE);
     const struct side *to = &node->work.copy.to, *from = &node->work.copy.from;
     memset(p, 0, sizeof *p);
     p->srcMemoryType = from->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;

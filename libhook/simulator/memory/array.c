@@ -56,12 +56,10 @@ static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descr
 {
     size_t element = descriptor != NULL ? format_bytes(descriptor->Format) : 0;
     unsigned channels = descriptor != NULL ? descriptor->NumChannels : 0;
-    if (handle == NULL || element == 0 || descriptor->Width == 0
-        || (channels != 1 && channels != 2 && channels != 4))
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(handle == NULL || element == 0 || descriptor->Width == 0
+            || (channels != 1 && channels != 2 && channels != 4), CUDA_ERROR_INVALID_VALUE);
     struct array *array = calloc(1, sizeof *array);
-    if (array == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(array == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     *array = (struct array){
         .context = context_current()->owner,
         .pitch = (descriptor->Width * element * channels + 511) / 512 * 512,
@@ -84,8 +82,7 @@ static CUresult array_make(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *descr
 API(cuArrayCreate_v2, CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *descriptor)
 {
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    if (descriptor == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(descriptor == NULL, CUDA_ERROR_INVALID_VALUE);
     CUDA_ARRAY3D_DESCRIPTOR whole = {.Width = descriptor->Width, .Height = descriptor->Height,
                                      .Format = descriptor->Format,
                                      .NumChannels = descriptor->NumChannels};
@@ -99,9 +96,7 @@ FORWARD(cuArray3DCreate_v2, (CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *des
 static CUresult array_end(CUarray handle)
 {
     struct array *array = array_from(handle);
-    CUresult result = context_drain(array->context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_drain(array->context));
     object_remove(array);
     pthread_mutex_lock(&allocations_lock);
     struct allocation *allocation = allocation_find(array->memory);
@@ -170,11 +165,9 @@ API(cuMipmappedArrayCreate, CUmipmappedArray *handle, const CUDA_ARRAY3D_DESCRIP
     unsigned int count)
 {
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    if (handle == NULL || descriptor == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(handle == NULL || descriptor == NULL, CUDA_ERROR_INVALID_VALUE);
     struct mipmap *mipmap = calloc(1, sizeof *mipmap);
-    if (mipmap == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(mipmap == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     CUDA_ARRAY3D_DESCRIPTOR level = *descriptor;
     CUresult result = array_make(&mipmap->levels[0], &level);
     mipmap->count = result == CUDA_SUCCESS;
@@ -197,8 +190,7 @@ API(cuMipmappedArrayDestroy, CUmipmappedArray handle)
 {
     ENTER(ENTRY_INIT | ENTRY_UNSAFE);
     struct mipmap *mipmap = mipmap_from(handle);
-    if (mipmap == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(mipmap == NULL, CUDA_ERROR_INVALID_HANDLE);
     object_remove(mipmap);
     return end(mipmap);
 }

@@ -55,8 +55,7 @@ static CUresult side_from(const struct block *block, const struct work *work, st
         *side = side_unified(block->device);
         break;
     case CU_MEMORYTYPE_ARRAY:
-        if (!array_side(block->array, side))
-            return CUDA_ERROR_INVALID_HANDLE;
+        FAIL_IF(!array_side(block->array, side), CUDA_ERROR_INVALID_HANDLE);
         pitch = side->pitch;
         height = side->layer / (pitch != 0 ? pitch : 1);
         break;
@@ -84,8 +83,7 @@ static CUresult from_blocks(const struct block *to, const struct block *from, si
 
 CUresult copy_from_2d(const CUDA_MEMCPY2D *copy, struct work *work)
 {
-    if (copy == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(copy == NULL, CUDA_ERROR_INVALID_VALUE);
     struct block to = {copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstArray,
                        copy->dstXInBytes, copy->dstY, 0, copy->dstPitch, 0};
     struct block from = {copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcArray,
@@ -99,21 +97,18 @@ CUresult copy_from_2d(const CUDA_MEMCPY2D *copy, struct work *work)
 
 CUresult copy_from_3d(const CUDA_MEMCPY3D *copy, struct work *work)
 {
-    if (copy == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(copy == NULL, CUDA_ERROR_INVALID_VALUE);
     struct block to = BLOCK_3D(copy, dst), from = BLOCK_3D(copy, src);
     return from_blocks(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, work);
 }
 
 CUresult copy_from_peer(const CUDA_MEMCPY3D_PEER *copy, struct work *work)
 {
-    if (copy == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(copy == NULL, CUDA_ERROR_INVALID_VALUE);
     struct block to = BLOCK_3D(copy, dst), from = BLOCK_3D(copy, src);
     struct context *to_context = context_from(copy->dstContext);
     struct context *from_context = context_from(copy->srcContext);
-    if (to_context == NULL || from_context == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(to_context == NULL || from_context == NULL, CUDA_ERROR_INVALID_CONTEXT);
     CUresult result = from_blocks(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, work);
     if (!work->copy.to.host)
         work->copy.to.device = to_context->device;

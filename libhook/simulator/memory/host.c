@@ -15,14 +15,11 @@
 static CUresult allocate(void **memory, size_t size, enum allocation_kind kind, unsigned flags)
 {
     struct context *context = context_current();
-    if (memory == NULL || size == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (whole_pages(size) < size)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(memory == NULL || size == 0, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(whole_pages(size) < size, CUDA_ERROR_OUT_OF_MEMORY);
     void *mapped = mmap(NULL, whole_pages(size), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapped == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(mapped == MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
     struct residency *residency = NULL;
     if (kind == ALLOCATED_MANAGED && (residency = residency_new((uintptr_t)mapped, size)) == NULL) {
         munmap(mapped, whole_pages(size));
@@ -41,8 +38,7 @@ static CUresult allocate(void **memory, size_t size, enum allocation_kind kind, 
 API(cuMemHostAlloc, void **memory, size_t size, unsigned int flags)
 {
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    if (flags > 7)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(flags > 7, CUDA_ERROR_INVALID_VALUE);
     if (memory != NULL && size == 0) {
         *memory = NULL;
         return CUDA_SUCCESS;
@@ -81,9 +77,7 @@ static CUresult release(void *memory, enum allocation_kind kind, CUresult unknow
     pthread_mutex_unlock(&allocations_lock);
     if (!ours)
         return inside ? CUDA_ERROR_INVALID_VALUE : unknown;
-    CUresult result = context_drain(context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_drain(context));
     pthread_mutex_lock(&allocations_lock);
     allocation = allocation_find((uintptr_t)memory);
     if (allocation != NULL && allocation->base == (uintptr_t)memory)
@@ -111,10 +105,8 @@ static bool is_mapped(void *memory, size_t size)
 
 static CUresult register_memory(void *memory, size_t size, unsigned flags)
 {
-    if (memory == NULL || size == 0 || flags > 15)
-        return CUDA_ERROR_INVALID_VALUE;
-    if ((flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0)
-        return CUDA_ERROR_NOT_SUPPORTED;
+    FAIL_IF(memory == NULL || size == 0 || flags > 15, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF((flags & CU_MEMHOSTREGISTER_IOMEMORY) != 0, CUDA_ERROR_NOT_SUPPORTED);
     if (!is_mapped(memory, size) || space_is_device((uintptr_t)memory))
         return CUDA_ERROR_INVALID_VALUE;
     LOCKED(allocations_lock);
@@ -152,8 +144,7 @@ static bool is_known(CUdeviceptr address)
 API(cuMemHostUnregister, void *memory)
 {
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    if (memory == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(memory == NULL, CUDA_ERROR_INVALID_VALUE);
     /* Memory that the driver knows by other means cannot be registered. */
     return release(memory, REGISTERED_HOST, is_known((uintptr_t)memory)
                    ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
@@ -167,13 +158,11 @@ static bool is_locked(const struct allocation *allocation)
 
 static CUresult device_pointer(CUdeviceptr *address, void *memory, unsigned flags)
 {
-    if (address == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(address == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&allocations_lock);
     bool locked = is_locked(allocation_find((uintptr_t)memory));
     pthread_mutex_unlock(&allocations_lock);
-    if (!locked && !is_mapped_by_program((uintptr_t)memory))
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(!locked && !is_mapped_by_program((uintptr_t)memory), CUDA_ERROR_INVALID_VALUE);
     *address = (uintptr_t)memory;
     return CUDA_SUCCESS;
 }
@@ -184,8 +173,7 @@ FORWARD(cuMemHostGetDevicePointer_v2, (CUdeviceptr *address, void *memory, unsig
 API(cuMemHostGetFlags, unsigned int *flags, void *memory)
 {
     ENTER(ENTRY_CONTEXT);
-    if (flags == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(flags == NULL, CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&allocations_lock);
     struct allocation *allocation = allocation_find((uintptr_t)memory);
     bool locked = is_locked(allocation);

@@ -27,8 +27,7 @@ _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "it must fit");
 API(cuIpcGetMemHandle, CUipcMemHandle *result, CUdeviceptr address)
 {
     ENTER(ENTRY_CONTEXT);
-    if (result == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(result == NULL, CUDA_ERROR_INVALID_VALUE);
     struct handle handle = {.magic = HANDLE_MAGIC, .pid = getpid()};
     CUresult found = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&allocations_lock);
@@ -54,14 +53,11 @@ static CUresult open_handle(CUdeviceptr *address, CUipcMemHandle given)
     struct physical *physical;
     char path[64];
     memcpy(&handle, &given, sizeof handle);
-    if (handle.magic != HANDLE_MAGIC)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (handle.pid == getpid())
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(handle.magic != HANDLE_MAGIC, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(handle.pid == getpid(), CUDA_ERROR_INVALID_CONTEXT);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle.pid, (int)handle.file);
     int file = open(path, O_RDWR | O_CLOEXEC);
-    if (file < 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(file < 0, CUDA_ERROR_INVALID_VALUE);
     CUresult result = physical_import(file, &physical);
     close(file);
     if (result != CUDA_SUCCESS)
@@ -100,9 +96,7 @@ API(cuIpcOpenMemHandle_v2, CUdeviceptr *address, CUipcMemHandle handle, unsigned
 API(cuIpcCloseMemHandle, CUdeviceptr address)
 {
     ENTER(ENTRY_CONTEXT);
-    CUresult result = context_drain(context_current());
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_drain(context_current()));
     LOCKED(allocations_lock);
     struct allocation *allocation = allocation_find(address);
     bool ours = allocation != NULL && allocation->base == address

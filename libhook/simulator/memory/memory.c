@@ -7,8 +7,7 @@
 
 static CUresult allocate(CUdeviceptr *address, size_t size)
 {
-    if (address == NULL || size == 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(address == NULL || size == 0, CUDA_ERROR_INVALID_VALUE);
     struct context *context = context_current();
     CUresult result = device_allocate(context, size, ALLOCATED, NULL, address);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && pools_trim(context->device))
@@ -23,12 +22,10 @@ API(cuMemAllocPitch_v2, CUdeviceptr *address, size_t *pitch, size_t width, size_
     unsigned int element)
 {
     ENTER(ENTRY_CONTEXT | ENTRY_UNSAFE);
-    if (pitch == NULL || width == 0 || height == 0
-        || (element != 4 && element != 8 && element != 16))
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(pitch == NULL || width == 0 || height == 0
+            || (element != 4 && element != 8 && element != 16), CUDA_ERROR_INVALID_VALUE);
     size_t row = (width + 511) / 512 * 512;
-    if (row < width || height > SIZE_MAX / row)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(row < width || height > SIZE_MAX / row, CUDA_ERROR_OUT_OF_MEMORY);
     CUresult result = allocate(address, row * height);
     if (result == CUDA_SUCCESS)
         *pitch = row;
@@ -62,8 +59,7 @@ static CUresult free_memory(CUdeviceptr address)
     if (ours && pooled)
         allocation->freeing = allocation->lost = true;
     pthread_mutex_unlock(&allocations_lock);
-    if (!ours)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(!ours, CUDA_ERROR_INVALID_VALUE);
     CUresult result = context_check(context);
     if (result != CUDA_SUCCESS)
         return result;

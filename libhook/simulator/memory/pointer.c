@@ -183,11 +183,9 @@ API(cuPointerGetAttributes, unsigned int count, CUpointer_attribute *attributes,
     CUdeviceptr address)
 {
     ENTER(ENTRY_INIT);
-    if (attributes == NULL || values == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(attributes == NULL || values == NULL, CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < count; i++) {
-        if (values[i] == NULL)
-            return CUDA_ERROR_INVALID_VALUE;
+        FAIL_IF(values[i] == NULL, CUDA_ERROR_INVALID_VALUE);
         if (attribute_of(values[i], attributes[i], address) != CUDA_SUCCESS)
             tell_nothing(values[i], attributes[i], address);
     }
@@ -198,12 +196,9 @@ API(cuPointerSetAttribute, const void *value, CUpointer_attribute attribute, CUd
 {
     ENTER(ENTRY_INIT | ENTRY_UNSAFE);
     struct known known;
-    if (value == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (from_mapping(address, &known))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(value == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(from_mapping(address, &known), CUDA_ERROR_NOT_SUPPORTED);
+    FAIL_IF(attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CUDA_ERROR_INVALID_VALUE);
     LOCKED(allocations_lock);
     struct allocation *allocation = allocation_find(address);
     if (allocation != NULL)

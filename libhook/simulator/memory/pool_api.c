@@ -8,12 +8,10 @@
 API(cuMemPoolCreate, CUmemoryPool *handle, const CUmemPoolProps *properties)
 {
     ENTER(ENTRY_INIT);
-    if (handle == NULL || properties == NULL
-        || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED
-        || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (device_at(properties->location.id) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(handle == NULL || properties == NULL
+            || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED
+            || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(device_at(properties->location.id) == NULL, CUDA_ERROR_INVALID_DEVICE);
     /* A pool with exportable memory can be created, but the simulator exports none. */
     if (((unsigned)properties->handleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         != 0)
@@ -31,8 +29,7 @@ API(cuMemPoolDestroy, CUmemoryPool handle)
 {
     ENTER(ENTRY_INIT);
     struct pool *pool = pool_from(handle);
-    if (pool == NULL || pool->device->default_pool == pool)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(pool == NULL || pool->device->default_pool == pool, CUDA_ERROR_INVALID_VALUE);
     object_remove(pool);
     LOCKED(allocations_lock);
     pool_shrink(pool, 0);
@@ -46,8 +43,7 @@ API(cuMemPoolTrimTo, CUmemoryPool handle, size_t keep)
 {
     ENTER(ENTRY_INIT);
     struct pool *pool = pool_from(handle);
-    if (pool == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(pool == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(allocations_lock);
     pool_shrink(pool, keep);
     return CUDA_SUCCESS;
@@ -70,8 +66,7 @@ static CUresult attribute(struct pool *pool, CUmemPool_attribute name, void *val
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: {
         bool used = name == CU_MEMPOOL_ATTR_USED_MEM_HIGH;
         uint64_t *high = used ? &pool->used_high : &pool->reserved_high;
-        if (set && *bytes != 0)
-            return CUDA_ERROR_INVALID_VALUE;
+        FAIL_IF(set && *bytes != 0, CUDA_ERROR_INVALID_VALUE);
         if (set)
             *high = used ? pool->used + pool->lost : pool->reserved;
         else
@@ -80,8 +75,7 @@ static CUresult attribute(struct pool *pool, CUmemPool_attribute name, void *val
     }
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-        if (set)
-            return CUDA_ERROR_INVALID_VALUE;
+        FAIL_IF(set, CUDA_ERROR_INVALID_VALUE);
         *bytes = name == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? pool->used + pool->lost
                                                           : pool->reserved;
         return CUDA_SUCCESS;
@@ -93,8 +87,7 @@ static CUresult attribute_locked(CUmemoryPool handle, CUmemPool_attribute name, 
                                  bool set)
 {
     struct pool *pool = pool_from(handle);
-    if (pool == NULL || value == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(pool == NULL || value == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(allocations_lock);
     CUresult result = attribute(pool, name, value, set);
     return result;
@@ -114,10 +107,8 @@ API(cuDeviceSetMemPool, CUdevice ordinal, CUmemoryPool handle)
 {
     ENTER(ENTRY_INIT);
     struct pool *pool = pool_from(handle);
-    if (device_at(ordinal) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (pool == NULL || pool->device != device_at(ordinal))
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(device_at(ordinal) == NULL, CUDA_ERROR_INVALID_DEVICE);
+    FAIL_IF(pool == NULL || pool->device != device_at(ordinal), CUDA_ERROR_INVALID_VALUE);
     LOCKED(allocations_lock);
     pool->device->current_pool = pool;
     return CUDA_SUCCESS;
@@ -149,12 +140,9 @@ static void open_to(struct pool *pool, const CUmemAccessDesc *access)
 API(cuMemPoolSetAccess, CUmemoryPool pool, const CUmemAccessDesc *list, size_t count)
 {
     ENTER(ENTRY_INIT);
-    if (pool_from(pool) == NULL || list == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(pool_from(pool) == NULL || list == NULL, CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < count; i++) {
-        CUresult result = check_access(pool_from(pool), &list[i]);
-        if (result != CUDA_SUCCESS)
-            return result;
+        TRY(check_access(pool_from(pool), &list[i]));
     }
     LOCKED(allocations_lock);
     for (size_t i = 0; i < count; i++)
@@ -165,8 +153,7 @@ API(cuMemPoolSetAccess, CUmemoryPool pool, const CUmemAccessDesc *list, size_t c
 API(cuMemPoolGetAccess, CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location)
 {
     ENTER(ENTRY_INIT);
-    if (flags == NULL || location == NULL || pool_from(pool) == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(flags == NULL || location == NULL || pool_from(pool) == NULL, CUDA_ERROR_INVALID_VALUE);
     bool open = location->type == CU_MEM_LOCATION_TYPE_DEVICE && device_at(location->id) != NULL
         && (device_at(location->id) == pool_from(pool)->device
             || (pool_from(pool)->readers >> location->id & 1) != 0);

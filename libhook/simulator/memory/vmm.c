@@ -29,16 +29,14 @@ API(cuMemAddressReserve, CUdeviceptr *address, size_t size, size_t alignment, CU
     unsigned long long flags)
 {
     ENTER(ENTRY_INIT);
-    if (address == NULL || size == 0 || !on_grain(size) || flags != 0
-        || (alignment & (alignment - 1)) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(address == NULL || size == 0 || !on_grain(size) || flags != 0
+            || (alignment & (alignment - 1)) != 0, CUDA_ERROR_INVALID_VALUE);
     if (alignment < PHYSICAL_GRAIN)
         alignment = PHYSICAL_GRAIN;
     space_lock_to_write();
     CUdeviceptr base = space_reserve(size, alignment, hint, true);
     space_unlock();
-    if (base == 0)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(base == 0, CUDA_ERROR_OUT_OF_MEMORY);
     *address = base;
     return CUDA_SUCCESS;
 }
@@ -59,8 +57,7 @@ static CUresult check_properties(const CUmemAllocationProp *properties)
     if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return properties->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA
             ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
-    if (device_at(properties->location.id) == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(device_at(properties->location.id) == NULL, CUDA_ERROR_INVALID_DEVICE);
     return properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
             || properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
@@ -70,8 +67,7 @@ API(cuMemCreate, CUmemGenericAllocationHandle *handle, size_t size,
     const CUmemAllocationProp *properties, unsigned long long flags)
 {
     ENTER(ENTRY_INIT);
-    if (handle == NULL || size == 0 || !on_grain(size) || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(handle == NULL || size == 0 || !on_grain(size) || flags != 0, CUDA_ERROR_INVALID_VALUE);
     CUresult result = check_properties(properties);
     struct physical *physical;
     if (result == CUDA_SUCCESS)
@@ -86,8 +82,7 @@ API(cuMemRelease, CUmemGenericAllocationHandle handle)
 {
     ENTER(ENTRY_INIT);
     struct physical *physical = physical_from(handle);
-    if (physical == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(physical == NULL, CUDA_ERROR_INVALID_VALUE);
     if (atomic_fetch_sub(&physical->handles, 1) == 1)
         object_remove(physical);
     physical_drop(physical);
@@ -146,14 +141,11 @@ API(cuMemUnmap, CUdeviceptr address, size_t size)
 static CUresult check_access(const CUmemAccessDesc *list, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        if (list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
-            && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ
-            && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-            return CUDA_ERROR_INVALID_VALUE;
-        if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-            return CUDA_ERROR_INVALID_VALUE;
-        if (device_at(list[i].location.id) == NULL)
-            return CUDA_ERROR_INVALID_DEVICE;
+        FAIL_IF(list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE
+                && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ
+                && list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE, CUDA_ERROR_INVALID_VALUE);
+        FAIL_IF(list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_INVALID_VALUE);
+        FAIL_IF(device_at(list[i].location.id) == NULL, CUDA_ERROR_INVALID_DEVICE);
     }
     return CUDA_SUCCESS;
 }
@@ -161,11 +153,8 @@ static CUresult check_access(const CUmemAccessDesc *list, size_t count)
 API(cuMemSetAccess, CUdeviceptr address, size_t size, const CUmemAccessDesc *list, size_t count)
 {
     ENTER(ENTRY_INIT);
-    if (list == NULL || count == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = check_access(list, count);
-    if (result != CUDA_SUCCESS)
-        return result;
+    FAIL_IF(list == NULL || count == 0, CUDA_ERROR_INVALID_VALUE);
+    TRY(check_access(list, count));
     struct mapping *first = NULL;
     space_lock_to_write();
     size_t mappings = space_is_reserved(address, size) ? space_whole(address, size, &first) : 0;
@@ -205,8 +194,7 @@ API(cuMemGetAccess, unsigned long long *flags, const CUmemLocation *location, CU
 API(cuMemRetainAllocationHandle, CUmemGenericAllocationHandle *handle, void *address)
 {
     ENTER(ENTRY_INIT);
-    if (handle == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(handle == NULL, CUDA_ERROR_INVALID_VALUE);
     struct physical *physical = NULL;
     space_lock_to_read();
     struct mapping *mapping = space_find((uintptr_t)address);
@@ -215,8 +203,7 @@ API(cuMemRetainAllocationHandle, CUmemGenericAllocationHandle *handle, void *add
         physical_hold(physical);
     }
     space_unlock();
-    if (physical == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(physical == NULL, CUDA_ERROR_INVALID_VALUE);
     if (atomic_fetch_add(&physical->handles, 1) == 0)
         object_add(physical, OBJECT_PHYSICAL);
     *handle = (uintptr_t)physical;
@@ -240,8 +227,7 @@ API(cuMemGetAllocationPropertiesFromHandle, CUmemAllocationProp *properties,
 {
     ENTER(ENTRY_INIT);
     struct physical *physical = physical_from(handle);
-    if (properties == NULL || physical == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(properties == NULL || physical == NULL, CUDA_ERROR_INVALID_VALUE);
     *properties = (CUmemAllocationProp){
         .type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = physical->handle_types,
         .location = {CU_MEM_LOCATION_TYPE_DEVICE, physical->device->ordinal}};

@@ -69,8 +69,7 @@ static CUresult find_kernels(const char *text, const struct kernel **kernels, si
         size_t length = strspn(at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_$%"
                                    "0123456789");
         const struct kernel *kernel = kernel_named(at, length);
-        if (kernel == NULL || *count == room)
-            return CUDA_ERROR_INVALID_PTX;
+        FAIL_IF(kernel == NULL || *count == room, CUDA_ERROR_INVALID_PTX);
         kernels[(*count)++] = kernel;
     }
     return CUDA_SUCCESS;
@@ -144,10 +143,8 @@ static CUresult module_load(const char *image, struct context *context, struct m
 {
     const struct kernel *kernels[FUNCTIONS];
     size_t count;
-    if (image == NULL || result == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (strstr(image, ".version") == NULL)
-        return CUDA_ERROR_INVALID_IMAGE;
+    FAIL_IF(image == NULL || result == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(strstr(image, ".version") == NULL, CUDA_ERROR_INVALID_IMAGE);
     CUresult found = find_kernels(image, kernels, FUNCTIONS, &count);
     if (found != CUDA_SUCCESS)
         return found;
@@ -197,11 +194,9 @@ static char *read_file(const char *path)
 
 static CUresult module_load_file(const char *path, struct context *context, struct module **module)
 {
-    if (path == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(path == NULL, CUDA_ERROR_INVALID_VALUE);
     char *text = read_file(path);
-    if (text == NULL)
-        return CUDA_ERROR_FILE_NOT_FOUND;
+    FAIL_IF(text == NULL, CUDA_ERROR_FILE_NOT_FOUND);
     CUresult result = module_load(text, context, module);
     free(text);
     return result;
@@ -246,8 +241,7 @@ API(cuModuleUnload, CUmodule handle)
 {
     ENTER(ENTRY_INIT | ENTRY_UNSAFE);
     struct module *module = module_from(handle);
-    if (module == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(module == NULL, CUDA_ERROR_INVALID_HANDLE);
     CUresult result = context_drain(module->context);        /* the module's code may be running */
     module_unload(module);
     return result;
@@ -265,10 +259,8 @@ API(cuModuleGetFunction, CUfunction *function, CUmodule handle, const char *name
 {
     ENTER(ENTRY_CONTEXT);
     struct module *module = module_from(handle);
-    if (function == NULL || name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (module == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(function == NULL || name == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(module == NULL, CUDA_ERROR_INVALID_HANDLE);
     *function = (CUfunction)module_find(module, name);
     return *function != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
@@ -281,10 +273,8 @@ API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, c
 {
     ENTER(ENTRY_CONTEXT);
     const struct module *module = module_from(handle);
-    if (name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (module == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(name == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(module == NULL, CUDA_ERROR_INVALID_HANDLE);
     for (size_t i = 0; i < module->variable_count; i++) {
         if (strcmp(module->variables[i].name, name) != 0)
             continue;
@@ -341,8 +331,7 @@ API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t 
 {
     ENTER(ENTRY_INIT);
     const struct function *function = function_from(handle);
-    if (function == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(function == NULL, CUDA_ERROR_INVALID_HANDLE);
     if (offset == NULL || index >= (size_t)function->kernel->parameters)
         return CUDA_ERROR_INVALID_VALUE;
     *offset = index * 8;
@@ -367,8 +356,7 @@ static CUresult from_extra(void *const *extra, const struct kernel *kernel, uint
         else
             return CUDA_ERROR_INVALID_VALUE;
     }
-    if (buffer == NULL || size < (size_t)kernel->parameters * 8)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(buffer == NULL || size < (size_t)kernel->parameters * 8, CUDA_ERROR_INVALID_VALUE);
     memcpy(arguments, buffer, (size_t)kernel->parameters * 8);
     return CUDA_SUCCESS;
 }
@@ -385,18 +373,15 @@ CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned b
         || block[2] > 64)
         return CUDA_ERROR_INVALID_VALUE;
     for (int i = 0; i < 3; i++)
-        if (grid[i] == 0 || block[i] == 0)
-            return CUDA_ERROR_INVALID_VALUE;
+        FAIL_IF(grid[i] == 0 || block[i] == 0, CUDA_ERROR_INVALID_VALUE);
     *work = (struct work){
         .kind = WORK_KERNEL,
         .launch = {.kernel = function->kernel, .function = handle,
                    .grid = {grid[0], grid[1], grid[2]}, .block = {block[0], block[1], block[2]}}};
-    if (extra != NULL && parameters != NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(extra != NULL && parameters != NULL, CUDA_ERROR_INVALID_VALUE);
     if (extra != NULL)
         return from_extra(extra, function->kernel, work->launch.arguments);
-    if (parameters == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(parameters == NULL, CUDA_ERROR_INVALID_VALUE);
     for (int i = 0; i < function->kernel->parameters; i++)
         memcpy(&work->launch.arguments[i], parameters[i], sizeof(uint64_t));
     return CUDA_SUCCESS;
@@ -425,8 +410,7 @@ API(cuLibraryUnload, CUlibrary handle)
 {
     ENTER(ENTRY_INIT);
     struct module *library = library_from(handle);
-    if (library == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(library == NULL, CUDA_ERROR_INVALID_HANDLE);
     module_unload(library);
     return CUDA_SUCCESS;
 }
@@ -435,10 +419,8 @@ API(cuLibraryGetKernel, CUkernel *kernel, CUlibrary handle, const char *name)
 {
     ENTER(ENTRY_INIT);
     struct module *library = library_from(handle);
-    if (kernel == NULL || name == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (library == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(kernel == NULL || name == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(library == NULL, CUDA_ERROR_INVALID_HANDLE);
     *kernel = (CUkernel)module_find(library, name);
     return *kernel != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
@@ -481,11 +463,9 @@ GETTER(cuLibraryGetModule, (CUmodule *module, CUlibrary handle), ENTRY_CONTEXT, 
 API(cuKernelGetFunction, CUfunction *function, CUkernel kernel)
 {
     ENTER(ENTRY_CONTEXT);
-    if (function == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(function == NULL, CUDA_ERROR_INVALID_VALUE);
     const struct function *own = function_from((CUfunction)kernel);
-    if (own == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(own == NULL, CUDA_ERROR_INVALID_HANDLE);
     if (own->context == NULL)        /* a kernel of a library */
         own = &instance_in(own->module, context_current())
                    ->functions[own - own->module->functions];

@@ -55,34 +55,28 @@ int shared_descriptor(uint64_t id);
 /* Stores at most `room` processes that have a context on the GPU; returns how many there are. */
 int shared_users(int gpu, struct shared_usage *users, int room);
 
-/* When a copy of `bytes` that starts now ends, in ns of CLOCK_MONOTONIC: copies of all processes
- * in one direction of a GPU follow one another. 0: the rate is not limited. */
+/* When a copy of `bytes` that starts now ends (ns of CLOCK_MONOTONIC): those in one direction of
+ * a GPU follow one another. 0: not limited. */
 uint64_t shared_copy_ends(int gpu, enum shared_direction direction, uint64_t bytes);
 
 /* Time for which kernels have run on the GPU, in ns since the file was created. */
 void shared_add_busy(int gpu, uint64_t nanoseconds);
 uint64_t shared_busy(int gpu);
 
-/*
- * Checkpoints of processes, by other processes.
- */
-
 enum shared_life { SHARED_RUNS, SHARED_LOCKED, SHARED_CHECKPOINTED };
 enum shared_step {
     SHARED_DONE,
-    SHARED_NO_PROCESS,               /* no process with this pid uses a GPU, as far as this
-                                        process can see */
+    SHARED_NO_PROCESS,               /* none uses a GPU, as far as visible */
     SHARED_WRONG_STATE,
     SHARED_TIMEOUT,                  /* a thread does not leave its call; the process runs on */
-    SHARED_REFUSED,                  /* the process shares memory with others, or has had managed
-                                        memory */
+    SHARED_REFUSED,                  /* shares memory, or has had managed memory */
     SHARED_REFUSED_BEFORE,           /* the same after a refusal because of managed memory */
     SHARED_UNPAIRED,                 /* `to` has no entry for a GPU that the process uses */
     SHARED_NO_MEMORY,                /* on the new GPUs; the process remains checkpointed */
 };
 
-/* Enclose each outermost call of the driver. Waits while this process is locked, if the call
- * takes the driver's lock. Aborts a checkpointed process, as the driver may crash. */
+/* Around each outermost call. Waits while this process is locked if the call takes the driver's
+ * lock; aborts a checkpointed process. */
 void shared_call_begins(bool takes_lock);
 void shared_call_ends(void);
 
@@ -91,12 +85,11 @@ void shared_has_managed(void);
 int shared_life_of(pid_t pid);       /* enum shared_life; -1: no such process */
 enum shared_step shared_lock_process(pid_t pid, unsigned timeout_ms);     /* 0: no timeout */
 enum shared_step shared_unlock_process(pid_t pid);
-/* Checkpoint releases all GPU memory of the process, restore takes it again. `bytes`: for each
- * GPU. `to`: for each GPU that the process used, the GPU that it uses from now on; -1: none. */
+/* Release and retake all GPU memory of the process. `bytes`: of each GPU. `to`: the new GPU for
+ * each GPU used; -1: none. */
 enum shared_step shared_checkpoint(pid_t pid, uint64_t bytes[SHARED_GPUS]);
 enum shared_step shared_restore(pid_t pid, const int to[SHARED_GPUS], uint64_t bytes[SHARED_GPUS]);
-/* The GPU that this process uses in place of `gpu` since it was restored. All functions here
- * take the number from before. */
+/* Used in place of `gpu` since a restore. All functions here take the number from before. */
 int shared_actual(int gpu);
 
 uint64_t monotonic_nanoseconds(void);
@@ -107,6 +100,6 @@ void shared_uuid_text(int gpu, char text[41]);       /* "GPU-" and the hexadecim
 #define SHARED_GPU_NAME "NVIDIA Simulated GPU"
 static inline unsigned shared_pci_bus(int gpu) { return 0x17u + (unsigned)gpu; }
 
-/* The value of an environment variable in bytes; it may end in K, M, G or T. `otherwise`: if
- * unset. Ends the process with a message on stderr if the value is no size. */
+/* In bytes; may end in K, M, G or T. `otherwise`: if unset. A value that is no size ends the
+ * process with a message. */
 uint64_t size_setting(const char *name, uint64_t otherwise);

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * As in the driver, small allocations share 2 MiB of physical memory, and larger allocations occupy
- * whole multiples of 2 MiB. A chunk of shared memory is divided into units of 512 bytes, the
- * driver's alignment.
- */
+/* As in the driver, small allocations share 2 MiB of physical memory, in units of 512 bytes;
+ * larger ones occupy multiples of 2 MiB. */
 #include "space/allocation.h"
 
 #include <stdlib.h>
@@ -106,9 +103,7 @@ bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size)
 static CUresult map_new(struct device *device, size_t size, struct physical **physical,
                         CUdeviceptr *base)
 {
-    CUresult result = physical_create(device, size, CU_MEM_HANDLE_TYPE_NONE, physical);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(physical_create(device, size, CU_MEM_HANDLE_TYPE_NONE, physical));
     uint32_t bit = 1u << device->ordinal;
     space_lock_to_write();
     *base = space_reserve(size, PHYSICAL_GRAIN, 0, false);
@@ -169,8 +164,7 @@ static CUresult take_part(struct device *device, size_t size, struct chunk **chu
             break;
     if (*chunk == NULL) {
         struct chunk *made = calloc(1, sizeof *made);
-        if (made == NULL)
-            return CUDA_ERROR_OUT_OF_MEMORY;
+        FAIL_IF(made == NULL, CUDA_ERROR_OUT_OF_MEMORY);
         CUresult result = map_new(device, PHYSICAL_GRAIN, &made->physical, &made->base);
         if (result != CUDA_SUCCESS) {
             free(made);
@@ -187,8 +181,7 @@ static CUresult take_part(struct device *device, size_t size, struct chunk **chu
     return CUDA_SUCCESS;
 }
 
-/* Frees units of a chunk. Their content is overwritten at once, although the chunk stays mapped
- * for its other allocations. */
+/* Overwrites the units at once, although the chunk stays mapped for other allocations. */
 static void give_part_back(struct chunk *chunk, CUdeviceptr address, size_t size)
 {
     size_t units = (size + UNIT - 1) / UNIT;
@@ -214,10 +207,8 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
     struct chunk *chunk = NULL;
     struct physical *physical;
     size_t whole = (size + PHYSICAL_GRAIN - 1) / PHYSICAL_GRAIN * PHYSICAL_GRAIN;
-    if (size == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (whole < size)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(size == 0, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(whole < size, CUDA_ERROR_OUT_OF_MEMORY);
     LOCKED(allocations_lock);
     CUresult result = size <= SMALL ? take_part(context->device, size, &chunk, address)
                                     : map_new(context->device, whole, &physical, address);

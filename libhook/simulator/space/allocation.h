@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * All allocations of the program: device memory, managed memory and host memory. One entry for
- * each, which describes it when it is freed and in queries about pointers.
- */
+/* An entry for each allocation of device, managed and host memory. */
 #pragma once
 
 #include "space/space.h"
@@ -28,25 +25,21 @@ struct allocation {
     unsigned flags;                  /* of host and managed memory: as requested */
     struct residency *residency;     /* of managed memory: where its pages are */
     unsigned long long id;
-    bool sync_memops, hidden;        /* hidden: an array, or free memory of a pool; no pointer
-                                        finds it */
-    bool freeing;                    /* cuMemFreeAsync was called, and its stream has not reached
-                                        that point */
+    bool sync_memops, hidden;        /* no pointer finds it: array, free pool memory */
+    bool freeing;                    /* cuMemFreeAsync was called, not yet reached */
     bool lost;                       /* memory of a pool that was freed by cuMemFree */
-    bool graphs;                     /* memory of a graph's allocation node; lasts as long as the
-                                        graph */
+    bool graphs;                     /* of a graph, and lasts as long */
 };
 
 /* Protects all allocations. Locked after engine_lock; its holder may lock the address space. */
 extern pthread_mutex_t allocations_lock;
 
-/* Whether a copy or fill by the device may access the range: it lies in one allocation or in
- * mappings of the program. The driver refuses other ranges at the call. Takes the locks itself. */
+/* Whether the device may access the range: it lies in one allocation or in mappings. The driver
+ * refuses other ranges at the call. Takes the locks itself. */
 bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size);
 
 /* The lock is held for the following functions. */
-struct allocation *allocation_find(CUdeviceptr address);     /* the allocation that has the
-                                                                address, or NULL */
+struct allocation *allocation_find(CUdeviceptr address);     /* that has the address, or NULL */
 struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,
                                   struct context *context);
 
@@ -55,17 +48,15 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
                          struct pool *pool, CUdeviceptr *address);
 void device_free(struct allocation *allocation);     /* the lock is held */
 
-/* Grants the devices in the bit mask `to`, by ordinal, access to the pool's memory and revokes
- * it for others. Memory that shares a page with other allocations stays accessible. The lock is
- * held. */
+/* Only devices in the mask `to` may access the pool's memory from now on, but memory that shares
+ * a page stays accessible. The lock is held. */
 void allocations_open(const struct pool *pool, uint32_t to);
 void allocations_close(const struct pool *pool, uint32_t to);
 
 /* Calls `act` for each allocation of the context; `act` may remove the allocation. */
 void allocations_each(const struct context *context, void (*act)(struct allocation *));
 
-/* Host memory that all devices can access: managed (with its residency), allocated or
- * registered. The lock is held. */
+/* Host memory of all devices: managed, allocated, registered. The lock is held. */
 bool host_map(void *memory, size_t size, struct residency *residency);
 size_t whole_pages(size_t size);     /* `size` rounded up to whole pages, in bytes */
 void host_free(struct allocation *allocation);

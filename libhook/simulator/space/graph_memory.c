@@ -10,8 +10,7 @@ static struct graph_memory *all;
 CUresult graph_memory_new(struct context *context, size_t size, struct graph_memory **result)
 {
     struct graph_memory *memory = calloc(1, sizeof *memory);
-    if (memory == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(memory == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     graph_memory_trim(context->device);
     *memory = (struct graph_memory){
         .references = 1, .size = size, .device = context->device, .next = all,

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Memory allocated by a graph. It exists from the capture, or the creation of the node, until the
- * last graph, executable graph and launch that refer to it are gone. The graph's own free only
- * makes its bytes inaccessible. Afterwards it is kept for other graphs until the program trims it.
- */
+/* Exists from the capture or creation of the node until no graph, executable graph or launch
+ * refers to it; the graph's own free only makes it inaccessible. Then kept for other graphs
+ * until it is trimmed. */
 #pragma once
 
 #include "driver/context.h"

@@ -55,8 +55,7 @@ static bool make_private(struct physical *physical)
     return true;
 }
 
-/* Exportable memory is filled at once, because other processes do not know which pieces were
- * written. */
+/* Filled at once, as other processes do not know which pieces were written. */
 static bool make_exportable(struct physical *physical)
 {
     size_t whole = physical->size + TRAILER_SPACE;
@@ -94,8 +93,7 @@ CUresult physical_create(struct device *device, size_t size, CUmemAllocationHand
                          struct physical **result)
 {
     struct physical *physical = calloc(1, sizeof *physical);
-    if (physical == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(physical == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     *physical = (struct physical){.device = device, .size = size, .references = 1,
                                   .handle_types = types, .file = -1};
     pthread_mutex_init(&physical->filling, NULL);
@@ -180,8 +178,7 @@ CUresult physical_publish(struct physical *physical)
 
 CUresult physical_export(struct physical *physical, int *file)
 {
-    if (physical->file < 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(physical->file < 0, CUDA_ERROR_INVALID_VALUE);
     *file = shared_descriptor(physical->export_id);
     return *file >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
@@ -190,20 +187,16 @@ CUresult physical_import(int file, struct physical **result)
 {
     struct trailer trailer;
     struct stat status;
-    if (fstat(file, &status) != 0)
-        return CUDA_ERROR_UNKNOWN;
-    if (status.st_size < TRAILER_SPACE
-        || pread(file, &trailer, sizeof trailer, status.st_size - TRAILER_SPACE)
-               != (ssize_t)sizeof trailer
-        || trailer.magic != TRAILER_MAGIC
-        || (uint64_t)status.st_size != trailer.size + TRAILER_SPACE)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(fstat(file, &status) != 0, CUDA_ERROR_UNKNOWN);
+    FAIL_IF(status.st_size < TRAILER_SPACE
+            || pread(file, &trailer, sizeof trailer, status.st_size - TRAILER_SPACE)
+                   != (ssize_t)sizeof trailer
+            || trailer.magic != TRAILER_MAGIC
+            || (uint64_t)status.st_size != trailer.size + TRAILER_SPACE, CUDA_ERROR_INVALID_VALUE);
     struct device *device = device_of_gpu(trailer.gpu);
-    if (device == NULL)
-        return CUDA_ERROR_INVALID_DEVICE;
+    FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     struct physical *physical = calloc(1, sizeof *physical);
-    if (physical == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(physical == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     *physical = (struct physical){.device = device, .size = trailer.size, .references = 1,
                                   .handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                   .file = -1 /* the driver does not export imported memory */};

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Memory pools: stream-ordered allocation.
- *
- * Memory is accessible when the call returns, which is earlier than a program may rely on. A free
- * takes effect when the stream reaches it: the block returns to its pool, which keeps it for the
- * next allocation of the same size, as long as the pool holds no more than its release threshold, 0
- * by default.
- */
+/* Stream-ordered allocation. Memory is accessible when the call returns, earlier than a program
+ * may rely on. A free takes effect when the stream reaches it: the pool keeps the block for the
+ * next allocation of that size, up to its release threshold (0 by default). */
 #include "space/pool.h"
 
 #include <stdlib.h>
@@ -133,8 +128,7 @@ CUresult pool_take(struct pool *pool, struct context *context, size_t size,
     bool reused = reuse(pool, size, address);
     bool full = !reused && pool->maximum != 0 && pool->reserved + size > pool->maximum;
     pthread_mutex_unlock(&allocations_lock);
-    if (full)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(full, CUDA_ERROR_OUT_OF_MEMORY);
     /* A pool belongs to its device. Its memory outlives the context in which it was allocated. */
     if (context->device->primary != NULL)
         context = context->device->primary;

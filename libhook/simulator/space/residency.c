@@ -157,7 +157,7 @@ void residency_prefetched(struct residency *residency, CUdeviceptr address, size
         pages[i].prefetched = place;
 }
 
-/* The settings that all pages have in common; of type INVALID where they differ. */
+/* Settings common to all pages; type INVALID where they differ. */
 static struct page agreed(const struct page *pages, size_t count)
 {
     const CUmemLocation nowhere = {.type = CU_MEM_LOCATION_TYPE_INVALID};
@@ -174,8 +174,8 @@ static struct page agreed(const struct page *pages, size_t count)
     return all_say;
 }
 
-/* The location as a device ordinal, as in the attributes of CUDA 8, which do not distinguish
- * parts of the host. */
+/* As a device ordinal, like the attributes of CUDA 8, which do not distinguish parts of the
+ * host. */
 static int ordinal_of(CUmemLocation place)
 {
     return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? place.id

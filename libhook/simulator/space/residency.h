@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Location of the pages of managed memory, and the program's advice about them.
- *
- * A page is on one GPU or on the host. It moves to a GPU when work there accesses it, unless its
- * preferred location is the host, and to the destination of a prefetch. On the GPU it counts
- * against the GPU's memory. If the GPU is full, other managed pages of the process move to the
- * host, as long as there are any; then the work accesses the page over the bus. Accesses by the
- * host are not noticed, so the counted memory is at least that of a real GPU.
- *
- * The bytes never move: there is one copy, in host memory.
- */
+/* Location of the pages of managed memory, and the program's advice. A page is on one GPU,
+ * counted there, or on the host. It moves to a GPU when work there accesses it, unless its
+ * preferred location is the host, and to the destination of a prefetch. If the GPU is full,
+ * other managed pages of the process move to the host; without any, the work accesses the page
+ * over the bus. Accesses by the host are not noticed, so at least a real GPU's memory is
+ * counted. The bytes never move: there is one copy, in host memory. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,8 +24,7 @@ void residency_drop(struct residency *residency);
 
 /* Work of the GPU accesses the range. */
 void residency_touch(struct residency *residency, int gpu, CUdeviceptr address, size_t size);
-/* Prefetches the range; returns the bytes that moved. Pages advised as mostly read stay at their
- * location as well. */
+/* Returns the bytes that moved. Mostly read pages stay at their location as well. */
 size_t residency_move(struct residency *residency, int gpu, CUdeviceptr address, size_t size);
 
 /* Advice and location have been validated by the caller. */

@@ -17,8 +17,7 @@ static struct {
     size_t reservation_count, reservation_room;
     struct mapping *mappings;
     size_t mapping_count, mapping_room;
-    CUdeviceptr next;                /* addresses are reused as late as possible, so that
-                                        accesses to stale addresses fault */
+    CUdeviceptr next;                /* reused late, so that stale accesses fault */
 } space = {
     .lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP,
     .next = SPACE_BEGIN,

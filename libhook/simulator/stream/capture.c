@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Stream capture
- *
- * A capture has an origin stream, other streams that joined it by waiting for
- * one of its events, and the graph that grows. Each captured stream knows the
- * nodes that its next one will depend on, its ends. Once broken, a capture
- * stays broken: everything in it fails until its origin ends it.
- */
+/* A capture has an origin stream, streams that joined it by waiting for one of its events, and a
+ * graph that grows. Each stream knows the nodes on which its next node depends, its ends. A
+ * broken capture fails in everything until its origin ends it. */
 #include "stream/capture.h"
 
 #include <stdlib.h>
@@ -46,8 +41,7 @@ void capture_add_ends(struct stream *stream, struct node *const *nodes, size_t c
 CUresult capture_add(struct stream *stream, const struct work *work)
 {
     struct capture *capture = stream->capture;
-    if (capture->broken)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    FAIL_IF(capture->broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     struct node *node = graph_add(capture->graph, node_type_of(work), work, stream->capture_ends,
                                   stream->capture_end_count);
     capture_set_ends(stream, &node, 1);
@@ -57,8 +51,7 @@ CUresult capture_add(struct stream *stream, const struct work *work)
 CUresult capture_record(struct stream *stream, struct event *event)
 {
     struct capture *capture = stream->capture;
-    if (capture->broken)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    FAIL_IF(capture->broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     struct node **nodes = malloc((stream->capture_end_count + 1) * sizeof(struct node *));
     if (nodes == NULL)
         abort();
@@ -76,20 +69,16 @@ CUresult capture_record(struct stream *stream, struct event *event)
 CUresult capture_wait(struct stream *stream, struct event *event)
 {
     struct capture *capture = stream->capture;
-    if (capture != NULL && capture->broken)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    FAIL_IF(capture != NULL && capture->broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     if (event->capture_id == 0) {
         if (event->last.stream == NULL)
-            return CUDA_SUCCESS;     /* the event was never recorded, so there is nothing to wait
-                                        for */
+            return CUDA_SUCCESS;     /* never recorded: nothing to wait for */
         capture->broken = true;
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
     struct capture *other = capture_numbered(event->capture_id);
-    if (other == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (other->broken)
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    FAIL_IF(other == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(other->broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     if (capture != NULL && capture != other) {
         capture->broken = other->broken = true;
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
@@ -160,7 +149,6 @@ static void remove_stream(struct stream *stream)
     capture_set_ends(stream, NULL, 0);
 }
 
-/* Removes the capture from all its streams. */
 void capture_finish(struct capture *capture)
 {
     for (struct context *context = all_contexts; context != NULL; context = context->next)

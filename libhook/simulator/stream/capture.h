@@ -10,18 +10,16 @@ struct event;
 
 /* engine_lock is held for all of them. */
 
-/* Adds a node with the work, which depends on the stream's last nodes. Takes references as
- * stream_queue() does. */
+/* The node depends on the stream's last nodes. Takes references as stream_queue() does. */
 CUresult capture_add(struct stream *stream, const struct work *work);
 CUresult capture_record(struct stream *stream, struct event *event);
 CUresult capture_wait(struct stream *stream, struct event *event);
 
-/* Whether work may be queued in a stream that is not captured. It may not in the NULL stream
- * while a blocking stream of its context is captured: the attempt invalidates that capture. */
+/* Work may not be queued in the NULL stream while a blocking stream of its context is captured:
+ * the attempt invalidates the capture. */
 CUresult capture_allows(struct stream *stream);
 
-bool capture_blocks(const struct stream *stream);    /* a captured blocking stream makes the
-                                                        NULL stream `stream` unusable */
+bool capture_blocks(const struct stream *stream);    /* NULL stream: unusable */
 
 /* Synchronising a captured stream, or a context that has one, invalidates the capture. */
 CUresult capture_forbids_stream(struct stream *stream);

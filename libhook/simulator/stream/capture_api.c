@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points that begin, end and query captures. */
 #include <stdlib.h>
 
 #include "driver/entry.h"
@@ -20,8 +19,7 @@ static CUresult begin(CUstream handle, CUstreamCaptureMode mode, CUgraph into,
     if (stream == stream->context->legacy)
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct capture *capture = calloc(1, sizeof *capture);
-    if (capture == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(capture == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     LOCKED(engine_lock);
     if (stream->capture != NULL) {
         free(capture);
@@ -57,8 +55,7 @@ static bool is_joined(const struct capture *capture)
 static CUresult end(CUstream handle, CUgraph *graph)
 {
     FIND_STREAM(handle);
-    if (graph == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(graph == NULL, CUDA_ERROR_INVALID_VALUE);
     *graph = NULL;
     LOCKED(engine_lock);
     struct capture *capture = stream->capture;
@@ -76,8 +73,7 @@ static CUresult end(CUstream handle, CUgraph *graph)
         if (result == CUDA_SUCCESS)
             *graph = (CUgraph)capture->graph;
         else
-            graph_free(capture->graph);      /* a graph that the program passed is freed, too, as
-                                                by the driver */
+            graph_free(capture->graph);      /* also a graph of the program, as the driver */
         capture_finish(capture);
     }
     return result;
@@ -98,8 +94,7 @@ API_PTSZ(cuStreamEndCapture, (CUstream stream, CUgraph *graph), return end(on, g
 API(cuThreadExchangeStreamCaptureMode, CUstreamCaptureMode *mode)
 {
     ENTER(ENTRY_INIT);
-    if (mode == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(mode == NULL, CUDA_ERROR_INVALID_VALUE);
     CUstreamCaptureMode before = capture_thread_mode;
     capture_thread_mode = *mode;
     *mode = before;
@@ -119,8 +114,7 @@ struct info {
 static CUresult tell(CUstream handle, struct info info)
 {
     FIND_STREAM(handle);
-    if (info.status == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(info.status == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     struct capture *capture = stream->capture;
     *info.status = capture == NULL ? CU_STREAM_CAPTURE_STATUS_NONE

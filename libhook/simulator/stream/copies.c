@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The entry points for copies, and the asynchronous part of each copy. From page-locked memory and
- * within the card, a call with a stream only queues the copy. From pageable memory the driver first
- * moves the bytes into memory of its own: a call with a small source returns at once, a call with a
- * large source when the source has been read, and the program may then reuse the source. A copy
- * into pageable memory returns when the copy is done.
- */
+/* Copies. A copy from page-locked memory or within the card is only queued by a call with a
+ * stream. From pageable memory the driver first moves the bytes into memory of its own: the call
+ * returns at once for a small source, else when the source has been read. A copy into pageable
+ * memory returns when it is done. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,8 +38,8 @@ static bool is_valid(const struct side *side, const struct work *work,
     return side->host || range_is_valid(device, side->address, reach);
 }
 
-/* Between devices without peer access the driver copies plain memory, and mapped memory only if
- * the call names both contexts (measured on two H200). */
+/* Between devices without peer access the driver copies plain memory, mapped memory only between
+ * named contexts (measured on two H200). */
 static bool is_apart(const struct work *work)
 {
     const struct side *to = &work->copy.to, *from = &work->copy.from;
@@ -50,7 +47,6 @@ static bool is_apart(const struct work *work)
         && space_is_apart(to->address, from->address);
 }
 
-/* Submits the copy to the stream in the current context. */
 static CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wait)
 {
     FIND_STREAM(handle);
@@ -118,14 +114,12 @@ API_PTSZ(cuMemcpyDtoDAsync_v2,
          return copy_submit(on, copy_line(side_device(to), side_device(from), bytes),
                             COPY_ASYNC);)
 
-/* Copies between the devices of two contexts. */
 static CUresult copy_peer(CUdeviceptr to, CUcontext to_handle, CUdeviceptr from,
                           CUcontext from_handle, size_t bytes, CUstream stream,
                           enum copy_wait wait)
 {
     struct context *to_context = context_from(to_handle), *from_context = context_from(from_handle);
-    if (to_context == NULL || from_context == NULL)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    FAIL_IF(to_context == NULL || from_context == NULL, CUDA_ERROR_INVALID_CONTEXT);
     struct side to_side = side_unified(to), from_side = side_unified(from);
     to_side.device = to_context->device;
     from_side.device = from_context->device;
@@ -202,8 +196,7 @@ API_PTSZ(cuMemcpyAtoHAsync_v2,
          ARRAY_SIDE(side, from, offset)
          return copy_submit(on, copy_line(side_host(to), side, bytes), COPY_ASYNC);)
 
-/* Several copies in one call. The driver may execute them in any order, the simulator in the
- * given one. */
+/* Batches, which the driver may execute in any order. */
 
 struct batch {
     CUdeviceptr *to, *from;
@@ -220,13 +213,11 @@ static CUresult copy_lines(const struct batch *batch, size_t *failed)
 {
     if (failed != NULL)
         *failed = SIZE_MAX;
-    if (batch->count == 0 || batch->to == NULL || batch->from == NULL || batch->sizes == NULL
-        || batch->attributes == NULL || batch->attribute_indices == NULL
-        || batch->attribute_count == 0 || batch->attribute_count > batch->count
-        || batch->attribute_indices[0] != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (batch->stream == NULL || batch->stream == CU_STREAM_LEGACY)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(batch->count == 0 || batch->to == NULL || batch->from == NULL || batch->sizes == NULL
+            || batch->attributes == NULL || batch->attribute_indices == NULL
+            || batch->attribute_count == 0 || batch->attribute_count > batch->count
+            || batch->attribute_indices[0] != 0, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(batch->stream == NULL || batch->stream == CU_STREAM_LEGACY, CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < batch->count; i++) {
         CUresult result = batch->sizes[i] == 0 ? CUDA_ERROR_INVALID_VALUE
             : copy_submit(batch->stream,
@@ -257,14 +248,12 @@ static CUresult operand(const CUmemcpy3DOperand *operand, size_t width, size_t h
                         struct side *side)
 {
     if (operand->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
-        if (!array_side(operand->op.array.array, side))
-            return CUDA_ERROR_INVALID_HANDLE;
+        FAIL_IF(!array_side(operand->op.array.array, side), CUDA_ERROR_INVALID_HANDLE);
         side->address += operand->op.array.offset.x + operand->op.array.offset.y * side->pitch
             + operand->op.array.offset.z * side->layer;
         return CUDA_SUCCESS;
     }
-    if (operand->type != CU_MEMCPY_OPERAND_TYPE_POINTER)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(operand->type != CU_MEMCPY_OPERAND_TYPE_POINTER, CUDA_ERROR_INVALID_VALUE);
     *side = side_unified(operand->op.ptr.ptr);
     side->pitch = operand->op.ptr.rowLength != 0 ? operand->op.ptr.rowLength : width;
     side->layer = side->pitch
@@ -277,10 +266,8 @@ static CUresult copy_blocks(size_t count, const CUDA_MEMCPY3D_BATCH_OP *list, si
 {
     if (failed != NULL)
         *failed = SIZE_MAX;
-    if (count == 0 || list == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (stream == NULL || stream == CU_STREAM_LEGACY)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(count == 0 || list == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(stream == NULL || stream == CU_STREAM_LEGACY, CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < count; i++) {
         struct work work = {.kind = WORK_COPY,
                             .copy = {.width = list[i].extent.width,
@@ -311,8 +298,6 @@ API_PTSZ(cuMemcpy3DBatchAsync_v2,
           CUstream stream),
          return copy_blocks(count, list, NULL, flags, on);)
 
-/* Entry points that fill memory, for all widths and shapes. */
-
 static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t value,
                     unsigned element, size_t width, size_t height, bool async)
 {
@@ -324,9 +309,8 @@ static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t
     struct work work = {.kind = WORK_SET,
                         .set = {.address = address, .pitch = pitch, .value = value,
                                 .element = element, .width = width, .height = height}};
-    if (!range_is_valid(stream->context->device, address,
-                        (height - 1) * pitch + width * element))
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(!range_is_valid(stream->context->device, address,
+                            (height - 1) * pitch + width * element), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     if (!async && stream->capture != NULL)
         result = capture_forbids_stream(stream);
@@ -335,8 +319,7 @@ static CUresult set(CUstream handle, CUdeviceptr address, size_t pitch, uint32_t
     return result;
 }
 
-/* Defines the functions of one width: for a line and a rectangle, each with and without a
- * stream. */
+/* A line and a rectangle, each with and without a stream. */
 #define SET(bits, type, element)                                                         \
     API_PTDS(cuMemsetD##bits##_v2, (CUdeviceptr address, type value, size_t count),      \
              return set(on, address, 0, value, element, count, 1, false);)               \

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points of events. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -22,8 +21,7 @@ API(cuEventCreate, CUevent *handle, unsigned int flags)
         || ((flags & CU_EVENT_INTERPROCESS) != 0 && (flags & CU_EVENT_DISABLE_TIMING) == 0))
         return CUDA_ERROR_INVALID_VALUE;
     struct event *event = calloc(1, sizeof *event);
-    if (event == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(event == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     event->context = context_current()->owner;
     event->references = 1;
     event->flags = flags;
@@ -36,8 +34,7 @@ API(cuEventCreate, CUevent *handle, unsigned int flags)
 static CUresult destroy(CUevent handle)
 {
     struct event *event = event_from(handle);
-    if (event == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(event == NULL, CUDA_ERROR_INVALID_HANDLE);
     CUresult result = context_error();
     object_remove(event);
     LOCKED(engine_lock);
@@ -49,13 +46,10 @@ FORWARD_BOTH(cuEventDestroy, _v2, (CUevent handle), ENTRY_INIT, destroy(handle))
 static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags)
 {
     struct event *event = event_from(handle);
-    if (event == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(event == NULL, CUDA_ERROR_INVALID_HANDLE);
     FIND_STREAM(stream_handle);
-    if (flags > CU_EVENT_RECORD_EXTERNAL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (event->context != stream->context->owner)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(flags > CU_EVENT_RECORD_EXTERNAL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(event->context != stream->context->owner, CUDA_ERROR_INVALID_HANDLE);
     struct work work = {.kind = WORK_RECORD, .event = event};
     LOCKED(engine_lock);
     if (stream->capture != NULL) {
@@ -79,11 +73,9 @@ API_PTSZ(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned int f
 static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags)
 {
     struct event *event = event_from(handle);
-    if (event == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(event == NULL, CUDA_ERROR_INVALID_HANDLE);
     FIND_STREAM(stream_handle);
-    if (flags > CU_EVENT_WAIT_EXTERNAL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(flags > CU_EVENT_WAIT_EXTERNAL, CUDA_ERROR_INVALID_VALUE);
     struct work work = {.kind = WORK_WAIT_EVENT, .event = event};
     LOCKED(engine_lock);
     if (event->capture_id != 0 || stream->capture != NULL) {
@@ -103,8 +95,7 @@ API_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags)
 /* Querying an event of a capture fails and invalidates the capture. */
 static CUresult check_askable(struct event *event)
 {
-    if (event == NULL)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(event == NULL, CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&engine_lock);
     CUresult result = event->capture_id == 0 ? CUDA_SUCCESS
         : capture_break(event->capture_id) ? CUDA_ERROR_CAPTURED_EVENT : CUDA_ERROR_INVALID_VALUE;
@@ -148,12 +139,9 @@ API(cuEventSynchronize, CUevent handle)
 static CUresult elapsed(float *milliseconds, CUevent from_handle, CUevent to_handle)
 {
     struct event *from = event_from(from_handle), *to = event_from(to_handle);
-    if (milliseconds == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (from == NULL || to == NULL || from->context != to->context)
-        return CUDA_ERROR_INVALID_HANDLE;
-    if (((from->flags | to->flags) & CU_EVENT_DISABLE_TIMING) != 0)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(milliseconds == NULL, CUDA_ERROR_INVALID_VALUE);
+    FAIL_IF(from == NULL || to == NULL || from->context != to->context, CUDA_ERROR_INVALID_HANDLE);
+    FAIL_IF(((from->flags | to->flags) & CU_EVENT_DISABLE_TIMING) != 0, CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&engine_lock);
     CUresult result = context_check(from->context);
     if (result == CUDA_SUCCESS && (from->last.stream == NULL || to->last.stream == NULL))

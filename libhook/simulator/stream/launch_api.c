@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points that launch kernels, host functions and graphs. */
 #include "driver/entry.h"
 #include "graph/exec.h"
 #include "module/module.h"
@@ -61,8 +60,7 @@ static CUresult launch_host(CUstream handle, struct work work)
 
 static CUresult launch_function(CUstream stream, CUhostFn function, void *data)
 {
-    if (function == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(function == NULL, CUDA_ERROR_INVALID_VALUE);
     return launch_host(stream, (struct work){.kind = WORK_HOST, .host = {function, data}});
 }
 
@@ -72,8 +70,7 @@ API_PTSZ(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data),
 static CUresult add_callback(CUstream given, CUstream stream, CUstreamCallback function,
                              void *data, unsigned flags)
 {
-    if (function == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(function == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
     return launch_host(stream, (struct work){.kind = WORK_CALLBACK,
                                              .callback = {function, data, given}});
 }
@@ -86,8 +83,7 @@ static CUresult launch_graph(CUgraphExec handle, CUstream stream_handle)
 {
     FIND_STREAM(stream_handle);
     struct graph_exec *exec = graph_exec_from(handle);
-    if (exec == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(exec == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     result = capture_forbids_stream(stream);
     if (result == CUDA_SUCCESS)
@@ -97,7 +93,6 @@ static CUresult launch_graph(CUgraphExec handle, CUstream stream_handle)
 
 API_PTSZ(cuGraphLaunch, (CUgraphExec exec, CUstream stream), return launch_graph(exec, on);)
 
-/* There is nothing to upload. */
 static CUresult upload(CUgraphExec exec, CUstream stream_handle)
 {
     FIND_STREAM(stream_handle);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points of stream-ordered allocation. */
 #include "driver/captures.h"
 #include "driver/entry.h"
 #include "space/graph_memory.h"
@@ -40,8 +39,7 @@ static bool awaits_frees(const struct context *context)
 static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, CUstream handle)
 {
     FIND_STREAM(handle);
-    if (address == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(address == NULL, CUDA_ERROR_INVALID_VALUE);
     if (size == 0) {
         *address = 0;
         return CUDA_SUCCESS;
@@ -97,8 +95,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     if (pooled)
         allocation->freeing = true;
     pthread_mutex_unlock(&allocations_lock);
-    if (!pooled)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(!pooled, CUDA_ERROR_INVALID_VALUE);
     pthread_mutex_lock(&engine_lock);
     result = stream_submit(stream, &work);
     pthread_mutex_unlock(&engine_lock);

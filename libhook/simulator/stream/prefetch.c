@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points that prefetch managed memory. */
 #include "memory/managed.h"
 #include "stream/submit.h"
 
@@ -9,8 +8,7 @@ static CUresult prefetch(CUdeviceptr address, size_t size, CUmemLocation place, 
     pthread_mutex_lock(&allocations_lock);
     bool managed = managed_at(address, size) != NULL;
     pthread_mutex_unlock(&allocations_lock);
-    if (!managed)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(!managed, CUDA_ERROR_INVALID_VALUE);
     result = managed_check((int)place.type, place.id);
     if (result != CUDA_SUCCESS)
         return result;

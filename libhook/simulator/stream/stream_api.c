@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entry points of streams, and entry points that order whole contexts. */
 #include <string.h>
 
 #include "driver/entry.h"
@@ -10,12 +9,10 @@
 
 CUresult stream_new(struct context *context, unsigned flags, int priority, CUstream *handle)
 {
-    if (handle == NULL || flags > CU_STREAM_NON_BLOCKING)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(handle == NULL || flags > CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_VALUE);
     priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
     struct stream *stream = stream_make(context, flags, priority);
-    if (stream == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    FAIL_IF(stream == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     *handle = (CUstream)stream;
     return CUDA_SUCCESS;
 }
@@ -27,8 +24,7 @@ FORWARD(cuStreamCreateWithPriority, (CUstream *stream, unsigned int flags, int p
 
 static CUresult destroy(CUstream handle)
 {
-    if (!object_is(handle, OBJECT_STREAM))
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(!object_is(handle, OBJECT_STREAM), CUDA_ERROR_INVALID_HANDLE);
     struct stream *stream = (struct stream *)handle;
     CUresult broken = context_error();
     LOCKED(engine_lock);
@@ -45,8 +41,7 @@ static CUresult destroy(CUstream handle)
 FORWARD(cuStreamDestroy, (CUstream stream), ENTRY_INIT, destroy(stream))
 FORWARD(cuStreamDestroy_v2, (CUstream stream), ENTRY_INIT, destroy(stream))
 
-/* The positions that must be reached for the stream to be idle: the NULL stream is not idle
- * while a blocking stream has work. */
+/* For the stream to be idle. The NULL stream is not idle while a blocking stream has work. */
 static struct position *ends_of(struct stream *stream, size_t *count)
 {
     struct position *ends = NULL;
@@ -160,8 +155,7 @@ static bool is_attribute(CUstreamAttrID attribute)
 static CUresult get_attribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue *value)
 {
     FIND_STREAM(handle);
-    if (value == NULL || !is_attribute(attribute))
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(value == NULL || !is_attribute(attribute), CUDA_ERROR_INVALID_VALUE);
     memset(value, 0, sizeof *value);
     LOCKED(engine_lock);
     if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY)
@@ -172,8 +166,7 @@ static CUresult get_attribute(CUstream handle, CUstreamAttrID attribute, CUstrea
 static CUresult set_attribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue *value)
 {
     FIND_STREAM(handle);
-    if (value == NULL || !is_attribute(attribute))
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(value == NULL || !is_attribute(attribute), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY)
         stream->priority = value->priority > 0 ? 0 : value->priority < -5 ? -5 : value->priority;
@@ -208,11 +201,9 @@ CUresult context_record(struct context *context, CUevent event_handle)
     CUresult result = context_check(context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!object_is(event_handle, OBJECT_EVENT))
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(!object_is(event_handle, OBJECT_EVENT), CUDA_ERROR_INVALID_HANDLE);
     struct event *event = (struct event *)event_handle;
-    if (event->context != context->owner)
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(event->context != context->owner, CUDA_ERROR_INVALID_HANDLE);
     struct work work = {.kind = WORK_RECORD, .event = event};
     LOCKED(engine_lock);
     result = capture_forbids_context(context);
@@ -244,8 +235,7 @@ CUresult context_wait_event(struct context *context, CUevent event_handle)
     CUresult result = context_check(context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (!object_is(event_handle, OBJECT_EVENT))
-        return CUDA_ERROR_INVALID_HANDLE;
+    FAIL_IF(!object_is(event_handle, OBJECT_EVENT), CUDA_ERROR_INVALID_HANDLE);
     struct event *event = (struct event *)event_handle;
     LOCKED(engine_lock);
     result = capture_forbids_context(context);

@@ -6,8 +6,8 @@
 #include "driver/object.h"
 #include "stream/capture.h"
 
-/* A thread's default stream in a context. The context's id identifies it: a primary context that
- * was reset is another context at the same address. */
+/* A thread's default stream in a context, by its id: a primary context that was reset is another
+ * one. */
 struct own_stream {
     struct own_stream *next;
     struct context *context;
@@ -58,11 +58,8 @@ static struct stream *own_stream(struct context *context)
 CUresult stream_from(CUstream handle, struct context *context, struct stream **stream)
 {
     bool own = handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
-    CUresult result = own ? context_check(context) : CUDA_SUCCESS;
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!own && !object_is(handle, OBJECT_STREAM))
-        return CUDA_ERROR_INVALID_HANDLE;
+    TRY(own ? context_check(context) : CUDA_SUCCESS);
+    FAIL_IF(!own && !object_is(handle, OBJECT_STREAM), CUDA_ERROR_INVALID_HANDLE);
     *stream = handle == CU_STREAM_PER_THREAD ? own_stream(context)
         : own ? context->legacy : (struct stream *)handle;
     return context_check((*stream)->context);

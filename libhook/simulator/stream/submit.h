@@ -5,11 +5,9 @@
 #include "driver/entry.h"
 #include "engine/queue.h"
 
-/*
- * Defines two entry points. A program is compiled for one of two default streams: the NULL stream,
- * with `name`, or one per thread, with `name_ptsz`, or `name_ptds` if the function has no stream
- * parameter. In the body `on` is the effective stream, and `stream` the argument.
- */
+/* A program is compiled for the NULL stream as its default (`name`) or one per thread
+ * (`name_ptsz`, or `name_ptds` without a stream parameter). In the body `on` is the effective
+ * stream, `stream` the argument. */
 #define API_ON(name, stream_meant, parameters, ...)                                      \
     API(name, UNPACK parameters)                                                         \
     {                                                                                    \
@@ -38,8 +36,8 @@ CUresult stream_from(CUstream handle, struct context *context, struct stream **s
 /* Creates a stream of the program. */
 CUresult stream_new(struct context *context, unsigned flags, int priority, CUstream *handle);
 
-/* Record all work of a context in an event; make all its later work wait for an event. NULL: no
- * context. The work of green contexts counts for their primary context. */
+/* Record a context's work in an event; make later work wait for one. NULL: no context. The work
+ * of green contexts counts for their primary context. */
 CUresult context_record(struct context *context, CUevent event);
 CUresult context_wait_event(struct context *context, CUevent event);
 

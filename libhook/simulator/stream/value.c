@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Stream memory operations: a stream writes a word, or waits for the value of a word. Their first
- * versions are exported, but the driver supports them only if the administrator has set
- * NVreg_EnableStreamMemOPs.
- */
+/* A stream writes a word, or waits for its value. The driver supports the exported first
+ * versions only with NVreg_EnableStreamMemOPs. */
 #include "space/allocation.h"
 #include "stream/submit.h"
 
@@ -20,11 +17,10 @@ static CUresult submit(CUstream handle, const struct work *works, size_t count)
 {
     FIND_STREAM(handle);
     for (size_t i = 0; i < count; i++)
-        if (works[i].value.address % works[i].value.bytes != 0
-            || !range_is_valid(stream->context->device, works[i].value.address,
-                               works[i].value.bytes)
-            || is_pooled(works[i].value.address))
-            return CUDA_ERROR_INVALID_VALUE;
+        FAIL_IF(works[i].value.address % works[i].value.bytes != 0
+                || !range_is_valid(stream->context->device, works[i].value.address,
+                                   works[i].value.bytes)
+                || is_pooled(works[i].value.address), CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = stream_submit(stream, &works[i]);
@@ -74,14 +70,12 @@ static CUresult batch(CUstream stream, unsigned count, const CUstreamBatchMemOpP
 {
     struct work works[BATCH];
     size_t number = 0;
-    if (list == NULL || count > BATCH || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(list == NULL || count > BATCH || flags != 0, CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < count; i++) {
         if (list[i].operation == CU_STREAM_MEM_OP_BARRIER
             || list[i].operation == CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES)
             continue;                /* barriers: all writes are visible immediately */
-        if (!convert(&list[i], &works[number++]))
-            return CUDA_ERROR_INVALID_VALUE;
+        FAIL_IF(!convert(&list[i], &works[number++]), CUDA_ERROR_INVALID_VALUE);
     }
     return submit(stream, works, number);
 }

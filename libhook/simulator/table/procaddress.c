@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * cuGetProcAddress: finds an entry point by name, version and default stream. entries.def has the
- * version of CUDA in which each symbol appeared.
- */
+/* cuGetProcAddress: by name, version and default stream; entries.def has the versions of CUDA. */
 #define _GNU_SOURCE                  /* dladdr1() */
 #include <dlfcn.h>
 #include <link.h>
@@ -52,10 +49,8 @@ static bool is_there(const struct entry_point *one)
     return one->version <= driver_cuda_version();
 }
 
-/*
- * An older driver does not export newer functions. This removes their names from the symbol table,
- * so that neither dlsym() nor a program that reads the table, as the library does, finds them.
- */
+/* Removes newer functions of an older driver from the symbol table, so that neither dlsym() nor
+ * a program that reads the table, as the library does, finds them. */
 __attribute__((constructor)) static void hide_younger(void)
 {
     long page = sysconf(_SC_PAGESIZE);
@@ -84,9 +79,8 @@ static CUresult find(const char *name, void **function, int version, cuuint64_t 
                      CUdriverProcAddressQueryResult *status)
 {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    if (name == NULL || function == NULL || (flags & ~(cuuint64_t)3) != 0
-        || version > driver_cuda_version())
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(name == NULL || function == NULL || (flags & ~(cuuint64_t)3) != 0
+            || version > driver_cuda_version(), CUDA_ERROR_INVALID_VALUE);
     bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     const struct entry_point *best = NULL, *end = entry_points + ENTRY_POINTS;
     const struct entry_point *first = bsearch(name, entry_points, ENTRY_POINTS,
@@ -129,8 +123,7 @@ API(cuGetProcAddress_v2, const char *name, void **function, int version, cuuint6
 /* NVIDIA's private, undocumented tables. */
 API(cuGetExportTable, const void **table, const CUuuid *id)
 {
-    if (table == NULL || id == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
+    FAIL_IF(table == NULL || id == NULL, CUDA_ERROR_INVALID_VALUE);
     *table = NULL;
     return CUDA_ERROR_NOT_FOUND;
 }
