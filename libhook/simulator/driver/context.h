@@ -22,19 +22,6 @@ static inline void locked_end(pthread_mutex_t *const *mutex)
     __attribute__((cleanup(locked_end), unused))                                         \
     pthread_mutex_t *const locked_##mutex = locked_begin(&(mutex))
 
-/* Return an error from the calling function: `error` if the condition holds, the call's error. */
-#define FAIL_IF(condition, error)                                                        \
-    do {                                                                                 \
-        if (condition)                                                                   \
-            return error;                                                                \
-    } while (false)
-#define TRY(call)                                                                        \
-    do {                                                                                 \
-        CUresult tried_ = call;                                                          \
-        if (tried_ != CUDA_SUCCESS)                                                      \
-            return tried_;                                                               \
-    } while (false)
-
 struct stream;
 
 /* A position in a stream. It is reached when all operations up to `number` are done. */

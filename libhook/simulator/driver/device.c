@@ -8,8 +8,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "driver/context.h"
-
 static struct {
     struct device list[SHARED_GPUS];
     int count;

@@ -20,6 +20,19 @@ struct device {
     struct pool *default_pool, *current_pool;
 };
 
+/* Return an error from the calling function: `error` if the condition holds, the call's error. */
+#define FAIL_IF(condition, error)                                                        \
+    do {                                                                                 \
+        if (condition)                                                                   \
+            return error;                                                                \
+    } while (0)
+#define TRY(call)                                                                        \
+    do {                                                                                 \
+        CUresult tried_ = call;                                                          \
+        if (tried_ != CUDA_SUCCESS)                                                      \
+            return tried_;                                                               \
+    } while (0)
+
 /* Called by cuInit: finds the devices. */
 CUresult devices_start(void);
 int device_count(void);
