@@ -37,21 +37,6 @@ void block_set_state(struct block *block, enum block_state state)
     search_note(block);
 }
 
-bool block_is_clean(const struct block *block)
-{
-    return block->clean_as_of_turn == block->client->turns;
-}
-
-bool block_reading_is_valid(const struct block *block)
-{
-    return block->reading.turn == block->client->turns;
-}
-
-bool block_ready(const struct block *block)
-{
-    return block_is_clean(block) || (block_reading_is_valid(block) && block->was_zero);
-}
-
 void block_note_clean(struct block *block)
 {
     block->clean_as_of_turn = block->client->running ? 0 : block->client->turns;

@@ -78,11 +78,15 @@ struct block {
 
 void block_set_state(struct block *block, enum block_state state);
 /* Whether the place has the same bytes: no turn since the block was written back or loaded. */
-bool block_is_clean(const struct block *block);
+static inline bool block_is_clean(const struct block *block)
+{
+    return block->clean_as_of_turn == block->client->turns;
+}
 /* No turn since the block was read. */
-bool block_reading_is_valid(const struct block *block);
-/* Whether a resident block can be evicted without a copy. */
-bool block_ready(const struct block *block);
+static inline bool block_reading_is_valid(const struct block *block)
+{
+    return block->reading.turn == block->client->turns;
+}
 /* Until the program's next turn; no effect while the client runs. */
 void block_note_clean(struct block *block);
 void block_hold(struct block *block, bool held);

@@ -72,14 +72,7 @@ static uint64_t seed(void)
     LOCKED(lock);
     if (value == 0 && syscall(SYS_getrandom, &value, sizeof value, 0) != sizeof value)
         value = 0;
-    uint64_t got = value;
-    return got;
-}
-
-static bool turned_off(void)
-{
-    const char *text = setting("NVSHARE_EXAMINE");
-    return text != NULL && strcmp(text, "0") == 0;
+    return value;
 }
 
 static void add(struct launch *launch, const struct block *block, struct content *found)
@@ -152,7 +145,8 @@ static bool ready(struct client *client)
     struct examiner *own = &examiners[client->index];
     if (own->settled)
         return own->usable;
-    own->settled = turned_off() || seed() == 0;
+    const char *text = setting("NVSHARE_EXAMINE");
+    own->settled = (text != NULL && strcmp(text, "0") == 0) || seed() == 0;
     /* Loading may synchronise the context, which would invalidate a capture. */
     if (own->settled || !capture_forbid(false))
         return false;

@@ -51,7 +51,8 @@ static uint16_t satisfied(const struct block *block)
     fits |= (unsigned)block->was_zero << SEARCH_WAS_ZERO;
     if (block->immovable)
         return (uint16_t)fits;
-    bool ready = block_ready(block), unready = !block->managed && !ready;
+    bool ready = block_is_clean(block) || (block_reading_is_valid(block) && block->was_zero);
+    bool unready = !block->managed && !ready;
     fits |= (unsigned)ready << SEARCH_READY;
     for (unsigned rank = rank_of(block); rank < RANKS; rank++)
         fits |= 1u << (SEARCH_VICTIM + rank) | (unsigned)unready << (SEARCH_UNREADY + rank);
@@ -96,17 +97,6 @@ static struct searches *searches_of(const struct client *client)
     return searches;
 }
 
-static void remove_free_slots(struct searches *searches)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < searches->used; i++)
-        if (searches->slots[i] != NULL) {
-            searches->slots[i]->slot = kept;
-            searches->slots[kept++] = searches->slots[i];
-        }
-    searches->used = kept;
-}
-
 /* False: out of memory. */
 static bool make_room(struct searches *searches)
 {
@@ -124,7 +114,13 @@ static bool make_room(struct searches *searches)
         searches->tree = tree;
         searches->room = room;
     }
-    remove_free_slots(searches);
+    size_t kept = 0;
+    for (size_t i = 0; i < searches->used; i++)
+        if (searches->slots[i] != NULL) {
+            searches->slots[i]->slot = kept;
+            searches->slots[kept++] = searches->slots[i];
+        }
+    searches->used = kept;
     rebuild(searches);
     return true;
 }

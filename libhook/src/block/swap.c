@@ -280,17 +280,6 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
     return true;
 }
 
-/* Waits for all copies in flight, among them pieces of a block that cannot be moved completely.
- * The block's bytes are still at the source. */
-static void end_early(struct client *client, struct pipeline *line, struct block *block)
-{
-    while (line->count > 0)
-        pipeline_complete(client, line);
-    pthread_mutex_unlock(&memory_lock);
-    settle(block);
-    pthread_mutex_lock(&memory_lock);
-}
-
 /* The block is EVICTING or LOADING. May release memory_lock, and wait for earlier copies. */
 static enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
                                  struct progress *progress, const struct nvshare_order *order)
@@ -307,8 +296,14 @@ static enum start pipeline_start(struct client *client, struct pipeline *line, s
         else if (!start_piece(client, line, block, offset, size, progress))
             started = NOT_STARTED;
     }
-    if (started != STARTED)
-        end_early(client, line, block);
+    if (started == STARTED)
+        return STARTED;
+    /* Pieces of the block may be in flight. All its bytes are still at the source. */
+    while (line->count > 0)
+        pipeline_complete(client, line);
+    pthread_mutex_unlock(&memory_lock);
+    settle(block);
+    pthread_mutex_lock(&memory_lock);
     if (started == NOT_STARTED)
         avoid_lender(client, block);
     return started;
@@ -324,14 +319,12 @@ static enum start pipeline_start(struct client *client, struct pipeline *line, s
 /* `unready`: to write back. The caller sets *rank to 0 at first. */
 static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
 {
+    enum search first = unready ? SEARCH_UNREADY : SEARCH_VICTIM;
     struct block *block = NULL;
-    while (*rank < RANKS
-           && (block = search_youngest(client, (unready ? SEARCH_UNREADY : SEARCH_VICTIM) + *rank))
-              == NULL)
+    while (*rank < RANKS && (block = search_youngest(client, first + *rank)) == NULL)
         ++*rank;
     return block;
 }
-
 
 static void note_reading(struct block *block)
 {
@@ -339,29 +332,21 @@ static void note_reading(struct block *block)
     block->was_zero = block->reading.whole && block->reading.all.any == 0;
 }
 
-/* They become EVICTING, so that a free by the program is deferred. */
-static size_t choose_unread(struct client *client, struct block **blocks)
-{
-    struct block *block;
-    size_t count = 0;
-    while (count < WHOLE_READS_MAX && (block = search_youngest(client, SEARCH_UNREAD)) != NULL) {
-        block_set_state(block, BLOCK_EVICTING);
-        blocks[count++] = block;
-    }
-    return count;
-}
-
 /* Reads blocks that were never read until `wanted` bytes are known as zero, if not all blocks
  * must be evicted. Service thread; may release memory_lock. */
 static void find_zero_blocks(struct client *client, uint64_t wanted)
 {
-    struct block *blocks[WHOLE_READS_MAX];
-    size_t count;
-    bool read = true;
-    if (wanted >= client->memory.resident)
-        return;
-    while (read && !client->running && search_bytes(client, SEARCH_WAS_ZERO) < wanted
-           && (count = choose_unread(client, blocks)) > 0) {
+    struct block *block, *blocks[WHOLE_READS_MAX];
+    bool read = wanted < client->memory.resident;
+    while (read && !client->running && search_bytes(client, SEARCH_WAS_ZERO) < wanted) {
+        size_t count = 0;
+        for (; count < WHOLE_READS_MAX && (block = search_youngest(client, SEARCH_UNREAD)) != NULL;
+             count++) {
+            block_set_state(block, BLOCK_EVICTING);      /* a free by the program is deferred */
+            blocks[count] = block;
+        }
+        if (count == 0)
+            return;
         pthread_mutex_unlock(&memory_lock);
         read = content_read(client, blocks, count);
         pthread_mutex_lock(&memory_lock);
@@ -389,15 +374,6 @@ struct eviction {
 };
 
 enum verdict { CHANGED, UNCHANGED, EMPTY };
-
-static struct eviction new_eviction(struct client *client, const struct nvshare_order *order,
-                                    bool keeps_resident)
-{
-    return (struct eviction){
-        .client = client, .order = order, .keeps_resident = keeps_resident,
-        .limit = COPIES_IN_FLIGHT,
-    };
-}
 
 /* Chooses at most `most` blocks until their sizes add up to `wanted` bytes, either all managed
  * or none. They become EVICTING, so that a free by the program is deferred. */
@@ -547,21 +523,15 @@ static void end_eviction(struct eviction *eviction)
         eviction->flags |= NVSHARE_DRIVER_ERROR;
 }
 
-/* Of blocks that have their last copy in flight. */
-static uint64_t bytes_leaving(const struct pipeline *line)
-{
-    uint64_t bytes = 0;
-    for (unsigned i = 0; i < line->count; i++)
-        if (line->moves[(line->first + i) % COPIES_IN_FLIGHT].last)
-            bytes += line->moves[(line->first + i) % COPIES_IN_FLIGHT].block->size;
-    return bytes;
-}
-
-/* Besides the blocks in flight. */
+/* Bytes to evict, besides blocks that have their last copy in flight. */
 static uint64_t surplus(const struct eviction *eviction)
 {
     const struct nvshare_memory *memory = &eviction->client->memory;
-    uint64_t filled = memory->resident - bytes_leaving(&eviction->line) + memory->pinned;
+    const struct pipeline *line = &eviction->line;
+    uint64_t filled = memory->resident + memory->pinned;
+    for (unsigned i = 0; i < line->count; i++)
+        if (line->moves[(line->first + i) % COPIES_IN_FLIGHT].last)
+            filled -= line->moves[(line->first + i) % COPIES_IN_FLIGHT].block->size;
     return filled > eviction->order->room ? filled - eviction->order->room : 0;
 }
 
@@ -604,7 +574,7 @@ static bool evict(struct eviction *eviction, struct block *block)
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
     uint64_t room = order->room, held_since = 0;
-    struct eviction eviction = new_eviction(client, order, false);
+    struct eviction eviction = { .client = client, .order = order, .limit = COPIES_IN_FLIGHT };
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
     bool more = ready && client->pin_reason == NVSHARE_PIN_NONE;
@@ -730,17 +700,12 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
 /* False: no more can be written back now. */
 static bool write_back(struct eviction *eviction, struct block *block)
 {
-    if (!block->doomed) {
-        switch (classify(eviction, block)) {
-        case CHANGED:
-            return start_copy(eviction, block);
-        case UNCHANGED:
-            block->changed_before = false;
-            block_note_clean(block);
-            break;
-        case EMPTY:
-            break;
-        }
+    enum verdict verdict = block->doomed ? EMPTY : classify(eviction, block);
+    if (verdict == CHANGED)
+        return start_copy(eviction, block);
+    if (verdict == UNCHANGED) {
+        block->changed_before = false;
+        block_note_clean(block);
     }
     end_move(block, BLOCK_RESIDENT);
     return true;
@@ -748,7 +713,8 @@ static bool write_back(struct eviction *eviction, struct block *block)
 
 uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags)
 {
-    struct eviction eviction = new_eviction(client, order, true);
+    struct eviction eviction = { .client = client, .order = order, .keeps_resident = true,
+                                 .limit = COPIES_IN_FLIGHT };
     bool more = swap_enter_context(client);
     LOCKED(memory_lock);
     eviction.progress.failed = !more;
@@ -859,12 +825,6 @@ static void answer_load(struct client *client, struct load *load, uint64_t *sinc
     *since = now;
 }
 
-/* Postponed orders come first (service.c). */
-static bool next_load(struct client *client, struct nvshare_order *order)
-{
-    return client->postponed_count == 0 && connection_next(client->socket, NVSHARE_LOAD, order);
-}
-
 void swap_in(struct client *client, const struct nvshare_order *order)
 {
     struct nvshare_order next = *order;
@@ -885,7 +845,9 @@ void swap_in(struct client *client, const struct nvshare_order *order)
             pipeline_complete(client, &line);
         if (before != NULL)
             answer_load(client, before, &since);
-        while (!(has_next = succeeded && next_load(client, &next)) && line.count > 0)
+        /* Postponed orders come before the next LOAD (service.c). */
+        while (!(has_next = succeeded && client->postponed_count == 0
+                     && connection_next(client->socket, NVSHARE_LOAD, &next)) && line.count > 0)
             pipeline_complete(client, &line);
         before = load;
     }

@@ -70,17 +70,14 @@ static int open_patiently(void)
 
 static const char *refusal_text(unsigned reason)
 {
-    switch (reason) {
-    case NVSHARE_REFUSED_VERSION:
-        return "refuses this program: it speaks another version of the protocol; update nvshared "
-               "and libnvshare together";
-    case NVSHARE_REFUSED_NO_SUCH_GPU:
-        return "refuses this program: it does not manage this GPU";
-    case NVSHARE_REFUSED_TOO_MANY_CLIENTS:
-        return "refuses this program: it has too many clients";
-    default:
-        return "refuses this program for a reason this library does not know";
-    }
+    return reason == NVSHARE_REFUSED_VERSION
+        ? "refuses this program: it speaks another version of the protocol; update nvshared and "
+          "libnvshare together"
+        : reason == NVSHARE_REFUSED_NO_SUCH_GPU
+        ? "refuses this program: it does not manage this GPU"
+        : reason == NVSHARE_REFUSED_TOO_MANY_CLIENTS
+        ? "refuses this program: it has too many clients"
+        : "refuses this program for a reason this library does not know";
 }
 
 /* Sends HELLO and reads the answer. Returns NULL, or a message why the client is not admitted. */
@@ -153,18 +150,12 @@ static void discard(struct client *client)
 
 static const char *const TRACERS[] = { "libcuda-injection.so", "libsanitizer-collection.so" };
 
-static const char *base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash == NULL ? path : slash + 1;
-}
-
 static int find_tracer(struct dl_phdr_info *object, size_t size, void *data)
 {
     const char **found = data;
     (void)size;
     for (size_t i = 0; i < sizeof TRACERS / sizeof TRACERS[0]; i++)
-        if (object->dlpi_name != NULL && strcmp(base_name(object->dlpi_name), TRACERS[i]) == 0)
+        if (object->dlpi_name != NULL && strcmp(basename(object->dlpi_name), TRACERS[i]) == 0)
             *found = TRACERS[i];
     return *found != NULL;
 }
@@ -177,7 +168,7 @@ static bool is_traced(void)
         return false;
     const char *path = setting("CUDA_INJECTION64_PATH"), *tool = NULL;
     if (path != NULL && *path != '\0')
-        tool = base_name(path);
+        tool = basename(path);
     else
         dl_iterate_phdr(find_tracer, &tool);
     if (tool != NULL && !reported)

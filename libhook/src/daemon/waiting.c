@@ -46,11 +46,6 @@ static bool request_reason(struct client *client)
     return true;
 }
 
-static bool waits_at_gate(const struct client *client)
-{
-    return (!client->running || client->starved) && gate_has_waiters();
-}
-
 /* Whether one COMMIT has been open since the last step. */
 static bool waits_for_commit(const struct client *client)
 {
@@ -66,7 +61,8 @@ int64_t waiting_step(struct client *client)
     if (!client->prints_waits)
         return NEVER;
     pthread_mutex_lock(&memory_lock);
-    bool for_memory = waits_for_commit(client), at_gate = waits_at_gate(client);
+    bool for_memory = waits_for_commit(client);
+    bool at_gate = (!client->running || client->starved) && gate_has_waiters();
     pthread_mutex_unlock(&memory_lock);
     uint64_t now = now_microseconds();
     if (!for_memory && !at_gate) {

@@ -356,26 +356,21 @@ static uint64_t find_pages(struct disk *disk, uint64_t count, uint64_t most)
     return most;
 }
 
-static bool enlarge(struct disk *disk, uint64_t pages)
-{
-    if (pages <= disk->pages)
-        return true;
-    bool *taken = realloc(disk->taken, pages);
-    if (taken == NULL)
-        return false;
-    memset(taken + disk->pages, false, pages - disk->pages);
-    disk->taken = taken;
-    disk->pages = pages;
-    return true;
-}
-
 bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_write *write,
                 const char *memory)
 {
     struct disk *disk = disks[client->index];
     uint64_t count = size / PAGE, pages = most / PAGE;
-    if (disk->used + count > pages || !enlarge(disk, pages))
+    if (disk->used + count > pages)
         return false;
+    if (pages > disk->pages) {
+        bool *taken = realloc(disk->taken, pages);
+        if (taken == NULL)
+            return false;
+        memset(taken + disk->pages, false, pages - disk->pages);
+        disk->taken = taken;
+        disk->pages = pages;
+    }
     uint64_t page = find_pages(disk, count, pages);
     struct disk_extent *extent = page == pages ? NULL
         : calloc(1, sizeof *extent + (size + CHUNK - 1) / CHUNK * sizeof *extent->sums);

@@ -72,21 +72,6 @@ struct host_slab {
     bool taken[];                    /* for each page of 2 MiB: a block uses it */
 };
 
-/* Huge pages need an aligned address. */
-static char *map_aligned(size_t size)
-{
-    char *memory = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED)
-        return NULL;
-    size_t before = (PAGE - (uintptr_t)memory % PAGE) % PAGE;
-    if (before > 0)
-        munmap(memory, before);
-    if (before < PAGE)
-        munmap(memory + before + size, PAGE - before);
-    return memory + before;
-}
-
 int host_nearest_node(CUdevice device)
 {
     int node;
@@ -108,9 +93,16 @@ static void prefer(void *memory, size_t size, int node)
 /* Maps addresses for `size` bytes (whole pages) without memory. NULL: the kernel refuses. */
 static char *map_memory(size_t size, int node)
 {
-    char *memory = map_aligned(size);
-    if (memory == NULL)
+    char *memory = mmap(NULL, size + PAGE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
         return NULL;
+    size_t before = (PAGE - (uintptr_t)memory % PAGE) % PAGE;    /* huge pages are aligned */
+    if (before > 0)
+        munmap(memory, before);
+    if (before < PAGE)
+        munmap(memory + before + size, PAGE - before);
+    memory += before;
     madvise(memory, size, MADV_HUGEPAGE);
     madvise(memory, size, MADV_DONTFORK);
     madvise(memory, size, MADV_DONTDUMP);
@@ -241,23 +233,28 @@ static void add_slab(struct client *client, struct host_slab *slab)
     pthread_cond_broadcast(&memory_changed);
 }
 
+/* Frees a slab that the client does not have yet, but that memory.host counts. */
+static void discard(struct client *client, struct host_slab *slab)
+{
+    client->memory.host -= slab->size;
+    munmap(slab->memory, slab->size);
+    free(slab);
+}
+
 /* Registers a populated slab, counted in memory.host, and adds it to the client; subtracts it if
  * the driver refuses. Releases the lock. */
 static bool enlist(struct client *client, struct host_slab *slab)
 {
     pthread_mutex_unlock(&memory_lock);
     bool usable = register_memory(slab->memory, slab->size) == CUDA_SUCCESS;
-    if (!usable)
-        munmap(slab->memory, slab->size);
     pthread_mutex_lock(&memory_lock);
-    if (!usable) {
-        client->memory.host -= slab->size;
-        free(slab);
-        return false;
+    if (usable) {
+        slab->state = REGISTERED;
+        add_slab(client, slab);
+    } else {
+        discard(client, slab);
     }
-    slab->state = REGISTERED;
-    add_slab(client, slab);
-    return true;
+    return usable;
 }
 
 bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance)
@@ -432,13 +429,10 @@ static bool finish_slab(const struct work *work, struct host_slab *slab)
     struct client *client = work->client;
     if (!work->early)
         return enlist(client, slab);
-    if (client->memory.host <= client->host_most) {
+    if (client->memory.host <= client->host_most)
         add_slab(client, slab);
-    } else {
-        client->memory.host -= slab->size;
-        munmap(slab->memory, slab->size);
-        free(slab);
-    }
+    else
+        discard(client, slab);
     client_changed(client);
     return true;
 }
@@ -568,26 +562,18 @@ void host_expect(struct client *client, uint64_t bytes)
     *work = (struct work){ .client = client };
 }
 
-static bool find_place(struct client *client, size_t size, uint64_t allowance, bool patient,
-                       struct place *place)
-{
-    if (host_place(client, size, place))
-        return true;
-    while (client->allocators > 0 || (patient && client->preallocators > 0)) {
-        pthread_cond_wait(&memory_changed, &memory_lock);
-        if (host_place(client, size, place))
-            return true;
-    }
-    return host_grow(client, size, allowance) && host_place(client, size, place);
-}
-
 static bool take(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place)
 {
     struct work *work = &allocating[client->index];
     if (work->expects && !work->begun)
         begin_to_allocate(client, work, allowance);
-    bool found = find_place(client, size, allowance, patient, place);
+    bool found;
+    while (!(found = host_place(client, size, place))
+           && (client->allocators > 0 || (patient && client->preallocators > 0)))
+        pthread_cond_wait(&memory_changed, &memory_lock);
+    if (!found)
+        found = host_grow(client, size, allowance) && host_place(client, size, place);
     if (found)
         host_placed(client, size);
     return found;
