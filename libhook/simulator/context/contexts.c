@@ -317,8 +317,7 @@ FORWARD_BOTH(cuCtxPushCurrent, _v2, (CUcontext context), ENTRY_INIT, push(contex
 static CUresult pop(CUcontext *handle)
 {
     FAIL_IF(context_current() == NULL, CUDA_ERROR_INVALID_CONTEXT);
-    if (handle != NULL)
-        *handle = (CUcontext)context_current();
+    GIVE_IF(handle, (CUcontext)context_current());
     context_pop();
     return CUDA_SUCCESS;
 }
@@ -401,10 +400,8 @@ GETTER(cuCtxGetApiVersion, (CUcontext handle, unsigned int *version), ENTRY_INIT
 API(cuCtxGetStreamPriorityRange, int *least, int *greatest)
 {
     ENTER(ENTRY_CONTEXT);
-    if (least != NULL)
-        *least = 0;
-    if (greatest != NULL)
-        *greatest = -5;
+    GIVE_IF(least, 0);
+    GIVE_IF(greatest, -5);
     return CUDA_SUCCESS;
 }
 

@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "driver/object.h"
 #include "nvshare/cuda_types.h"
 #include "shared/shared_state.h"
 
@@ -31,6 +32,13 @@ struct device {
         CUresult tried_ = call;                                                          \
         if (tried_ != CUDA_SUCCESS)                                                      \
             return tried_;                                                               \
+    } while (0)
+
+/* Stores a result that the program may not want. */
+#define GIVE_IF(pointer, value)                                                          \
+    do {                                                                                 \
+        if ((pointer) != NULL)                                                           \
+            *(pointer) = (value);                                                        \
     } while (0)
 
 /* Called by cuInit: finds the devices. */

@@ -25,9 +25,7 @@ static size_t bucket_of(const void *handle, size_t size)
 static void grow(void)
 {
     size_t size = table.size == 0 ? 256 : table.size * 2;
-    struct object **buckets = calloc(size, sizeof *buckets);
-    if (buckets == NULL)
-        abort();
+    struct object **buckets = checked(calloc(size, sizeof *buckets));
     for (size_t i = 0; i < table.size; i++)
         for (struct object *object = table.buckets[i], *next; object != NULL; object = next) {
             next = object->next;
@@ -42,9 +40,7 @@ static void grow(void)
 
 void object_add(const void *handle, enum object_kind kind)
 {
-    struct object *object = malloc(sizeof *object);
-    if (object == NULL)
-        abort();
+    struct object *object = checked(malloc(sizeof *object));
     pthread_mutex_lock(&table.lock);
     if (table.count >= table.size)
         grow();

@@ -168,36 +168,33 @@ static CUresult run_checksum(struct device *device, const uint64_t *arguments,
     size_t size = sizeof sum;
     if (result != CUDA_SUCCESS || arguments[2] % 8 != 0)
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_MISALIGNED_ADDRESS;
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     uint64_t *out = (uint64_t *)space_resolve(device, arguments[2], ACCESS_WRITE, false, &size);
     if (out != NULL && size == sizeof sum)
         __atomic_fetch_add(out, sum, __ATOMIC_RELAXED);
-    space_unlock();
     return out != NULL && size == sizeof sum ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
 static bool read_words(struct device *device, CUdeviceptr address, uint64_t *words, size_t size)
 {
     size_t there = size;
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     const void *memory = space_resolve(device, address, ACCESS_READ, false, &there);
     if (memory != NULL && there == size)
         memcpy(words, memory, size);
-    space_unlock();
     return memory != NULL && there == size;
 }
 
 static CUresult add_up(struct device *device, CUdeviceptr address, const uint64_t *sum)
 {
     size_t size = 5 * sizeof *sum;
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     uint64_t *out = (uint64_t *)space_resolve(device, address, ACCESS_WRITE, false, &size);
     bool there = out != NULL && size == 5 * sizeof *sum;
     for (int pass = 0; there && pass < 4; pass++)
         __atomic_fetch_add(&out[pass], sum[pass], __ATOMIC_RELAXED);
     if (there)
         __atomic_fetch_or(&out[4], sum[4], __ATOMIC_RELAXED);
-    space_unlock();
     return there ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 

@@ -138,9 +138,7 @@ static void start_thread(struct stream *stream)
 uint64_t stream_queue(struct stream *stream, const struct work *works, size_t count,
                       const struct position *after, size_t after_count)
 {
-    struct operation *operation = calloc(1, sizeof *operation + count * sizeof *works);
-    if (operation == NULL)
-        abort();
+    struct operation *operation = checked(calloc(1, sizeof *operation + count * sizeof *works));
     operation->number = ++stream->submitted;
     operation->count = count;
     memcpy(operation->works, works, count * sizeof *works);

@@ -144,7 +144,7 @@ static bool reach_value(struct device *device, const struct work *work, bool wri
                         uint64_t *value)
 {
     size_t size = work->value.bytes;
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     char *memory = space_resolve(device, work->value.address,
                                  write ? ACCESS_WRITE : ACCESS_READ, false, &size);
     bool mapped = memory != NULL && size == work->value.bytes;
@@ -156,7 +156,6 @@ static bool reach_value(struct device *device, const struct work *work, bool wri
         __atomic_store_n((uint32_t *)memory, (uint32_t)*value, __ATOMIC_RELEASE);
     else if (mapped)
         *value = __atomic_load_n((uint32_t *)memory, __ATOMIC_ACQUIRE);
-    space_unlock();
     return mapped;
 }
 

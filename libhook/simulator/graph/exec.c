@@ -13,16 +13,9 @@
 #include "engine/event.h"
 #include "engine/queue.h"
 
-struct graph_exec *graph_exec_from(CUgraphExec handle)
-{
-    return object_is(handle, OBJECT_GRAPH_EXEC) ? (struct graph_exec *)handle : NULL;
-}
-
 static void append(struct graph_exec *exec, const struct node *node)
 {
-    exec->steps = realloc(exec->steps, (exec->count + 1) * sizeof *exec->steps);
-    if (exec->steps == NULL)
-        abort();
+    exec->steps = checked(realloc(exec->steps, (exec->count + 1) * sizeof *exec->steps));
     exec->steps[exec->count++] = (struct step){node, node->type, node->work, true};
     work_hold(&node->work);
 }

@@ -2,6 +2,7 @@
 /* Executable graphs. */
 #pragma once
 
+#include "driver/object.h"
 #include "graph/graph.h"
 
 struct step {
@@ -17,7 +18,7 @@ struct graph_exec {
     struct position last;            /* position of the last launch */
 };
 
-struct graph_exec *graph_exec_from(CUgraphExec handle);
+OBJECT_FROM(graph_exec_from, struct graph_exec, CUgraphExec, OBJECT_GRAPH_EXEC)
 
 /* Queues one launch. engine_lock is held. */
 void graph_exec_queue(struct graph_exec *exec, struct stream *stream);

@@ -8,21 +8,9 @@
 #include "driver/object.h"
 #include "space/graph_memory.h"
 
-struct graph *graph_from(CUgraph handle)
-{
-    return object_is(handle, OBJECT_GRAPH) ? (struct graph *)handle : NULL;
-}
-
-struct node *node_from(CUgraphNode handle)
-{
-    return object_is(handle, OBJECT_NODE) ? (struct node *)handle : NULL;
-}
-
 struct graph *graph_make(void)
 {
-    struct graph *graph = calloc(1, sizeof *graph);
-    if (graph == NULL)
-        abort();
+    struct graph *graph = checked(calloc(1, sizeof *graph));
     object_add(graph, OBJECT_GRAPH);
     return graph;
 }
@@ -81,9 +69,7 @@ void node_depend(struct node *node, struct node *other)
     for (size_t i = 0; i < node->after_count; i++)
         if (node->after[i] == other)
             return;
-    node->after = realloc(node->after, (node->after_count + 1) * sizeof(struct node *));
-    if (node->after == NULL)
-        abort();
+    node->after = checked(realloc(node->after, (node->after_count + 1) * sizeof(struct node *)));
     node->after[node->after_count++] = other;
 }
 

@@ -2,6 +2,7 @@
 /* Graphs of work. */
 #pragma once
 
+#include "driver/object.h"
 #include "engine/work.h"
 
 struct node {
@@ -23,8 +24,8 @@ struct graph {
 /* engine_lock is held for all of them. */
 struct graph *graph_make(void);
 void graph_free(struct graph *graph);
-struct graph *graph_from(CUgraph handle);
-struct node *node_from(CUgraphNode handle);
+OBJECT_FROM(graph_from, struct graph, CUgraph, OBJECT_GRAPH)
+OBJECT_FROM(node_from, struct node, CUgraphNode, OBJECT_NODE)
 struct graph *graph_clone(const struct graph *graph);
 
 /* Adds a node, which takes references to the objects of the work and owns the child of a

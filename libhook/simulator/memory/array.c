@@ -36,10 +36,7 @@ static size_t format_bytes(CUarray_format format)
     return 0;
 }
 
-static struct array *array_from(CUarray handle)
-{
-    return object_is(handle, OBJECT_ARRAY) ? (struct array *)handle : NULL;
-}
+OBJECT_FROM(array_from, struct array, CUarray, OBJECT_ARRAY)
 
 bool array_side(CUarray handle, struct side *side)
 {
@@ -122,10 +119,7 @@ struct mipmap {
     CUarray levels[LEVELS];
 };
 
-static struct mipmap *mipmap_from(CUmipmappedArray handle)
-{
-    return object_is(handle, OBJECT_MIPMAP) ? (struct mipmap *)handle : NULL;
-}
+OBJECT_FROM(mipmap_from, struct mipmap, CUmipmappedArray, OBJECT_MIPMAP)
 
 static size_t half(size_t length)
 {

@@ -125,10 +125,9 @@ FORWARD(cuMemHostRegister, (void *memory, size_t size, unsigned int flags),
 /* Memory of a mapping by the program: the driver reports it as its own host memory. */
 static bool is_mapped_by_program(CUdeviceptr address)
 {
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(address);
     bool by_program = mapping != NULL && mapping->physical != NULL && !mapping->allocated;
-    space_unlock();
     return by_program;
 }
 

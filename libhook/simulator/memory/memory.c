@@ -90,10 +90,8 @@ API(cuMemGetInfo_v2, size_t *free_bytes, size_t *total_bytes)
     ENTER(ENTRY_CONTEXT);
     int gpu = context_current()->device->gpu;
     uint64_t total = shared_total(gpu), used = shared_used(gpu);
-    if (free_bytes != NULL)
-        *free_bytes = total - used;
-    if (total_bytes != NULL)
-        *total_bytes = total;
+    GIVE_IF(free_bytes, total - used);
+    GIVE_IF(total_bytes, total);
     return CUDA_SUCCESS;
 }
 
@@ -110,14 +108,13 @@ static bool find_range(CUdeviceptr address, CUdeviceptr *base, size_t *size)
     pthread_mutex_unlock(&allocations_lock);
     if (found)
         return true;
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     struct mapping *mapping = space_find(address);
     if (mapping != NULL && !mapping->allocated) {
         found = true;
         *base = mapping->base;
         *size = mapping->size;
     }
-    space_unlock();
     return found;
 }
 
@@ -129,10 +126,8 @@ API(cuMemGetAddressRange_v2, CUdeviceptr *base, size_t *size, CUdeviceptr addres
     bool found = find_range(address, &found_base, &found_size);
     if (!found)
         found_base = found_size = 0;
-    if (base != NULL)
-        *base = found_base;
-    if (size != NULL)
-        *size = found_size;
+    GIVE_IF(base, found_base);
+    GIVE_IF(size, found_size);
     return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -153,9 +148,7 @@ API(cuMemGetInfo, unsigned int *free_bytes, unsigned int *total_bytes)
     ENTER(ENTRY_CONTEXT);
     int gpu = context_current()->device->gpu;
     uint64_t total = shared_total(gpu), unused = total - shared_used(gpu);
-    if (free_bytes != NULL)
-        *free_bytes = unused > UINT32_MAX ? UINT32_MAX : (unsigned)unused;
-    if (total_bytes != NULL)
-        *total_bytes = total > UINT32_MAX ? UINT32_MAX : (unsigned)total;
+    GIVE_IF(free_bytes, unused > UINT32_MAX ? UINT32_MAX : (unsigned)unused);
+    GIVE_IF(total_bytes, total > UINT32_MAX ? UINT32_MAX : (unsigned)total);
     return CUDA_SUCCESS;
 }

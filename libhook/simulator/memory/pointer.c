@@ -59,7 +59,7 @@ static bool from_allocation(CUdeviceptr address, struct known *known)
 static bool from_mapping(CUdeviceptr address, struct known *known)
 {
     bool found = false;
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(address);
     if (mapping != NULL && mapping->physical != NULL && !mapping->allocated) {
         found = true;
@@ -70,7 +70,6 @@ static bool from_mapping(CUdeviceptr address, struct known *known)
             .handle_types = mapping->physical->handle_types};
         space_reservation(address, &known->base, &known->size);
     }
-    space_unlock();
     return found;
 }
 
@@ -146,10 +145,9 @@ static size_t width_of(CUpointer_attribute attribute)
 /* Address ranges that the program has reserved, mapped or not. */
 static bool from_reservation(CUdeviceptr address, struct known *known)
 {
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     bool found = space_is_reserved(address, 1)
         && space_reservation(address, &known->base, &known->size);
-    space_unlock();
     return found;
 }
 

@@ -44,9 +44,8 @@ API(cuMemAddressReserve, CUdeviceptr *address, size_t size, size_t alignment, CU
 API(cuMemAddressFree, CUdeviceptr address, size_t size)
 {
     ENTER(ENTRY_INIT);
-    space_lock_to_write();
+    SPACE_LOCKED(write);
     bool freed = space_unreserve(address, size, true);
-    space_unlock();
     return freed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -156,7 +155,7 @@ API(cuMemSetAccess, CUdeviceptr address, size_t size, const CUmemAccessDesc *lis
     FAIL_IF(list == NULL || count == 0, CUDA_ERROR_INVALID_VALUE);
     TRY(check_access(list, count));
     struct mapping *first = NULL;
-    space_lock_to_write();
+    SPACE_LOCKED(write);
     size_t mappings = space_is_reserved(address, size) ? space_whole(address, size, &first) : 0;
     for (size_t i = 0; i < mappings; i++)
         for (size_t j = 0; j < count; j++) {
@@ -168,7 +167,6 @@ API(cuMemSetAccess, CUdeviceptr address, size_t size, const CUmemAccessDesc *lis
             if (list[j].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
                 first[i].writable |= bit;
         }
-    space_unlock();
     return mappings != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -180,14 +178,13 @@ API(cuMemGetAccess, unsigned long long *flags, const CUmemLocation *location, CU
     if (device_at(location->id) == NULL)
         return CUDA_ERROR_INVALID_DEVICE;
     uint32_t bit = 1u << location->id;
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     struct mapping *mapping = space_find(address);
     bool mapped = mapping != NULL && mapping->physical != NULL;
     if (mapped)
         *flags = (mapping->writable & bit) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
             : (mapping->readable & bit) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READ
             : CU_MEM_ACCESS_FLAGS_PROT_NONE;
-    space_unlock();
     return mapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -45,15 +45,9 @@ struct module {
     struct module *next;
 };
 
-static const struct function *function_from(CUfunction handle)
-{
-    return object_is(handle, OBJECT_FUNCTION) ? (const struct function *)handle : NULL;
-}
+OBJECT_FROM(function_from, const struct function, CUfunction, OBJECT_FUNCTION)
 
-static struct module *module_from(CUmodule handle)
-{
-    return object_is(handle, OBJECT_MODULE) ? (struct module *)handle : NULL;
-}
+OBJECT_FROM(module_from, struct module, CUmodule, OBJECT_MODULE)
 
 /* Finds the kernels after `.entry`, at most `room`. */
 static CUresult find_kernels(const char *text, const struct kernel **kernels, size_t room,
@@ -77,12 +71,11 @@ static CUresult find_kernels(const char *text, const struct kernel **kernels, si
 
 static void fill_with_zeros(const struct device *device, const struct variable *variable)
 {
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     for (size_t done = 0, some; done < variable->size; done += some) {
         some = variable->size - done;
         memset(space_resolve(device, variable->address + done, ACCESS_WRITE, true, &some), 0, some);
     }
-    space_unlock();
 }
 
 /* Creates the module's variables in device memory, filled with zeros. Those of a library are
@@ -101,10 +94,8 @@ static CUresult make_variables(const char *text, struct module *module)
                                  &found.address);
         if (result != CUDA_SUCCESS)
             break;
-        module->variables = realloc(module->variables,
-                                    (module->variable_count + 1) * sizeof found);
-        if (module->variables == NULL)
-            abort();
+        module->variables = checked(realloc(module->variables,
+                                    (module->variable_count + 1) * sizeof found));
         module->variables[module->variable_count++] = found;
         fill_with_zeros(module->context->device, &found);
     }
@@ -181,9 +172,7 @@ static char *read_file(const char *path)
     size_t length = 0, room = 0, got;
     do {
         room += 1 << 16;
-        text = realloc(text, room);
-        if (text == NULL)
-            abort();
+        text = checked(realloc(text, room));
         got = fread(text + length, 1, room - length - 1, file);
         length += got;
     } while (got > 0);
@@ -278,10 +267,8 @@ API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, c
     for (size_t i = 0; i < module->variable_count; i++) {
         if (strcmp(module->variables[i].name, name) != 0)
             continue;
-        if (address != NULL)
-            *address = module->variables[i].address;
-        if (size != NULL)
-            *size = module->variables[i].size;
+        GIVE_IF(address, module->variables[i].address);
+        GIVE_IF(size, module->variables[i].size);
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_NOT_FOUND;
@@ -335,8 +322,7 @@ API(cuFuncGetParamInfo, CUfunction handle, size_t index, size_t *offset, size_t 
     if (offset == NULL || index >= (size_t)function->kernel->parameters)
         return CUDA_ERROR_INVALID_VALUE;
     *offset = index * 8;
-    if (size != NULL)
-        *size = 8;
+    GIVE_IF(size, 8);
     return CUDA_SUCCESS;
 }
 
@@ -391,10 +377,7 @@ CUresult launch_work(CUfunction handle, const unsigned grid[3], const unsigned b
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;     /* protects the lists of instances */
 
-static struct module *library_from(CUlibrary handle)
-{
-    return object_is(handle, OBJECT_LIBRARY) ? (struct module *)handle : NULL;
-}
+OBJECT_FROM(library_from, struct module, CUlibrary, OBJECT_LIBRARY)
 
 API(cuLibraryLoadData, CUlibrary *library, const void *code, CUjit_option *options, void **values,
     unsigned int count, CUlibraryOption *library_options, void **library_values,

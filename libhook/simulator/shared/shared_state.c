@@ -210,6 +210,14 @@ static void unlock_shared(struct shared *map)
     pthread_mutex_unlock(&map->lock);
 }
 
+static void unlock_at_end(struct shared *const *map)
+{
+    unlock_shared(*map);
+}
+/* The shared state, locked until the end of the block. */
+#define LOCKED_SHARED(map)                                                               \
+    __attribute__((cleanup(unlock_at_end))) struct shared *const map = lock_shared()
+
 /* Reads the file `settings` in the folder. Its owner's settings override the environment, so
  * that no other process changes the GPUs. */
 static void read_settings(uint64_t *gpus, uint64_t *total)
@@ -318,19 +326,15 @@ int shared_gpus(void)
 {
     if (self.none)
         return 0;
-    struct shared *map = lock_shared();
-    int gpus = map->gpus;
-    unlock_shared(map);
-    return gpus;
+    LOCKED_SHARED(map);
+    return map->gpus;
 }
 
 uint64_t shared_total(int gpu)
 {
     (void)gpu;
-    struct shared *map = lock_shared();
-    uint64_t total = map->total;
-    unlock_shared(map);
-    return total;
+    LOCKED_SHARED(map);
+    return map->total;
 }
 
 /* This process's slot, taken at the first call; NULL: none is free. The lock is held. */
@@ -381,16 +385,14 @@ static uint64_t sum(const struct shared *map, int gpu)
 
 uint64_t shared_used(int gpu)
 {
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     sweep(map);
-    uint64_t used = sum(map, shared_actual(gpu));
-    unlock_shared(map);
-    return used;
+    return sum(map, shared_actual(gpu));
 }
 
 bool shared_take(int gpu, uint64_t bytes)
 {
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     gpu = shared_actual(gpu);
     bool fits = slot != NULL && bytes <= map->total && sum(map, gpu) <= map->total - bytes;
@@ -400,32 +402,29 @@ bool shared_take(int gpu, uint64_t bytes)
     }
     if (fits)
         slot->bytes[gpu] += bytes;
-    unlock_shared(map);
     return fits;
 }
 
 void shared_give_back(int gpu, uint64_t bytes)
 {
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     if (slot != NULL)
         slot->bytes[shared_actual(gpu)] -= bytes;
-    unlock_shared(map);
 }
 
 void shared_count_context(int gpu, int change)
 {
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     if (slot != NULL)
         slot->contexts[shared_actual(gpu)] += change;
-    unlock_shared(map);
 }
 
 uint64_t shared_publish(int gpu, uint64_t bytes)
 {
     uint64_t id = 0;
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     gpu = shared_actual(gpu);
     for (int j = 0; slot != NULL && id == 0 && j < EXPORTS; j++) {
@@ -443,13 +442,12 @@ uint64_t shared_publish(int gpu, uint64_t bytes)
             map->exports_end = j + 1;
         slot->bytes[gpu] -= bytes;
     }
-    unlock_shared(map);
     return id;
 }
 
 bool shared_join(uint64_t id)
 {
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     struct export *export = &map->exports[id % EXPORTS];
     bool found = slot != NULL && export->id == id;
@@ -457,25 +455,23 @@ bool shared_join(uint64_t id)
         int index = (int)(slot - map->slots);
         export->holders[index / 8] |= (uint8_t)(1u << index % 8);
     }
-    unlock_shared(map);
     return found;
 }
 
 void shared_leave(uint64_t id)
 {
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     struct export *export = &map->exports[id % EXPORTS];
     if (slot != NULL && export->id == id)
         lets_go(export, (int)(slot - map->slots));
     sweep(map);
-    unlock_shared(map);
 }
 
 int shared_users(int gpu, struct shared_usage *users, int room)
 {
     int count = 0;
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     sweep(map);
     for (int i = 0; i < SHARED_PROCESSES; i++) {
         const struct slot *slot = &map->slots[i];
@@ -491,7 +487,6 @@ int shared_users(int gpu, struct shared_usage *users, int room)
             users[count] = (struct shared_usage){.pid = slot->pid, .bytes = bytes};
         count++;
     }
-    unlock_shared(map);
     return count;
 }
 
@@ -579,20 +574,17 @@ static struct slot *slot_of(struct shared *map, pid_t pid)
 
 void shared_has_managed(void)
 {
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     struct slot *slot = own_slot(map);
     if (slot != NULL)
         slot->managed = true;
-    unlock_shared(map);
 }
 
 int shared_life_of(pid_t pid)
 {
-    struct shared *map = lock_shared();
+    LOCKED_SHARED(map);
     struct slot *slot = slot_of(map, pid);
-    int state = slot == NULL ? -1 : (int)atomic_load(&slot->state);
-    unlock_shared(map);
-    return state;
+    return slot == NULL ? -1 : (int)atomic_load(&slot->state);
 }
 
 static void enter_state(struct slot *slot, enum shared_life state)

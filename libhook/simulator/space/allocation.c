@@ -222,7 +222,7 @@ CUresult device_allocate(struct context *context, size_t size, enum allocation_k
 
 static void set_open(const struct pool *pool, uint32_t opened, uint32_t closed)
 {
-    space_lock_to_write();
+    SPACE_LOCKED(write);
     for (size_t i = 0; i < state.count; i++) {
         const struct allocation *allocation = state.list[i];
         struct mapping *mapping = allocation->pool != pool ? NULL : space_find(allocation->base);
@@ -231,7 +231,6 @@ static void set_open(const struct pool *pool, uint32_t opened, uint32_t closed)
         mapping->readable = (mapping->readable | opened) & ~closed;
         mapping->writable = (mapping->writable | opened) & ~closed;
     }
-    space_unlock();
 }
 
 void allocations_open(const struct pool *pool, uint32_t to)
@@ -259,11 +258,10 @@ void device_free(struct allocation *allocation)
 
 bool host_map(void *memory, size_t size, struct residency *residency)
 {
-    space_lock_to_write();
+    SPACE_LOCKED(write);
     bool mapped = space_map(&(struct mapping){.base = (uintptr_t)memory, .size = size,
                                               .residency = residency,
                                               .readable = ~0u, .writable = ~0u});
-    space_unlock();
     return mapped;
 }
 

@@ -13,19 +13,12 @@ static struct pool *pools;           /* protected by allocations_lock */
 
 struct pool *pool_make(struct device *device, uint64_t maximum)
 {
-    struct pool *pool = calloc(1, sizeof *pool);
-    if (pool == NULL)
-        abort();
+    struct pool *pool = checked(calloc(1, sizeof *pool));
     *pool = (struct pool){.device = device, .maximum = maximum, .reuse = {1, 1, 1}};
     pool->next = pools;
     pools = pool;
     object_add(pool, OBJECT_POOL);
     return pool;
-}
-
-struct pool *pool_from(CUmemoryPool handle)
-{
-    return object_is(handle, OBJECT_POOL) ? (struct pool *)handle : NULL;
 }
 
 struct pool *pool_default(struct device *device)
@@ -63,9 +56,7 @@ bool pool_shrink(struct pool *pool, uint64_t most)
 static void free_now(struct allocation *allocation)
 {
     struct pool *pool = allocation->pool;
-    struct kept *kept = malloc(sizeof *kept);
-    if (kept == NULL)
-        abort();
+    struct kept *kept = checked(malloc(sizeof *kept));
     *kept = (struct kept){pool->kept, allocation};
     allocation->hidden = true;
     pool->kept = kept;

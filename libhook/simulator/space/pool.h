@@ -2,6 +2,7 @@
 /* Memory pools. */
 #pragma once
 
+#include "driver/object.h"
 #include "space/allocation.h"
 
 struct kept {                        /* a free block */
@@ -21,7 +22,7 @@ struct pool {
     uint32_t readers;                /* a bit for each other device that has access */
 };
 
-struct pool *pool_from(CUmemoryPool handle);
+OBJECT_FROM(pool_from, struct pool, CUmemoryPool, OBJECT_POOL)
 struct pool *pool_default(struct device *device);
 struct pool *pool_current(struct device *device);
 

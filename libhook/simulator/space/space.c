@@ -57,9 +57,7 @@ static void *grown(void *list, size_t count, size_t *room, size_t element)
     if (count < *room)
         return list;
     *room = *room == 0 ? 64 : *room * 2;
-    list = realloc(list, *room * element);
-    if (list == NULL)
-        abort();
+    list = checked(realloc(list, *room * element));
     return list;
 }
 
@@ -230,7 +228,7 @@ char *space_resolve(const struct device *device, CUdeviceptr address, enum acces
 
 bool space_is_open(const struct device *device, CUdeviceptr base, size_t size)
 {
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(base), *end = space.mappings + space.mapping_count;
     CUdeviceptr reached = base;
     for (; mapping != NULL && mapping < end && mapping->base <= reached && reached < base + size;
@@ -240,7 +238,6 @@ bool space_is_open(const struct device *device, CUdeviceptr base, size_t size)
             break;
         reached = mapping->base + mapping->size;
     }
-    space_unlock();
     return reached >= base + size;
 }
 
@@ -251,12 +248,11 @@ static bool is_closed(const struct mapping *mapping, const struct device *device
 
 bool space_is_apart(CUdeviceptr one, CUdeviceptr other)
 {
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     const struct mapping *first = space_find(one), *second = space_find(other);
     bool apart = first != NULL && second != NULL && first->physical != NULL
         && second->physical != NULL && first->physical->device != second->physical->device
         && is_closed(first, second->physical->device)
         && is_closed(second, first->physical->device);
-    space_unlock();
     return apart;
 }

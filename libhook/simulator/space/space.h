@@ -30,6 +30,15 @@ struct mapping {
 void space_lock_to_read(void);
 void space_lock_to_write(void);
 void space_unlock(void);
+/* SPACE_LOCKED(read or write): locks until the end of the block. */
+static inline void space_unlock_at_end(const char *unused)
+{
+    (void)unused;
+    space_unlock();
+}
+#define SPACE_LOCKED(mode)                                                               \
+    __attribute__((cleanup(space_unlock_at_end), unused))                                \
+    const char space_locked_ = (space_lock_to_##mode(), 0)
 
 static inline bool space_is_device(CUdeviceptr address)
 {

@@ -12,9 +12,7 @@
 
 void capture_set_ends(struct stream *stream, struct node *const *nodes, size_t count)
 {
-    struct node **ends = malloc((count + 1) * sizeof(struct node *));
-    if (ends == NULL)
-        abort();
+    struct node **ends = checked(malloc((count + 1) * sizeof(struct node *)));
     if (count != 0)
         memcpy(ends, nodes, count * sizeof(struct node *));
     free(stream->capture_ends);
@@ -30,10 +28,8 @@ void capture_add_ends(struct stream *stream, struct node *const *nodes, size_t c
             known = known || stream->capture_ends[j] == nodes[i];
         if (known)
             continue;
-        stream->capture_ends = realloc(stream->capture_ends, (stream->capture_end_count + 1)
-                                       * sizeof(struct node *));
-        if (stream->capture_ends == NULL)
-            abort();
+        stream->capture_ends = checked(realloc(stream->capture_ends, (stream->capture_end_count + 1)
+                                       * sizeof(struct node *)));
         stream->capture_ends[stream->capture_end_count++] = nodes[i];
     }
 }
@@ -52,9 +48,7 @@ CUresult capture_record(struct stream *stream, struct event *event)
 {
     struct capture *capture = stream->capture;
     FAIL_IF(capture->broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    struct node **nodes = malloc((stream->capture_end_count + 1) * sizeof(struct node *));
-    if (nodes == NULL)
-        abort();
+    struct node **nodes = checked(malloc((stream->capture_end_count + 1) * sizeof(struct node *)));
     memcpy(nodes, stream->capture_ends, stream->capture_end_count * sizeof(struct node *));
     if (event->last.stream != NULL)
         stream_drop(event->last.stream);

@@ -123,16 +123,11 @@ static CUresult tell(CUstream handle, struct info info)
     if (capture == NULL)
         result = capture_blocks(stream) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
     if (*info.status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-        if (info.id != NULL)
-            *info.id = capture->id;
-        if (info.graph != NULL)
-            *info.graph = (CUgraph)capture->graph;
-        if (info.ends != NULL)
-            *info.ends = (const CUgraphNode *)stream->capture_ends;
-        if (info.edges != NULL)
-            *info.edges = NULL;
-        if (info.count != NULL)
-            *info.count = stream->capture_end_count;
+        GIVE_IF(info.id, capture->id);
+        GIVE_IF(info.graph, (CUgraph)capture->graph);
+        GIVE_IF(info.ends, (const CUgraphNode *)stream->capture_ends);
+        GIVE_IF(info.edges, NULL);
+        GIVE_IF(info.count, stream->capture_end_count);
     }
     return result;
 }

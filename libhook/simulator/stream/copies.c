@@ -24,9 +24,8 @@ static bool is_pageable(const struct side *side)
 {
     if (!side->host)
         return false;
-    space_lock_to_read();
+    SPACE_LOCKED(read);
     bool known = space_find(side->address) != NULL;
-    space_unlock();
     return !known;
 }
 
@@ -65,9 +64,7 @@ static CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wa
     bool staged = !capturing && wait == COPY_ASYNC && from_pageable && !to_pageable && line
         && size <= STAGED;
     if (result == CUDA_SUCCESS && staged) {
-        work.copy.staged = malloc(size);
-        if (work.copy.staged == NULL)
-            abort();
+        work.copy.staged = checked(malloc(size));
         memcpy(work.copy.staged, (const void *)(uintptr_t)work.copy.from.address, size);
     }
     if (result == CUDA_SUCCESS)
@@ -211,8 +208,7 @@ struct batch {
 /* *failed, unless NULL: the index of the refused copy; SIZE_MAX: no single copy is the reason. */
 static CUresult copy_lines(const struct batch *batch, size_t *failed)
 {
-    if (failed != NULL)
-        *failed = SIZE_MAX;
+    GIVE_IF(failed, SIZE_MAX);
     FAIL_IF(batch->count == 0 || batch->to == NULL || batch->from == NULL || batch->sizes == NULL
             || batch->attributes == NULL || batch->attribute_indices == NULL
             || batch->attribute_count == 0 || batch->attribute_count > batch->count
@@ -224,8 +220,7 @@ static CUresult copy_lines(const struct batch *batch, size_t *failed)
                           copy_line(side_unified(batch->to[i]), side_unified(batch->from[i]),
                                     batch->sizes[i]), COPY_ASYNC);
         if (result != CUDA_SUCCESS) {
-            if (failed != NULL)
-                *failed = i;
+            GIVE_IF(failed, i);
             return result;
         }
     }
@@ -264,8 +259,7 @@ static CUresult operand(const CUmemcpy3DOperand *operand, size_t width, size_t h
 static CUresult copy_blocks(size_t count, const CUDA_MEMCPY3D_BATCH_OP *list, size_t *failed,
                             unsigned long long flags, CUstream stream)
 {
-    if (failed != NULL)
-        *failed = SIZE_MAX;
+    GIVE_IF(failed, SIZE_MAX);
     FAIL_IF(count == 0 || list == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(stream == NULL || stream == CU_STREAM_LEGACY, CUDA_ERROR_INVALID_VALUE);
     for (size_t i = 0; i < count; i++) {
@@ -280,8 +274,7 @@ static CUresult copy_blocks(size_t count, const CUDA_MEMCPY3D_BATCH_OP *list, si
         if (result == CUDA_SUCCESS)
             result = copy_submit(stream, work, COPY_ASYNC);
         if (result != CUDA_SUCCESS) {
-            if (failed != NULL)
-                *failed = i;
+            GIVE_IF(failed, i);
             return result;
         }
     }

@@ -9,10 +9,7 @@
 #include "stream/capture.h"
 #include "stream/submit.h"
 
-static struct event *event_from(CUevent handle)
-{
-    return object_is(handle, OBJECT_EVENT) ? (struct event *)handle : NULL;
-}
+OBJECT_FROM(event_from, struct event, CUevent, OBJECT_EVENT)
 
 API(cuEventCreate, CUevent *handle, unsigned int flags)
 {

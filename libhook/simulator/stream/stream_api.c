@@ -122,8 +122,7 @@ STREAM_API(cuStreamGetCtx, ENTRY_INIT, (CUstream handle, CUcontext *context),
 STREAM_API(cuStreamGetDevice, ENTRY_INIT, (CUstream handle, CUdevice *device),
            GIVE(device, stream->context->device->ordinal))
 STREAM_API(cuStreamGetCtx_v2, ENTRY_INIT, (CUstream handle, CUcontext *context, CUgreenCtx *green), {
-    if (green != NULL)
-        *green = stream->context->green;
+    GIVE_IF(green, stream->context->green);
     GIVE(context, (CUcontext)stream->context->owner)
 })
 

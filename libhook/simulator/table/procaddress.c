@@ -104,8 +104,7 @@ static CUresult find(const char *name, void **function, int version, cuuint64_t 
     if (best != NULL)
         found = CU_GET_PROC_ADDRESS_SUCCESS;
     *function = best != NULL ? best->function : NULL;
-    if (status != NULL)
-        *status = found;
+    GIVE_IF(status, found);
     return CUDA_SUCCESS;             /* whether it was found or not */
 }
 
