@@ -137,9 +137,8 @@ def pytest_testnodedown(node: Any) -> None:
     node.config.stash[LONG] = getattr(node, "workeroutput", {}).get("long", 0)
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter,
+                            config: pytest.Config) -> None:
     """Says what was left out, whether or not there was a test in it."""
     cannot_run = config.stash[LEFT_OUT]
     left_out = {} if config.getoption("--require") else {**cannot_run}

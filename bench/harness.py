@@ -45,9 +45,8 @@ class Sharing:
 
 
 @contextmanager
-def sharing(
-    *options: str, environment: dict[str, str] | None = None, log: IO[bytes] | None = None
-) -> Iterator[Sharing]:
+def sharing(*options: str, environment: dict[str, str] | None = None,
+            log: IO[bytes] | None = None) -> Iterator[Sharing]:
     """Run a daemon with these options until the block ends; its output goes to `log`."""
     with tempfile.TemporaryDirectory(prefix="nvshare-") as folder:
         socket, trace = Path(folder, "nvshare.sock"), Path(folder, "trace.jsonl")
@@ -73,10 +72,8 @@ def sharing(
                 target.write_bytes(trace.read_bytes())
 
 
-def run(
-    commands: Sequence[Sequence[str]], environment: dict[str, str] | None = None,
-    limit: float = 600.0, user: int | None = None,
-) -> list[Result]:
+def run(commands: Sequence[Sequence[str]], environment: dict[str, str] | None = None,
+        limit: float = 600.0, user: int | None = None) -> list[Result]:
     """Runs the programs at the same time, as `user`, and waits for all; `limit` in seconds."""
     started = [_start(command, environment, user=user) for command in commands]
     deadline = time.monotonic() + limit
@@ -86,9 +83,8 @@ def run(
 
 
 @contextmanager
-def rival(
-    command: Sequence[str], environment: dict[str, str] | None = None, limit: float = 60.0,
-) -> Iterator[list[Result]]:
+def rival(command: Sequence[str], environment: dict[str, str] | None = None,
+          limit: float = 60.0) -> Iterator[list[Result]]:
     """A program that runs for as long as the block lasts, and goes on until its stdin ends.
 
     The list has its result once the block has ended. `limit` in seconds: how long it may
@@ -134,23 +130,17 @@ class _Running:
             file.close()
         if self.process.stdin is not None:
             self.process.stdin.close()
-        return Result(
-            self.command, self.process.returncode, self.ended - self.began,
-            _last_json(texts[0]), texts[1][-2000:],
-        )
+        return Result(self.command, self.process.returncode, self.ended - self.began,
+                      _last_json(texts[0]), texts[1][-2000:])
 
 
-def _start(
-    command: Sequence[str], environment: dict[str, str] | None, has_stdin: bool = False,
-    user: int | None = None,
-) -> _Running:
+def _start(command: Sequence[str], environment: dict[str, str] | None, has_stdin: bool = False,
+           user: int | None = None) -> _Running:
     # Closed by end().
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-    process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE if has_stdin else None, stdout=output,
-        stderr=errors,
-        env={**os.environ, **(environment or {})}, user=user,
-    )
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE if has_stdin else None,
+                               stdout=output, stderr=errors,
+                               env={**os.environ, **(environment or {})}, user=user)
     return _Running(tuple(command), process, output, errors, time.monotonic())
 
 
@@ -179,8 +169,7 @@ def _gpu() -> str:
     try:
         listed = subprocess.run(
             ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
-            capture_output=True, text=True, check=True,
-        )
+            capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "none"
     return listed.stdout.strip()

@@ -173,9 +173,8 @@ def tests(tree: Path, path: str) -> list[str]:
     return sorted(found, key=lambda name: (stem not in name, name.startswith("tests/integ"), name))
 
 
-def failures(
-    tree: Path, tests: list[str], left_out: list[str], options: list[str], prefix: list[str],
-) -> list[str]:
+def failures(tree: Path, tests: list[str], left_out: list[str], options: list[str],
+             prefix: list[str]) -> list[str]:
     """The tests, or files of tests, that fail in a tree; pytest's exit if it names none."""
     done = subprocess.run(
         [*prefix, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",

@@ -54,9 +54,8 @@ def rounds(module: str, description: str | None, rounds: int, least: int = 1) ->
     return made.parse_args()
 
 
-def publish(
-    name: str, measure: Callable[[], tuple[dict[str, Any], str]], output: Path | None
-) -> int:
+def publish(name: str, measure: Callable[[], tuple[dict[str, Any], str]],
+            output: Path | None) -> int:
     """Measures, prints and keeps the results. Returns the exit status.
 
     `measure`: returns the document for JSON, and the table for people.

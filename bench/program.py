@@ -70,9 +70,8 @@ class Program:
 
 
 @contextmanager
-def started(
-    command: Sequence[str], environment: Mapping[str, str], user: int | None = None
-) -> Iterator[Program]:
+def started(command: Sequence[str], environment: Mapping[str, str],
+            user: int | None = None) -> Iterator[Program]:
     """A process, run as `user`, that is ready; killed at the end, if it has not ended."""
     with tempfile.TemporaryFile() as errors, subprocess.Popen(
         command, env={**os.environ, **environment}, stdin=subprocess.PIPE, user=user,
@@ -84,18 +83,16 @@ def started(
             process.kill()
 
 
-def finish(
-    command: Sequence[str | Path], environment: Mapping[str, str], limit: float
-) -> subprocess.CompletedProcess[str]:
+def finish(command: Sequence[str | Path], environment: Mapping[str, str],
+           limit: float) -> subprocess.CompletedProcess[str]:
     """Runs one of the benchmark's own programs to its end, with these variables besides.
 
     Raises NvshareError if that takes more than `limit` seconds, or it was not built.
     """
     try:
-        return subprocess.run(
-            command, env={**os.environ, **environment}, capture_output=True, text=True,
-            check=False, timeout=limit, start_new_session=True, preexec_fn=die_with_us,
-        )
+        return subprocess.run(command, env={**os.environ, **environment}, capture_output=True,
+                              text=True, check=False, timeout=limit, start_new_session=True,
+                              preexec_fn=die_with_us)
     except subprocess.TimeoutExpired:
         raise NvshareError(f"{command[0]} did not end within {limit:.0f} s") from None
     except FileNotFoundError:

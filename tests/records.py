@@ -38,8 +38,6 @@ def encode_report(report: ReportRecord) -> bytes:
     if report.type in TEXTS:
         return TEXT.pack(report.type, report.version, 0, 0, report.text.encode())
     *figures, answered, to_pin, reason, _, _, _ = astuple(report.memory)
-    return REPORT.pack(
-        report.type, report.version, report.flags, reason, report.number, *figures,
-        report.uuid if report.type in NAMES_GPU else ANSWERS.pack(answered, to_pin),
-        *(getattr(report, name) for name in last_words(report.type)),
-    )
+    return REPORT.pack(report.type, report.version, report.flags, reason, report.number, *figures,
+                       report.uuid if report.type in NAMES_GPU else ANSWERS.pack(answered, to_pin),
+                       *(getattr(report, name) for name in last_words(report.type)))

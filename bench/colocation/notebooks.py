@@ -75,9 +75,8 @@ def size(total: int, host: int, number: int = NOTEBOOKS) -> Size:
     return Size(wanted, min(wanted, most), card.bytes, host)
 
 
-def schedule(
-    number: int, cells: int, every: float = EVERY, seed: int = SEED
-) -> list[tuple[float, ...]]:
+def schedule(number: int, cells: int, every: float = EVERY,
+             seed: int = SEED) -> list[tuple[float, ...]]:
     """When each notebook's cells are submitted, in seconds from the start, in order."""
     chance = random.Random(seed)
     times = []
@@ -148,9 +147,8 @@ def measure(card: Card, mode: str = "auto", writeback: str = "on") -> Iterator[R
     yield _result(each, found, times, trace, f"{mode}, writeback {writeback}")
 
 
-def _result(
-    each: Size, cells: list[Cell], times: Times, trace: dict[str, Any], setting: str
-) -> Result:
+def _result(each: Size, cells: list[Cell], times: Times, trace: dict[str, Any],
+            setting: str) -> Result:
     alone = median(cell.alone for cell in cells)
     figures = {"over alone": [cell.over_alone for cell in cells]}
     if speed := trace["in_alone_gbps"]:

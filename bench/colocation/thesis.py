@@ -72,9 +72,8 @@ class Program:
                     found = self._pair(card, work, daemon.environment, daemon)
                 yield self._result(card, shape, f"{mode}, quantum {quantum:g} s", alone, *found)
 
-    def _pair(
-        self, card: Card, work: Work, environment: dict[str, str], daemon: Sharing | None = None
-    ) -> tuple[list[Done], dict[str, Any]]:
+    def _pair(self, card: Card, work: Work, environment: dict[str, str],
+              daemon: Sharing | None = None) -> tuple[list[Done], dict[str, Any]]:
         with ExitStack() as stack:
             copies = [stack.enter_context(job(self.size(card), seed, environment))
                       for seed in SEEDS]
@@ -86,10 +85,8 @@ class Program:
             done = [copy.end() for copy in copies]
             return done, {} if daemon is None else moved(daemon, known, card)
 
-    def _result(
-        self, card: Card, shape: str, way: str, alone: list[Done], done: list[Done],
-        trace: dict[str, Any],
-    ) -> Result:
+    def _result(self, card: Card, shape: str, way: str, alone: list[Done], done: list[Done],
+                trace: dict[str, Any]) -> Result:
         serial, together = sum(one.seconds for one in alone), max(one.seconds for one in done)
         stop_to_run = trace.get("stop_to_run_ms")
         return Result(

@@ -41,10 +41,8 @@ def _measure(name: str, bus: str, clients: int, program: str, *arguments: str) -
     for _ in range(RUNS):
         time.sleep(PAUSE)
         before, began = _spent(), time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-c", program, *arguments], cwd=ROOT, check=True,
-            env={**os.environ, "NVSHARE_BUS": bus}, stdout=subprocess.DEVNULL,
-        )
+        subprocess.run([sys.executable, "-c", program, *arguments], cwd=ROOT, check=True,
+                       env={**os.environ, "NVSHARE_BUS": bus}, stdout=subprocess.DEVNULL)
         walls.append((time.perf_counter() - began) * 1e3)
         processors.append((_spent() - before) * 1e3)
     return Duration(name, clients, round(median(walls), 1), round(median(processors), 1))

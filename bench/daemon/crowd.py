@@ -41,11 +41,9 @@ class Client:
 
     def say(self, kind: int, number: int = 0, size: int = 0, flags: int = 0) -> None:
         """Send one record. `size`: bytes requested, held or moved, depending on the type."""
-        self.socket.send(REPORT.pack(
-            kind, VERSION, flags, number,
-            self.allocated, self.resident, 0, 0, self.room, self.host, 0,
-            self.uuid if kind == Type.HELLO else NOTHING_HEARD, size, 0,
-        ))
+        self.socket.send(REPORT.pack(kind, VERSION, flags, number, self.allocated, self.resident, 0,
+                                     0, self.room, self.host, 0,
+                                     self.uuid if kind == Type.HELLO else NOTHING_HEARD, size, 0))
 
     def want(self) -> None:
         """Report that a thread waits at the gate."""

@@ -51,12 +51,10 @@ def measure(service: Service, kind: str, number: int, allocated: int, handovers:
             stopped.append(part)
         spent = processor(service.pid).since(before)
         resident = megabytes(service.pid, peak=True)
-    return Latency(
-        kind, number, handovers,
-        round(median(released), 1), _99th(released), round(median(stopped), 1), _99th(stopped),
-        round(spent.worked / handovers * 1e6, 1), round(spent.waited / handovers * 1e6, 1),
-        resident,
-    )
+    return Latency(kind, number, handovers, round(median(released), 1), _99th(released),
+                   round(median(stopped), 1), _99th(stopped),
+                   round(spent.worked / handovers * 1e6, 1),
+                   round(spent.waited / handovers * 1e6, 1), resident)
 
 
 def _99th(values: list[float]) -> float:

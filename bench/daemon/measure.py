@@ -75,10 +75,8 @@ def commands() -> list[command.Duration]:
 
 @contextmanager
 def _asked(daemon: Service) -> Iterator[None]:
-    asker = subprocess.Popen(
-        [sys.executable, "-m", "bench.daemon.asking", daemon.bus], cwd=ROOT,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )
+    asker = subprocess.Popen([sys.executable, "-m", "bench.daemon.asking", daemon.bus], cwd=ROOT,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert asker.stdin is not None
     assert asker.stdout is not None
     try:
@@ -91,9 +89,8 @@ def _asked(daemon: Service) -> Iterator[None]:
         asker.wait()
 
 
-def tables(
-    latencies: list[handover.Latency], alone: Idle, durations: list[command.Duration]
-) -> str:
+def tables(latencies: list[handover.Latency], alone: Idle,
+           durations: list[command.Duration]) -> str:
     """The results as tables of text."""
     lines = [
         "hand-over, us    released -> next   stopped -> next     daemon's         peak",

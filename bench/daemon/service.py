@@ -44,10 +44,8 @@ class Service:
 
 
 @contextmanager
-def service(
-    memory: int, *options: str, module: str = "nvshared", cards: int = 1, log: Path | None = None,
-    has_bus: bool = True,
-) -> Iterator[Service]:
+def service(memory: int, *options: str, module: str = "nvshared", cards: int = 1,
+            log: Path | None = None, has_bus: bool = True) -> Iterator[Service]:
     """A daemon with cards of `memory` bytes, and ready, for as long as the block lasts.
 
     `module`: what is started as the daemon. `log`: the file that has its log afterwards.
@@ -66,10 +64,8 @@ def service(
             "NOTIFY_SOCKET": str(folder / "notify"),
             "WATCHDOG_USEC": str(WATCHDOG),
         }
-        found = subprocess.run(
-            [sys.executable, "-c", FIND], env=environment, cwd=ROOT, stdout=subprocess.PIPE,
-            text=True, check=True,
-        )
+        found = subprocess.run([sys.executable, "-c", FIND], env=environment, cwd=ROOT,
+                               stdout=subprocess.PIPE, text=True, check=True)
         bus = stack.enter_context(_bus(folder)) if has_bus else "none"
         ready = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         ready.bind(environment["NOTIFY_SOCKET"])
@@ -114,8 +110,7 @@ def _end_well(daemon: "subprocess.Popen[bytes]", log: Path) -> None:
     _end(daemon)
     if daemon.returncode != 0:
         raise NvshareError(
-            f"the daemon ended with status {daemon.returncode}: {log.read_text()[-2000:]}"
-        )
+            f"the daemon ended with status {daemon.returncode}: {log.read_text()[-2000:]}")
 
 
 def _end(process: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:

@@ -69,10 +69,8 @@ def figures(found: dict[tuple[int, int, str], list[float]]) -> list[Figure]:
     for (threads, pace, way), values in sorted(found.items()):
         tenths = quantiles(values, n=10)
         direct = median(found[threads, pace, "direct"])
-        result.append(Figure(
-            way, threads, pace, round(median(values), 1), round(tenths[0], 1),
-            round(tenths[-1], 1), round(median(values) - direct, 1),
-        ))
+        result.append(Figure(way, threads, pace, round(median(values), 1), round(tenths[0], 1),
+                             round(tenths[-1], 1), round(median(values) - direct, 1)))
     return result
 
 

@@ -53,9 +53,8 @@ def allocation(card: Card) -> Result:
     rounds: Rounds = {"without": [], "with": []}
     new_rounds: Rounds = {"without": [], "with": []}
     wrong = []
-    with card.log.open("ab") as log, sharing(
-        "--swap-budget", str(card.budget), environment=dict(card.environment), log=log,
-    ) as daemon:
+    with card.log.open("ab") as log, sharing("--swap-budget", str(card.budget),
+                                             environment=dict(card.environment), log=log) as daemon:
         for way in ORDER:
             ours = daemon.environment if way == "with" else unshared()
             for these, found in ((sizes, rounds), (new, new_rounds)):
@@ -101,8 +100,7 @@ def _large_goals(sizes: Sizes, medians: Medians, mark: str) -> tuple[Goal, ...]:
     }
     first = Goal(
         f"speed of first use{mark}: {speeds['with']:.1f} against {speeds['without']:.1f} GB/s",
-        100 * speeds["with"] / speeds["without"], "%", least=95,
-    )
+        100 * speeds["with"] / speeds["without"], "%", least=95)
     return (first, *_pair("large", f"{sizes.large // MIB} MiB{mark}", 105.0, medians))
 
 
@@ -111,8 +109,6 @@ def _pair(kind: str, words: str, most: float, medians: Medians) -> tuple[Goal, .
     goals = []
     for verb in ("allocate", "free"):
         ours, theirs = (medians[way][f"{kind}_{verb}"] for way in ("with", "without"))
-        goals.append(Goal(
-            f"{verb} {words}: {ours:.2f} against {theirs:.2f} us",
-            100 * ours / theirs, "%", most=most,
-        ))
+        goals.append(Goal(f"{verb} {words}: {ours:.2f} against {theirs:.2f} us",
+                          100 * ours / theirs, "%", most=most))
     return tuple(goals)

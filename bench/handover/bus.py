@@ -27,9 +27,8 @@ WORDS = {
 
 def bus(card: Card) -> Result:
     each, block, rounds = (16 * MIB, 4 * MIB, 1) if card.simulated else (EACH, BLOCK, ROUNDS)
-    done = finish(
-        [PROGRAM, *map(str, (each, block, rounds))], {**card.environment, **unshared()}, LIMIT
-    )
+    done = finish([PROGRAM, *map(str, (each, block, rounds))], {**card.environment, **unshared()},
+                  LIMIT)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     found = {
         way: {figure: [line[figure] for line in lines if line["way"] == way]
@@ -42,8 +41,6 @@ def bus(card: Card) -> Result:
              "GB/s")
         for way, words in WORDS.items() for direction in ("out", "in")
     )
-    return Result(
-        "bus", "two processes, without the library", goals,
-        {"bytes": each, "block_bytes": block, "rounds": found},
-        (done.stderr.strip(),) if done.returncode != 0 else (),
-    )
+    return Result("bus", "two processes, without the library", goals,
+                  {"bytes": each, "block_bytes": block, "rounds": found},
+                  (done.stderr.strip(),) if done.returncode != 0 else ())

@@ -62,20 +62,16 @@ def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None
     if budget is None:
         budget = min(HOST_MOST, int(HOST_SHARE * host.total()))
     if not simulate:
-        done = subprocess.run(
-            [library.workload(), "--json", "--memory", "1MiB", "--steps", "1"],
-            env={**os.environ, **unshared()}, capture_output=True, text=True, check=False,
-        )
+        done = subprocess.run([library.workload(), "--json", "--memory", "1MiB", "--steps", "1"],
+                              env={**os.environ, **unshared()}, capture_output=True, text=True,
+                              check=False)
         if done.returncode == 0:
             said = json.loads(done.stdout.splitlines()[0])
-            return Card(
-                said["gpu"], said["total"], False, budget, seconds or 25.0, 32 * MIB, log, {}
-            )
+            return Card(said["gpu"], said["total"], False, budget, seconds or 25.0, 32 * MIB, log,
+                        {})
         if done.returncode != NO_DRIVER:
-            raise NvshareError(
-                f"the GPU of this machine does not work: {done.stderr.strip()}",
-                "try the benchmark itself with --simulate",
-            )
+            raise NvshareError(f"the GPU of this machine does not work: {done.stderr.strip()}",
+                               "try the benchmark itself with --simulate")
     path = [str(library.simulator()), os.environ.get("LD_LIBRARY_PATH", "")]
     return Card("a simulated GPU", SIMULATED, True, budget, seconds or 6.0, 4 * MIB, log, {
         "LD_LIBRARY_PATH": ":".join(filter(None, path)),

@@ -57,9 +57,8 @@ class Result:
         }
 
 
-def show(
-    results: Sequence[Result], where: dict[str, Any], complete: bool, console: Console
-) -> None:
+def show(results: Sequence[Result], where: dict[str, Any], complete: bool,
+         console: Console) -> None:
     """Prints a table with a line for each goal, and the errors below the table."""
     name = where["card"]
     console.print(f"{name}, {where['cpu']}, {where['cores']} cores, {where['date']}")

@@ -49,24 +49,19 @@ VARIANTS: Variants = {
 
 
 def arguments(name: str, description: str, variants: Variants) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m bench.{name}.measure", allow_abbrev=False, description=description,
-    )
-    parser.add_argument(
-        "--variant", action="append", choices=list(variants), help="this one; more than once: these"
-    )
+    parser = argparse.ArgumentParser(prog=f"python -m bench.{name}.measure", allow_abbrev=False,
+                                     description=description)
+    parser.add_argument("--variant", action="append", choices=list(variants),
+                        help="this one; more than once: these")
     parser.add_argument(
         "--simulate", action="store_true",
-        help="on a simulated card, to try the benchmark itself; its figures mean nothing",
-    )
+        help="on a simulated card, to try the benchmark itself; its figures mean nothing")
     parser.add_argument(
         "--seconds", type=checked(quantity.positive, 2), metavar="N",
-        help="that programs compute for in each run (default: 25, on a simulated card 6)",
-    )
+        help="that programs compute for in each run (default: 25, on a simulated card 6)")
     parser.add_argument(
         "--swap-budget", type=checked(quantity.size), metavar="SIZE",
-        help="host memory for the daemon (default: 86%% of the host's, at most 108GiB)",
-    )
+        help="host memory for the daemon (default: 86%% of the host's, at most 108GiB)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="where to keep the JSON (default: a file in "
@@ -114,10 +109,8 @@ def _measure(card: Card, variants: Variants, names: Sequence[str], results: list
         print(card.log.read_text(), file=sys.stderr)
 
 
-def _report(
-    name: str, card: Card, results: list[Result], complete: bool, only_json: bool,
-    output: Path | None,
-) -> None:
+def _report(name: str, card: Card, results: list[Result], complete: bool, only_json: bool,
+            output: Path | None) -> None:
     where = {
         **machine(), "card": card.name, "card_bytes": card.total, "simulated": card.simulated,
         "swap_budget": card.budget, "seconds": card.seconds,

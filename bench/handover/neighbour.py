@@ -52,10 +52,8 @@ def handed_over(card: Card, mode: str) -> Result:
     return Result(
         "neighbour", f"neighbour {mode}",
         (
-            Goal(
-                "STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
-                most=150 if mode == "auto" else None,
-            ),
+            Goal("STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
+                 most=150 if mode == "auto" else None),
             Goal("out, while both move", median(found, "out_gbps_both"), "GB/s"),
             Goal("in, while both move", median(found, "in_gbps_both"), "GB/s"),
             Goal("lent at most", _most_borrowed(trace) / GIB, "GiB"),

@@ -60,15 +60,11 @@ def handovers(trace: Sequence[Line]) -> list[Handover]:
         passage = [(stop + drain, run)] if run > stop + drain else []
         together = common(both, passage)
         made.append(Handover(
-            stop_to_run_ms=(run - stop) / 1000,
-            drain_ms=drain / 1000,
-            out_bytes=_bytes(out, passage),
-            in_bytes=_bytes(into, passage),
-            both_ms=covered(together) / 1000,
-            both_out_bytes=_bytes(out, together),
+            stop_to_run_ms=(run - stop) / 1000, drain_ms=drain / 1000,
+            out_bytes=_bytes(out, passage), in_bytes=_bytes(into, passage),
+            both_ms=covered(together) / 1000, both_out_bytes=_bytes(out, together),
             both_in_bytes=_bytes(into, together),
-            warmed_up=not any(move["host_grew"] for move in out if before < move["at"] <= run),
-        ))
+            warmed_up=not any(move["host_grew"] for move in out if before < move["at"] <= run)))
         before = run
     return made
 
@@ -115,11 +111,9 @@ def figures(found: Sequence[Handover]) -> dict[str, Any]:
         "out_gbps_both": spread([one.both_out_bytes / one.both_ms / 1e6 for one in moved]),
         "in_gbps_both": spread([one.both_in_bytes / one.both_ms / 1e6 for one in moved]),
         "out_gbps_passage": spread(
-            [one.out_bytes / one.less_drain_ms / 1e6 for one in warm if one.less_drain_ms > 0]
-        ),
+            [one.out_bytes / one.less_drain_ms / 1e6 for one in warm if one.less_drain_ms > 0]),
         "in_gbps_passage": spread(
-            [one.in_bytes / one.less_drain_ms / 1e6 for one in warm if one.less_drain_ms > 0]
-        ),
+            [one.in_bytes / one.less_drain_ms / 1e6 for one in warm if one.less_drain_ms > 0]),
     }
 
 

@@ -56,8 +56,7 @@ def _microseconds(found: Iterable[Line], way: str) -> float | None:
     return sum(move["microseconds"] for move in counted) * PIECE / size if size else None
 
 
-def _ratio(
-    few: Mapping[str, float | None], many: Mapping[str, float | None], way: str
-) -> float | None:
+def _ratio(few: Mapping[str, float | None], many: Mapping[str, float | None],
+           way: str) -> float | None:
     one, other = few[way], many[way]
     return None if one is None or other is None else other / one

@@ -109,11 +109,10 @@ def _start(task: Task, environment: Mapping[str, str]) -> Running:
     # Both are closed by perform(). Files: an unread pipe would stop the program.
     output = tempfile.TemporaryFile()  # noqa: SIM115
     errors = tempfile.TemporaryFile()  # noqa: SIM115
-    process = subprocess.Popen(
-        task.command(), env={**os.environ, **environment, **task.environment},
-        stdin=subprocess.DEVNULL,
-        stdout=output, stderr=errors, start_new_session=True, preexec_fn=die_with_us,
-    )
+    process = subprocess.Popen(task.command(),
+                               env={**os.environ, **environment, **task.environment},
+                               stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
+                               start_new_session=True, preexec_fn=die_with_us)
     return Running(task, process, time.monotonic_ns() // 1000, output, errors)
 
 
@@ -127,8 +126,6 @@ def _outcome(one: Running) -> Outcome:
     if checked == [False]:
         words.append("WRONG RESULT: its memory does not hold what the CPU computes")
     message = words[-1] if words else f"it ended with status {one.process.returncode}"
-    return Outcome(
-        one.task, one.process.pid, one.started,
-        tuple(int(event["at"]) for event in events if event["event"] == "step"),
-        right, "" if right else message,
-    )
+    return Outcome(one.task, one.process.pid, one.started,
+                   tuple(int(event["at"]) for event in events if event["event"] == "step"), right,
+                   "" if right else message)

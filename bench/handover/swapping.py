@@ -28,10 +28,8 @@ def two_large(card: Card, examined: bool) -> Result:
         (
             Goal("out, while both move", median(found, "out_gbps_both"), "GB/s", least=45),
             Goal("in, while both move", median(found, "in_gbps_both"), "GB/s", least=45),
-            Goal(
-                "STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
-                most=550,
-            ),
+            Goal("STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
+                 most=550),
             Goal("out, over all of that time", median(found, "out_gbps_passage"), "GB/s"),
             Goal("in, over all of that time", median(found, "in_gbps_passage"), "GB/s"),
             Goal("drain", median(found, "drain_ms"), "ms"),
@@ -49,10 +47,8 @@ def three_ahead(card: Card) -> Result:
     return Result(
         "three-ahead", f"one at a time in {AHEAD} of the card",
         (
-            Goal(
-                "STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
-                most=10,
-            ),
+            Goal("STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
+                 most=10),
             Goal("the longest of them", most(found, "stop_to_run_less_drain_ms"), "ms"),
             Goal("drain", median(found, "drain_ms"), "ms"),
         ),

@@ -73,10 +73,8 @@ def undisturbed(card: Card, load: Load) -> Result:
     """Measure the first program's steps with one load."""
     memory, chunk = card.share(MIDDLE), min(CHUNK, card.total // 32)
     later = card.seconds * ALONE
-    runner = Task(
-        memory, card.seconds, 1, chunk, used=card.share(load.used), rounds=load.rounds,
-        copied=max(card.share(load.copied), COPIED_LEAST) if load.copied else 0,
-    )
+    runner = Task(memory, card.seconds, 1, chunk, used=card.share(load.used), rounds=load.rounds,
+                  copied=max(card.share(load.copied), COPIED_LEAST) if load.copied else 0)
     other = Task(memory, card.seconds - later, 2, chunk, after=later)
     tasks = [runner, other, replace(other, seed=3)]
     trace, outcomes = run(card, tasks, CAPACITY, QUANTUM, mode="on", gives_way=load.gives_way)
@@ -103,9 +101,8 @@ def undisturbed(card: Card, load: Load) -> Result:
     )
 
 
-def paces(
-    trace: Sequence[Line], runner: Outcome, others_started: int, least: float = MOVING
-) -> Paces:
+def paces(trace: Sequence[Line], runner: Outcome, others_started: int,
+          least: float = MOVING) -> Paces:
     """Of the steps of one program; `least`: in such a part of a moving one something moved."""
     # Two orders to one client are a hundredth of a move apart: no step fits in between.
     moving = spans(move for move in moves(trace, least=1) if move.get("pid") != runner.pid)
@@ -123,10 +120,8 @@ def paces(
             disturbed.append(step)
         elif share == 0:
             quiet.append(step)
-    return Paces(
-        _pace([step for step in steps if rise <= step[0] and step[1] <= others_started]),
-        _pace(quiet), _pace(disturbed), _pace(seen),
-    )
+    return Paces(_pace([step for step in steps if rise <= step[0] and step[1] <= others_started]),
+                 _pace(quiet), _pace(disturbed), _pace(seen))
 
 
 def percent(found: Paces, other: str, figure: str, of: str = "moving") -> float | None:
@@ -160,7 +155,5 @@ def _pace(steps: Sequence[Span]) -> Pace | None:
     took = [(end - begin) / 1000 for begin, end in steps]
     median = statistics.median(took)
     late = [time - median for time in took if time > LONG * median]
-    return Pace(
-        len(took), round(statistics.fmean(took), 4), round(median, 4), max(took),
-        len(late), round(sum(late), 3),
-    )
+    return Pace(len(took), round(statistics.fmean(took), 4), round(median, 4), max(took), len(late),
+                round(sum(late), 3))

@@ -53,10 +53,8 @@ def _measure(card: Card, name: str, tasks: Sequence[Task], capacity: str) -> Res
     return Result(
         "little-used", name,
         (
-            Goal(
-                "crossed the bus, of resident",
-                None if out is None or into is None else out + into, "%", most=10,
-            ),
+            Goal("crossed the bus, of resident",
+                 None if out is None or into is None else out + into, "%", most=10),
             Goal("on the way out", out, "%"),
             Goal("on the way in", into, "%"),
             Goal("left the card in all", left, "%"),

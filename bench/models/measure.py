@@ -147,9 +147,8 @@ def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) ->
     return Result(name, setting, tuple(goals), figures, found.wrong, drawing(requests), marks(took))
 
 
-def _percentiles(
-    words: str, took: Sequence[float], most: float | None = None, slowest: float | None = None
-) -> Iterator[Goal]:
+def _percentiles(words: str, took: Sequence[float], most: float | None = None,
+                 slowest: float | None = None) -> Iterator[Goal]:
     for percent, goal in ((50, most), (90, None), (99, slowest)):
         label = "median" if percent == 50 else f"{percent}th percentile"
         yield Goal(words + label, percentile(took, percent), "ms", most=goal)

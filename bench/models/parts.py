@@ -45,9 +45,8 @@ class Breakdown(NamedTuple):
         return "partly" if self.missing else "resident"
 
 
-def breakdowns(
-    answers: Iterable[Answer], trace: Sequence[Line], pids: Sequence[int], alone: float
-) -> list[Breakdown]:
+def breakdowns(answers: Iterable[Answer], trace: Sequence[Line], pids: Sequence[int],
+               alone: float) -> list[Breakdown]:
     """Of each request. `alone`: what one takes whose model has the card to itself; microseconds."""
     return [_breakdown(one, trace, pids[one.model], alone) for one in answers]
 
@@ -83,9 +82,8 @@ def _breakdown(answer: Answer, trace: Sequence[Line], pid: int, alone: float) ->
         {name: round(value, 3) for name, value in parts.items()})
 
 
-def _covering(
-    answer: Answer, trace: Sequence[Line], pid: int, mine: Iterable[Line], run: float
-) -> list[tuple[str, list[Span]]]:
+def _covering(answer: Answer, trace: Sequence[Line], pid: int, mine: Iterable[Line],
+              run: float) -> list[tuple[str, list[Span]]]:
     """Parts of the time before RUN; the first part that covers a moment counts it."""
     wanted = min(
         (line["at"] for line in mine if line.get("wants") and line["at"] >= answer.began),

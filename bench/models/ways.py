@@ -44,18 +44,15 @@ def weights(card: Card, share: float, seed: int) -> Weights:
     return Weights(card.share(share), min(CHUNK, card.total // 32), seed)
 
 
-def shared(
-    card: Card, models: Sequence[Weights], requests: Iterable[Request], capacity: str,
-    options: Sequence[str] = (), late: int = 0,
-) -> Shared:
+def shared(card: Card, models: Sequence[Weights], requests: Iterable[Request], capacity: str,
+           options: Sequence[str] = (), late: int = 0) -> Shared:
     """Each model a process of its own under a daemon with these options.
 
     `late`: bytes that a program takes of the second card when the models have idled for a while.
     """
     with card.log.open("ab") as log, sharing(
         "--capacity", capacity, "--swap-budget", str(card.budget), *options,
-        environment=dict(card.environment), log=log,
-    ) as daemon, ExitStack() as stack:
+        environment=dict(card.environment), log=log) as daemon, ExitStack() as stack:
         programs = [
             stack.enter_context(started(one.command(), daemon.environment)) for one in models]
         answers = [_asked(one) for _ in range(WARM) for one in programs]
@@ -91,9 +88,8 @@ def alone(card: Card, model: Weights) -> list[Answer]:
         return found[1:]
 
 
-def by_hand(
-    card: Card, model: Weights, requests: Iterable[Request], seconds: float, fit: int, count: int
-) -> list[Answer]:
+def by_hand(card: Card, model: Weights, requests: Iterable[Request], seconds: float, fit: int,
+            count: int) -> list[Answer]:
     """`count` models like this, `fit` of them on the card."""
     with started(replace(model, count=count, resident=fit).command(), _plain(card)) as program:
         found = []
@@ -103,9 +99,8 @@ def by_hand(
         return found
 
 
-def anew(
-    card: Card, model: Weights, requests: Iterable[Request], seconds: float, fit: int
-) -> list[Answer]:
+def anew(card: Card, model: Weights, requests: Iterable[Request], seconds: float,
+         fit: int) -> list[Answer]:
     """The same, in processes that are ended and started."""
     one = replace(model, seed=0, file=str(Path(card.log.parent, "weights")))
     write(one)

@@ -27,10 +27,8 @@ from nvshared.units import MIB
 class LineProcess:
     """A process that answers lines."""
 
-    def __init__(
-        self, command: Sequence[str], log: IO[str] | None = None,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, command: Sequence[str], log: IO[str] | None = None,
+                 variables: Mapping[str, str] | None = None) -> None:
         self.popen = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **(variables or {})}, text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)

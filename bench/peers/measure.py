@@ -55,9 +55,8 @@ def together(card: Card) -> Iterator[Result]:
     limit = PATIENCE * serial + (60 if card.simulated else 0)
     for quantum in QUANTA:
         with card.log.open("ab") as log, sharing(
-            "--capacity", "100%", "--swap-budget", str(card.budget),
-            "--tq", card.quantum(quantum), environment=dict(card.environment), log=log,
-        ) as daemon:
+            "--capacity", "100%", "--swap-budget", str(card.budget), "--tq", card.quantum(quantum),
+            environment=dict(card.environment), log=log) as daemon:
             both = run(programs, daemon.environment, limit)
         yield outcome_of_both(f"nvshared, quantum {quantum} s", both, _last(both), serial, steps)
     for name, way in others.there().items():
@@ -70,9 +69,8 @@ def together(card: Card) -> Iterator[Result]:
             yield outcome_of_both(name, both, _last(both), serial, steps)
 
 
-def outcome_of_both(
-    name: str, ended: Sequence[Ended], seconds: float, serial: float, steps: int
-) -> Result:
+def outcome_of_both(name: str, ended: Sequence[Ended], seconds: float, serial: float,
+                    steps: int) -> Result:
     """The results of both programs."""
     lacking = sum(one.code == NO_MEMORY for one in ended)
     finished = sum(one.code == 0 for one in ended)

@@ -48,9 +48,8 @@ def _nvshare(card: Card, folder: Path) -> Iterator[Mapping[str, str]]:
     """Run nvshare with its default quantum of 30 s."""
     NVSHARE_SOCKET.parent.mkdir(parents=True, exist_ok=True)
     NVSHARE_SOCKET.unlink(missing_ok=True)
-    with card.log.open("ab") as log, subprocess.Popen(
-        [folder / "nvshare-scheduler"], stdout=log, stderr=log
-    ) as scheduler:
+    with card.log.open("ab") as log, subprocess.Popen([folder / "nvshare-scheduler"], stdout=log,
+                                                      stderr=log) as scheduler:
         try:
             _await(NVSHARE_SOCKET.exists, "nvshare-scheduler")
             yield {**_plain(card), "LD_PRELOAD": str(folder / "libnvshare.so")}

@@ -67,10 +67,8 @@ def measure(ways: dict[str, str], number: int) -> list[Figure]:
     }
     processor_alone, elapsed_alone = medians["nothing"]
     return [
-        Figure(
-            way, round(processor, 1), round(processor - processor_alone, 1),
-            round(elapsed, 1), round(elapsed - elapsed_alone, 1),
-        )
+        Figure(way, round(processor, 1), round(processor - processor_alone, 1), round(elapsed, 1),
+               round(elapsed - elapsed_alone, 1))
         for way, (processor, elapsed) in medians.items()
     ]
 

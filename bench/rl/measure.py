@@ -72,10 +72,9 @@ def lasting(card: Card) -> tuple[float, int]:
 def shared(card: Card, releases: bool) -> Iterator[Result]:
     """Run both engines under the daemon."""
     commands = [[str(ENGINE), *map(str, (card.share(EACH), chunk(card), seed))] for seed in (1, 2)]
-    with card.log.open("ab") as log, sharing(
-        "--capacity", "100%", "--swap-budget", str(card.budget),
-        environment=dict(card.environment), log=log,
-    ) as daemon, ExitStack() as stack:
+    with card.log.open("ab") as log, sharing("--capacity", "100%", "--swap-budget",
+                                             str(card.budget), environment=dict(card.environment),
+                                             log=log) as daemon, ExitStack() as stack:
         engines = [stack.enter_context(started(one, daemon.environment)) for one in commands]
         found = phases(engines, lasting(card)[0], 0, releases, lasting(card)[1])
         trace = daemon.trace()

@@ -60,10 +60,8 @@ class Work:
         return sorted(self.milliseconds)[round(part * (len(self.milliseconds) - 1))]
 
 
-def together(
-    card: Card, seconds: float, programs: Sequence[Program], options: Sequence[str] | None,
-    trace: list[Line] | None = None,
-) -> list[Work]:
+def together(card: Card, seconds: float, programs: Sequence[Program], options: Sequence[str] | None,
+             trace: list[Line] | None = None) -> list[Work]:
     """Work of each program in `seconds`. `options`: the daemon's; None: without the library.
     The lines of the daemon's trace are appended to `trace`."""
     if options is None:
@@ -94,9 +92,8 @@ def serving(card: Card, programs: Sequence[Program], options: Sequence[str]) -> 
         + "".join(f"{name} = {value}\n" for name, value in program.terms.items())
         for number, program in enumerate(programs) if program.terms
     ))
-    with card.log.open("ab") as log, sharing(
-        "--config", str(rules), *options, environment=dict(card.environment), log=log
-    ) as daemon:
+    with card.log.open("ab") as log, sharing("--config", str(rules), *options,
+                                             environment=dict(card.environment), log=log) as daemon:
         daemon.socket.parent.chmod(0o755)
         yield daemon
 
@@ -108,10 +105,8 @@ def _rate(card: Card) -> float:
         return float(measuring.ready["rate"])
 
 
-def work(
-    card: Card, programs: Sequence[Program], environment: Mapping[str, str], seconds: float,
-    apart: bool = True,
-) -> list[Work]:
+def work(card: Card, programs: Sequence[Program], environment: Mapping[str, str], seconds: float,
+         apart: bool = True) -> list[Work]:
     """Work of each program in `seconds`. `apart`: each is of a user of its own."""
     rate = _rate(card)
     with ExitStack() as stack:
@@ -127,9 +122,8 @@ def work(
     return [Work(tuple(one["done"]), tuple(one["milliseconds"]), one["right"]) for one in answers]
 
 
-def _started(
-    card: Card, shape: Shape, number: int | None, environment: Mapping[str, str], rate: float
-) -> AbstractContextManager[program.Program]:
+def _started(card: Card, shape: Shape, number: int | None, environment: Mapping[str, str],
+             rate: float) -> AbstractContextManager[program.Program]:
     if not card.simulated and number is not None and os.geteuid() != 0:
         raise NvshareError("programs of several users are needed", "run this as root")
     words = SIMULATED_WORDS if card.simulated else WORDS

@@ -194,19 +194,15 @@ ROWS = {"limits": limits, "weights": weights, "request": request, "pair": pair,
         "service": service, "cell": cell, "urgent": urgent}
 
 
-def _shares(
-    card: Card, variant: str, setting: str, programs: Sequence[Program], due: Sequence[float],
-    options: Sequence[str], least: float | None = None,
-) -> Result:
+def _shares(card: Card, variant: str, setting: str, programs: Sequence[Program],
+            due: Sequence[float], options: Sequence[str], least: float | None = None) -> Result:
     found = together(card, card.seconds, programs, options)
     shares = [share(card, one, work, SETTLED, None)
               for one, work in zip(programs, found, strict=True)]
     windows = [_windows(card, one, work) for one, work in zip(programs, found, strict=True)]
     wrong = max(abs(one - wanted) for one, wanted in zip(shares, due, strict=True))
-    extreme = max(
-        abs(one - wanted) for all_of_it, wanted in zip(windows, due, strict=True)
-        for one in all_of_it
-    )
+    extreme = max(abs(one - wanted) for all_of_it,
+                  wanted in zip(windows, due, strict=True) for one in all_of_it)
     goals = [Goal("had", one, "%") for one in shares] + [
         Goal("error", wrong, "points", most=1),
         Goal(f"error over {WINDOW:.0f} s", extreme, "points", most=3),
@@ -223,10 +219,8 @@ def _windows(card: Card, program: Program, work: Work) -> list[float]:
             for begin in range(int(SETTLED), last + 1)] or [share(card, program, work, 0, None)]
 
 
-def _result(
-    variant: str, setting: str, goals: tuple[Goal, ...], found: Sequence[Work],
-    errors: Sequence[str] = (), **figures: object,
-) -> Result:
+def _result(variant: str, setting: str, goals: tuple[Goal, ...], found: Sequence[Work],
+            errors: Sequence[str] = (), **figures: object) -> Result:
     wrong = (*errors, *(f"program {number} has wrong words" for number, one in enumerate(found)
                         if not one.right))
     done = [[round(one, 3) for one in work.done] for work in found]

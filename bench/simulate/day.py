@@ -76,10 +76,9 @@ def settings(wanted: Wanted) -> tuple[Settings, tuple[Rule, ...]]:
     card = Facts(0, "GPU-simulated", "simulated", "", wanted.memory)
     defaults = derive(replace(read, swap_budget=None), [card], 0)   # this host's is not meant
     room = Capacity(card.memory_total, defaults.card(card).allowances)
-    return replace(
-        defaults.settings, capacity=room.bytes, total=room.offered, host_budget=wanted.host,
-        gather=0, step=min(STEP, max(GIB, room.bytes // 8)),
-    ), read.rules
+    return replace(defaults.settings, capacity=room.bytes, total=room.offered,
+                   host_budget=wanted.host, gather=0,
+                   step=min(STEP, max(GIB, room.bytes // 8))), read.rules
 
 
 def simulate(wanted: Wanted) -> Outcome:
@@ -150,14 +149,13 @@ def figures(outcome: Outcome, kinds: Iterable[str]) -> Figures:
     total = {name: sum(outcome.sums[kind][name] for kind in names)
              for name in next(iter(outcome.sums.values()))}
     time = outcome.sums[names[0]]["time"]
-    return Figures(
-        tenants=int(total["tenants"]), asked=round(total["asked"] / SECOND),
-        share=round(total["got"] / time, 4), entitled=round(total["entitled"] / time, 4),
-        waits=len(waits), wait=part(waits, 0.5) / SECOND, wait_99th=part(waits, 0.99) / SECOND,
-        late=round(part(late, 0.5), 3), late_99th=round(part(late, 0.99), 3),
-        turns=int(total["turns"]), out=round(total["bytes_out"] / GIB, 1),
-        into=round(total["bytes_in"] / GIB, 1), refused=int(total["refused"]),
-    )
+    return Figures(tenants=int(total["tenants"]), asked=round(total["asked"] / SECOND),
+                   share=round(total["got"] / time, 4), entitled=round(total["entitled"] / time, 4),
+                   waits=len(waits), wait=part(waits, 0.5) / SECOND,
+                   wait_99th=part(waits, 0.99) / SECOND, late=round(part(late, 0.5), 3),
+                   late_99th=round(part(late, 0.99), 3), turns=int(total["turns"]),
+                   out=round(total["bytes_out"] / GIB, 1), into=round(total["bytes_in"] / GIB, 1),
+                   refused=int(total["refused"]))
 
 
 def part(values: Sequence[float], where: float) -> float:

@@ -32,10 +32,9 @@ HEAD = (
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.simulate.measure", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(prog="python -m bench.simulate.measure", description=__doc__,
+                                     allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--tenants", type=quantity.positive, metavar="N", help="how many, of all kinds; 1000")
     add("--cards", type=quantity.positive, metavar="N", help="over how many they are spread; 16")

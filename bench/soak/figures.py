@@ -108,9 +108,7 @@ def growth(samples: Sequence[tuple[float, float]], floor: float) -> Growth:
     spread = NORMAL * median(abs(value - level - slope * at) for at, value in half)
     added = slope * (half[-1][0] - half[0][0])
     fifth = max(1, len(half) // 5)
-    return Growth(
-        first=median(value for _, value in half[:fifth]),
-        last=median(value for _, value in half[-fifth:]),
-        most=max(value for _, value in samples),
-        added=added, spread=spread, grows=added > max(floor, SPREADS * spread),
-    )
+    return Growth(first=median(value for _, value in half[:fifth]),
+                  last=median(value for _, value in half[-fifth:]),
+                  most=max(value for _, value in samples), added=added, spread=spread,
+                  grows=added > max(floor, SPREADS * spread))

@@ -79,9 +79,7 @@ def look(daemon: Sharing, programs: list[subprocess.Popen[bytes]], trace: Trace,
     return found
 
 
-def watch(
-    daemon: Sharing, minutes: float, every: float, megabytes: int,
-) -> tuple[Samples, Trace]:
+def watch(daemon: Sharing, minutes: float, every: float, megabytes: int) -> tuple[Samples, Trace]:
     """Runs and samples the programs. The trace has counts of all that happened.
 
     Raises NvshareError if a program or the daemon ends early, or a program badly.

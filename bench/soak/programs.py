@@ -19,10 +19,9 @@ RESTS = (5.0, 5.0, 4.0, 4.0)            # seconds, of which a program rests for 
 SIZES = {True: (24, "112MiB"), False: (192, "448MiB")}
 
 
-def start(
-    seed: int, environment: dict[str, str], seconds: float, megabytes: int,
-    build: Path = ROOT / "libhook" / "build", errors: IO[bytes] | int = subprocess.PIPE,
-) -> subprocess.Popen[bytes]:
+def start(seed: int, environment: dict[str, str], seconds: float, megabytes: int,
+          build: Path = ROOT / "libhook" / "build",
+          errors: IO[bytes] | int = subprocess.PIPE) -> subprocess.Popen[bytes]:
     """One program. At SIGTERM, or after so many seconds, it compares everything and ends."""
     return subprocess.Popen(
         [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),

@@ -41,9 +41,8 @@ CHUNK = 4 * MIB                         # as in libhook/src/tier/disk.c; so is t
 REQUESTS = 8                            # in flight
 
 
-def share_out(
-    size: int, carry: Callable[[int, memoryview], int], memory: memoryview | None = None
-) -> float:
+def share_out(size: int, carry: Callable[[int, memoryview], int],
+              memory: memoryview | None = None) -> float:
     """GB/s of `carry`, which moves the chunk at an offset from or to a buffer, in all threads.
 
     `memory`: has a buffer for each chunk. Without it each thread has one buffer.
@@ -153,9 +152,8 @@ def resident(pid: int) -> int:
 class Bench:
     """A program with `size` bytes, which this process gives orders."""
 
-    def __init__(
-        self, runs: Path, disk: Path, size: int, total: int, environment: dict[str, str]
-    ) -> None:
+    def __init__(self, runs: Path, disk: Path, size: int, total: int,
+                 environment: dict[str, str]) -> None:
         self.size, self._disk = size, disk
         self.wrong = 0
         self._stored = False            # the program has its file: a daemon passes it once

@@ -66,8 +66,7 @@ class PrivateBus:
         self._socket.unlink(missing_ok=True)
         self.process = subprocess.Popen(
             ["dbus-daemon", f"--config-file={self._configuration}", "--nofork", "--print-address"],
-            stdout=subprocess.PIPE, text=True,
-        )
+            stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline()
 
@@ -106,10 +105,8 @@ def a_manager(store: StateFile | None = None, tenancy: Tenancy | None = None) ->
     return manager
 
 
-def a_client(
-    manager: Manager, gpu: GPU, *, pid: int = UNUSED_PID,
-    tenants: tuple[Tenant, ...] = (Tenant(Kind.USER, "root"),),
-) -> Client:
+def a_client(manager: Manager, gpu: GPU, *, pid: int = UNUSED_PID,
+             tenants: tuple[Tenant, ...] = (Tenant(Kind.USER, "root"),)) -> Client:
     """A program that has said HELLO: 20 GiB on the card, 10 GiB in host memory."""
     peer = Peer(pid, 0, 0, "python", tenants)
     memory = Memory(30 * GIB, 20 * GIB, GIB, 0, 21 * GIB, 10 * GIB)
@@ -141,14 +138,12 @@ class Peeper:
         if message.message_type is MessageType.SIGNAL and message.path.startswith("/com/nvshare"):
             self.signals.append(message)
 
-    async def call(
-        self, member: str, signature: str = "", body: Sequence[Any] = (), *,
-        path: str = MANAGER_PATH, interface: str = MANAGER_INTERFACE, flags: int = 0,
-    ) -> Message:
-        reply = await self.bus.call(Message(
-            destination=BUS_NAME, path=path, interface=interface, member=member,
-            signature=signature, body=list(body), flags=MessageFlag(flags),
-        ))
+    async def call(self, member: str, signature: str = "", body: Sequence[Any] = (), *,
+                   path: str = MANAGER_PATH, interface: str = MANAGER_INTERFACE,
+                   flags: int = 0) -> Message:
+        reply = await self.bus.call(Message(destination=BUS_NAME, path=path, interface=interface,
+                                            member=member, signature=signature, body=list(body),
+                                            flags=MessageFlag(flags)))
         assert reply is not None
         return reply
 
@@ -179,10 +174,9 @@ class Peeper:
 
     async def _to_the_bus(self, member: str, signature: str, body: list[Any]) -> None:
         name = "org.freedesktop.DBus"
-        reply = await self.bus.call(Message(
-            destination=name, path="/org/freedesktop/DBus", interface=name, member=member,
-            signature=signature, body=body,
-        ))
+        reply = await self.bus.call(Message(destination=name, path="/org/freedesktop/DBus",
+                                            interface=name, member=member, signature=signature,
+                                            body=body))
         assert reply is not None
         assert reply.message_type is MessageType.METHOD_RETURN, reply.body
 

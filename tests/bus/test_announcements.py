@@ -31,9 +31,8 @@ def named(other: Peeper, member: str) -> list[tuple[str, list[Any]]]:
     return [(one.path, one.body) for one in other.signals if one.member == member]
 
 
-async def announced(
-    publication: Publication, other: Peeper
-) -> list[tuple[str, str, dict[str, Any]]]:
+async def announced(publication: Publication,
+                    other: Peeper) -> list[tuple[str, str, dict[str, Any]]]:
     """Path, interface and new values of what has changed until now."""
     publication._bus.announce(float("inf"))
     await other.settled()
@@ -44,8 +43,7 @@ async def announced(
 
 
 async def test_client_that_connects_and_disconnects_is_signalled(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     await other.watch()
     gpu = manager.gpus[0]
     client = a_client(manager, gpu)
@@ -67,8 +65,7 @@ async def test_client_that_connects_and_disconnects_is_signalled(
 
 
 async def test_turn_start_and_end_are_signalled_by_the_gpu_object(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     await other.watch()
     client = a_client(manager, manager.gpus[1])
     decide(client, TurnStarted(client.id))
@@ -80,8 +77,7 @@ async def test_turn_start_and_end_are_signalled_by_the_gpu_object(
 
 
 async def test_stuck_client_is_signalled_by_the_manager_object(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     await other.watch()
     client = a_client(manager, manager.gpus[0])
     decide(client, Stuck(client.id, ClientState.DRAINING, 12_000_000))
@@ -92,8 +88,7 @@ async def test_stuck_client_is_signalled_by_the_manager_object(
 
 
 async def test_property_changes_are_signalled_with_the_new_values(
-    manager: Manager, publication: Publication, other: Peeper
-) -> None:
+        manager: Manager, publication: Publication, other: Peeper) -> None:
     await other.watch()
     manager.set_tq(9 * SECOND)
     manager.set_anti_thrash("on", manager.gpus[1])
@@ -106,8 +101,7 @@ async def test_property_changes_are_signalled_with_the_new_values(
 
 
 async def test_change_of_an_automatic_quantum_is_signalled(
-    manager: Manager, publication: Publication, other: Peeper
-) -> None:
+        manager: Manager, publication: Publication, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     manager.set_tq(None)
     await announced(publication, other)
@@ -121,8 +115,7 @@ async def test_change_of_an_automatic_quantum_is_signalled(
 
 
 async def test_property_that_changes_back_is_not_signalled(
-    manager: Manager, publication: Publication, other: Peeper
-) -> None:
+        manager: Manager, publication: Publication, other: Peeper) -> None:
     await other.watch()
     manager.set_tq(9 * SECOND)
     manager.set_tq(30 * SECOND)
@@ -130,8 +123,7 @@ async def test_property_that_changes_back_is_not_signalled(
 
 
 async def test_hundred_property_changes_at_once_are_sent_as_two_signals(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     await other.watch()
     first, last = 31, 131
     arrived = {first: asyncio.Event(), last: asyncio.Event()}
@@ -153,9 +145,8 @@ async def test_hundred_property_changes_at_once_are_sent_as_two_signals(
     assert values == [first, last]
 
 
-async def test_gpu_found_later_is_signalled(
-    manager: Manager, publication: Publication, other: Peeper
-) -> None:
+async def test_gpu_found_later_is_signalled(manager: Manager, publication: Publication,
+                                            other: Peeper) -> None:
     await other.watch()
     facts = Facts(2, "GPU-aa112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:99:00.0", GIB)
     manager.add(facts, SAMPLE, gather=False)
@@ -172,8 +163,7 @@ async def test_gpu_found_later_is_signalled(
 
 
 async def test_wait_of_a_compute_limited_client_is_signalled_at_its_begin(
-    manager: Manager, publication: Publication, other: Peeper
-) -> None:
+        manager: Manager, publication: Publication, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     scheduler = manager.gpus[0].scheduler
     assert isinstance(scheduler, Scripted)
@@ -192,8 +182,7 @@ async def test_wait_of_a_compute_limited_client_is_signalled_at_its_begin(
 
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])
 async def test_wait_of_a_compute_limited_client_is_signalled_at_its_end(
-    manager: Manager, publication: Publication, other: Peeper, limited: str
-) -> None:
+        manager: Manager, publication: Publication, other: Peeper, limited: str) -> None:
     client = a_client(manager, manager.gpus[0])
     scheduler = manager.gpus[0].scheduler
     assert isinstance(scheduler, Scripted)

@@ -121,8 +121,7 @@ async def test_error_about_a_long_path_is_shortened(other: Peeper) -> None:
 
 
 async def test_call_whose_result_has_a_wrong_type_is_answered_with_an_error(
-    publication: Publication, other: Peeper, caplog: pytest.LogCaptureFixture
-) -> None:
+        publication: Publication, other: Peeper, caplog: pytest.LogCaptureFixture) -> None:
     publication._bus.export("/com/example", Library(NAME))
     reply = await other.call("Count", path="/com/example", interface=NAME)
     assert reply.error_name == "org.freedesktop.DBus.Error.Failed"

@@ -107,9 +107,8 @@ CHANGES = [
 
 @pytest.mark.parametrize(("member", "signature", "body", "action"), CHANGES)
 async def test_polkit_is_asked_about_the_bus_name_of_the_caller(
-    caller: Peeper, private: PrivateBus,
-    member: str, signature: str, body: list[object], action: str,
-) -> None:
+        caller: Peeper, private: PrivateBus, member: str, signature: str, body: list[object],
+        action: str) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.granted = True
         reply = await caller.call(member, signature, body)
@@ -118,8 +117,7 @@ async def test_polkit_is_asked_about_the_bus_name_of_the_caller(
 
 
 async def test_call_that_polkit_denies_is_refused_with_its_action(
-    manager: Manager, caller: Peeper, private: PrivateBus
-) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus) -> None:
     async with polkit_on(private.address) as polkit:
         name, sentence = refusal(await caller.call("SetTQ", "u", [5]))
         assert name == STANDARD + "AccessDenied"
@@ -130,8 +128,7 @@ async def test_call_that_polkit_denies_is_refused_with_its_action(
 
 
 async def test_call_that_needs_a_password_is_refused_unless_interactive(
-    caller: Peeper, private: PrivateBus
-) -> None:
+        caller: Peeper, private: PrivateBus) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.challenge = True
         name, _ = refusal(await caller.call("SetTQ", "u", [5]))
@@ -151,8 +148,7 @@ async def test_call_without_polkit_is_refused_to_users(manager: Manager, caller:
 
 
 async def test_call_that_is_not_permitted_is_refused_before_its_arguments_are_read(
-    caller: Peeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        caller: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any user may send variants, which take long to read."""
     read: list[str] = []
     values = Received.values
@@ -178,8 +174,7 @@ async def test_call_that_is_not_permitted_is_refused_before_its_arguments_are_re
 
 
 async def test_call_that_waits_for_polkit_delays_no_other_call(
-    manager: Manager, caller: Peeper, private: PrivateBus
-) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.silent = True
         slow = asyncio.ensure_future(caller.call("SetTQ", "u", [5]))
@@ -235,8 +230,7 @@ def change(caller: Peeper, number: int) -> list[asyncio.Task[Message]]:
 
 
 async def test_pending_polkit_checks_are_limited_per_connection_and_user(
-    manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     users: dict[str, int] = {}
 
     async def uid(caller: Caller) -> int:
@@ -324,8 +318,7 @@ async def test_polkit_checks_of_a_disconnected_caller_are_cancelled(
 
 
 async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
-    caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bus counts it as well, for as long as polkit hangs."""
     monkeypatch.setattr("nvshared.bus.dispatch.POLKIT_PATIENCE", 0.01)
     async with polkit_on(private.address) as polkit:
@@ -343,8 +336,7 @@ async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
 
 
 async def test_call_on_a_private_bus_is_refused_without_asking_polkit(
-    manager: Manager, private: PrivateBus, other_user: None
-) -> None:
+        manager: Manager, private: PrivateBus, other_user: None) -> None:
     async with (
         polkit_on(private.address) as polkit,
         published(manager, private.address),
@@ -357,8 +349,7 @@ async def test_call_on_a_private_bus_is_refused_without_asking_polkit(
 
 
 async def test_user_that_started_the_daemon_may_change_settings(
-    other: Peeper, manager: Manager
-) -> None:
+        other: Peeper, manager: Manager) -> None:
     await other.result("GetGPU", "s", ["0"])
     reply = await other.call("SetTQ", "u", [5])
     assert reply.message_type is MessageType.METHOD_RETURN
@@ -367,13 +358,11 @@ async def test_user_that_started_the_daemon_may_change_settings(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_user_that_did_not_start_the_daemon_may_change_nothing(
-    other: Peeper, manager: Manager, private: PrivateBus
-) -> None:
+        other: Peeper, manager: Manager, private: PrivateBus) -> None:
     process = await asyncio.create_subprocess_exec(
         "dbus-send", f"--bus={private.address}", "--dest=com.nvshare", "--print-reply",
-        "/com/nvshare", "com.nvshare.Manager.SetTQ", "uint32:5",
-        stderr=asyncio.subprocess.PIPE, user=NOBODY_UID, extra_groups=[],
-    )
+        "/com/nvshare", "com.nvshare.Manager.SetTQ", "uint32:5", stderr=asyncio.subprocess.PIPE,
+        user=NOBODY_UID, extra_groups=[])
     _, errors = await process.communicate()
     assert "AccessDenied" in errors.decode()
     assert f"uid {NOBODY_UID}" in errors.decode()

@@ -66,8 +66,7 @@ def refusal(reply: Message) -> tuple[str, str]:
 
 
 async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     for seconds, name in enumerate(["1", OTHER.uuid, OTHER.pci_bus_id], start=40):
         await other.call("SetGPUTQ", "su", [name, seconds])
         assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, seconds]
@@ -82,8 +81,7 @@ async def test_settings_calls_find_a_gpu_by_index_uuid_and_pci_address(
 
 
 async def test_dbus_list_calls_name_gpus_and_clients_with_their_objects(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     first, second = (a_client(manager, gpu, pid=os.getpid()) for gpu in manager.gpus)
     gpus = await other.result("ListGPUs")
     assert gpus == [[0, FACTS.uuid, gpu_path(0), {}], [1, OTHER.uuid, gpu_path(1), {}]]
@@ -101,8 +99,7 @@ async def test_dbus_list_calls_name_gpus_and_clients_with_their_objects(
 
 
 async def test_getall_shows_settings_and_state_of_each_object(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     manager.gpus[1].lose("it fell off the bus")
     get_all = other.properties
@@ -136,9 +133,8 @@ async def test_getall_shows_settings_and_state_of_each_object(
     ("SetTq", "u", [5], STANDARD + "UnknownMethod", "'SetTq'"),
 ])
 async def test_call_with_a_wrong_value_is_refused_with_that_value(
-    other: Peeper, caplog: pytest.LogCaptureFixture,
-    member: str, signature: str, body: list[Any], error: str, words: str,
-) -> None:
+        other: Peeper, caplog: pytest.LogCaptureFixture, member: str, signature: str,
+        body: list[Any], error: str, words: str) -> None:
     name, sentence = refusal(await other.call(member, signature, body))
     assert name == error
     assert words in sentence
@@ -154,8 +150,7 @@ async def test_call_with_a_wrong_value_is_refused_with_that_value(
     ("/com", PROPERTIES, "Get", ["", "TQ"], "UnknownInterface"),
 ])
 async def test_call_of_unknown_object_interface_or_member_gets_the_standard_error(
-    other: Peeper, path: str, interface: str, member: str, body: list[str], error: str
-) -> None:
+        other: Peeper, path: str, interface: str, member: str, body: list[str], error: str) -> None:
     name, _ = refusal(await other.call(member, "ss", body, path=path, interface=interface))
     assert name == STANDARD + error
 
@@ -176,8 +171,7 @@ async def test_properties_are_read_only_over_the_bus(manager: Manager, other: Pe
 
 
 async def test_reload_of_an_invalid_file_is_refused_with_its_line(
-    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     def read() -> None:
         raise ConfigError("/etc/nvshare/nvshared.conf:3: tq cannot be 'x'", "give a number")
 
@@ -188,9 +182,8 @@ async def test_reload_of_an_invalid_file_is_refused_with_its_line(
 
 
 async def test_unexpected_exception_in_a_call_is_logged_and_not_disclosed(
-    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+        manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise ZeroDivisionError("secret")
 
@@ -201,9 +194,8 @@ async def test_unexpected_exception_in_a_call_is_logged_and_not_disclosed(
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-async def test_log_level_is_read_and_set_over_the_bus(
-    other: Peeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_level_is_read_and_set_over_the_bus(other: Peeper,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     root = logging.getLogger()
     monkeypatch.setattr(root, "level", logging.INFO)
     name = [LOG_CONTROL_INTERFACE, "LogLevel"]
@@ -263,9 +255,8 @@ async def test_caller_with_too_many_pending_calls_alone_is_refused(
     assert len(await other.result("ListGPUs")) == 2
 
 
-def _held(
-    make: Callable[[Bus], Awaitable[tuple[bytes, float]]], hold: asyncio.Event
-) -> Callable[[Bus], Awaitable[tuple[bytes, float]]]:
+def _held(make: Callable[[Bus], Awaitable[tuple[bytes, float]]],
+          hold: asyncio.Event) -> Callable[[Bus], Awaitable[tuple[bytes, float]]]:
     async def waits(self: Bus) -> tuple[bytes, float]:
         await hold.wait()
         return await make(self)
@@ -274,9 +265,8 @@ def _held(
 
 
 @pytest.mark.parametrize("how", ["Get", "GetAll", "GetManagedObjects"])
-async def test_read_of_gpu_figures_samples_the_card_first(
-    manager: Manager, other: Peeper, how: str
-) -> None:
+async def test_read_of_gpu_figures_samples_the_card_first(manager: Manager, other: Peeper,
+                                                          how: str) -> None:
     gpu = manager.gpus[0]
 
     def take_sample(looked: Callable[[], None]) -> None:
@@ -298,8 +288,7 @@ async def test_read_of_gpu_figures_samples_the_card_first(
 
 
 async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
-    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
     make = Bus._collect
 
@@ -311,8 +300,7 @@ async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
     monkeypatch.setattr(Bus, "_collect", counted)
     interface = "org.freedesktop.DBus.ObjectManager"
     answers = await asyncio.gather(
-        *(other.result("GetManagedObjects", interface=interface) for _ in range(20))
-    )
+        *(other.result("GetManagedObjects", interface=interface) for _ in range(20)))
     assert all(set(one) == {gpu_path(0), gpu_path(1)} for one in answers)
     assert made < 20
     before = made
@@ -323,13 +311,11 @@ async def test_getmanagedobjects_calls_in_parallel_get_the_same_current_reply(
 
 
 async def test_getmanagedobjects_omits_clients_that_disconnect_during_the_call(
-    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.bus.dispatch.SLICE", -1.0)      # a pause after each object
     clients = [a_client(manager, manager.gpus[0]) for _ in range(5)]
     call = asyncio.ensure_future(
-        other.result("GetManagedObjects", interface="org.freedesktop.DBus.ObjectManager")
-    )
+        other.result("GetManagedObjects", interface="org.freedesktop.DBus.ObjectManager"))
     gone = 0
     described = Bus._described
 
@@ -360,9 +346,8 @@ KEPT = [
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("member", "signature", "body", "name"), KEPT)
 async def test_setting_call_is_answered_after_fsync_and_delays_no_other_call(
-    monkeypatch: pytest.MonkeyPatch, private: PrivateBus, tmp_path: Path,
-    member: str, signature: str, body: list[object], name: str, fails: bool,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, private: PrivateBus, tmp_path: Path, member: str,
+        signature: str, body: list[object], name: str, fails: bool) -> None:
     script(monkeypatch)
     syncs, goes_on = Event(), Event()
 

@@ -36,18 +36,16 @@ def scheduler(client: Client) -> Scripted:
 
 async def on(peer: Peeper, client: Client, member: str, signature: str, body: list[object]) -> None:
     """Calls a method of a client, which must succeed."""
-    reply = await peer.call(
-        member, signature, body, path=client_path(client.id), interface=CLIENT_INTERFACE
-    )
+    reply = await peer.call(member, signature, body, path=client_path(client.id),
+                            interface=CLIENT_INTERFACE)
     assert reply.message_type is MessageType.METHOD_RETURN, reply.body
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
 @pytest.mark.parametrize("twin", [False, True])
 async def test_client_terms_set_over_the_bus_reach_scheduler_and_properties(
-    manager: Manager, other: Peeper, twin: bool,
-    member: str, signature: str, body: list[object], terms: Terms,
-) -> None:
+        manager: Manager, other: Peeper, twin: bool, member: str, signature: str,
+        body: list[object], terms: Terms) -> None:
     client = a_client(manager, manager.gpus[1])
     if twin:
         reply = await other.call(TWINS.get(member, member), "u" + signature, [client.id, *body])
@@ -72,8 +70,7 @@ async def test_resume_lifts_the_suspension_of_a_client(manager: Manager, other: 
 
 
 async def test_preempt_calls_reach_the_scheduler_of_their_gpu(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[1])
     await other.call("Preempt", path=gpu_path(1), interface=GPU_INTERFACE)
     assert scheduler(client).events[-1] == Preempted()
@@ -83,8 +80,7 @@ async def test_preempt_calls_reach_the_scheduler_of_their_gpu(
 
 
 async def test_preempt_on_a_lost_gpu_is_refused_with_gpulost(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     manager.gpus[0].lose("it fell off the bus")
     assert refusal(await other.call("PreemptGPU", "s", ["0"])) == (
         "com.nvshare.Error.GPULost", "gpu0 (Card) is lost: it fell off the bus"
@@ -98,9 +94,8 @@ def owned_by(client: Client, uid: int) -> Client:
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
 async def test_terms_of_other_users_programs_need_polkit(
-    manager: Manager, caller: Peeper, private: PrivateBus,
-    member: str, signature: str, body: list[object], terms: Terms,
-) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus, member: str, signature: str,
+        body: list[object], terms: Terms) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID + 1)
     async with polkit_on(private.address) as polkit:
         reply = await caller.call(TWINS.get(member, member), "u" + signature, [client.id, *body])
@@ -116,9 +111,8 @@ async def test_terms_of_other_users_programs_need_polkit(
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
 async def test_owner_may_tighten_terms_without_authentication(
-    manager: Manager, caller: Peeper, private: PrivateBus,
-    member: str, signature: str, body: list[object], terms: Terms,
-) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus, member: str, signature: str,
+        body: list[object], terms: Terms) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
     async with polkit_on(private.address) as polkit:
         await on(caller, client, member, signature, body)
@@ -128,8 +122,7 @@ async def test_owner_may_tighten_terms_without_authentication(
 
 
 async def test_owner_may_not_exceed_terms_of_the_administrator(
-    manager: Manager, caller: Peeper, private: PrivateBus
-) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
     manager.set_terms(client.id, "memory_limit", 4 * GIB)
     manager.set_terms(client.id, "compute_limit", 50)

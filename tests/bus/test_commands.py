@@ -41,10 +41,8 @@ Run = Callable[..., Awaitable[Ended]]
 async def run(*command: str, **environment: str) -> Ended:
     """Runs a command with standard input and output that are no terminal."""
     process = await asyncio.create_subprocess_exec(
-        *command, cwd=ROOT, env={**os.environ, **environment},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )
+        *command, cwd=ROOT, env={**os.environ, **environment}, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
     out, err = await process.communicate()
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(), err.decode())
@@ -67,10 +65,8 @@ def in_process(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
-def ctl(
-    publication: Publication, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:
+def ctl(publication: Publication, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str]) -> Run:
     monkeypatch.setenv("NVSHARE_BUS", private.address)
     return in_process(capsys)
 
@@ -84,8 +80,7 @@ def sentence(ended: Ended) -> str:
 
 
 async def test_status_and_doctor_say_why_no_memory_is_stored_on_disk(
-    manager: Manager, ctl: Run, tmp_path: Path
-) -> None:
+        manager: Manager, ctl: Run, tmp_path: Path) -> None:
     manager.disk.use((tmp_path / "none", GIB))
     why = f"o memory goes to the disk: {tmp_path}/none: No such file or directory"
     assert f"\nN{why}.\n" in (await ctl("status")).out
@@ -117,8 +112,7 @@ async def test_status_without_clients_says_that_no_program_uses_a_gpu(ctl: Run) 
 
 
 async def test_drain_command_names_programs_with_swapped_memory(
-    manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.cli.turns.POLL", 0.01)
     assert "can be stopped" in (await ctl("drain")).out
     client = a_client(manager, manager.gpus[0])
@@ -143,8 +137,7 @@ async def test_drain_command_names_programs_with_swapped_memory(
 
 
 async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
-    manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.bus.services.DRAINER_INTERVAL", 0.01)
     monkeypatch.setattr("nvshared.bus.services.DRAINER_LINGER", 0.01)
     monkeypatch.setattr("nvshared.cli.turns.POLL", 0.01)
@@ -163,9 +156,8 @@ async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
 
 
 @pytest.mark.parametrize("arguments", [["--json"], ["status", "--json"], ["--json", "status"]])
-async def test_status_as_json_has_gpus_and_clients(
-    manager: Manager, ctl: Run, arguments: list[str]
-) -> None:
+async def test_status_as_json_has_gpus_and_clients(manager: Manager, ctl: Run,
+                                                   arguments: list[str]) -> None:
     client = a_client(manager, manager.gpus[0])
     ended = await ctl(*arguments)
     found = json.loads(ended.out)
@@ -187,20 +179,17 @@ async def test_clients_command_lists_the_clients_of_a_gpu(manager: Manager, ctl:
 
 
 async def test_help_example_for_process_ids_prints_only_process_ids(
-    manager: Manager, ctl: Run, private: PrivateBus
-) -> None:
+        manager: Manager, ctl: Run, private: PrivateBus) -> None:
     (command,) = [line for line, text in clients.examples if text == "their process ids"]
     a_client(manager, manager.gpus[0], pid=11)
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
-    ended = await run(
-        "bash", "-c", command.replace("nvsharectl", quoted, 1), NVSHARE_BUS=private.address
-    )
+    ended = await run("bash", "-c", command.replace("nvsharectl", quoted, 1),
+                      NVSHARE_BUS=private.address)
     assert ended.out == "11\n"
 
 
 async def test_settings_commands_change_all_gpus_or_the_named_gpu(
-    manager: Manager, ctl: Run
-) -> None:
+        manager: Manager, ctl: Run) -> None:
     assert (await ctl("set-tq", "7")).out == "The quantum of all GPUs is 7 seconds.\n"
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [7, 7]
     await ctl("set-tq", "9", "--gpu", FACTS.pci_bus_id)
@@ -223,8 +212,7 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
     (None, "auto", {"tq": "auto", "tq_usec": None}),
 ])
 async def test_reset_command_prints_the_restored_quantum_exactly(
-    manager: Manager, ctl: Run, tq: int | None, words: str, data: dict[str, object]
-) -> None:
+        manager: Manager, ctl: Run, tq: int | None, words: str, data: dict[str, object]) -> None:
     manager._defaults = replace(DEFAULTS, settings=replace(DEFAULTS.settings, tq=tq))
     assert (await ctl("reset")).out == (
         f"The configuration holds again: TQ {words}, anti-thrash auto.\n"
@@ -240,8 +228,7 @@ async def test_reset_command_prints_the_restored_quantum_exactly(
     ("2min", "120 seconds", {"tq": 120, "tq_usec": 120_000_000}),
 ])
 async def test_set_tq_accepts_the_units_of_the_configuration_file(
-    manager: Manager, ctl: Run, given: str, words: str, data: dict[str, int]
-) -> None:
+        manager: Manager, ctl: Run, given: str, words: str, data: dict[str, int]) -> None:
     assert (await ctl("set-tq", given)).out == f"The quantum of all GPUs is {words}.\n"
     assert [gpu.tq for gpu in manager.gpus] == [data["tq_usec"]] * 2
     await ctl("set-tq", "7")
@@ -281,8 +268,7 @@ async def test_settq_message_for_one_second_uses_the_singular(manager: Manager, 
 
 
 async def test_set_tq_auto_is_shown_as_auto_with_its_present_length(
-    manager: Manager, ctl: Run
-) -> None:
+        manager: Manager, ctl: Run) -> None:
     assert (await ctl("set-tq", "auto")).out == "The quantum of all GPUs is auto.\n"
     assert [gpu.settings.tq is None for gpu in manager.gpus] == [True, True]
     found = json.loads((await ctl("--json")).out)
@@ -302,8 +288,7 @@ async def test_set_tq_auto_is_shown_as_auto_with_its_present_length(
 
 
 async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_the_named_gpu(
-    manager: Manager, ctl: Run
-) -> None:
+        manager: Manager, ctl: Run) -> None:
     one = a_client(manager, manager.gpus[0], pid=11)
     two = a_client(manager, manager.gpus[1], pid=11)
     other = a_client(manager, manager.gpus[0], pid=22)
@@ -341,8 +326,7 @@ async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_
     (["-T", "12", "-S", "on"], 12, "on"),
 ])
 async def test_original_nvshare_flags_set_tq_and_anti_thrash(
-    manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str
-) -> None:
+        manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str) -> None:
     assert (await ctl(*arguments)).code == ExitCode.OK
     assert (manager.tq, manager.settings.anti_thrash) == (tq * SECOND, mode)
 
@@ -417,8 +401,7 @@ async def test_original_nvshare_flags_with_json_print_a_single_document(ctl: Run
     (["--bus", "unix:path=/no/such"], ExitCode.FAILURE, "No such file or directory"),
 ])
 async def test_wrong_nvsharectl_command_is_refused_in_a_single_sentence(
-    manager: Manager, ctl: Run, arguments: list[str], code: ExitCode, words: str
-) -> None:
+        manager: Manager, ctl: Run, arguments: list[str], code: ExitCode, words: str) -> None:
     ended = await ctl(*arguments)
     assert words in sentence(ended)
     assert ended.code == code
@@ -461,20 +444,17 @@ async def test_nvsharectl_never_starts_a_daemon_by_bus_activation(verb: str) -> 
 async def test_top_ends_quietly_when_its_pipe_is_closed(ctl: Run, private: PrivateBus) -> None:
     """`nvsharectl top --json | head -1` ends quietly."""
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
-    ended = await run(
-        "bash", "-c", f"{quoted} top --json -i 0.1 | head -1", NVSHARE_BUS=private.address
-    )
+    ended = await run("bash", "-c", f"{quoted} top --json -i 0.1 | head -1",
+                      NVSHARE_BUS=private.address)
     assert json.loads(ended.out)["tq"] == 30
     assert ended.err == ""
 
 
 @pytest.mark.parametrize(
     ("redirection", "code", "words"),
-    [(">&-", 0, ""), (">/dev/full", 1, "the output cannot be written: No space left on device")],
-)
+    [(">&-", 0, ""), (">/dev/full", 1, "the output cannot be written: No space left on device")])
 async def test_command_with_unwritable_stdout_fails_with_the_reason(
-    ctl: Run, private: PrivateBus, redirection: str, code: int, words: str
-) -> None:
+        ctl: Run, private: PrivateBus, redirection: str, code: int, words: str) -> None:
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run("bash", "-c", f"{quoted} status {redirection}", NVSHARE_BUS=private.address)
     assert ended.code == code
@@ -499,8 +479,7 @@ async def test_help_with_an_unwritable_stdout_fails_with_a_single_line(arguments
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 @pytest.mark.parametrize("arguments", ["frob", "frob --json", "set-tq 5 --gpu 9"])
 async def test_command_with_unwritable_stderr_keeps_its_exit_code(
-    ctl: Run, private: PrivateBus, redirection: str, arguments: str
-) -> None:
+        ctl: Run, private: PrivateBus, redirection: str, arguments: str) -> None:
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(
         "bash", "-c", f"{quoted} {arguments} {redirection}", NVSHARE_BUS=private.address,
@@ -511,8 +490,7 @@ async def test_command_with_unwritable_stderr_keeps_its_exit_code(
 
 
 async def test_internal_error_of_nvsharectl_is_reported_with_the_debug_command(
-    ctl: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.cli.status.Daemon", None)
     monkeypatch.setenv("NVSHARE_DEBUG", "0")
     ended = await ctl("status")

@@ -19,8 +19,7 @@ from tests.bus.service import PrivateBus, a_client, peeper, private_bus, publish
 
 
 async def test_bus_publication_at_a_missing_socket_is_refused_with_a_hint(
-    manager: Manager, tmp_path: Path
-) -> None:
+        manager: Manager, tmp_path: Path) -> None:
     with pytest.raises(BusUnavailable, match="No such file") as error:
         await publish(manager, f"unix:path={tmp_path}/nothing")
     assert "--bus" in error.value.hint
@@ -28,15 +27,13 @@ async def test_bus_publication_at_a_missing_socket_is_refused_with_a_hint(
 
 @pytest.mark.parametrize("address", ["nonsense:", "unix:", "unix:path", ""])
 async def test_bus_publication_at_an_invalid_address_is_refused(
-    manager: Manager, address: str
-) -> None:
+        manager: Manager, address: str) -> None:
     with pytest.raises((BusUnavailable, InvalidArgs)):
         await publish(manager, address)
 
 
 async def test_bus_publication_without_a_session_bus_is_refused(
-    manager: Manager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     with pytest.raises(BusUnavailable, match="session"):
@@ -44,8 +41,7 @@ async def test_bus_publication_without_a_session_bus_is_refused(
 
 
 async def test_bus_publication_at_a_bus_that_closes_during_authentication_is_refused(
-    manager: Manager, tmp_path: Path
-) -> None:
+        manager: Manager, tmp_path: Path) -> None:
     path = tmp_path / "bus"
     with socket.socket(socket.AF_UNIX) as rude:
         rude.bind(str(path))
@@ -92,8 +88,7 @@ class HastyBus:
 
 
 async def test_bus_publication_at_a_bus_that_closes_at_the_name_request_is_refused(
-    manager: Manager, tmp_path: Path
-) -> None:
+        manager: Manager, tmp_path: Path) -> None:
     path = tmp_path / "bus"
     hasty = HastyBus(path)
     with pytest.raises(BusUnavailable, match=r"owned com\.nvshare: it closed the connection"):
@@ -102,8 +97,7 @@ async def test_bus_publication_at_a_bus_that_closes_at_the_name_request_is_refus
 
 
 async def test_bus_publication_under_a_bus_name_of_another_daemon_is_refused(
-    manager: Manager, publication: Publication, private: PrivateBus
-) -> None:
+        manager: Manager, publication: Publication, private: PrivateBus) -> None:
     with pytest.raises(AlreadyRunning, match="another nvshared"):
         await publish(manager, private.address)
     async with peeper(private.address) as other:    # the first one is none the worse
@@ -111,8 +105,7 @@ async def test_bus_publication_under_a_bus_name_of_another_daemon_is_refused(
 
 
 async def test_bus_publication_under_a_forbidden_name_is_refused_with_a_hint(
-    manager: Manager
-) -> None:
+        manager: Manager) -> None:
     with private_bus(own="") as bus:
         with pytest.raises(NotPermitted, match=r"com\.nvshare") as error:
             await publish(manager, bus.address)
@@ -134,10 +127,9 @@ def logged(words: str) -> "asyncio.Future[None]":
     return future
 
 
-async def test_daemon_reconnects_when_the_bus_restarts(
-    manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_daemon_reconnects_when_the_bus_restarts(manager: Manager, private: PrivateBus,
+                                                       monkeypatch: pytest.MonkeyPatch,
+                                                       caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
     caplog.set_level(logging.INFO)
     lost, back = logged("lost the message bus"), logged("back on the message bus")
@@ -156,9 +148,8 @@ async def test_daemon_reconnects_when_the_bus_restarts(
 
 
 async def test_daemon_reconnects_when_the_bus_ends_during_reconnecting(
-    manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+        manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
     caplog.set_level(logging.INFO)
     lost, back = logged("lost the message bus"), logged("back on the message bus")
@@ -175,9 +166,8 @@ async def test_daemon_reconnects_when_the_bus_ends_during_reconnecting(
 
 
 async def test_bus_reconnection_continues_after_an_unexpected_exception(
-    manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+        manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
     caplog.set_level(logging.INFO)
     lost, back = logged("lost the message bus"), logged("back on the message bus")

@@ -61,9 +61,8 @@ async def history(folder: Path, manager: Manager) -> AsyncIterator[History]:
 
 
 @pytest.fixture
-async def asker(
-    history: History, manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Peeper]:
+async def asker(history: History, manager: Manager, private: PrivateBus,
+                monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Peeper]:
     """A caller on the system bus with the user name alice."""
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
 
@@ -77,10 +76,8 @@ async def asker(
     await publication.close()
 
 
-async def ask(
-    asker: Peeper, by: str = "tenant", gpu: str = "", everyone: bool = False, step: int = 0,
-    names: int = 0, since: int = THEN - 600,
-) -> Message:
+async def ask(asker: Peeper, by: str = "tenant", gpu: str = "", everyone: bool = False,
+              step: int = 0, names: int = 0, since: int = THEN - 600) -> Message:
     asked = [since * SECOND, NOW * SECOND, step * SECOND, by, gpu, names, everyone]
     return await asker.call("GetHistory", "tttssub", asked)
 
@@ -104,8 +101,7 @@ async def test_history_call_shows_users_only_their_own_usage(asker: Peeper) -> N
 
 
 async def test_history_of_all_users_is_shown_when_polkit_permits(
-    asker: Peeper, private: PrivateBus
-) -> None:
+        asker: Peeper, private: PrivateBus) -> None:
     async with polkit_on(private.address) as polkit:
         name, sentence = refusal(await ask(asker, everyone=True))
         assert name == STANDARD + "AccessDenied"
@@ -128,8 +124,7 @@ async def test_history_of_other_users_without_polkit_is_refused(asker: Peeper) -
     ({"gpu": "7"}, "com.nvshare.Error.NoSuchGPU", "there is no GPU '7'"),
 ])
 async def test_history_call_with_invalid_arguments_is_refused(
-    asker: Peeper, asked: dict[str, Any], error: str, words: str
-) -> None:
+        asker: Peeper, asked: dict[str, Any], error: str, words: str) -> None:
     name, sentence = refusal(await ask(asker, **asked))
     assert name == error
     assert words in sentence
@@ -142,8 +137,7 @@ async def test_history_call_without_history_is_refused_with_nohistory(other: Pee
 
 
 async def test_history_that_cannot_be_read_is_refused_with_the_reason(
-    asker: Peeper, history: History, folder: Path
-) -> None:
+        asker: Peeper, history: History, folder: Path) -> None:
     (folder / "history.db").unlink()
     folder.joinpath("history.db").symlink_to("/proc/none/of/it")
     name, sentence = refusal(await ask(asker))
@@ -154,10 +148,9 @@ async def test_history_that_cannot_be_read_is_refused_with_the_reason(
 
 
 @pytest.fixture
-async def ctl(
-    history: History, manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> AsyncIterator[Run]:
+async def ctl(history: History, manager: Manager, private: PrivateBus,
+              monkeypatch: pytest.MonkeyPatch,
+              capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Run]:
     """The command history, in a time zone of its own."""
     publication = await publish(manager, private.address, history)
     with monkeypatch.context() as patch:

@@ -44,9 +44,8 @@ def plain(element: ElementTree.Element) -> object:
 
 
 async def introspect(other: Peeper, path: str) -> ElementTree.Element:
-    text = await other.result(
-        "Introspect", path=path, interface="org.freedesktop.DBus.Introspectable"
-    )
+    text = await other.result("Introspect", path=path,
+                              interface="org.freedesktop.DBus.Introspectable")
     return ElementTree.fromstring(text)
 
 
@@ -58,8 +57,7 @@ def written(name: str) -> ElementTree.Element:
 
 @pytest.mark.parametrize("name", OURS)
 async def test_introspection_of_the_running_daemon_equals_its_xml(
-    name: str, manager: Manager, other: Peeper
-) -> None:
+        name: str, manager: Manager, other: Peeper) -> None:
     a_client(manager, manager.gpus[0])
     (running,) = [one for one in await introspect(other, OURS[name]) if one.get("name") == name]
     assert plain(running) == plain(written(name))
@@ -82,9 +80,8 @@ def test_every_dbus_member_is_described(name: str) -> None:
         assert named == [argument.name for argument in arguments], member
 
 
-def test_every_dbus_method_is_authorised_or_declared_open(
-    manager: Manager, publication: Publication
-) -> None:
+def test_every_dbus_method_is_authorised_or_declared_open(manager: Manager,
+                                                          publication: Publication) -> None:
     a_client(manager, manager.gpus[0])
     actions = {
         action.get("id")
@@ -117,8 +114,7 @@ def test_dbus_xml_explains_every_state_and_end_of_a_turn(file: str, words: type[
 
 
 async def test_introspection_from_the_root_reaches_every_object(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     a_client(manager, manager.gpus[0])
     todo, found = ["/"], set()
     while todo:
@@ -132,12 +128,10 @@ async def test_introspection_from_the_root_reaches_every_object(
 
 
 async def test_getmanagedobjects_has_all_objects_without_command_lines(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[1])
-    objects = await other.result(
-        "GetManagedObjects", interface="org.freedesktop.DBus.ObjectManager"
-    )
+    objects = await other.result("GetManagedObjects",
+                                 interface="org.freedesktop.DBus.ObjectManager")
     assert set(objects) == {gpu_path(0), gpu_path(1), client_path(client.id)}
     shown = objects[client_path(client.id)]["com.nvshare.Client"]
     assert shown["GPU"].value == gpu_path(1)

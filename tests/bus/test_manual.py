@@ -39,17 +39,15 @@ def plain(text: str) -> str:
     return text
 
 
-async def test_manual_pages_example_client_runs(
-    manager: Manager, publication: Publication, private: PrivateBus
-) -> None:
+async def test_manual_pages_example_client_runs(manager: Manager, publication: Publication,
+                                                private: PrivateBus) -> None:
     program = (MAN / "client.py").read_text()
     assert program.rstrip("\n") in plain(page("com.nvshare.5"))
     assert max(map(len, program.splitlines())) <= 80
     first = a_client(manager, manager.gpus[0])
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(MAN / "client.py"), stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": private.address, "PYTHONUNBUFFERED": "1"},
-    )
+        env={**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": private.address, "PYTHONUNBUFFERED": "1"})
     assert process.stdout is not None
     line = await process.stdout.readline()
     assert line.decode() == f"{client_path(first.id)} {first.peer.pid} idle\n"

@@ -13,9 +13,8 @@ from tests.bus.test_commands import run
 
 
 @pytest.mark.skipif(not shutil.which("busctl"), reason="there is no busctl on this machine")
-async def test_busctl_calls_and_introspects_the_daemon(
-    manager: Manager, publication: Publication, private: PrivateBus
-) -> None:
+async def test_busctl_calls_and_introspects_the_daemon(manager: Manager, publication: Publication,
+                                                       private: PrivateBus) -> None:
     a_client(manager, manager.gpus[0])
     busctl = ("busctl", f"--address={private.address}")
     target = ("com.nvshare", "/com/nvshare", "com.nvshare.Manager")
@@ -32,13 +31,11 @@ async def test_busctl_calls_and_introspects_the_daemon(
 
 
 @pytest.mark.skipif(not shutil.which("gdbus"), reason="there is no gdbus on this machine")
-async def test_gdbus_calls_and_introspects_the_daemon(
-    manager: Manager, publication: Publication, private: PrivateBus
-) -> None:
+async def test_gdbus_calls_and_introspects_the_daemon(manager: Manager, publication: Publication,
+                                                      private: PrivateBus) -> None:
     gdbus = ("--address", private.address, "--dest", "com.nvshare", "--object-path")
-    ended = await run(
-        "gdbus", "call", *gdbus, "/com/nvshare/gpu/1", "--method", "com.nvshare.GPU.SetTQ", "21"
-    )
+    ended = await run("gdbus", "call", *gdbus, "/com/nvshare/gpu/1", "--method",
+                      "com.nvshare.GPU.SetTQ", "21")
     assert ended.code == 0, ended.err
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 21]
     shown = (await run("gdbus", "introspect", *gdbus, "/com/nvshare", "--recurse")).out

@@ -48,10 +48,9 @@ def environment(private: PrivateBus, tmp_path: Path) -> dict[str, Any]:
     }
 
 
-async def test_nvsharectl_at_a_terminal_asks_for_a_password(
-    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
-    environment: dict[str, Any],
-) -> None:
+async def test_nvsharectl_at_a_terminal_asks_for_a_password(manager: Manager, caller: Peeper,
+                                                            private: PrivateBus, tmp_path: Path,
+                                                            environment: dict[str, Any]) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.challenge, polkit.agent = True, tmp_path / "there"
         shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment)
@@ -63,9 +62,8 @@ async def test_nvsharectl_at_a_terminal_asks_for_a_password(
 
 
 async def test_nvsharectl_asks_no_password_where_polkit_grants(
-    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
-    environment: dict[str, Any],
-) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+        environment: dict[str, Any]) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.granted = True
         await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment)
@@ -75,27 +73,23 @@ async def test_nvsharectl_asks_no_password_where_polkit_grants(
 
 @pytest.mark.parametrize("agent", [None, "#!/bin/sh\nexit 1\n"])
 async def test_nvsharectl_without_a_polkit_agent_is_refused(
-    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
-    environment: dict[str, Any], agent: str | None,
-) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+        environment: dict[str, Any], agent: str | None) -> None:
     if agent is None:
         (tmp_path / "pkttyagent").unlink()
     else:
         (tmp_path / "pkttyagent").write_text(agent)
     async with polkit_on(private.address) as polkit:
         polkit.challenge, polkit.agent = True, tmp_path / "there"
-        shown = await on_a_terminal(
-            *NVSHARECTL, "set-tq", "5", keys=b"", until=b"", expected=ExitCode.NOT_PERMITTED,
-            **environment,
-        )
+        shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"",
+                                    expected=ExitCode.NOT_PERMITTED, **environment)
     assert "com.nvshare.set-tq is not permitted to uid" in " ".join(shown.split())
     assert manager.tq == 30 * SECOND
 
 
 async def test_nvsharectl_without_a_terminal_asks_no_password(
-    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
-    environment: dict[str, Any],
-) -> None:
+        manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+        environment: dict[str, Any]) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.challenge, polkit.agent = True, tmp_path / "there"
         ended = await run(*NVSHARECTL, "set-tq", "5", **environment)
@@ -105,10 +99,9 @@ async def test_nvsharectl_without_a_terminal_asks_no_password(
     assert seen(tmp_path) == ["pkttyagent"]
 
 
-async def test_top_gives_the_terminal_to_the_polkit_agent(
-    manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
-    environment: dict[str, Any],
-) -> None:
+async def test_top_gives_the_terminal_to_the_polkit_agent(manager: Manager, caller: Peeper,
+                                                          private: PrivateBus, tmp_path: Path,
+                                                          environment: dict[str, Any]) -> None:
     client = a_client(manager, manager.gpus[0])
     async with polkit_on(private.address) as polkit:
         polkit.challenge, polkit.agent = True, tmp_path / "there"

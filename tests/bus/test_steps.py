@@ -19,8 +19,7 @@ __all__ = ["ctl"]                       # a fixture
 
 @pytest.mark.usefixtures("other_user")
 async def test_limit_command_after_a_refused_limit_prints_the_limits_set_before(
-    manager: Manager, ctl: Run
-) -> None:
+        manager: Manager, ctl: Run) -> None:
     client = owned_by(a_client(manager, manager.gpus[0], pid=11), OTHER_UID)
     manager.set_terms(client.id, "compute_limit", 50)
     ended = await ctl("limit", "11", "--memory", "1GiB", "--compute", "60")
@@ -36,8 +35,7 @@ async def test_limit_command_after_a_refused_limit_prints_the_limits_set_before(
 
 @pytest.mark.usefixtures("other_user")
 async def test_limit_command_refused_on_a_second_gpu_names_the_first(
-    manager: Manager, ctl: Run
-) -> None:
+        manager: Manager, ctl: Run) -> None:
     one, two = (owned_by(a_client(manager, gpu, pid=11), OTHER_UID) for gpu in manager.gpus)
     manager.set_terms(two.id, "memory_limit", GIB)
     ended = await ctl("limit", "11", "--compute", "60", "--memory", "2GiB")
@@ -49,8 +47,7 @@ async def test_limit_command_refused_on_a_second_gpu_names_the_first(
 
 
 async def test_original_nvshare_flags_refused_in_part_name_the_setting_made(
-    manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(mode: str, gpu: str = "") -> None:
         raise NotPermitted("not today")
 
@@ -67,9 +64,8 @@ async def test_original_nvshare_flags_refused_in_part_name_the_setting_made(
     (["resume", "11"], "resumed", {"suspended": False}),
 ])
 async def test_limit_command_that_fails_on_a_second_gpu_names_the_gpu_already_set(
-    manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str],
-    message: str, setting: dict[str, object],
-) -> None:
+        manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str],
+        message: str, setting: dict[str, object]) -> None:
     _, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
     change = manager.set_terms
 
@@ -94,8 +90,7 @@ async def test_limit_command_that_fails_on_a_second_gpu_names_the_gpu_already_se
 
 
 async def test_command_says_its_setting_may_apply_when_the_bus_ends_before_the_reply(
-    manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bus ends during the second of two calls."""
     one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
     set_terms = manager.set_terms

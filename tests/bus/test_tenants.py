@@ -63,8 +63,7 @@ async def test_tenant_terms_are_set_listed_and_removed(ruled: Manager, other: Pe
 
 
 async def test_gettenant_replies_after_the_groups_of_the_user_were_read_for_group_rules(
-    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     rule = Rule("group:staff", "weight", 50, "/etc/a.conf:2")
     manager.tenancy.use((rule,))
     loop, is_read = asyncio.get_running_loop(), asyncio.Event()
@@ -81,8 +80,7 @@ async def test_gettenant_replies_after_the_groups_of_the_user_were_read_for_grou
 
 
 async def test_users_may_list_tenants_and_not_set_their_terms(
-    manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     async def uid(_caller: Caller) -> int:
         return 1000
 
@@ -168,8 +166,7 @@ async def test_limit_command_warns_of_a_user_without_an_account(ruled: Manager, 
 
 
 async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
-    manager: Manager, ctl: Run
-) -> None:
+        manager: Manager, ctl: Run) -> None:
     unit, user = Tenant(Kind.UNIT, "train.service"), Tenant(Kind.USER, "root")
     a_client(manager, manager.gpus[0], pid=11, tenants=(user, unit))
     await ctl("limit", "user:root", "--memory", "100MiB", "--compute", "30")
@@ -224,8 +221,7 @@ async def test_value_none_removes_terms_of_a_program(manager: Manager, ctl: Run)
      "pod:NAMESPACE/NAME"),
 ])
 async def test_wrong_tenant_command_is_refused_in_one_sentence(
-    ctl: Run, arguments: list[str], words: str
-) -> None:
+        ctl: Run, arguments: list[str], words: str) -> None:
     ended = await ctl(*arguments)
     assert (ended.code, sentence(ended)) == (ExitCode.INVALID_ARGS, words)
 
@@ -277,9 +273,8 @@ async def test_tenants_command_without_tenants_says_so(ctl: Run) -> None:
         "No program uses a GPU through nvshare, and no tenant has terms.\n")
 
 
-async def test_pods_are_shown_by_name_after_setpods(
-    manager: Manager, publication: Publication, other: Peeper, ctl: Run
-) -> None:
+async def test_pods_are_shown_by_name_after_setpods(manager: Manager, publication: Publication,
+                                                    other: Peeper, ctl: Run) -> None:
     pod = Tenant(Kind.POD, "7d1c", container="9f1c")
     client = a_client(manager, manager.gpus[0], tenants=(Tenant(Kind.USER, "root"), pod))
     await announced(publication, other)

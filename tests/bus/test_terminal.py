@@ -25,10 +25,8 @@ __all__ = ["ctl"]                       # a fixture
 Act = bytes | signal.Signals | Callable[[int], None]
 
 
-async def on_a_terminal(
-    *command: str, keys: Act = b"", until: bytes = b"", expected: int = 0,
-    steps: Sequence[tuple[bytes, Act]] = (), **environment: str,
-) -> str:
+async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expected: int = 0,
+                        steps: Sequence[tuple[bytes, Act]] = (), **environment: str) -> str:
     """What a command draws on a terminal of 80 columns; `keys` are struck once it shows `until`.
 
     `steps` are more of these, in the order in which they come: each once what it waits for was
@@ -77,12 +75,10 @@ async def on_a_terminal(
 
 
 async def test_error_message_on_a_terminal_is_folded_between_words(
-    ctl: Run, private: PrivateBus
-) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "set-tq", "5", "--gpu", "GPU-of-a-name-that-nobody-has", keys=b"", until=b"",
-        NVSHARE_BUS=private.address, expected=ExitCode.NO_SUCH_THING,
-    )
+        ctl: Run, private: PrivateBus) -> None:
+    shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", "--gpu",
+                                "GPU-of-a-name-that-nobody-has", keys=b"", until=b"",
+                                NVSHARE_BUS=private.address, expected=ExitCode.NO_SUCH_THING)
     lines = shown.splitlines()
     assert len(lines) == 2
     assert max(map(len, lines)) < 80
@@ -92,27 +88,20 @@ async def test_error_message_on_a_terminal_is_folded_between_words(
     )
 
 
-async def test_top_on_an_ascii_terminal_prints_no_traceback(
-    manager: Manager, private: PrivateBus
-) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
-        NVSHARE_BUS=private.address, PYTHONIOENCODING="ascii",
-    )
+async def test_top_on_an_ascii_terminal_prints_no_traceback(manager: Manager,
+                                                            private: PrivateBus) -> None:
+    shown = await on_a_terminal(*NVSHARECTL, "top", "-i", "0.1", keys=b"q", until=b"not running",
+                                NVSHARE_BUS=private.address, PYTHONIOENCODING="ascii")
     assert "Traceback" not in shown
 
 
 @pytest.mark.parametrize(
     ("keys", "code"),
-    [(b"q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)],
-)
+    [(b"q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 128 + 15), (signal.SIGHUP, 128 + 1)])
 async def test_top_that_ends_restores_screen_and_cursor(
-    manager: Manager, ctl: Run, private: PrivateBus, keys: Act, code: int
-) -> None:
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "5", keys=keys, until=b"q quit", expected=code,
-        NVSHARE_BUS=private.address,
-    )
+        manager: Manager, ctl: Run, private: PrivateBus, keys: Act, code: int) -> None:
+    shown = await on_a_terminal(*NVSHARECTL, "top", "-i", "5", keys=keys, until=b"q quit",
+                                expected=code, NVSHARE_BUS=private.address)
     assert shown.rindex("\x1b[?1049l") > shown.index("\x1b[?1049h")
     assert shown.rindex("\x1b[?25h") > shown.index("\x1b[?25l")       # and the cursor
     assert "Traceback" not in shown
@@ -120,13 +109,11 @@ async def test_top_that_ends_restores_screen_and_cursor(
 
 @pytest.mark.parametrize("terminal", ["dumb", "unknown"])
 async def test_top_on_a_dumb_terminal_prints_plain_tables(
-    manager: Manager, ctl: Run, private: PrivateBus, terminal: str
-) -> None:
+        manager: Manager, ctl: Run, private: PrivateBus, terminal: str) -> None:
     a_client(manager, manager.gpus[0])
-    shown = await on_a_terminal(
-        *NVSHARECTL, "top", "-i", "0.1", keys=signal.SIGINT, until=b"turns/min",
-        expected=ExitCode.INTERRUPTED, NVSHARE_BUS=private.address, TERM=terminal,
-    )
+    shown = await on_a_terminal(*NVSHARECTL, "top", "-i", "0.1", keys=signal.SIGINT,
+                                until=b"turns/min", expected=ExitCode.INTERRUPTED,
+                                NVSHARE_BUS=private.address, TERM=terminal)
     assert shown.count("GPU 1") > 1
     assert "idle" in shown
     assert "\x1b" not in shown
@@ -134,14 +121,12 @@ async def test_top_on_a_dumb_terminal_prints_plain_tables(
 
 @pytest.mark.parametrize("colour", [False, True])
 async def test_clients_table_on_a_terminal_fits_the_width(
-    manager: Manager, ctl: Run, private: PrivateBus, colour: bool
-) -> None:
+        manager: Manager, ctl: Run, private: PrivateBus, colour: bool) -> None:
     environment: dict[str, Any] = {} if colour else {"NO_COLOR": "1"}
     program = await asyncio.create_subprocess_exec("sleep", "1h", *["0"] * 100)
     a_client(manager, manager.gpus[0], pid=program.pid)
-    shown = await on_a_terminal(
-        *NVSHARECTL, "clients", keys=b"", until=b"", NVSHARE_BUS=private.address, **environment
-    )
+    shown = await on_a_terminal(*NVSHARECTL, "clients", keys=b"", until=b"",
+                                NVSHARE_BUS=private.address, **environment)
     program.kill()
     await program.wait()
     bare = shown.replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\x1b[2m", "")

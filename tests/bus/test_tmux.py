@@ -41,8 +41,7 @@ class Tmux:
         environment = {name: text for name, text in os.environ.items() if name != "TMUX"}
         process = await asyncio.create_subprocess_exec(
             *self._tmux, *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE,
-            env={**environment, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"},
-        )
+            env={**environment, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"})
         said, _ = await process.communicate()
         return said.decode()
 
@@ -110,9 +109,8 @@ def share(manager: Manager) -> None:
 
 @pytest.mark.parametrize("environment", ["", "NO_COLOR=1"])
 @pytest.mark.parametrize(("width", "height"), [(60, 12), (80, 24), (130, 40), (200, 50), (250, 80)])
-async def test_top_fits_terminals_of_all_sizes(
-    manager: Manager, private: PrivateBus, start: Start, width: int, height: int, environment: str
-) -> None:
+async def test_top_fits_terminals_of_all_sizes(manager: Manager, private: PrivateBus, start: Start,
+                                               width: int, height: int, environment: str) -> None:
     share(manager)
     async with published(manager, private.address):
         tmux = await start(width, height, environment)
@@ -128,9 +126,8 @@ async def test_top_fits_terminals_of_all_sizes(
         assert "-icanon" not in await tmux.until("ended: 0", "icanon")
 
 
-async def test_top_redraws_when_the_window_is_resized(
-    manager: Manager, private: PrivateBus, start: Start
-) -> None:
+async def test_top_redraws_when_the_window_is_resized(manager: Manager, private: PrivateBus,
+                                                      start: Start) -> None:
     share(manager)
     async with published(manager, private.address):
         tmux = await start(130, 40)

@@ -33,9 +33,8 @@ def go_on(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-async def test_top_sets_a_memory_limit_after_confirmation(
-    manager: Manager, ctl: Run, private: PrivateBus
-) -> None:
+async def test_top_sets_a_memory_limit_after_confirmation(manager: Manager, ctl: Run,
+                                                          private: PrivateBus) -> None:
     client = a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(
         *TOP, NVSHARE_BUS=private.address, steps=[
@@ -52,8 +51,7 @@ async def test_top_sets_a_memory_limit_after_confirmation(
 
 
 async def test_top_sets_terms_of_a_tenant_after_confirmation(
-    manager: Manager, ctl: Run, private: PrivateBus
-) -> None:
+        manager: Manager, ctl: Run, private: PrivateBus) -> None:
     tenant = str(a_client(manager, manager.gpus[0]).peer.tenant)
     shown = await on_a_terminal(
         *TOP, NVSHARE_BUS=private.address, steps=[
@@ -76,8 +74,7 @@ async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: P
 
 
 async def test_top_without_a_daemon_says_that_nvshared_is_not_running(
-    manager: Manager, private: PrivateBus
-) -> None:
+        manager: Manager, private: PrivateBus) -> None:
     a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
         (b"Trying again", b"/"), (b"Filter", b"pyth\r"), (b"filter pyth", b"q"),
@@ -89,8 +86,7 @@ async def test_top_without_a_daemon_says_that_nvshared_is_not_running(
 
 
 async def test_top_suspended_by_ctrl_z_restores_the_terminal(
-    manager: Manager, ctl: Run, private: PrivateBus
-) -> None:
+        manager: Manager, ctl: Run, private: PrivateBus) -> None:
     a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
         (b"python", signal.SIGTSTP), (b"\x1b[?1049l", go_on),
@@ -99,9 +95,8 @@ async def test_top_suspended_by_ctrl_z_restores_the_terminal(
     assert shown.count("\x1b[?1049h") == shown.count(GIVEN_BACK) == 2
 
 
-async def test_top_ends_when_the_terminal_is_closed(
-    manager: Manager, ctl: Run, private: PrivateBus
-) -> None:
+async def test_top_ends_when_the_terminal_is_closed(manager: Manager, ctl: Run,
+                                                    private: PrivateBus) -> None:
     """The terminal sends SIGHUP, and SIGCONT to a stopped program."""
 
     def close(pid: int) -> None:
@@ -118,8 +113,7 @@ async def test_top_ends_when_the_terminal_is_closed(
 
 @pytest.mark.parametrize(("key", "code"), [(b"q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
 async def test_top_quits_while_the_daemon_does_not_answer(
-    private: PrivateBus, key: bytes | signal.Signals, code: int
-) -> None:
+        private: PrivateBus, key: bytes | signal.Signals, code: int) -> None:
     async with peeper(private.address) as silent:
         silent.bus.add_message_handler(
             lambda message: message.message_type is MessageType.METHOD_CALL)

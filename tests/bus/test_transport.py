@@ -63,9 +63,8 @@ async def bus() -> AsyncIterator[Bus]:
 
 
 def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH) -> bytes:
-    return pack(Message(
-        "com.nvshare", path, MANAGER_INTERFACE, "SetTQ", signature=signature, body=list(values),
-    ), 5)
+    return pack(Message("com.nvshare", path, MANAGER_INTERFACE, "SetTQ", signature=signature,
+                        body=list(values)), 5)
 
 
 async def test_transport_skips_a_body_over_the_maximum_length(bus: Bus) -> None:

@@ -20,8 +20,7 @@ __all__ = ["ctl"]                       # a fixture
 
 
 async def test_client_properties_show_time_waited_and_expected_wait(
-    manager: Manager, other: Peeper, ctl: Run
-) -> None:
+        manager: Manager, other: Peeper, ctl: Run) -> None:
     client = a_client(manager, manager.gpus[0])
     scheduler = client.gpu.scheduler
     assert isinstance(scheduler, Scripted)
@@ -51,9 +50,8 @@ async def test_client_properties_show_time_waited_and_expected_wait(
     assert shown["ExpectedUSec"] == UNKNOWN
 
 
-async def test_listturns_returns_the_last_turns_of_a_client(
-    manager: Manager, other: Peeper
-) -> None:
+async def test_listturns_returns_the_last_turns_of_a_client(manager: Manager,
+                                                            other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     for held in range(20):
         decide(client, TurnStarted(client.id))
@@ -72,8 +70,7 @@ async def test_listturns_returns_the_last_turns_of_a_client(
 
 
 async def test_processes_that_do_not_share_are_listed_as_unshared(
-    manager: Manager, other: Peeper
-) -> None:
+        manager: Manager, other: Peeper) -> None:
     gpu = manager.gpus[0]
     client = a_client(manager, gpu, pid=1)
     processes = (

@@ -99,10 +99,8 @@ class Site:
         taken = sum(max(card.host_budget, card.host_budget - card.host_free) for card in cards)
         assert taken <= self.whole, "cards may take more host memory than there is"
 
-    def program(
-        self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0,
-        uid: int = 0,
-    ) -> Program:
+    def program(self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0,
+                uid: int = 0) -> Program:
         """Start another program, which requests `size` at once."""
         made = Program(self, self.gpus[card], memory or Memory(), commit, uid)
         self.programs.append(made)

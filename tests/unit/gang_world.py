@@ -235,10 +235,8 @@ class Machine:
         self._grow(seat.hook, size)
         return seat.hook
 
-    def team(
-        self, cards: list[int], pids: list[int], size: int, *, name: str = "", expected: int = 0,
-        depth: int = 3,
-    ) -> Team:
+    def team(self, cards: list[int], pids: list[int], size: int, *, name: str = "",
+             expected: int = 0, depth: int = 3) -> Team:
         """Start one rank of `size` bytes on each card, in the process of that pid."""
         team = Team(self, depth=depth)
         for card, pid in zip(cards, pids, strict=True):

@@ -163,13 +163,11 @@ class Hook:
     @property
     def memory(self) -> Memory:
         fast = self.resident if self.pin_reason else 0
-        return Memory(
-            self.allocated - fast, self.resident - fast, self.pinned + fast, self.pending,
-            self.room, self.host, answered=self.answered,
-            to_pin=sum(one.pins for one in self.granted_pins), pin_reason=self.pin_reason,
-            borrowed=min(self.borrowed, self.host), dirty=min(self.dirty, self.borrowed, self.host),
-            disk=self.disk,
-        )
+        return Memory(self.allocated - fast, self.resident - fast, self.pinned + fast, self.pending,
+                      self.room, self.host, answered=self.answered,
+                      to_pin=sum(one.pins for one in self.granted_pins), pin_reason=self.pin_reason,
+                      borrowed=min(self.borrowed, self.host),
+                      dirty=min(self.dirty, self.borrowed, self.host), disk=self.disk)
 
     @property
     def absent(self) -> bool:

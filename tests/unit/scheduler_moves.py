@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from tests.unit.scheduler_hookmodel import Hook
 
 
-def evict(
-    hook: "Hook", order: Evict, moved: int = 0, no_host: bool = False, failed: bool = False
-) -> None:
+def evict(hook: "Hook", order: Evict, moved: int = 0, no_host: bool = False,
+          failed: bool = False) -> None:
     """Evicts the youngest blocks first; written-back blocks without a copy."""
     block = next((b for b in reversed(hook.blocks) if b.location is Location.RESIDENT), None)
     movable = not (hook.granted or hook.stopping or hook.pin_reason or no_host or failed)
@@ -43,10 +42,8 @@ def evict(
     hook.room = max(hook.room, min(hook.before, filled))
     hook.room_asked = False
     hook.borrowed = hook.dirty = min(order.loan, hook.host)
-    hook.say(Evicted(
-        hook.id, hook.memory, order.number, moved, no_memory=no_host, driver_error=failed,
-        yielded=more and order.number in hook.cut,
-    ))
+    hook.say(Evicted(hook.id, hook.memory, order.number, moved, no_memory=no_host,
+                     driver_error=failed, yielded=more and order.number in hook.cut))
     hook.done()
 
 
@@ -126,10 +123,8 @@ def write_back(hook: "Hook", order: Writeback, no_host: bool = False, failed: bo
             return
     hook.borrowed = min(max(hook.borrowed, order.loan), hook.host)
     hook.dirty = hook.borrowed if order.number in hook.cut else 0
-    hook.say(WrittenBack(
-        hook.id, hook.memory, order.number, ready, no_memory=no_host,
-        driver_error=failed, yielded=more and order.number in hook.cut,
-    ))
+    hook.say(WrittenBack(hook.id, hook.memory, order.number, ready, no_memory=no_host,
+                         driver_error=failed, yielded=more and order.number in hook.cut))
     hook.done()
 
 
@@ -159,9 +154,8 @@ def _made(hook: "Hook", size: int) -> None:
     make(hook)
 
 
-def load(
-    hook: "Hook", order: Load, moved: int = 0, no_memory: bool = False, failed: bool = False
-) -> None:
+def load(hook: "Hook", order: Load, moved: int = 0, no_memory: bool = False,
+         failed: bool = False) -> None:
     away = [b for b in hook.blocks if b.location is not Location.RESIDENT]
     block = next((b for b in away if not b.moving), None)
     if block is None and any(b.moving and b.location is Location.SWAPPED for b in hook.blocks):
@@ -183,11 +177,8 @@ def load(
     hook.arena.settle(hook.blocks, order.host)
     hook.room_asked = False
     hook.borrowed = min(hook.borrowed, hook.host)
-    hook.say(Loaded(
-        hook.id, hook.memory, order.number, moved,
-        no_memory=no_memory, driver_error=failed,
-        yielded=more and order.number in hook.cut,
-    ))
+    hook.say(Loaded(hook.id, hook.memory, order.number, moved, no_memory=no_memory,
+                    driver_error=failed, yielded=more and order.number in hook.cut))
     hook.done()
 
 

@@ -48,23 +48,15 @@ from nvshared.units import GIB, SECOND
 class Talk:
     """One scheduler; clients go by number. Sizes are given in GiB, times in seconds."""
 
-    def __init__(
-        self,
-        capacity: float = 100,
-        host: float = 1000,
-        mode: AntiThrash = AntiThrash.AUTO,
-        step: float = 1000,
-        gather: float = 0,
-        stuck_after: float = 10,
-        domains: Domains | None = None,
-    ) -> None:
+    def __init__(self, capacity: float = 100, host: float = 1000,
+                 mode: AntiThrash = AntiThrash.AUTO, step: float = 1000, gather: float = 0,
+                 stuck_after: float = 10, domains: Domains | None = None) -> None:
         """`stuck_after`: longer than a test that leaves orders unanswered takes."""
         self.now = 0
-        self.settings = Settings(
-            capacity=int(capacity * GIB), total=int(capacity * GIB), host_budget=int(host * GIB),
-            anti_thrash=mode, step=int(step * GIB), gather=int(gather * SECOND), writeback=False,
-            stuck_after=int(stuck_after * SECOND),
-        )
+        self.settings = Settings(capacity=int(capacity * GIB), total=int(capacity * GIB),
+                                 host_budget=int(host * GIB), anti_thrash=mode,
+                                 step=int(step * GIB), gather=int(gather * SECOND), writeback=False,
+                                 stuck_after=int(stuck_after * SECOND))
         self.scheduler = Scheduler(self.settings, 0, domains)
         self.memory: dict[int, Memory] = {}
         self.granted: set[int] = set()
@@ -83,16 +75,13 @@ class Talk:
 
     # Hooks.
 
-    def join(
-        self, client: int, allocated: float = 0, resident: float = 0, *,
-        pinned: float = 0, running: bool = False, wants: bool = False, commit: float = 0,
-        domains: tuple[str, ...] = (), account: str = "", tenants: tuple[str, ...] = (),
-    ) -> list[Action]:
+    def join(self, client: int, allocated: float = 0, resident: float = 0, *, pinned: float = 0,
+             running: bool = False, wants: bool = False, commit: float = 0,
+             domains: tuple[str, ...] = (), account: str = "",
+             tenants: tuple[str, ...] = ()) -> list[Action]:
         """Send HELLO of a client with its resident and pinned memory as room."""
-        self.memory[client] = Memory(
-            int(allocated * GIB), int(resident * GIB), int(pinned * GIB),
-            room=int((resident + pinned) * GIB),
-        )
+        self.memory[client] = Memory(int(allocated * GIB), int(resident * GIB), int(pinned * GIB),
+                                     room=int((resident + pinned) * GIB))
         if running:
             self.granted.add(client)
         return self.tell(Joined(
@@ -180,9 +169,8 @@ class Talk:
         self.memory[client] = replace(memory, resident=resident, room=order.room, host=host)
         return self.tell(Loaded(client, self.memory[client], order.number, came, **flags))
 
-    def written_back(
-        self, order: Writeback, ready: float | None = None, **flags: Any
-    ) -> list[Action]:
+    def written_back(self, order: Writeback, ready: float | None = None,
+                     **flags: Any) -> list[Action]:
         """Send MOVED after a WRITEBACK of all that host memory allows, or of `ready` GiB."""
         client, memory = order.client, self.memory[order.client]
         swapped = self.swapped.get(client, 0)

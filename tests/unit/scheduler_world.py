@@ -82,17 +82,9 @@ class World:
 
     repeats = True                      # check that a Tick after each event changes nothing
 
-    def __init__(
-        self,
-        settings: Settings,
-        seed: int = 0,
-        block: int = 32 * MIB,
-        slab: int = 128 * MIB,
-        bus: int = 50_000,
-        delay: int = 2000,
-        accounts: int = 0,
-        jobs: bool = False,
-    ) -> None:
+    def __init__(self, settings: Settings, seed: int = 0, block: int = 32 * MIB,
+                 slab: int = 128 * MIB, bus: int = 50_000, delay: int = 2000, accounts: int = 0,
+                 jobs: bool = False) -> None:
         """`accounts`: number of accounts that own the clients; 0: root owns all.
 
         `jobs`: some of them belong to jobs of users, for which terms may be set.
@@ -443,12 +435,9 @@ class World:
             self.settings.capacity, self.settings.host_budget, self.most,
             UNBOUNDED if self.box is None else self.box, self.settings.disk_budget,
         )
-        for what, now, was, limit in zip(
-            ("room", "host memory", "memory", "box", "disk"), self._sums, before, limits,
-            strict=True,
-        ):
+        for what, now, was, limit in zip(("room", "host memory", "memory", "box", "disk"),
+                                         self._sums, before, limits, strict=True):
             excused = self.shrunk and now <= was
             assert now <= limit or excused, f"{what}: {now} of {limit}"
-        self.shrunk = any(
-            now > limit for now, limit in zip(self._sums, limits, strict=True)
-        ) and self.shrunk
+        self.shrunk = any(now > limit for now,
+                          limit in zip(self._sums, limits, strict=True)) and self.shrunk

@@ -79,11 +79,9 @@ class Scripted:
 
     latest: "Scripted"
 
-    def __init__(
-        self, settings: Settings, now: int, domains: Domains | None = None,
-        budget: SharedBudget | None = None, neighbour: Neighbour | None = None,
-        disk: SharedBudget | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, now: int, domains: Domains | None = None,
+                 budget: SharedBudget | None = None, neighbour: Neighbour | None = None,
+                 disk: SharedBudget | None = None) -> None:
         self.neighbour = neighbour
         self.settings = settings
         self.domains = domains
@@ -118,10 +116,8 @@ class Scripted:
         if isinstance(event, Stopped | Reopened):
             self._stopping.discard(event.client)
         if isinstance(event, Joined):
-            self._clients[event.client] = ClientView(
-                event.client, ClientState.IDLE, event.memory, 0, 0, True, 0, 0, None, None,
-                Counters(),
-            )
+            self._clients[event.client] = ClientView(event.client, ClientState.IDLE, event.memory,
+                                                     0, 0, True, 0, 0, None, None, Counters())
             welcome = [Limits(event.client, 0, GIB, 2 * GIB, self.settings.total)]
         if isinstance(event, Left):
             del self._clients[event.client]
@@ -216,10 +212,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.sharing.gpu.Scheduler", Scripted)
 
 
-def joined(
-    gpu: GPU, number: int, link: Noted | None = None, memory: Memory | None = None,
-    process: Peer | None = None, *, running: bool = False, wants: bool = False, commit: int = 0,
-) -> Client:
+def joined(gpu: GPU, number: int, link: Noted | None = None, memory: Memory | None = None,
+           process: Peer | None = None, *, running: bool = False, wants: bool = False,
+           commit: int = 0) -> Client:
     """A client that has sent HELLO, of a process with the pid 4000 + `number` or another."""
     client = Client(number, gpu, process or peer(4000 + number), link or Noted())
     gpu.join(client, memory or Memory(), running=running, wants=wants, commit=commit)

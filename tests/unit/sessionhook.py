@@ -43,9 +43,8 @@ class Wire:
 class SessionHook(Hook):
     """A client that obeys all orders; its packets reach the session at once."""
 
-    def __init__(
-        self, manager: Manager, gpu: GPU, process: Peer, memory: Memory | None = None
-    ) -> None:
+    def __init__(self, manager: Manager, gpu: GPU, process: Peer,
+                 memory: Memory | None = None) -> None:
         self.wire = Wire()
         self.session = Session(manager, process, self.wire)
         super().__init__("", gpu.facts.uuid_bytes, memory or Memory())

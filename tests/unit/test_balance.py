@@ -53,8 +53,7 @@ def test_balance_resets_the_sum_of_waits_when_no_other_card_is_better() -> None:
 @pytest.mark.parametrize(("here", "there", "moves"), [
     (300, 100, True), (200, 100, False), (300, 200, False), (400, 200, True), (200, 0, True)])
 def test_balance_moves_a_client_only_to_a_card_that_gives_it_more_time(
-    here: int, there: int, moves: bool,
-) -> None:
+        here: int, there: int, moves: bool) -> None:
     states = {"a": CardState(here, 80 * GIB), "b": CardState(there, 80 * GIB)}
     _, choice = choose(states, [contender(1, wait=1000.0 * SECOND)], {}, 0)
     assert (choice is not None) is moves

@@ -59,8 +59,7 @@ def test_balancing_moves_the_client_that_waits(manager: Manager, time: Time) -> 
     ("waiting", "tries", 1_000_000),    # each failed try raises the cost of a move
 ])
 def test_balancing_moves_no_client_when_off_busy_refused_or_too_expensive(
-    manager: Manager, time: Time, part: str, attribute: str, value: object
-) -> None:
+        manager: Manager, time: Time, part: str, attribute: str, value: object) -> None:
     join(manager)
     waiting = join(manager)
     setattr(waiting if part == "waiting" else getattr(manager, part), attribute, value)
@@ -68,8 +67,7 @@ def test_balancing_moves_no_client_when_off_busy_refused_or_too_expensive(
 
 
 def test_balancing_moves_no_client_when_all_clients_fit_together(
-    manager: Manager, time: Time
-) -> None:
+        manager: Manager, time: Time) -> None:
     join(manager, size=GIB)
     join(manager, size=GIB)
     assert chosen(manager, time) == []
@@ -81,8 +79,7 @@ def test_balancing_moves_no_client_when_all_clients_fit_together(
     {"tenants": (*peer().tenants, Tenant(Kind.JOB, "7"))},
 ])
 def test_balancing_skips_clients_of_gangs_pods_jobs_and_shared_processes(
-    manager: Manager, time: Time, fields: dict[str, Any],
-) -> None:
+        manager: Manager, time: Time, fields: dict[str, Any]) -> None:
     join(manager, **fields)
     join(manager, **fields)
     assert chosen(manager, time) == []
@@ -90,8 +87,7 @@ def test_balancing_skips_clients_of_gangs_pods_jobs_and_shared_processes(
 
 @pytest.mark.parametrize(("budget", "moves"), [(200 * GIB, True), (21 * GIB, False)])
 def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
-    manager: Manager, time: Time, budget: int, moves: bool,
-) -> None:
+        manager: Manager, time: Time, budget: int, moves: bool) -> None:
     manager.budget.resize(budget)
     run(manager, 0, 34 * GIB)
     memory = Memory(allocated=40 * GIB, resident=20 * GIB, room=20 * GIB, host=20 * GIB)
@@ -102,8 +98,7 @@ def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
 
 @pytest.mark.parametrize(("used", "moves"), [(1.0, False), (0.05, True)])
 def test_balancing_reads_the_load_of_a_card_without_a_queue_from_nvml(
-    manager: Manager, time: Time, used: float, moves: bool,
-) -> None:
+        manager: Manager, time: Time, used: float, moves: bool) -> None:
     join(manager)
     join(manager)
     run(manager, 1, 40 * GIB)
@@ -112,8 +107,7 @@ def test_balancing_reads_the_load_of_a_card_without_a_queue_from_nvml(
 
 
 def test_balancing_avoids_a_card_on_which_the_tenants_memory_limit_leaves_too_little(
-    manager: Manager, time: Time,
-) -> None:
+        manager: Manager, time: Time) -> None:
     manager.tenancy.set("user:root", {"memory-limit": 41 * GIB})
     run(manager, 1, 2 * MIB)
     manager.gpus[1].sample = Sample(utilisation=0.0)

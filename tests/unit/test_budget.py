@@ -20,8 +20,7 @@ BYTES = st.integers(0, 1 << 42)
 
 @given(st.integers(0, 1 << 45), st.lists(st.tuples(BYTES, st.booleans()), min_size=1, max_size=8))
 def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
-    whole: int, cards: list[tuple[int, bool]]
-) -> None:
+        whole: int, cards: list[tuple[int, bool]]) -> None:
     budget = SharedBudget(whole)
     parts = [budget.join() for _ in cards]
     for part, (needs, lost) in zip(parts, cards, strict=True):
@@ -40,8 +39,7 @@ def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
 @pytest.mark.parametrize("gathering", [False, True])
 @given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=8), BYTES)
 def test_host_budget_part_of_a_card_excludes_the_bytes_that_other_cards_hold(
-    gathering: bool, cards: list[tuple[int, int]], free: int
-) -> None:
+        gathering: bool, cards: list[tuple[int, int]], free: int) -> None:
     """Needs include margins that host memory may not cover, so they may exceed the budget."""
     budget = SharedBudget(sum(held for held, _ in cards) + free, gathering=gathering)
     parts = [budget.join() for _ in cards]
@@ -55,8 +53,7 @@ def test_host_budget_part_of_a_card_excludes_the_bytes_that_other_cards_hold(
 
 @given(st.integers(0, 1 << 42), st.integers(0, 1000))
 def test_least_host_returns_the_smallest_budget_that_covers_the_bytes_and_the_margin(
-    beyond: int, clients: int
-) -> None:
+        beyond: int, clients: int) -> None:
     host = least_host(beyond, clients)
     assert host - margin(host, clients) >= beyond
     assert host == 0 or host - 2 - margin(host - 2, clients) < beyond
@@ -210,8 +207,7 @@ def test_commit_request_is_answered_after_clients_of_other_cards_have_reconnecte
     (300 * GIB, 1000, 100 * GIB, 60 * GIB),
 ], ids=["of root", "of a user"])
 def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
-    whole: int, uid: int, held: int, wanted: int
-) -> None:
+        whole: int, uid: int, held: int, wanted: int) -> None:
     site = Site(2, CARD, whole, gather=True)
     site.program(0, memory=Memory(allocated=held), commit=held, uid=uid)
     asks = site.program(uid=uid)
@@ -272,10 +268,8 @@ def test_used_swap_of_an_idle_card_is_zero_when_margins_of_other_cards_exceed_th
 
 
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(("start", "start", "start", "grow", "free", "end", "wait")),
-        st.integers(0, 7), st.integers(1, 8),
-    ),
+    st.tuples(st.sampled_from(("start", "start", "start", "grow", "free", "end", "wait")),
+              st.integers(0, 7), st.integers(1, 8)),
     min_size=5, max_size=20,
 )
 
@@ -283,8 +277,7 @@ STEPS = st.lists(
 @settings(max_examples=50, deadline=None)
 @given(st.integers(2, 3), st.integers(8, 32), STEPS)
 def test_commit_that_fits_card_and_budget_is_never_refused(
-    cards: int, whole: int, steps: list[tuple[str, int, int]]
-) -> None:
+        cards: int, whole: int, steps: list[tuple[str, int, int]]) -> None:
     site = Site(cards, 8 * GIB, whole * GIB)
     for step, which, size in steps:
         program = site.programs[which] if which < len(site.programs) else None

@@ -112,8 +112,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inside]:
 
 
 def test_cgroup_chain_in_a_namespace_reaches_the_hosts_cgroups_where_they_are_mounted(
-    inside: Inside,
-) -> None:
+        inside: Inside) -> None:
     write(inside.host / "kubepods" / "besteffort" / "pod1", max=90 * MIB, current=MIB)
     write(inside.host / "kubepods" / "burstable" / "pod2", max=80 * MIB, current=MIB)
     write(inside.host / "kubepods", max=500 * MIB, current=MIB)
@@ -131,8 +130,7 @@ def test_cgroup_chain_in_a_namespace_reaches_the_hosts_cgroups_where_they_are_mo
 
 @pytest.mark.parametrize("places", [["/"], ["/../../../.."], ["/../.."], []])
 def test_cgroup_chain_is_empty_for_a_cgroup_outside_the_visible_mounts(
-    inside: Inside, places: list[str]
-) -> None:
+        inside: Inside, places: list[str]) -> None:
     elsewhere = inside.mountinfo.parent / "elsewhere"
     elsewhere.mkdir()
     inside.mounts({mount: inside.own if mount == "/" else elsewhere for mount in places})
@@ -141,8 +139,7 @@ def test_cgroup_chain_is_empty_for_a_cgroup_outside_the_visible_mounts(
 
 
 def test_cgroup_chain_is_empty_where_the_cgroup_mount_begins_above_the_own_cgroup(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "ROOT", inside.host)
     inside.mounts({"/../../../..": inside.host})
     assert chain("0::/kubepods\n") == ()       # not the host's control group of that name
@@ -166,8 +163,7 @@ def test_cgroup_owner_outside_the_namespace_is_the_owner_of_its_folder(inside: I
 
 
 def test_cgroup_chain_omits_cgroups_nested_deeper_than_the_maximum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
     monkeypatch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
     found = chain("0::" + "/a" * 1900)

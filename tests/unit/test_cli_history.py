@@ -32,8 +32,7 @@ DAY = 86400 * SECOND
     (("--by", "colour"), "WHAT cannot be 'colour'; give one of user, tenant, gpu"),
 ])
 def test_history_with_contradictory_arguments_is_refused(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
-) -> None:
+        capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
     assert main(["history", *arguments]) == ExitCode.INVALID_ARGS
     said = capsys.readouterr()
     assert said.out == ""
@@ -65,8 +64,7 @@ def test_history_plot_shows_shares_of_the_time_of_all_cards() -> None:
 
 
 def test_history_plot_as_png_without_the_converter_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = {"": "others", "alice": "alice", "bob": "bob"}
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NvshareError, match="rsvg-convert, which is not installed; install it"):

@@ -22,10 +22,8 @@ START = "import sys; from nvshared import library; from pathlib import Path;" \
 
 def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """nvsharectl run with a missing library: the loader only prints a warning."""
-    return subprocess.run(
-        [sys.executable, "-c", START, "run", *arguments], cwd=ROOT, text=True, check=False,
-        env={**os.environ, **environment}, capture_output=True,
-    )
+    return subprocess.run([sys.executable, "-c", START, "run", *arguments], cwd=ROOT, text=True,
+                          check=False, env={**os.environ, **environment}, capture_output=True)
 
 
 @pytest.mark.parametrize(("before", "after"), [
@@ -36,9 +34,8 @@ def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str
     ("/old/libnvshare.so /l/a.so", "/l/a.so:/l/libnvshare.so"),
     (":: ", "/l/libnvshare.so"),
 ])
-def test_preloaded_appends_the_library_to_ld_preload_once(
-    before: str, after: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preloaded_appends_the_library_to_ld_preload_once(before: str, after: str,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "hook", lambda: Path("/l/libnvshare.so"))
     environment = {"HOME": "/root", "LD_PRELOAD": before}
     assert library.preloaded(environment) == {"HOME": "/root", "LD_PRELOAD": after}
@@ -47,8 +44,7 @@ def test_preloaded_appends_the_library_to_ld_preload_once(
 
 @pytest.mark.parametrize("path", ["/my files/hook.so", "/a:b/hook.so"])
 def test_library_is_refused_at_a_path_that_ld_preload_cannot_carry(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "hook", lambda: Path(path))
     with pytest.raises(InvalidArgs, match="blank or a colon"):
         library.preloaded({})
@@ -94,8 +90,7 @@ def test_run_command_sets_variables_that_the_environment_does_not_have() -> None
     ("0", "runs unshared"), ("1", "waits for it when it uses a GPU"),
 ])
 def test_run_command_without_nvshared_warns_without_connecting_to_the_socket(
-    tmp_path: Path, required: str, does: str
-) -> None:
+        tmp_path: Path, required: str, does: str) -> None:
     path = tmp_path / "sock"
 
     def said() -> list[str]:
@@ -122,8 +117,7 @@ def test_run_command_without_nvshared_warns_without_connecting_to_the_socket(
     (0o755, "its interpreter or its loader is not on this machine"), (0o644, "Permission denied"),
 ])
 def test_run_command_of_a_script_that_cannot_be_executed_is_refused_with_the_reason(
-    tmp_path: Path, mode: int, words: str
-) -> None:
+        tmp_path: Path, mode: int, words: str) -> None:
     script = tmp_path / "train"
     script.write_text("#!/no/such/python\n")
     script.chmod(mode)

@@ -51,8 +51,7 @@ def unanswered() -> NvshareError:
     ("m0 c0", 1, NotKept("not kept"), "not kept"),
 ])
 def test_command_of_several_steps_names_the_steps_done_and_not_done_when_a_step_fails(
-    line: str, at: int, error: BaseException, message: str
-) -> None:
+        line: str, at: int, error: BaseException, message: str) -> None:
     steps = [
         Step(NAMES[one[0]], {"gpu": int(one[1]), "of": one[0]}, lambda: None)
         for one in line.split()
@@ -68,8 +67,7 @@ def test_command_of_several_steps_names_the_steps_done_and_not_done_when_a_step_
 
 
 def test_reset_command_is_reported_as_done_when_the_new_values_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(ControlConnection, "__init__", lambda _self, _bus, _patience: None)
     monkeypatch.setattr(Daemon, "close", lambda _self: None)

@@ -59,10 +59,8 @@ Tab = Callable[[str], set[str]]
 
 @cache
 def script(shell: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, "completion", shell], cwd=ROOT, text=True, check=True,
-        capture_output=True,
-    ).stdout
+    return subprocess.run([sys.executable, "-c", PROGRAM, "completion", shell], cwd=ROOT, text=True,
+                          check=True, capture_output=True).stdout
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,8 +82,7 @@ class Typist:
         self._ours, its = pty.openpty()
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=its, stdout=its, stderr=its, start_new_session=True,
-            env={**os.environ, "TERM": "dumb", "HOME": str(setup.parent)},
-        )
+            env={**os.environ, "TERM": "dumb", "HOME": str(setup.parent)})
         os.close(its)
         os.write(self._ours, f" . {setup}\n".encode())
         self._until_end()
@@ -144,10 +141,9 @@ def test_zsh_loads_the_completion_from_a_folder_in_fpath(tmp_path: Path) -> None
 
 def in_fish(line: str) -> set[str]:
     """Completions of fish for `line`, which has no quotes."""
-    ended = subprocess.run(
-        ["fish", "--no-config"], cwd=ROOT, text=True, check=True, capture_output=True,
-        input=f"{script('fish')}\ncomplete --do-complete 'nvsharectl {line}'\n",
-    )
+    ended = subprocess.run(["fish", "--no-config"], cwd=ROOT, text=True, check=True,
+                           capture_output=True,
+                           input=f"{script('fish')}\ncomplete --do-complete 'nvsharectl {line}'\n")
     assert ended.stderr == ""
     return {found.partition("\t")[0] for found in ended.stdout.splitlines()}
 
@@ -203,9 +199,8 @@ def test_completion_offers_matching_words(tab: Tab, line: str, offered: set[str]
     ("status --bus unix:s", set()),
     ("preload --root=pyproj", {"pyproject.toml"}),
 ])
-def test_completion_after_an_equals_sign_offers_values(
-    tab: Tab, line: str, offered: set[str]
-) -> None:
+def test_completion_after_an_equals_sign_offers_values(tab: Tab, line: str,
+                                                       offered: set[str]) -> None:
     """fish and zsh may put the option before each value."""
     option = line.split()[-1].partition("=")[0]
     assert {one.removeprefix(f"{option}=") for one in tab(line)} - {option} == offered
@@ -217,8 +212,7 @@ def test_completion_after_run_offers_programs(tab: Tab, line: str) -> None:
 
 
 def test_completion_of_an_empty_word_offers_values_and_in_bash_options(
-    shell: str, tab: Tab
-) -> None:
+        shell: str, tab: Tab) -> None:
     """bash offers options too; the other shells offer them only after a dash."""
     more = shell == "bash"
     assert tab("--bus status ") == NAMES | (OWN if more else set())
@@ -226,7 +220,6 @@ def test_completion_of_an_empty_word_offers_values_and_in_bash_options(
 
 
 def test_completion_script_passes_its_shells_syntax_check(shell: str) -> None:
-    ended = subprocess.run(
-        [shell, "-n"], input=script(shell), text=True, check=False, capture_output=True
-    )
+    ended = subprocess.run([shell, "-n"], input=script(shell), text=True, check=False,
+                           capture_output=True)
     assert (ended.returncode, ended.stderr) == (0, "")

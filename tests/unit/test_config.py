@@ -30,9 +30,8 @@ def drop_in(file: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_config_without_files_is_the_defaults(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_config_without_files_is_the_defaults(monkeypatch: pytest.MonkeyPatch,
+                                              tmp_path: Path) -> None:
     monkeypatch.setattr(config, "DEFAULT_FILE", tmp_path / "none.conf")
     assert load(None, {}, {}) == Config()
 
@@ -107,8 +106,7 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
      "address such as unix:path=/run/bus"),
 ])
 def test_config_file_with_an_invalid_line_is_refused_with_that_line(
-    file: Path, text: str, sentence: str
-) -> None:
+        file: Path, text: str, sentence: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load(file, {}, {})
@@ -133,9 +131,8 @@ def test_config_file_given_by_option_must_exist_and_be_text(tmp_path: Path) -> N
         load(path, {}, {})
 
 
-def test_config_path_that_cannot_be_examined_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_path_that_cannot_be_examined_is_an_error(tmp_path: Path,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     """The paths fail for root too, which may search and list every folder."""
     path = tmp_path / "a.conf"
     path.write_text("[gpu]")
@@ -216,8 +213,7 @@ def test_help_and_readme_show_the_same_first_steps() -> None:
 
 def test_command_line_sets_only_the_given_options_with_absolute_paths() -> None:
     file, given, only_check = arguments.parse(
-        ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"]
-    )
+        ["--config", "x", "--socket", "a/b", "--trace", "none", "--debug"])
     assert (file, only_check) == (Path("x"), False)
     assert given == {"socket": str(Path("a/b").absolute()), "trace": "none", "debug": "on"}
 
@@ -238,8 +234,7 @@ def test_wrong_command_line_is_refused_with_a_hint_to_use_help(line: list[str]) 
      ("disk = /var/tmp, 9000000GiB", "are more than the file system of /var/tmp has")],
 )
 def test_check_option_validates_the_config_without_a_card(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, words: str
-) -> None:
+        tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str, words: str) -> None:
     (tmp_path / "conf").write_text(f"[gpu]\n{text}\n")
     code = daemon.main(["--check", "--config", str(tmp_path / "conf")])
     said = capfd.readouterr()

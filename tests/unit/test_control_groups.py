@@ -88,9 +88,8 @@ def less_margin(size: int) -> int:
     return size - max(size // 16, 128 * MIB)
 
 
-def test_control_group_bounds_a_programs_commit(
-    machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_control_group_bounds_a_programs_commit(machine: Machine,
+                                                caplog: pytest.LogCaptureFixture) -> None:
     machine.group("pod", 8 * GIB, 2 * GIB)
     machine.group("pod/box", "max", GIB)
     machine.process(4001, "pod/box")
@@ -170,8 +169,7 @@ def test_process_with_an_unreadable_control_group_has_no_limit(machine: Machine)
 
 
 def test_control_group_that_contains_the_daemon_bounds_the_host_budget_only(
-    machine: Machine
-) -> None:
+        machine: Machine) -> None:
     machine.group("all", 8 * GIB)
     machine.process(4001, "all/box")
     client = machine.comes(1)

@@ -15,24 +15,20 @@ from nvshared.tui.panels import waiting_for
 from nvshared.tui.tables import CLIENTS, Bar, Part, chosen, fitted, gpu_columns, plain
 from nvshared.units import GIB
 
-CARD = GPUSnapshot(
-    index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
-    memory_total=80 * GIB, tq=30, tq_usec=30_000_000, tq_auto=False, anti_thrash="auto",
-    state="turns", holders=(1,), queue_length=1, capacity=78 * GIB, free=0, lent=0, outside=GIB,
-    memory_used=79 * GIB, utilization=0.97,
-    temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB, bytes_out=60 * GIB, unshared=(),
-)
+CARD = GPUSnapshot(index=0, uuid="GPU-0", name="NVIDIA H100 80GB HBM3", pci_bus_id="0:17:00.0",
+                   memory_total=80 * GIB, tq=30, tq_usec=30_000_000, tq_auto=False,
+                   anti_thrash="auto", state="turns", holders=(1,), queue_length=1,
+                   capacity=78 * GIB, free=0, lent=0, outside=GIB, memory_used=79 * GIB,
+                   utilization=0.97, temperature=61.0, power=412.4, turns=7, bytes_in=70 * GIB,
+                   bytes_out=60 * GIB, unshared=())
 HOLDER = ClientSnapshot(
     id=1, gpu=0, pid=4711, uid=0, name="python3", command="/usr/bin/python3 train.py",
     tenant="user:root", gang="", state="running", pin_reason="", memory_limit=0, compute_limit=100,
-    weight=100, suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0,
-    borrowed=0, pinned=GIB, held_usec=4_200_000, waited_usec=0, waiting_usec=0, idle_usec=0,
-    expected_usec=0, position=0, turns=4, bytes_in=0, bytes_out=0,
-)
-WAITER = HOLDER._replace(
-    id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB, swapped=35 * GIB,
-    waited_usec=3_900_000_000,
-)
+    weight=100, suspended=False, allocated=56 * GIB, resident=56 * GIB, swapped=0, borrowed=0,
+    pinned=GIB, held_usec=4_200_000, waited_usec=0, waiting_usec=0, idle_usec=0, expected_usec=0,
+    position=0, turns=4, bytes_in=0, bytes_out=0)
+WAITER = HOLDER._replace(id=2, pid=123456, uid=4_000_000, state="waiting", resident=21 * GIB,
+                         swapped=35 * GIB, waited_usec=3_900_000_000)
 SHARED = Snapshot("1.0", 30, 30_000_000, False, "auto", (CARD,), (HOLDER, WAITER))
 
 
@@ -60,8 +56,7 @@ def drawn(renderable: object, width: int) -> list[str]:
     )),
 ])
 def test_table_has_an_optional_column_only_while_a_client_needs_the_column(
-    changes: dict[str, object], column: str, text: str
-) -> None:
+        changes: dict[str, object], column: str, text: str) -> None:
     one = HOLDER._replace(**changes)    # type: ignore[arg-type]
     lines = plain(CLIENTS, [one, HOLDER]).splitlines()
     start = lines[0].index(column)
@@ -101,13 +96,10 @@ def test_table_as_plain_text_cuts_no_text() -> None:
 COLUMNS = chosen(CLIENTS, [HOLDER._replace(weight=7)])
 
 
-@given(
-    st.lists(st.integers(1, 200), min_size=len(COLUMNS), max_size=len(COLUMNS)),
-    st.integers(1, 400), st.integers(1, 2),
-)
+@given(st.lists(st.integers(1, 200), min_size=len(COLUMNS), max_size=len(COLUMNS)),
+       st.integers(1, 400), st.integers(1, 2))
 def test_table_too_wide_drops_the_least_important_columns_first(
-    natural: list[int], width: int, gap: int
-) -> None:
+        natural: list[int], width: int, gap: int) -> None:
     widths = fitted(COLUMNS, natural, width, gap)
     for column, wide, wanted in zip(COLUMNS, widths, natural, strict=True):
         assert (
@@ -145,9 +137,8 @@ def test_table_on_a_narrow_terminal_drops_whole_columns_and_cuts_no_number(width
 
 
 @given(st.integers(0, 100), st.lists(st.integers(0, 150), max_size=4), st.integers(0, 60))
-def test_memory_bar_is_never_longer_than_its_width(
-    whole: int, amounts: list[int], width: int
-) -> None:
+def test_memory_bar_is_never_longer_than_its_width(whole: int, amounts: list[int],
+                                                   width: int) -> None:
     parts = tuple(Part(amount, "x", "") for amount in amounts)
     counts = Bar(whole, parts).characters(width)
     assert all(count >= 0 for count in counts)
@@ -196,16 +187,14 @@ def test_shortened_text_keeps_its_significant_part(text: str, width: int, short:
     assert len(short) <= width
 
 
-LONG = CARD._replace(
-    name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", memory_total=288 * GIB,
-    memory_used=287 * GIB, power=1234.5, tq=86400, tq_usec=86_400_000_000,
-)
-LONGEST = HOLDER._replace(
-    pid=4194304, uid=4_294_967_294, name="a-name-of-15-ch", command="/opt/" + "x y" * 200,
-    state="suspended", allocated=288 * GIB, resident=200 * GIB, swapped=88 * GIB,
-    memory_limit=250 * GIB, compute_limit=99, weight=1000,
-    held_usec=3_599_000_000, waited_usec=86_399_000_000,
-)
+LONG = CARD._replace(name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+                     memory_total=288 * GIB, memory_used=287 * GIB, power=1234.5, tq=86400,
+                     tq_usec=86_400_000_000)
+LONGEST = HOLDER._replace(pid=4194304, uid=4_294_967_294, name="a-name-of-15-ch",
+                          command="/opt/" + "x y" * 200, state="suspended", allocated=288 * GIB,
+                          resident=200 * GIB, swapped=88 * GIB, memory_limit=250 * GIB,
+                          compute_limit=99, weight=1000, held_usec=3_599_000_000,
+                          waited_usec=86_399_000_000)
 
 
 @pytest.mark.parametrize("width", [80, 99, 100, 140])

@@ -33,9 +33,8 @@ def whole(data: bytes) -> tuple[Message, list[Any]]:
 
 
 @given(BODIES, st.booleans())
-def test_pack_makes_the_bytes_that_dbus_next_makes(
-    body: tuple[str, list[Any]], marshalled_before: bool
-) -> None:
+def test_pack_makes_the_bytes_that_dbus_next_makes(body: tuple[str, list[Any]],
+                                                   marshalled_before: bool) -> None:
     signature, values = body
     message = Message(*NAMED, signature=signature, body=values, serial=7)
     expected = bytes(message._marshall())
@@ -45,9 +44,8 @@ def test_pack_makes_the_bytes_that_dbus_next_makes(
 
 
 @given(BODIES, TEXT)
-def test_message_read_back_equals_the_packed_message(
-    body: tuple[str, list[Any]], error: str
-) -> None:
+def test_message_read_back_equals_the_packed_message(body: tuple[str, list[Any]],
+                                                     error: str) -> None:
     signature, values = body
     read, found = whole(pack(Message(*NAMED, signature=signature, body=values), 7))
     assert (read.message_type, read.serial) == (MessageType.METHOD_CALL, 7)
@@ -68,9 +66,8 @@ def test_received_raises_wire_error_for_bytes_that_are_no_message(data: bytes) -
 
 
 @given(BODIES, st.integers(0, 10_000), st.integers(0, 255))
-def test_received_raises_wire_error_for_a_damaged_message(
-    body: tuple[str, list[Any]], offset: int, byte: int
-) -> None:
+def test_received_raises_wire_error_for_a_damaged_message(body: tuple[str, list[Any]], offset: int,
+                                                          byte: int) -> None:
     signature, values = body
     data = bytearray(pack(Message(*NAMED, signature=signature, body=values), 7))
     data[offset % len(data)] = byte
@@ -82,7 +79,6 @@ def test_received_raises_wire_error_for_a_damaged_message(
 
 @pytest.mark.parametrize("values", [[-1], [2**32], ["x"], [], [1, 2]])
 def test_marshalled_raises_value_error_for_a_wrong_type_or_number_of_values(
-    values: list[object]
-) -> None:
+        values: list[object]) -> None:
     with pytest.raises(ValueError, match=r"DBus|wrong number"):
         marshalled("u", *values)

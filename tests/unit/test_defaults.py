@@ -45,9 +45,8 @@ def test_settings_in_percent_refer_to_memory_of_each_card_or_of_the_host() -> No
 
 def test_accounting_settings_of_compute_limits_are_taken_from_the_config() -> None:
     assert derive(Config(), [FACTS], 0).settings.accounting == Accounting()
-    config = Config(
-        compute_window=1, quota_sample_interval=2, quota_carryover=3, drop_tail_billing=4
-    )
+    config = Config(compute_window=1, quota_sample_interval=2, quota_carryover=3,
+                    drop_tail_billing=4)
     assert derive(config, [FACTS], 0).settings.accounting == Accounting(1, 2, 3, 4)
 
 
@@ -68,8 +67,7 @@ def test_accounting_settings_of_compute_limits_are_taken_from_the_config() -> No
      "give less, a percentage, or auto"),
 ])
 def test_impossible_settings_of_a_file_are_refused_with_its_line(
-    tmp_path: Path, settings: str, sentence: str
-) -> None:
+        tmp_path: Path, settings: str, sentence: str) -> None:
     path = tmp_path / "nvshared.conf"
     path.write_text(f"[gpu]\ntq = 3\n{settings}\n")
     with pytest.raises(ConfigError) as caught:

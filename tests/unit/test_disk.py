@@ -31,8 +31,7 @@ def test_disk_check_accepts_a_directory_on_a_disk_and_leaves_no_file(tmp_path: P
     ("overlay", "is in a container's own layers: mount a disk's directory there"),
 ])
 def test_disk_check_refuses_a_directory_on_an_unsuitable_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, words: str
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, words: str) -> None:
     monkeypatch.setattr(disk, "_file_system", lambda _: kind)
     assert disk.fault(tmp_path, GIB) == f"{tmp_path} {words}"
 
@@ -42,8 +41,7 @@ def test_disk_check_refuses_a_directory_on_tmpfs() -> None:
 
 
 def test_disk_check_refuses_a_missing_directory_a_plain_file_and_a_too_large_size(
-    tmp_path: Path
-) -> None:
+        tmp_path: Path) -> None:
     assert disk.fault(tmp_path / "none", GIB) == f"{tmp_path}/none: No such file or directory"
     (tmp_path / "file").write_text("")
     assert disk.fault(tmp_path / "file", GIB) == f"{tmp_path}/file: Not a directory"
@@ -51,8 +49,7 @@ def test_disk_check_refuses_a_missing_directory_a_plain_file_and_a_too_large_siz
 
 
 def test_disk_check_refuses_a_directory_that_cannot_be_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> int:
         raise OSError(28, os.strerror(28))
 
@@ -72,9 +69,8 @@ def test_disk_check_refuses_a_directory_that_cannot_be_written_to(
     ("tiers = host, tape", "give neighbour, host, disk in this order"),
     ("park-after = soon", "give a time such as"),
 ])
-def test_invalid_disk_setting_is_refused_with_the_reason(
-    tmp_path: Path, line: str, words: str
-) -> None:
+def test_invalid_disk_setting_is_refused_with_the_reason(tmp_path: Path, line: str,
+                                                         words: str) -> None:
     file = tmp_path / "nvshared.conf"
     file.write_text(f"[gpu]\n{line}\n")
     with pytest.raises(Exception, match=words):
@@ -101,9 +97,8 @@ def budget(manager: Manager) -> int:
     return manager.gpus[0].snapshot().disk_budget
 
 
-def test_disk_budget_is_zero_while_the_directory_is_missing(
-    tmp_path: Path, manager: Manager, time: Time
-) -> None:
+def test_disk_budget_is_zero_while_the_directory_is_missing(tmp_path: Path, manager: Manager,
+                                                            time: Time) -> None:
     folder = tmp_path / "swap"
     folder.mkdir()
     manager.disk.use((folder, GIB))
@@ -121,8 +116,7 @@ def test_disk_budget_is_zero_while_the_directory_is_missing(
 
 
 def test_disk_stays_in_use_when_a_single_client_reports_write_errors(
-    tmp_path: Path, manager: Manager, time: Time
-) -> None:
+        tmp_path: Path, manager: Manager, time: Time) -> None:
     manager.disk.use((tmp_path, GIB))
     for _ in range(1000):
         manager.disk.failed(peer(), 28)
@@ -151,17 +145,14 @@ def test_disk_check_result_is_ignored_after_a_change_of_the_setting(tmp_path: Pa
 
 
 def test_swap_files_are_measured_in_a_worker_thread_one_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A measurement may take long while the kernel frees blocks, or hang with the disk."""
     monkeypatch.setattr("nvshared.sharing.disk.SLACK", 0)
     jobs: list[Callable[[], None]] = []
     time, opened, dropped = Time(), list[File](), list[str]()
 
-    def run(
-        _key: object, call: Callable[[], object], answer: Callable[[Any], None],
-        _patience: int | None = None,
-    ) -> None:
+    def run(_key: object, call: Callable[[], object], answer: Callable[[Any], None],
+            _patience: int | None = None) -> None:
         jobs.append(lambda: answer(call()))
 
     made = Disk(time.clock, time.timer, run)

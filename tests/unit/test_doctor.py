@@ -73,9 +73,8 @@ def test_doctor_without_a_driver_finds_only_that_fault() -> None:
     (Mode(exclusive=True), OTHERS, Grade.FAULT, "one process"),
     (Mode(mig=True), OTHERS, Grade.WARNING, "MIG"),
 ])
-def test_doctor_grades_a_card_by_its_mode_and_sample(
-    mode: Mode, sample: Sample | None, grade: Grade, words: str
-) -> None:
+def test_doctor_grades_a_card_by_its_mode_and_sample(mode: Mode, sample: Sample | None,
+                                                     grade: Grade, words: str) -> None:
     inspection = Inspection("580.1", (InspectedGPU(FACTS, mode, sample, "it fell off"),))
     driver, card = checks.driver_findings(inspection)
     assert (driver.grade, driver.words) == (Grade.OK, "version 580.1")
@@ -88,9 +87,8 @@ def test_doctor_grades_a_card_by_its_mode_and_sample(
     (False, True, Grade.NOTE, "NVLink links it to no other"),
     (False, False, Grade.NOTE, "evicted memory of GPU 0, 1 goes to host memory"),
 ])
-def test_doctor_says_whether_cards_can_swap_to_each_other(
-    linked: bool, reached: bool, grade: Grade, words: str
-) -> None:
+def test_doctor_says_whether_cards_can_swap_to_each_other(linked: bool, reached: bool, grade: Grade,
+                                                          words: str) -> None:
     other = dataclasses.replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
     pair = [
         dataclasses.replace(
@@ -115,10 +113,9 @@ def test_doctor_says_whether_cards_can_swap_to_each_other(
     (2, 2, "auto", "0,1", ["can go to other GPUs", "GPU 0 lends no memory to other GPUs: ",
                            "GPU 1 lends no memory to other GPUs: "]),
 ])
-def test_doctor_says_why_a_card_has_no_neighbour(
-    number: int, shared: int, mode: str, visible: str, words: list[str],
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_says_why_a_card_has_no_neighbour(number: int, shared: int, mode: str, visible: str,
+                                                 words: list[str],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -150,8 +147,7 @@ def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch
 
 
 def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_mapped", lambda _: None)
     inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
     assert grades(checks.program_findings(inspection, None)) == [("unshared", "note")] * 2
@@ -164,10 +160,9 @@ def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> Non
     copy = tmp_path / "libnvshare.so"
     copy.write_bytes(library.hook().read_bytes())
     script = "print(flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, "LD_PRELOAD": str(copy)},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:
+    with subprocess.Popen([sys.executable, "-c", script],
+                          env={**os.environ, "LD_PRELOAD": str(copy)}, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
         now = a_snapshot(a_client(process.pid))
@@ -180,8 +175,7 @@ def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> Non
 
 
 def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
     monkeypatch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
     monkeypatch.setattr(checks, "_mapped", lambda _: None)
@@ -207,9 +201,8 @@ def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
     ("[gpu]\nswap-budget = much\n", 0, Grade.FAULT, "nvshared.conf:2"),
 ])
 def test_doctor_grades_the_host_budget_against_host_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: str, cards_total: int,
-    grade: Grade, words: str,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: str, cards_total: int,
+        grade: Grade, words: str) -> None:
     (tmp_path / "nvshared.conf").write_text(settings)
     monkeypatch.setattr("nvshared.settings.config.DEFAULT_FILE", tmp_path / "nvshared.conf")
     monkeypatch.setattr(host, "total", lambda: 100 * GIB)
@@ -226,9 +219,8 @@ def test_doctor_grades_the_host_budget_against_host_memory(
     [("[always] madvise never", Grade.OK), ("always [madvise] never", Grade.OK),
      ("always madvise [never]", Grade.WARNING), (None, Grade.NOTE)],
 )
-def test_doctor_grades_the_setting_of_huge_pages(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, grade: Grade
-) -> None:
+def test_doctor_grades_the_setting_of_huge_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                                 text: str | None, grade: Grade) -> None:
     monkeypatch.setattr(checks, "HUGE_PAGES", tmp_path / "enabled")
     if text is not None:
         (tmp_path / "enabled").write_text(text + "\n")
@@ -238,11 +230,9 @@ def test_doctor_grades_the_setting_of_huge_pages(
 
 @pytest.mark.parametrize(
     ("limit", "grade"),
-    [(resource.RLIM_INFINITY, Grade.OK), (2 * GIB, Grade.OK), (64 << 10, Grade.NOTE)],
-)
+    [(resource.RLIM_INFINITY, Grade.OK), (2 * GIB, Grade.OK), (64 << 10, Grade.NOTE)])
 def test_doctor_notes_a_locked_memory_limit_that_is_too_small(
-    monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, limit: int, grade: Grade) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     *_, locked = checks.host_memory_findings(Inspection())
     assert locked.grade is grade
@@ -270,9 +260,8 @@ AGAIN = "LoadState=loaded\nActiveState=activating\nSubState=auto-restart\nUnitFi
     ("LoadState=not-found\nActiveState=inactive\nSubState=dead\nUnitFileState=\n", "note"),
     (None, "warning"),
 ])
-def test_doctor_grades_systemd_units_by_their_state(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str | None, grade: str
-) -> None:
+def test_doctor_grades_systemd_units_by_their_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                                    shown: str | None, grade: str) -> None:
     systemd_says(monkeypatch, tmp_path, shown)
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "none"))
     answer = NotRunning("nvshared is not running", "start it")
@@ -296,8 +285,7 @@ def test_doctor_grades_systemd_units_by_their_state(
     ),
 ])
 def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, why: str, start: str
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, why: str, start: str) -> None:
     systemd_says(monkeypatch, tmp_path, shown)
     _, service, *_ = checks.daemon_findings("none", checks.ask_daemon("none"))
     assert service.words.endswith(why)
@@ -309,8 +297,7 @@ def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
 
 
 def test_doctor_says_how_to_start_an_nvshared_that_is_stopped_without_a_failure(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for shown in ("LoadState=loaded\nActiveState=inactive\nSubState=dead\n", None):
         systemd_says(monkeypatch, tmp_path, shown)
         assert connection.not_running("system").hint == "start it with: systemctl start nvshared"
@@ -322,9 +309,8 @@ def test_doctor_says_how_to_start_an_nvshared_that_is_stopped_without_a_failure(
     (BusUnavailable("cannot connect to the message bus"), "cannot connect"),
     (NvshareError("it is of another version"), "another version"),
 ])
-def test_doctor_names_a_bus_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: NvshareError, words: str
-) -> None:
+def test_doctor_names_a_bus_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                                 error: NvshareError, words: str) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
     *_, bus = checks.daemon_findings("system", error)
     assert (bus.grade, words in bus.words) == (Grade.FAULT, True)
@@ -346,8 +332,7 @@ def test_doctor_checks_a_socket_without_connecting(tmp_path: Path) -> None:
 
 
 def test_doctor_advises_nvshare_socket_when_the_daemon_listens_on_another_socket(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
     answer = a_snapshot()
     *_, found, _, _ = checks.daemon_findings("session", answer)
@@ -369,8 +354,7 @@ def test_doctor_warns_of_a_daemon_of_another_version() -> None:
      ("{hook}\n{hook}\n", "fault"), ("libnvshare.so\n", "ok")],
 )
 def test_doctor_grades_the_list_of_preloaded_libraries(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, grade: str
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, grade: str) -> None:
     path = tmp_path / "ld.so.preload"
     path.write_text(text.format(hook=library.hook()))
     monkeypatch.setattr("nvshared.preload.listing.LIST", path)
@@ -394,13 +378,11 @@ def test_doctor_without_the_library_finds_a_fault(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("grade", "code"),
-    [(Grade.OK, ExitCode.OK), (Grade.WARNING, ExitCode.OK), (Grade.FAULT, ExitCode.FAILURE)],
-)
+    [(Grade.OK, ExitCode.OK), (Grade.WARNING, ExitCode.OK), (Grade.FAULT, ExitCode.FAILURE)])
 @pytest.mark.parametrize("as_json", [False, True])
 def test_doctor_prints_text_or_json_and_exits_by_grade(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], grade: Grade,
-    code: ExitCode, as_json: bool,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], grade: Grade,
+        code: ExitCode, as_json: bool) -> None:
     from nvshared.cli.main import build
 
     finding = Finding(grade, "socket", "it is so", "do that" if grade is not Grade.OK else "")
@@ -420,8 +402,7 @@ def test_doctor_prints_text_or_json_and_exits_by_grade(
 
 
 def test_doctor_warns_of_static_pods_that_started_without_their_gpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(checks, "STATIC_PODS", tmp_path / "file")
     assert grades(checks.static_pod_findings()) == []
     for text in ("[[", "[1]", "3", "[]", '[["lab/bare: c1 started without", "move it"]]'):

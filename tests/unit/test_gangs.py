@@ -98,9 +98,8 @@ def test_process_on_two_cards_is_a_gang(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("names", "least", "most"), [("a", 26, 34), ("ab", 14, 24)])
-def test_gangs_and_a_program_on_a_card_get_equal_time(
-    machine: Machine, names: str, least: int, most: int
-) -> None:
+def test_gangs_and_a_program_on_a_card_get_equal_time(machine: Machine, names: str, least: int,
+                                                      most: int) -> None:
     gangs = [machine.team([0, 1], [10 * number, 10 * number + 1], 3 * GIB, name=name)
              for number, name in enumerate(names, 1)]
     alone = machine.program(1, 30, 3 * GIB)
@@ -230,8 +229,7 @@ def test_gang_with_missing_ranks_waits_for_them(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("drains", "limit"), [(True, 2), (False, 32)])
 def test_gang_with_missing_ranks_runs_after_the_maximum_wait_or_once_the_daemon_drains(
-    machine: Machine, drains: bool, limit: int
-) -> None:
+        machine: Machine, drains: bool, limit: int) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
     machine.advance(SECOND)
@@ -240,8 +238,7 @@ def test_gang_with_missing_ranks_runs_after_the_maximum_wait_or_once_the_daemon_
 
 
 def test_gang_whose_ranks_have_unequal_work_in_flight_stops_without_reopening_a_gate(
-    machine: Machine
-) -> None:
+        machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.ranks[0].depth = 40
     other = machine.team([0, 1], [20, 21], 3 * GIB, name="b")
@@ -272,8 +269,7 @@ def test_gang_that_does_not_fit_is_reported_and_blocks_no_other_client() -> None
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_gang_is_stopped_when_capacity_shrinks_only_while_a_client_waits(
-    machine: Machine, waits: bool
-) -> None:
+        machine: Machine, waits: bool) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
     machine.advance(500 * MILLISECOND)
@@ -308,8 +304,7 @@ def test_gang_that_waits_for_an_unresponsive_client_blocks_no_other_gang() -> No
 
 
 def test_programs_of_a_pod_that_do_not_fit_together_take_turns(
-    machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+        machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     programs = [
         machine.program(card, 10 + number, 3 * GIB, POD) for number, card in enumerate([0, 0, 1])]
     for program in programs:
@@ -332,8 +327,7 @@ def test_idle_program_of_a_pod_blocks_no_other_program_of_the_pod(machine: Machi
 
 
 def test_gang_whose_ranks_exceed_a_card_together_blocks_no_other_client(
-    machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+        machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     one = machine.team([0, 0, 1], [10, 11, 12], 3 * GIB, name="a")
     beside = machine.program(0, 30, 3 * GIB)
     one.compute(200)
@@ -348,8 +342,7 @@ def test_gang_whose_ranks_exceed_a_card_together_blocks_no_other_client(
 
 
 def test_gang_member_that_stopped_runs_again_when_another_member_reopens_its_gate(
-    machine: Machine
-) -> None:
+        machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     other = machine.program(0, 30, 3 * GIB)
     one.compute(10_000)
@@ -366,8 +359,7 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens_its_gat
 
 
 def test_programs_finish_if_a_running_gang_wants_a_card_granted_to_another(
-    machine: Machine
-) -> None:
+        machine: Machine) -> None:
     """A member that was idle wants its card: the grant of the other gang is taken back."""
     runs = machine.program(1, 11, 3 * GIB, POD)
     runs.compute(30 * SECOND)
@@ -479,18 +471,16 @@ def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int
     """Returns a list to which each later query of a client's gang state adds the client's id."""
     asked: list[int] = []
     for gpu in machine.gpus:
-        def noted(
-            client: int, member: Callable[[int], Member | None] = gpu.scheduler.member
-        ) -> Member | None:
+        def noted(client: int,
+                  member: Callable[[int], Member | None] = gpu.scheduler.member) -> Member | None:
             asked.append(client)
             return member(client)
         monkeypatch.setattr(gpu.scheduler, "member", noted)
     return asked
 
 
-def test_process_with_many_clients_on_a_card_forms_no_gang(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_with_many_clients_on_a_card_forms_no_gang(machine: Machine,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     """Many connections of one process on one card are not ranks of a gang."""
     for number in range(40):
         machine.program(number % 2, 10, 16 * MIB).compute(SECOND)
@@ -502,8 +492,7 @@ def test_process_with_many_clients_on_a_card_forms_no_gang(
 
 
 def test_event_on_a_card_reviews_only_gangs_with_a_member_on_that_card(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(3)
     machine.team([0, 1], [10, 10], GIB)
     asked = asked_members(machine, monkeypatch)

@@ -20,9 +20,8 @@ GATHER = SECOND
 LARGE = FACTS.memory_total * 3 // 4     # no two fit together
 ON_CARD = Memory(allocated=LARGE, resident=LARGE, room=LARGE)
 SWAPPED = Memory(allocated=LARGE, host=LARGE)
-FORGETFUL = replace(
-    DEFAULTS, settings=replace(DEFAULTS.settings, gather=GATHER, host_budget=256 * GIB)
-)
+FORGETFUL = replace(DEFAULTS,
+                    settings=replace(DEFAULTS.settings, gather=GATHER, host_budget=256 * GIB))
 
 
 class Program:
@@ -36,8 +35,7 @@ class Program:
     def introduces_itself(self, memory: Memory, flags: Flag) -> None:
         """Send the HELLO that INTRODUCE requested."""
         self.session.received(encode_report(ReportRecord(
-            Type.HELLO, flags, self.wire.sent[0].number, memory, FACTS.uuid_bytes, LARGE
-        )))
+            Type.HELLO, flags, self.wire.sent[0].number, memory, FACTS.uuid_bytes, LARGE)))
 
     @property
     def order_types(self) -> list[Type]:
@@ -54,8 +52,7 @@ def manager(time: Time) -> Manager:
 
 
 def test_restarted_daemon_waits_for_a_client_whose_hello_is_late(
-    manager: Manager, time: Time
-) -> None:
+        manager: Manager, time: Time) -> None:
     drains, waits = Program(manager), Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + SECOND // 2)
@@ -68,8 +65,7 @@ def test_restarted_daemon_waits_for_a_client_whose_hello_is_late(
 
 
 def test_restarted_daemon_stops_waiting_when_the_missing_client_disconnects(
-    manager: Manager, time: Time
-) -> None:
+        manager: Manager, time: Time) -> None:
     dies, waits = Program(manager), Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER + SECOND // 2)
@@ -79,8 +75,7 @@ def test_restarted_daemon_stops_waiting_when_the_missing_client_disconnects(
 
 
 def test_restarted_daemon_waits_for_a_silent_client_only_a_bounded_time(
-    manager: Manager, time: Time
-) -> None:
+        manager: Manager, time: Time) -> None:
     Program(manager)
     waits = Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
@@ -89,8 +84,7 @@ def test_restarted_daemon_waits_for_a_silent_client_only_a_bounded_time(
 
 
 def test_restarted_daemon_schedules_after_a_fixed_time_when_all_clients_sent_hello(
-    manager: Manager, time: Time
-) -> None:
+        manager: Manager, time: Time) -> None:
     waits = Program(manager)
     waits.introduces_itself(SWAPPED, Flag.WANTS)
     time.pass_by(GATHER - 1)

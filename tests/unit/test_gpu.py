@@ -95,8 +95,7 @@ def test_gpu_keeps_a_single_timer_for_the_latest_deadline(gpu: GPU, time: Time) 
 
 
 def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_orders(
-    gpu: GPU
-) -> None:
+        gpu: GPU) -> None:
     class Breaking(Noted):
         def order(self, order: Order) -> None:
             super().order(order)
@@ -128,9 +127,8 @@ def test_disconnected_client_is_signalled_once_and_gets_no_orders(gpu: GPU) -> N
     assert link.orders == before
 
 
-def test_gpu_logs_a_failing_signal_listener_and_goes_on(
-    gpu: GPU, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_gpu_logs_a_failing_signal_listener_and_goes_on(gpu: GPU,
+                                                        caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("the bus is gone")
 
@@ -188,8 +186,7 @@ def test_scheduler_settings_have_the_capacity_and_total_of_the_card(gpu: GPU) ->
 
 
 def test_scheduler_that_fails_is_reported_and_gets_no_more_events(
-    gpu: GPU, caplog: pytest.LogCaptureFixture
-) -> None:
+        gpu: GPU, caplog: pytest.LogCaptureFixture) -> None:
     client = joined(gpu, 1, Noted())
     failures: list[bool] = []
     gpu.failed.connect(lambda: failures.append(True))
@@ -225,8 +222,7 @@ def test_lost_gpu_refuses_new_clients(gpu: GPU) -> None:
      [Evidence(5 * GIB, 3 * GIB), Evidence(GIB, GIB), Evidence(0, 0)]),
 ])
 def test_measured_memory_of_a_process_is_divided_among_its_clients(
-    gpu: GPU, listed: list[Process], expected: list[Evidence]
-) -> None:
+        gpu: GPU, listed: list[Process], expected: list[Evidence]) -> None:
     for id, pid in ((1, 8), (2, 8), (3, 9)):
         memory = Memory(resident=3 * GIB, pinned=GIB, host=2 * GIB)
         joined(gpu, id, memory=memory, process=peer(pid))

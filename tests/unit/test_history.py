@@ -164,8 +164,7 @@ def test_history_counts_a_client_that_joins_after_an_hour_without_clients(machin
 
 
 def test_history_of_many_programs_is_collected_in_slices_between_other_events(
-    machine: Machine
-) -> None:
+        machine: Machine) -> None:
     clients = [machine.joins(ALICE) for _ in range(3 * SLICE)]
     machine.usage = {client.id: used(1) for client in clients}
     done: list[int] = []
@@ -180,8 +179,7 @@ def test_history_of_many_programs_is_collected_in_slices_between_other_events(
 
 
 def test_history_counts_short_programs_and_stops_its_timer_without_clients(
-    machine: Machine
-) -> None:
+        machine: Machine) -> None:
     client = machine.joins(JOB)
     machine.time.pass_by(SECOND)
     machine.usage[client.id] = used(7)
@@ -304,8 +302,7 @@ def test_history_query_with_invalid_values_is_refused(query: Query, sentence: st
 
 
 def test_history_query_beyond_the_maximum_number_of_rows_is_refused(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.history.store.MOST_ROWS", 10)
     assert MOST_ROWS > 10
     store.add([(NOON + 60 * number, {UUID: {ALICE: used(1)}}) for number in range(11)])
@@ -315,8 +312,7 @@ def test_history_query_beyond_the_maximum_number_of_rows_is_refused(
 
 
 def test_history_store_keeps_a_bounded_number_of_steps_and_tenants(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STEPS, 60, (5, 3))
     many = {Party(uid, f"u{uid}", f"user:u{uid}"): used(uid) for uid in range(1, 9)}
     for number in range(9):

@@ -137,10 +137,9 @@ def other_tables(path: Path) -> None:
     (Path.mkdir, "it is no file"),
     (os.mkfifo, "it is no file"),
 ])
-def test_foreign_history_file_is_renamed_and_kept_whole(
-    path: Path, history: HistoryFile, make: Callable[[Path], None], why: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_foreign_history_file_is_renamed_and_kept_whole(path: Path, history: HistoryFile,
+                                                        make: Callable[[Path], None], why: str,
+                                                        caplog: pytest.LogCaptureFixture) -> None:
     make(path)
     before = path.read_bytes() if path.is_file() else b""
     history.keep(NOON, MINUTE)
@@ -159,9 +158,8 @@ def test_foreign_history_file_is_renamed_and_kept_whole(
     assert aside.exists()
 
 
-def test_renamed_history_files_are_bounded_in_number(
-    path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_renamed_history_files_are_bounded_in_number(path: Path, history: HistoryFile,
+                                                     caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(ASIDES + 2):
         text(path)
         history.keep(NOON, MINUTE)
@@ -175,10 +173,9 @@ def test_renamed_history_files_are_bounded_in_number(
     assert seconds(path) == 3
 
 
-def test_unwritable_history_file_is_renamed(
-    path: Path, history: HistoryFile, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_unwritable_history_file_is_renamed(path: Path, history: HistoryFile,
+                                            monkeypatch: pytest.MonkeyPatch,
+                                            caplog: pytest.LogCaptureFixture) -> None:
     """The write error is simulated, as root may write to any file."""
     history.keep(NOON, MINUTE)
     history._store.close()
@@ -219,8 +216,7 @@ def test_removed_history_file_is_replaced_by_a_new_file(path: Path, history: His
 
 
 def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
-    path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture
-) -> None:
+        path: Path, history: HistoryFile, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     history.keep(NOON, MINUTE)
     with full_disk():
@@ -239,8 +235,7 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
 
 @pytest.mark.parametrize("by_query", [True, False], ids=["a query", "a minute without usage"])
 def test_unwritten_minutes_of_the_history_are_written_at_the_next_access(
-    path: Path, history: HistoryFile, by_query: bool
-) -> None:
+        path: Path, history: HistoryFile, by_query: bool) -> None:
     with full_disk():
         history.keep(NOON, MINUTE)
         assert history.is_behind
@@ -305,8 +300,7 @@ def test_history_survives_a_full_file_system(tmp_path: Path, began: bool) -> Non
 
 
 def test_history_keeps_usage_until_the_folder_can_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(HistoryFile, "_do", at_once)
     state = tmp_path / "state"
     state.write_text("in the way")
@@ -325,8 +319,7 @@ def test_history_keeps_usage_until_the_folder_can_be_made(
 
 
 def test_history_loses_one_minute_at_an_unexpected_exception(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+        tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     history = HistoryFile(tmp_path, 0)
     history.keep(NOON, {UUID: {Party(1, "\udc00", "user:x"): used(1)}})
     history.keep(NOON + 60, MINUTE)
@@ -430,9 +423,8 @@ def test_interrupted_write_of_the_history_is_rolled_back(path: Path) -> None:
     assert not list(path.parent.glob("*.aside*"))
 
 
-async def test_history_bounds_pending_queries_of_each_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_history_bounds_pending_queries_of_each_user(tmp_path: Path,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     tasks: list[tuple[Future[QueryResult], Callable[[], QueryResult]]] = []
 
     def later(_file: HistoryFile, task: Callable[[], QueryResult]) -> "Future[QueryResult]":

@@ -77,8 +77,7 @@ def test_safe_host_budget_includes_memory_that_clients_hold(machine: Host) -> No
 
 
 def test_safe_host_budget_bounds_host_memory_claimed_by_a_process_by_the_figure_of_the_kernel(
-    machine: Host
-) -> None:
+        machine: Host) -> None:
     machine.process(1, 20)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
     # A process that has ended, and a process with a hidden pid.
@@ -86,8 +85,7 @@ def test_safe_host_budget_bounds_host_memory_claimed_by_a_process_by_the_figure_
 
 
 def test_safe_host_budget_bounds_the_sum_of_claimed_host_memory_by_used_host_memory(
-    machine: Host
-) -> None:
+        machine: Host) -> None:
     for pid in range(1, 101):           # a process and its children, which share its memory
         machine.process(pid, 400)
     assert host.safe_budget(dict.fromkeys(range(1, 101), 400 * KIB)) == safe(1000)
@@ -106,8 +104,7 @@ def test_safe_host_budget_is_right_for_any_process_name(machine: Host, name: str
     ("3:memory:/a", False),
 ])
 def test_safe_host_budget_in_a_container_counts_processes_of_the_container(
-    machine: Host, group: str, counts: bool
-) -> None:
+        machine: Host, group: str, counts: bool) -> None:
     machine.limit("a", "memory.max", "memory.current", 500, 450)
     machine.process(1, 400, group)
     assert host.safe_budget({1: 300 * KIB}) == safe(350 if counts else 50)
@@ -121,8 +118,7 @@ def test_safe_host_budget_in_a_container_is_bounded_by_the_limit(machine: Host) 
 
 
 def test_safe_host_budget_counts_memory_taken_during_the_reading_once(
-    machine: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        machine: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.process(1, 200)
     private = host.private
 

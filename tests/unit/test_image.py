@@ -51,8 +51,7 @@ def image(tmp_path: Path) -> Image:
     archive = tmp_path / "it.tar"
     subprocess.run(
         [sys.executable, MAKE, "--user=65534", NAME, archive, ",".join(roots), "/bin/it", "now"],
-        check=True,
-    )
+        check=True)
     return Image(archive)
 
 

@@ -47,8 +47,7 @@ def manager(monkeypatch: pytest.MonkeyPatch, stopped: asyncio.Event) -> Manager:
 
 
 def test_journal_names_programs_that_wait_when_the_daemon_stops(
-    manager: Manager, caplog: pytest.LogCaptureFixture
-) -> None:
+        manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(journal.MOST_NAMED + 2):
         joined(manager.gpus[0], number, Noted(), Memory(3 << 30, 1 << 30))
     journal.log_waiting_clients(manager)
@@ -93,8 +92,7 @@ class Systemd(Notifier):
 
 
 async def test_systemd_report_sends_the_status_at_changes_and_a_ping_each_interval(
-    manager: Manager,
-) -> None:
+        manager: Manager) -> None:
     joined(manager.gpus[0], 1, Noted())
     systemd = Systemd(watchdog=3000)
     await journal.report(systemd, manager, systemd.stopped)
@@ -103,8 +101,7 @@ async def test_systemd_report_sends_the_status_at_changes_and_a_ping_each_interv
 
 
 async def test_systemd_status_is_sent_only_after_events_of_clients_and_turns(
-    manager: Manager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
     stopped, systemd = asyncio.Event(), Systemd()
     report = asyncio.create_task(journal.report(systemd, manager, stopped))
@@ -131,8 +128,7 @@ async def test_systemd_status_is_sent_only_after_events_of_clients_and_turns(
 
 
 async def test_systemd_report_is_repeated_until_systemd_has_stored_all_sockets(
-    manager: Manager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "STATUS_INTERVAL", 0.001)
     stopped, systemd = asyncio.Event(), Systemd()
     systemd.unkept = 3
@@ -146,8 +142,7 @@ async def test_systemd_report_is_repeated_until_systemd_has_stored_all_sockets(
 
 @pytest.mark.parametrize("fault", ["stuck", "overdue"])
 async def test_watchdog_is_not_fed_while_a_scheduler_hangs(
-    manager: Manager, caplog: pytest.LogCaptureFixture, fault: str
-) -> None:
+        manager: Manager, caplog: pytest.LogCaptureFixture, fault: str) -> None:
     gpu = manager.gpus[0]
     scheduler = gpu.scheduler
     assert isinstance(scheduler, Scripted)
@@ -168,9 +163,8 @@ async def test_watchdog_is_not_fed_while_a_scheduler_hangs(
     assert systemd.pings == 3
 
 
-def test_watchdog_is_not_fed_while_the_event_loop_hangs(
-    manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watchdog_is_not_fed_while_the_event_loop_hangs(manager: Manager, tmp_path: Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     hang, hung, release = threading.Event(), threading.Event(), threading.Event()
 
     def decide(_: Event) -> Sequence[Action]:
@@ -187,9 +181,8 @@ def test_watchdog_is_not_fed_while_the_event_loop_hangs(
         notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "3000"})
         loop = asyncio.new_event_loop()
         stopped = asyncio.Event()
-        thread = threading.Thread(
-            target=loop.run_until_complete, args=[journal.report(notifier, manager, stopped)]
-        )
+        thread = threading.Thread(target=loop.run_until_complete,
+                                  args=[journal.report(notifier, manager, stopped)])
         thread.start()
         ping(listener)
         ping(listener)
@@ -234,8 +227,7 @@ def test_journal_logs_clients_and_turns(manager: Manager, caplog: pytest.LogCapt
 
 
 def test_journal_logs_no_disconnection_of_clients_while_the_daemon_stops(
-    manager: Manager, stopped: asyncio.Event, caplog: pytest.LogCaptureFixture
-) -> None:
+        manager: Manager, stopped: asyncio.Event, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     client = joined(manager.gpus[0], 1, Noted())
     stopped.set()
@@ -243,9 +235,8 @@ def test_journal_logs_no_disconnection_of_clients_while_the_daemon_stops(
     assert [record.getMessage() for record in caplog.records] == ["gpu0: python[4001] came"]
 
 
-def test_journal_limits_lines_of_a_client_that_reconnects(
-    manager: Manager, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_journal_limits_lines_of_a_client_that_reconnects(manager: Manager,
+                                                          caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     gpu = manager.gpus[0]
     for number in range(1, 200):
@@ -255,8 +246,7 @@ def test_journal_limits_lines_of_a_client_that_reconnects(
 
 
 def test_journal_line_of_a_client_fault_names_process_and_user(
-    caplog: pytest.LogCaptureFixture
-) -> None:
+        caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     limited = Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
     journal.log_fault(limited, peer(uid=0), "silent", "it said nothing")

@@ -103,8 +103,7 @@ WIRE = [
 @pytest.mark.parametrize(("classes", "name", "fields", "wire"), WIRE, ids=lambda one: (
     one if isinstance(one, str) else ""))
 def test_kubelet_messages_are_encoded_as_kubernetes_encodes_them(
-    classes: dict[str, Any], name: str, fields: dict[str, object], wire: bytes
-) -> None:
+        classes: dict[str, Any], name: str, fields: dict[str, object], wire: bytes) -> None:
     assert classes[name](**fields).SerializeToString(deterministic=True) == wire
 
 
@@ -166,8 +165,7 @@ def test_offered_shares_of_unshareable_cards_are_unhealthy() -> None:
     ({"Fault": "Xid 79"}, "GPU-0a cannot be relied on: Xid 79"), ({}, ""),
 ])
 def test_card_is_offered_with_the_problem_that_the_daemon_reports(
-    changed: dict[str, Any], problem: str
-) -> None:
+        changed: dict[str, Any], problem: str) -> None:
     gpu = {"UUID": "GPU-0a", "Index": 0, "State": "idle", "MIG": False, "Fault": "",
            "PCIBusID": "", "Name": "", "MemoryTotal": 0, **changed}
     assert of_daemon(gpu, {}).problem.startswith(problem)
@@ -246,8 +244,7 @@ def test_card_allocated_by_another_plugin_is_recognised_by_the_plugins_device_na
 
 
 def test_each_card_may_be_allocated_by_another_plugin_when_device_minor_numbers_are_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.kubelet.card.DRIVER", tmp_path)
     found = conflict(HERE, {"nvidia7": "nvidia.com/gpu"})
     assert "may be handed out as nvidia.com/gpu already: the name 'nvidia7' does not" in found
@@ -304,9 +301,8 @@ KUBEADM: dict[str, Any] = {
 }
 
 
-def test_api_server_is_read_from_kubelets_kubeconfig(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_api_server_is_read_from_kubelets_kubeconfig(tmp_path: Path,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     for name in ("own.crt", "own.key", "both.pem", "token"):
         (tmp_path / name).write_text(f"{name}\n")
@@ -366,8 +362,7 @@ def test_static_pod_has_the_tenant_of_the_uid_in_the_cgroup_name() -> None:
     {STATIC: "0a" * 16}, dict.fromkeys((STATIC, MIRROR), "00000000-0000-4000-8000-000000000000"),
 ])
 def test_pod_with_a_foreign_uid_in_its_annotations_keeps_its_own_tenant(
-    notes: dict[str, str]
-) -> None:
+        notes: dict[str, str]) -> None:
     meta = {"namespace": "n", "name": "p", "uid": "its-own", "annotations": notes}
     assert pod({"metadata": meta}).tenant == "pod:its-own"
 
@@ -396,8 +391,7 @@ def test_shares_of_a_pod_count_containers_init_containers_and_sidecars(kind: str
     ("broken", False),                  # names and annotations of all pods pass the same way
 ])
 def test_static_pod_whose_sidecar_started_without_a_share_is_reported(
-    tmp_path: Path, content: Any, is_reported: bool
-) -> None:
+        tmp_path: Path, content: Any, is_reported: bool) -> None:
     meta = {"namespace": "n", "name": "p", "uid": "u",
             "annotations": dict.fromkeys((STATIC, MIRROR), "0a" * 16)}
     static = pod({
@@ -477,8 +471,7 @@ def annotated(name: str, priority_class: str = "", **values: str) -> Pod:
 
 
 def test_claim_from_before_the_start_does_not_overwrite_a_stricter_annotation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nvshared has kept that term; kubelet prepares another claim before the pods are listed."""
     def claim(name: str) -> Claim:
         return read({
@@ -506,8 +499,7 @@ def test_claim_from_before_the_start_does_not_overwrite_a_stricter_annotation(
 
 
 def test_refused_reset_of_a_term_is_reported_and_repeated_when_the_pod_is_deleted(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = RecordedDaemon(monkeypatch)
     daemon.refused = [{"weight": 0}, {"weight": 0}]
     refusal = "weight cannot be reset: pod lab/a cannot have that"
@@ -525,8 +517,7 @@ def test_refused_reset_of_a_term_is_reported_and_repeated_when_the_pod_is_delete
 
 
 def test_refused_priority_class_is_reported_for_its_pod_and_fails_no_claim(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = RecordedDaemon(monkeypatch)
     daemon.refused = [{"priority": 3}]
     conditions: SimpleQueue[str] = SimpleQueue()
@@ -546,8 +537,7 @@ def test_refused_priority_class_is_reported_for_its_pod_and_fails_no_claim(
     ("short", 5, "short"), ("longer", 5, "lo…"), ("ääää", 6, "ä…"), ("", 3, ""),
 ])
 def test_clipped_text_is_limited_in_bytes_and_ends_at_a_whole_character(
-    text: str, most: int, clip: str
-) -> None:
+        text: str, most: int, clip: str) -> None:
     assert clipped(text, most) == clip
 
 
@@ -560,8 +550,7 @@ def test_clipped_text_is_limited_in_bytes_and_ends_at_a_whole_character(
     (f"{CONTAINER}it.gpu-memory.request", "4", "give a size of at least 1Mi, such as 4Gi"),
 ])
 def test_memory_limit_annotation_without_a_usable_size_is_refused(
-    key: str, text: str, reason: str
-) -> None:
+        key: str, text: str, reason: str) -> None:
     requested = requested_terms({key: text}, lambda: 1 << 30)["memory-limit"]
     assert requested[:2] == (key, text)
     with pytest.raises(ValueError, match=reason):

@@ -40,10 +40,8 @@ def config(requests: tuple[str, ...] = (), driver: str = DRIVER, **said: object)
     return {"requests": [*requests], "opaque": {"driver": driver, "parameters": said}}
 
 
-def claim(
-    *results: dict[str, Any], configs: tuple[dict[str, Any], ...] = (), uid: str = "c1",
-    pods: tuple[str, ...] = ("p1",), owner: str = "Pod",
-) -> dict[str, Any]:
+def claim(*results: dict[str, Any], configs: tuple[dict[str, Any], ...] = (), uid: str = "c1",
+          pods: tuple[str, ...] = ("p1",), owner: str = "Pod") -> dict[str, Any]:
     """A ResourceClaim as the API server sends it."""
     return {
         "metadata": {
@@ -172,8 +170,7 @@ def test_unreadable_file_of_prepared_claims_counts_as_empty(tmp_path: Path, cont
     claim(result(), uid=[]),    # type: ignore[arg-type]
 ])
 def test_malformed_prepared_claim_is_logged_and_the_others_are_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: object
-) -> None:
+        tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: object) -> None:
     (tmp_path / FILE).write_text(json.dumps([claim(result()), wrong, claim(result(), uid="c2")]))
     prepared = Prepared(tmp_path)
     assert [one.uid for one in prepared.claims()] == ["c1", "c2"]
@@ -225,16 +222,14 @@ def test_card_offered_by_another_dra_driver_is_not_shared() -> None:
     ("containerd", "development", {"enableCDI": True}, False),
 ])
 def test_refusal_names_container_runtimes_without_cdi_support(
-    name: str, version: str, said: object, supported: bool
-) -> None:
+        name: str, version: str, said: object, supported: bool) -> None:
     why = refusal(name, version, json.dumps(said))
     assert (why == "") is supported
     assert supported or f"{name} {version} does not support CDI devices" in why
 
 
 def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
-    tmp_path: Path
-) -> None:
+        tmp_path: Path) -> None:
     """A container runtime takes it in tests/kubernetes. Before 0.5.0 no digit begins a name."""
     file = tmp_path / "run" / CDI_FILE
     containers = Containers(Path("/run/x/sock"), Path("/state"), file.parent)
@@ -269,8 +264,7 @@ def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
     "kind: nvidia.com/gpu\ndevices:\n- name: GPU-0a\n",
 ])
 def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
-    tmp_path: Path, text: str
-) -> None:
+        tmp_path: Path, text: str) -> None:
     containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
     assert containers.response(["GPU-0a"], by_cdi=True) == {
         "cdi_devices": [{"name": "nvshare.com/gpu=GPU-0a"}]}
@@ -283,8 +277,7 @@ def test_container_gets_nvidias_cdi_device_where_a_spec_names_the_gpu(
 
 
 def test_several_gpus_without_nvidias_cdi_devices_are_passed_by_environment_variable(
-    tmp_path: Path
-) -> None:
+        tmp_path: Path) -> None:
     """The CDI devices of several cards would overwrite each other's variable."""
     containers = Containers(Path("/run/x/sock"), tmp_path, tmp_path, ())
     answer = containers.response(["GPU-0a", "GPU-1b"], by_cdi=True)
@@ -336,9 +329,8 @@ def process(proc: Path, number: int, *command: str, status: str = "NSpid:\t7\n")
     ([], None, None),
 ])
 def test_container_runtime_endpoint_is_that_of_the_running_kubelet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], config: str | None,
-    found: str | None,
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], config: str | None,
+        found: str | None) -> None:
     monkeypatch.setattr("nvshared.kubelet.runtime.PROCESSES", tmp_path / "proc")
     file = tmp_path / "kubelet.yaml"
     if config is not None:

@@ -99,8 +99,7 @@ def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", AUTHORITIES)
 def test_server_certificate_is_verified_by_the_authorities_that_kubectl_accepts(
-    tmp_path: Path, kind: str
-) -> None:
+        tmp_path: Path, kind: str) -> None:
     make(tmp_path, kind)
     with serving(tmp_path) as url:
         assert Server(url, (tmp_path / "ca.crt").read_text()).send("GET", "/") == {}
@@ -120,8 +119,7 @@ def test_server_of_another_name_needs_tls_server_name(tmp_path: Path) -> None:
 
 
 def test_server_certificate_is_not_verified_when_the_kubeconfig_disables_verification(
-    tmp_path: Path
-) -> None:
+        tmp_path: Path) -> None:
     make(tmp_path, "kubeadm", "DNS:another")
     with serving(tmp_path) as url:
         assert Server(url, is_verified=False).send("GET", "/") == {}

@@ -53,8 +53,7 @@ def test_worker_threads_answer_calls_with_the_same_key_in_order(loop: Loop, time
 
 
 def test_worker_threads_delay_only_calls_with_the_key_of_a_blocked_call(
-    loop: Loop, time: Time
-) -> None:
+        loop: Loop, time: Time) -> None:
     made, gate = lanes(loop, time), threading.Event()
     try:
         made.run("a", gate.wait, loop.answers.append)
@@ -83,8 +82,7 @@ def test_worker_threads_answer_a_call_beyond_its_timeout_with_none(loop: Loop, t
 
 
 def test_worker_threads_are_bounded_in_number_and_end_without_work(
-    loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.lanes.IDLE", 0.01)
     made, gate = Lanes("bounded", 3, loop.posted.put, time.clock, time.timer), threading.Event()
 
@@ -105,8 +103,7 @@ def test_worker_threads_are_bounded_in_number_and_end_without_work(
 
 
 def test_worker_threads_answer_a_failed_call_with_none_and_log_it(
-    loop: Loop, time: Time, caplog: pytest.LogCaptureFixture,
-) -> None:
+        loop: Loop, time: Time, caplog: pytest.LogCaptureFixture) -> None:
     made = lanes(loop, time)
     with caplog.at_level(logging.ERROR):
         made.run("a", lambda: 1 // 0, loop.answers.append)
@@ -118,8 +115,7 @@ def test_worker_threads_answer_a_failed_call_with_none_and_log_it(
 
 
 def test_worker_threads_make_a_call_once_a_thread_can_be_started_again(
-    loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        loop: Loop, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 
     def fail(_: threading.Thread) -> None:

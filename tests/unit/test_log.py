@@ -40,9 +40,8 @@ def test_log_lines_of_a_record_each_have_its_priority() -> None:
 
 @pytest.mark.parametrize("under_systemd", [True, False])
 def test_log_lines_have_a_priority_only_under_systemd(
-    root: logging.Logger, capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch, under_systemd: bool
-) -> None:
+        root: logging.Logger, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+        under_systemd: bool) -> None:
     status = os.fstat(2)
     stream = f"{status.st_dev}:{status.st_ino}" if under_systemd else "1:1"
     stderr = os.fdopen(os.dup(2), "w")
@@ -59,8 +58,7 @@ def test_log_lines_have_a_priority_only_under_systemd(
 
 
 def test_log_line_is_dropped_when_a_write_to_stderr_would_block(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as journal, os.fdopen(writing, "w") as stderr:
         monkeypatch.setattr("sys.stderr", stderr)
@@ -78,8 +76,7 @@ def limited(time: Time) -> Limited:
 
 
 def test_limited_log_silences_a_kind_for_an_interval_and_counts_omitted_lines(
-    caplog: pytest.LogCaptureFixture, time: Time, limited: Limited
-) -> None:
+        caplog: pytest.LogCaptureFixture, time: Time, limited: Limited) -> None:
     for number in range(BURST + 5):
         limited.say(logging.WARNING, "garbage", partial("line {}".format, number))
     limited.say(logging.ERROR, "silence", lambda: "another kind")
@@ -98,9 +95,8 @@ def test_limited_log_silences_a_kind_for_an_interval_and_counts_omitted_lines(
     assert not time.timers
 
 
-def test_limited_log_of_one_user_hides_no_lines_of_another(
-    caplog: pytest.LogCaptureFixture, limited: Limited
-) -> None:
+def test_limited_log_of_one_user_hides_no_lines_of_another(caplog: pytest.LogCaptureFixture,
+                                                           limited: Limited) -> None:
     for _ in range(BURST * 2):
         limited.say(logging.WARNING, ("garbage", 1000), lambda: "loud")
     limited.say(logging.WARNING, ("garbage", 1001), lambda: "low")
@@ -108,8 +104,7 @@ def test_limited_log_of_one_user_hides_no_lines_of_another(
 
 
 def test_limited_log_drops_old_kinds_and_does_not_format_silenced_lines(
-    time: Time, limited: Limited
-) -> None:
+        time: Time, limited: Limited) -> None:
     made: list[int] = []
 
     def words(uid: int) -> str:

@@ -76,8 +76,7 @@ def test_next_id_never_returns_an_id_twice(manager: Manager) -> None:
 
 
 def test_all_gpus_are_notified_when_the_first_hello_is_awaited_and_the_last_has_arrived(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch)
     time = Time()
     manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
@@ -124,9 +123,8 @@ def test_set_tq_changes_one_gpu_or_all_and_is_saved(manager: Manager, tmp_path: 
     assert len(heard) == 5
 
 
-def test_set_tq_to_auto_changes_one_gpu_or_all_and_is_saved(
-    manager: Manager, tmp_path: Path
-) -> None:
+def test_set_tq_to_auto_changes_one_gpu_or_all_and_is_saved(manager: Manager,
+                                                            tmp_path: Path) -> None:
     manager.set_tq(None, manager.gpus[1]).result()
     assert StateFile(tmp_path).load() == {"": {}, OTHER.uuid: {"tq": None}}
     assert auto(manager) == [False, False, True]
@@ -190,9 +188,8 @@ def test_reload_applies_all_settings_or_none(monkeypatch: pytest.MonkeyPatch) ->
     assert quanta(manager) == [9, 9]
 
 
-def test_saved_settings_apply_from_the_start_of_the_daemon(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_saved_settings_apply_from_the_start_of_the_daemon(monkeypatch: pytest.MonkeyPatch,
+                                                           tmp_path: Path) -> None:
     script(monkeypatch)
     time = Time()
     store = StateFile(tmp_path)
@@ -206,8 +203,7 @@ def test_saved_settings_apply_from_the_start_of_the_daemon(
 
 
 def test_memory_used_at_the_start_counts_as_other_processes_unless_clients_will_reconnect(
-    manager: Manager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
     used = Sample(memory_used=10 * GIB)
     fresh = Manager(lambda: DEFAULTS, time.clock, time.timer)

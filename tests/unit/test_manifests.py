@@ -179,8 +179,7 @@ with_kustomize = pytest.mark.skipif(not KUSTOMIZE, reason="there is no kustomize
     ("claims", {"nvshare-kubelet", "nvshare-kubelet-claims"}),
 ])
 def test_daemon_set_runs_nvshare_kubelet_with_the_account_of_the_roles(
-    folder: str, roles: set[str]
-) -> None:
+        folder: str, roles: set[str]) -> None:
     """The roles have no other rules; tests/integration/apiserver.py checks their use."""
     objects = built(MANIFESTS / folder)
     spec = objects["DaemonSet", "gpu-sharing"]["spec"]["template"]["spec"]

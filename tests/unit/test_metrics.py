@@ -151,10 +151,9 @@ async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time)
     gpu = made.gpus[0]
     def a_program() -> Client:
         client = a_client(made)
-        Scripted.latest.used[client.id] = Usage(
-            gpu=4 * SECOND, held=5 * SECOND, waited=3 * SECOND, turns=2, handover=SECOND,
-            bytes_in=GIB, bytes_out=2 * GIB,
-        )
+        Scripted.latest.used[client.id] = Usage(gpu=4 * SECOND, held=5 * SECOND, waited=3 * SECOND,
+                                                turns=2, handover=SECOND, bytes_in=GIB,
+                                                bytes_out=2 * GIB)
         return client
 
     async def tenant_totals() -> dict[str, float]:
@@ -181,8 +180,7 @@ async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time)
 
 
 def test_metrics_forget_the_oldest_of_very_many_tenants_without_programs(
-    time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(totals, "GONE_KNOWN", 2)
     made = manager(time)
     gpu = made.gpus[0]
@@ -215,8 +213,7 @@ async def test_metrics_count_decisions_by_duration(time: Time) -> None:
 
 
 async def test_metrics_of_time_in_turns_grow_without_events(
-    time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     made = manager(time)
     client, began = a_client(made), time.now
     monkeypatch.setattr(

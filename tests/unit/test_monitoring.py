@@ -87,8 +87,7 @@ def test_dashboard_uses_its_variables_and_panels_do_not_overlap() -> None:
 def test_packages_install_all_alerts_and_dashboards() -> None:
     done = subprocess.run(
         ["make", "--dry-run", "--file=packaging/install.mk", "install-system", "DESTDIR=/there"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    )
+        cwd=ROOT, check=True, capture_output=True, text=True)
     commands = [line.split() for line in done.stdout.splitlines()]
     for folder in ("grafana", "prometheus"):
         (brought,) = (one for one in commands if f"/there/usr/share/nvshared/{folder}" in one)

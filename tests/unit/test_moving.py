@@ -50,9 +50,8 @@ class QuietHook:
 
 
 @asynccontextmanager
-async def parking(
-    *answers: Answer | NvshareError, memory: Memory | None = None, budget: int = 200 * GIB
-) -> AsyncIterator[tuple[Time, Client, moving.Moving]]:
+async def parking(*answers: Answer | NvshareError, memory: Memory | None = None,
+                  budget: int = 200 * GIB) -> AsyncIterator[tuple[Time, Client, moving.Moving]]:
     """A client, and the answers of nvshare-checkpoint, of which the last one is repeated."""
     left = list(answers) or [Answer("running")]
 
@@ -72,8 +71,7 @@ async def parking(
 
 
 async def test_pauses_before_checkpoint_helper_calls_grow_with_each_failure_up_to_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -105,8 +103,7 @@ async def test_simultaneous_checkpoint_helper_calls_are_bounded_in_number() -> N
 
 @pytest.mark.parametrize("by_hook", [False, True], ids=["the driver", "the hook"])
 async def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal(
-    monkeypatch: pytest.MonkeyPatch, by_hook: bool
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, by_hook: bool) -> None:
     async def refuse(_: QuietHook, context: int, *, ahead: bool) -> None:
         raise NvshareError("its threads do not rest")
 
@@ -144,8 +141,7 @@ async def test_park_fails_once_the_card_is_lost_during_the_eviction() -> None:
 
 @pytest.mark.parametrize("step", ["sample", "host memory"])
 async def test_park_fails_when_the_client_ends_during_the_park(
-    monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     async with parking() as (_, client, one):
         def end_before_sample(done: Callable[[], None]) -> None:
             client.gpu.leave(client)
@@ -168,8 +164,7 @@ async def test_park_fails_when_the_client_ends_during_the_park(
 
 
 async def test_program_continues_after_a_daemon_fault_during_its_park(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "_context_bytes", mock.AsyncMock(side_effect=ZeroDivisionError))
     async with parking() as (_, client, one):
         with pytest.raises(ZeroDivisionError):
@@ -190,8 +185,7 @@ async def test_wake_is_repeated_after_a_daemon_fault(monkeypatch: pytest.MonkeyP
 
 
 async def test_program_stays_parked_after_a_daemon_fault_during_its_move(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "_make_room", mock.AsyncMock(side_effect=ZeroDivisionError))
     async with parking(Answer("running"), Answer("checkpointed")) as (time, client, one):
         with pytest.raises(ZeroDivisionError):
@@ -200,8 +194,7 @@ async def test_program_stays_parked_after_a_daemon_fault_during_its_move(
 
 
 async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     pause_over, restored, wakes = asyncio.Event(), asyncio.Event(), 0
     answers = {"park": "checkpointed", "state": "running", "wake": "checkpointed"}
     whole = asyncio.sleep
@@ -242,8 +235,7 @@ async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
     (3 * GIB, 2 * GIB, "the host budget"),
 ])
 async def test_client_is_parked_only_if_the_host_has_memory_for_its_context(
-    monkeypatch: pytest.MonkeyPatch, free: int, budget: int, reason: str
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, free: int, budget: int, reason: str) -> None:
     monkeypatch.setattr(moving, "free_host_memory", lambda _pid: free)
     answers = Answer("running"), Answer("checkpointed")
     async with parking(*answers, budget=budget) as (_, client, one):
@@ -258,8 +250,7 @@ async def test_client_is_parked_only_if_the_host_has_memory_for_its_context(
 
 
 async def test_clients_parked_at_the_same_time_share_the_free_host_memory(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "free_host_memory", lambda _pid: 4 * GIB)
     reads: list[Callable[[], None]] = []
     both_read = asyncio.Event()
@@ -286,8 +277,7 @@ async def test_clients_parked_at_the_same_time_share_the_free_host_memory(
 
 
 async def test_repeated_checkpoint_helper_failure_is_logged_once_until_a_success(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(moving, "RETRY_AFTER", 0)
 
     def errors() -> list[str]:
@@ -306,8 +296,7 @@ async def test_repeated_checkpoint_helper_failure_is_logged_once_until_a_success
 
 
 async def test_refusal_of_the_driver_to_checkpoint_is_logged_as_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+        caplog: pytest.LogCaptureFixture) -> None:
     refused = Answer("running", (Step("checkpoint", 801, 0, "operation not supported"),))
     async with parking(Answer("running"), refused) as (_, client, one):
         with pytest.raises(NvshareError, match="not supported"):
@@ -316,8 +305,7 @@ async def test_refusal_of_the_driver_to_checkpoint_is_logged_as_a_warning(
 
 
 async def test_idle_client_is_parked_while_another_client_is_being_evicted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(command: str, *_: object) -> Answer:
         return Answer("running" if command == "state" else "checkpointed")
 
@@ -342,8 +330,7 @@ async def test_idle_client_is_parked_while_another_client_is_being_evicted(
     (None, "is on GPU 0 already"),
 ])
 async def test_move_to_the_same_card_or_to_another_model_is_refused_with_the_reason(
-    other: dict[str, Any] | None, reason: str
-) -> None:
+        other: dict[str, Any] | None, reason: str) -> None:
     async with parking() as (time, client, one):
         target = client.gpu if other is None else second_card(time, client.gpu, **other)
         with pytest.raises(NvshareError, match=reason):
@@ -355,8 +342,7 @@ async def test_move_to_the_same_card_or_to_another_model_is_refused_with_the_rea
     (Answer("none"), "as under MPS"), (Answer("locked"), "for the driver its process is locked"),
 ])
 async def test_process_that_the_driver_cannot_checkpoint_is_not_evicted(
-    answer: Answer, reason: str
-) -> None:
+        answer: Answer, reason: str) -> None:
     async with parking(answer) as (_, client, one):
         events: list[Event] = []
         client.gpu.happens.connect(lambda _, event: events.append(event))
@@ -370,8 +356,7 @@ FAILED = Answer("failed", (Step("restore", 719, 0, "launch failure"),))
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["own park", "park by an earlier daemon"])
 async def test_program_whose_restore_fails_permanently_resumes_and_gets_the_drivers_error(
-    monkeypatch: pytest.MonkeyPatch, earlier: bool
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, earlier: bool) -> None:
     resumed: list[GPU] = []
     monkeypatch.setattr(QuietHook, "resume_on", lambda _, gpu: resumed.append(gpu))
     answers = [FAILED] if earlier else [Answer("running"), Answer("checkpointed"), FAILED]
@@ -423,8 +408,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Manager:
 
 
 async def test_drain_keeps_a_tenants_memory_limit_while_moved_clients_join(
-    limited: Manager,
-) -> None:
+        limited: Manager) -> None:
     first, second = limited.gpus
     await limited.moving.drain(first)
     assert [client.parking for client in first.clients.values()] == [moving.PARKED]
@@ -432,8 +416,7 @@ async def test_drain_keeps_a_tenants_memory_limit_while_moved_clients_join(
 
 
 async def test_programs_of_a_lost_card_that_wake_together_keep_their_tenants_memory_limit(
-    limited: Manager,
-) -> None:
+        limited: Manager) -> None:
     first, second = limited.gpus
     clients = tuple(first.clients.values())
     await asyncio.gather(*map(limited.moving.park, clients))

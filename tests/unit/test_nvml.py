@@ -97,9 +97,8 @@ def test_nvml_finds_cards_with_their_properties(library: FakeLibrary) -> None:
     assert NVML().find() == (FACTS,)
 
 
-def test_nvml_names_the_cards_linked_by_nvlink(
-    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvml_names_the_cards_linked_by_nvlink(library: FakeLibrary,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
     library.count = 2
     monkeypatch.setitem(ANSWERS, "nvmlDeviceGetP2PStatus", 0)
     assert [found.linked for found in NVML().find()] == [{OTHER}, {FACTS.uuid}]
@@ -122,11 +121,9 @@ def test_uuid_bytes_are_the_hex_digits_of_the_uuid() -> None:
 
 
 def test_sample_has_memory_utilisation_temperature_power_and_processes(
-    library: FakeLibrary
-) -> None:
-    assert NVML().sample(FACTS.uuid) == Sample(
-        3 * GIB, 0.5, 40, 123.0, (Process(7, 5, 4 * GIB), Process(8, None))
-    )
+        library: FakeLibrary) -> None:
+    assert NVML().sample(FACTS.uuid) == Sample(3 * GIB, 0.5, 40, 123.0,
+                                               (Process(7, 5, 4 * GIB), Process(8, None)))
 
 
 def test_sample_is_unknown_for_queries_that_a_card_does_not_support(library: FakeLibrary) -> None:
@@ -149,9 +146,8 @@ def test_sample_is_unknown_for_queries_that_a_card_does_not_support(library: Fak
      "the NVIDIA driver does not answer: NVML says 999; see what nvidia-smi says"),
 ])
 def test_nvml_without_a_driver_raises_no_driver_with_the_reason(
-    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: int,
-    loaded: bool, code: ExitCode, sentence: str,
-) -> None:
+        library: FakeLibrary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: int,
+        loaded: bool, code: ExitCode, sentence: str) -> None:
     monkeypatch.setattr(nvml_module, "LOADED", tmp_path if loaded else tmp_path / "none")
     library.failing["nvmlInit"] = value
     with pytest.raises(NoDriver) as caught:
@@ -160,9 +156,8 @@ def test_nvml_without_a_driver_raises_no_driver_with_the_reason(
     assert caught.value.exit_code is code
 
 
-def test_nvml_card_whose_handle_query_fails_is_left_out(
-    library: FakeLibrary, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nvml_card_whose_handle_query_fails_is_left_out(library: FakeLibrary,
+                                                        caplog: pytest.LogCaptureFixture) -> None:
     library.failing["nvmlDeviceGetHandleByIndex"] = 15
     with pytest.raises(NoGPU, match="knows no GPU that can be shared"):
         NVML().find()
@@ -171,8 +166,7 @@ def test_nvml_card_whose_handle_query_fails_is_left_out(
 
 @pytest.mark.parametrize("value", [6, 15])
 def test_sample_raises_gpu_lost_when_nvml_no_longer_finds_the_card(
-    library: FakeLibrary, value: int
-) -> None:
+        library: FakeLibrary, value: int) -> None:
     library.failing["nvmlDeviceGetHandleByUUID"] = value
     with pytest.raises(GPULost):
         NVML().sample(FACTS.uuid)
@@ -236,8 +230,7 @@ FIGURES = ("memory_used", "utilisation", "temperature", "power", "processes")
 
 
 def test_card_without_own_memory_is_left_out_with_the_reason(
-    library: FakeLibrary, caplog: pytest.LogCaptureFixture
-) -> None:
+        library: FakeLibrary, caplog: pytest.LogCaptureFixture) -> None:
     library.failing["nvmlDeviceGetMemoryInfo"] = library.NVML_ERROR_NOT_SUPPORTED
     with pytest.raises(NoGPU):
         NVML().find()
@@ -245,8 +238,7 @@ def test_card_without_own_memory_is_left_out_with_the_reason(
 
 
 def test_card_name_with_invalid_utf_8_is_shown_with_replacement_characters(
-    library: FakeLibrary
-) -> None:
+        library: FakeLibrary) -> None:
     library.failing["nvmlDeviceGetName"] = NO_NVML_ERRORS[0]
     (facts,) = NVML().find()
     assert facts.name == "NVIDIA \N{REPLACEMENT CHARACTER}?"

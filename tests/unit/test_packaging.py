@@ -81,10 +81,9 @@ def test_wheel_has_every_module_and_compiled_file(wheel: Path) -> None:
 
 def test_installed_package_finds_the_packaged_library(installed: Path) -> None:
     script = "from nvshared import library; print(library.hook(), library.workload())"
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(installed)},
-        cwd=installed, capture_output=True, text=True, check=True,
-    )
+    done = subprocess.run([sys.executable, "-c", script],
+                          env={**os.environ, "PYTHONPATH": str(installed)}, cwd=installed,
+                          capture_output=True, text=True, check=True)
     hook, workload = map(Path, done.stdout.split())
     assert hook == installed / "nvshared" / "lib" / "libnvshare.so"
     assert os.access(workload, os.X_OK)
@@ -92,11 +91,9 @@ def test_installed_package_finds_the_packaged_library(installed: Path) -> None:
 
 def test_installed_commands_print_their_version(installed: Path) -> None:
     for command in PROJECT["project"]["scripts"]:
-        done = subprocess.run(
-            [installed / "bin" / command, "--version"],
-            env={**os.environ, "PYTHONPATH": str(installed)},
-            capture_output=True, text=True, check=True,
-        )
+        done = subprocess.run([installed / "bin" / command, "--version"],
+                              env={**os.environ, "PYTHONPATH": str(installed)}, capture_output=True,
+                              text=True, check=True)
         assert done.stdout == f"{command} {__version__}\n"
 
 
@@ -117,8 +114,7 @@ def test_packages_install_completions_for_each_shell(shell: str, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     printed = subprocess.run(
         [sys.executable, "-c", "from nvshared.cli.main import main; main()", "completion", shell],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout
+        cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "nvsharectl" in printed
     assert (tmp_path / "completions" / shell).read_text() == printed
 
@@ -152,16 +148,14 @@ def put_tool(path: Path, script: str) -> None:
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
 @pytest.mark.parametrize("uid", [0, 1000])
 def test_missing_build_dependencies_are_installed_by_root_or_named(
-    tmp_path: Path, uid: int
-) -> None:
+        tmp_path: Path, uid: int) -> None:
     put_tool(tmp_path / "dpkg-checkbuilddeps", "#!/bin/sh\necho missing: dh-python >&2; exit 1\n")
     put_tool(tmp_path / "id", f"#!/bin/sh\necho {uid}\n")
     put_tool(tmp_path / "apt-get", "#!/bin/sh\necho apt-get $*\n")
     done = subprocess.run(
-        ["make", "--no-print-directory", "--file=packaging/packaging.mk", "needs-deb"],
-        cwd=ROOT, check=False, capture_output=True, text=True,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-    )
+        ["make", "--no-print-directory", "--file=packaging/packaging.mk", "needs-deb"], cwd=ROOT,
+        check=False, capture_output=True, text=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert "missing: dh-python" in done.stderr
     assert (done.returncode == 0) == (uid == 0)
     if uid:

@@ -62,8 +62,7 @@ def test_receive_refuses_a_packet_with_descriptors_and_leaves_it_queued(pair: Pa
 
 
 def test_connection_close_returns_before_descriptors_sent_by_the_client_are_released(
-    pair: Pair
-) -> None:
+        pair: Pair) -> None:
     async def closes() -> None:
         emptied = asyncio.Event()
         pair.client.send(b"")           # packets before them, as an attacker may send
@@ -103,8 +102,7 @@ def test_close_of_a_duplicated_socket_keeps_one_with_unread_descriptors_open(pai
 
 @pytest.mark.parametrize("before", range(4))
 def test_refused_client_that_has_already_sent_packets_receives_the_refusal(
-    tmp_path: Path, before: int
-) -> None:
+        tmp_path: Path, before: int) -> None:
     async def refuses() -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, \
                 socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:

@@ -30,8 +30,7 @@ def test_command_block_listed_as_not_run_is_run_by_no_test() -> None:
 
 
 def test_command_blocks_of_a_page_are_found_indented_and_fenced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "page.md").write_text("Text.\n\n    a\n    b\n\nMore `code`.\n\n```sh\nc\n```\n")
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     assert pages.blocks("page.md") == (

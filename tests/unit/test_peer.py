@@ -35,8 +35,7 @@ def identify(monkeypatch: pytest.MonkeyPatch, **files: str) -> peer.Peer:
 
 
 def test_tenants_of_a_peer_process_are_read_from_its_cgroup_path(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     identified = identify(
         monkeypatch, comm="python\n", environ="SLURM_JOB_ID=42\0",
         cgroup="0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n")
@@ -68,8 +67,7 @@ def test_peer_name_has_no_control_characters(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("end", ["\r", "\v", "\f", "\x1c", "\x85", "\u2028"])
 def test_process_in_a_container_is_recognised_for_any_process_name(
-    monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     # The kernel replaces an end of a line in a name, and nothing else at which Python splits.
     files = {
         "status": f"Name:\tx{end}NSpid:\t9\nPid:\t9\nNSpid:\t9\t1\n", "uid_map": "0 0 4294967295\n",
@@ -90,9 +88,8 @@ def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path
             "s.connect(sys.argv[1]); os.fork() or input()"
         )
         # A forked child lives on and holds the socket.
-        with subprocess.Popen(
-            [sys.executable, "-c", connects, str(tmp_path / "socket")], stdin=subprocess.PIPE,
-        ) as process:
+        with subprocess.Popen([sys.executable, "-c", connects, str(tmp_path / "socket")],
+                              stdin=subprocess.PIPE) as process:
             connected, _ = listening.accept()
             watch = peer.watch(connected, process.pid)
             assert watch is not None
@@ -113,16 +110,14 @@ def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path
     ("a-name-it-chose", "/usr/bin/python3 train.py", "a-name-it-chose"),
 ])
 def test_whole_name_completes_a_process_name_the_kernel_truncated(
-    monkeypatch: pytest.MonkeyPatch, called: str, command: str, whole: str
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, called: str, command: str, whole: str) -> None:
     files = {"cmdline": command.replace(" ", "\0")}
     monkeypatch.setattr(peer, "_read", lambda _, name: files[name])
     assert peer.whole_name(1, called) == whole
 
 
 def test_peer_watch_uses_the_pid_where_the_kernel_lacks_so_peerpidfd(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer, "SO_PEERPIDFD", 9999)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, subprocess.Popen([sys.executable, "-c", ""]) as process:

@@ -111,8 +111,7 @@ def test_preload_list_is_locked_against_other_processes_during_a_change(tmp_path
 
 @pytest.mark.parametrize(("has_list", "label"), [(True, b"of the list"), (False, b"of the cache")])
 def test_new_preload_list_gets_the_selinux_label_of_the_old_list_or_the_loader_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_list: bool, label: bytes
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_list: bool, label: bytes) -> None:
     path = tmp_path / "etc" / "ld.so.preload"
     path.parent.mkdir()
     if has_list:
@@ -135,8 +134,7 @@ def test_new_preload_list_gets_the_selinux_label_of_the_old_list_or_the_loader_c
     ("/", "/"), ("/rel/file", "/b/file"), ("/b/../../b/file", "/b/file"),
 ])
 def test_path_resolution_follows_links_within_the_given_root_directory(
-    tmp_path: Path, path: str, resolved: str
-) -> None:
+        tmp_path: Path, path: str, resolved: str) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "file").touch()
     (tmp_path / "a").symlink_to("/b")

@@ -59,10 +59,9 @@ def test_other_sitecustomize_that_fails_raises_the_same_error_as_alone(tmp_path:
     (tmp_path / "sitecustomize.py").write_text("import no_such_module")
 
     def said(*folders: Path) -> str:
-        return subprocess.run(
-            [sys.executable, "-c", ""], capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONPATH": ":".join(map(str, folders))},
-        ).stderr
+        return subprocess.run([sys.executable, "-c", ""], capture_output=True, text=True,
+                              check=True,
+                              env={**os.environ, "PYTHONPATH": ":".join(map(str, folders))}).stderr
 
     assert "no_such_module" in said(tmp_path)
     assert said(library.program(), tmp_path) == said(tmp_path)

@@ -32,10 +32,8 @@ def process(session: str) -> Iterator[int]:
 
 @contextmanager
 def running(*words: str, **environment: str) -> Iterator[int]:
-    with subprocess.Popen(
-        [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={"LANG": "C", **environment},
-    ) as popen:
+    with subprocess.Popen([sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          env={"LANG": "C", **environment}) as popen:
         assert popen.stdout is not None
         popen.stdout.readline()         # wait until the program runs and has its name
         yield popen.pid
@@ -49,16 +47,14 @@ def nothing_remembered() -> None:
 
 
 def test_command_line_is_shown_to_the_owner_with_the_notebooks_name(
-    process: int, session: str
-) -> None:
+        process: int, session: str) -> None:
     whole = f"{sys.executable} {SHOWN}"
     short = f"my train.ipynb: {Path(sys.executable).name} {SHOWN}"
     assert command(1, process, os.geteuid(), NAME, TENANT) == (short if session else whole)
 
 
-def test_command_line_is_hidden_from_other_users(
-    process: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_line_is_hidden_from_other_users(process: int,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     assert command(1, process, owner, NAME, TENANT) == NAME
@@ -82,9 +78,8 @@ def test_command_line_of_a_program_contains_its_long_name_once(tmp_path: Path) -
     """Of 30 characters the kernel keeps 15; the daemon finds the others in the command line."""
     program = tmp_path / "a_program_with_a_name_too_long"
     program.symlink_to(sys.executable)
-    with subprocess.Popen(
-        [program, *WORDS[:2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as popen:
+    with subprocess.Popen([program, *WORDS[:2]], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as popen:
         assert popen.stdout is not None
         popen.stdout.readline()
         assert Path(f"/proc/{popen.pid}/comm").read_text() == "a_program_with_\n"
@@ -97,8 +92,7 @@ def test_command_line_of_a_program_contains_its_long_name_once(tmp_path: Path) -
     (("ipykernel_launcher", "-f", "/run/kernel-1a2b3c4d-5e6f.json"), TENANT, "kernel-1a2b3c4d: "),
     (("train.py",), "job:42", "night run: "), (("train.py",), TENANT, sys.executable),
 ])
-def test_command_line_begins_with_the_notebook_or_job_name(
-    words: tuple[str, ...], tenant: str, title: str
-) -> None:
+def test_command_line_begins_with_the_notebook_or_job_name(words: tuple[str, ...], tenant: str,
+                                                           title: str) -> None:
     with running(*WORDS[:2], *words, SLURM_JOB_NAME="night run") as pid:
         assert command(1, pid, os.geteuid(), NAME, tenant).startswith(title)

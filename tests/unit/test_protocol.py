@@ -151,10 +151,9 @@ def test_report_fields_have_the_offsets_of_the_header(compiled: dict[str, int], 
     figures = {name: 10 + number for number, name in enumerate(FIGURES)}
     heard = {} if kind is Type.HELLO else {"answered": 30, "to_pin": 31}
     uuid = bytes(range(1, 17))
-    packet = encode_report(ReportRecord(
-        kind, 0x1112, 2, Memory(**figures, **heard, pin_reason=PinReason.UNSEEN), uuid,
-        40, 41, 42, 50, 51
-    ))
+    packet = encode_report(ReportRecord(kind, 0x1112, 2,
+                                        Memory(**figures, **heard, pin_reason=PinReason.UNSEEN),
+                                        uuid, 40, 41, 42, 50, 51))
     values = {"commit": 40, "wanted": 41, "pins": 42, "moved": 50, "took": 51}
     compare(packet, compiled, [
         ("nvshare_report.type", 2, kind),
@@ -174,22 +173,17 @@ reports = st.sampled_from([kind for kind in Type if Type.HELLO <= kind < Type.NA
 flags = st.integers(0, 2**32 - 1)
 
 
-@given(
-    reports, st.integers(0, 2**16 - 1), u64, st.tuples(*[u64] * 7),
-    st.binary(min_size=16, max_size=16), st.tuples(u64, u64), st.tuples(u64, u64),
-    st.sampled_from([one for one in PinReason if one is not PinReason.KEPT]),
-)
+@given(reports, st.integers(0, 2**16 - 1), u64, st.tuples(*[u64] * 7),
+       st.binary(min_size=16, max_size=16), st.tuples(u64, u64), st.tuples(u64, u64),
+       st.sampled_from([one for one in PinReason if one is not PinReason.KEPT]))
 def test_encoded_report_is_decoded_unchanged(
-    kind: Type, flags: int, number: int, figures: tuple[int, ...], uuid: bytes,
-    heard: tuple[int, int], last: tuple[int, int], pin_reason: PinReason,
-) -> None:
+        kind: Type, flags: int, number: int, figures: tuple[int, ...], uuid: bytes,
+        heard: tuple[int, int], last: tuple[int, int], pin_reason: PinReason) -> None:
     hello, memory = kind is Type.HELLO, Memory(*list[Any]([*figures, 0, 0, pin_reason]))
-    report = ReportRecord(
-        kind, flags, number,
-        memory if hello else replace(memory, answered=heard[0], to_pin=heard[1]),
-        uuid if hello else protocol.NO_UUID,
-        **dict[str, Any](zip(last_words(kind), last, strict=True)),
-    )
+    report = ReportRecord(kind, flags, number,
+                          memory if hello else replace(memory, answered=heard[0], to_pin=heard[1]),
+                          uuid if hello else protocol.NO_UUID,
+                          **dict[str, Any](zip(last_words(kind), last, strict=True)))
     assert decode_report(encode_report(report)) == report
 
 
@@ -225,8 +219,7 @@ def test_hello_of_another_version_is_decoded() -> None:
 
 
 def test_name_report_has_the_offset_of_the_header_and_drops_partial_utf_8(
-    compiled: dict[str, int]
-) -> None:
+        compiled: dict[str, int]) -> None:
     packet = encode_report(ReportRecord(Type.NAME, text="tr\u00e4in"))
     assert packet[compiled["nvshare_report.text"]:] == b"tr\xc3\xa4in".ljust(88, b"\0")
     assert decode_report(packet) == ReportRecord(Type.NAME, text="tr\u00e4in")

@@ -83,8 +83,7 @@ def test_client_keeps_times_held_and_waited_over_restarts(tmp_path: Path, time: 
 
 
 def test_many_changes_of_terms_within_a_second_are_written_once(
-    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     keep = state.keep
 
@@ -106,8 +105,7 @@ def test_many_changes_of_terms_within_a_second_are_written_once(
 
 
 def test_remembered_terms_are_dropped_for_a_new_process_with_the_same_pid(
-    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Daemon(tmp_path, time)
     first.manager.set_terms(first.joins().id, "weight", 7)
     time.pass_by(SECOND)
@@ -123,9 +121,8 @@ def test_remembered_terms_are_dropped_for_a_new_process_with_the_same_pid(
     assert one["started"] == now + 1        # the entry of the ended process is gone
 
 
-def test_remembered_terms_are_dropped_after_a_reboot(
-    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remembered_terms_are_dropped_after_a_reboot(tmp_path: Path, time: Time,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
     first = Daemon(tmp_path, time)
     first.manager.set_terms(first.joins().id, "weight", 7)
     time.pass_by(SECOND)
@@ -143,8 +140,7 @@ def test_remembered_terms_are_dropped_after_a_reboot(
     "text pid", "nested lists",
 ])
 def test_remembered_terms_in_a_damaged_file_are_logged_and_ignored(
-    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, damage: str
-) -> None:
+        tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture, damage: str) -> None:
     boot = remembered._boot()
     (tmp_path / "programs.json").write_text(damage.replace("3", json.dumps(boot), 1))
     assert Daemon(tmp_path, time).joins().terms == ClientTerms()
@@ -172,8 +168,7 @@ def test_remembered_terms_with_invalid_values_are_ignored(
 
 
 def test_terms_take_effect_and_a_warning_is_logged_when_the_state_folder_is_unwritable(
-    tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture
-) -> None:
+        tmp_path: Path, time: Time, caplog: pytest.LogCaptureFixture) -> None:
     daemon = Daemon(tmp_path / "file" / "below", time)
     (tmp_path / "file").write_text("")
     client = daemon.joins()

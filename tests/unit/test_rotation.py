@@ -50,8 +50,7 @@ def passes(loop: Loop, done: list[str]) -> list[list[str]]:
 
 
 def test_rotation_of_users_runs_work_within_the_time_slice_immediately(
-    loop: Loop, done: list[str]
-) -> None:
+        loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     for number in range(10):
         assert rotation.offer(number % 2, work(loop, done, str(number), MOMENT / 20))
@@ -60,8 +59,7 @@ def test_rotation_of_users_runs_work_within_the_time_slice_immediately(
 
 
 def test_rotation_of_users_renews_the_time_slice_as_time_passes(
-    loop: Loop, done: list[str]
-) -> None:
+        loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     for number in range(10):
         assert rotation.offer(1, work(loop, done, str(number), MOMENT * 0.6))
@@ -70,8 +68,7 @@ def test_rotation_of_users_renews_the_time_slice_as_time_passes(
 
 
 def test_rotation_of_users_alternates_once_the_time_slice_is_used(
-    loop: Loop, done: list[str]
-) -> None:
+        loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     assert rotation.offer(1, work(loop, done, "at once", 2 * MOMENT))
     for number in range(6):
@@ -85,8 +82,7 @@ def test_rotation_of_users_alternates_once_the_time_slice_is_used(
 
 
 def test_rotation_of_users_serves_other_users_before_further_work_of_a_user(
-    loop: Loop, done: list[str]
-) -> None:
+        loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     rotation.offer(0, work(loop, done, "at once", 2 * MOMENT))
 
@@ -101,8 +97,7 @@ def test_rotation_of_users_serves_other_users_before_further_work_of_a_user(
 
 
 def test_rotation_of_users_serves_the_next_user_after_work_raises(
-    loop: Loop, done: list[str]
-) -> None:
+        loop: Loop, done: list[str]) -> None:
     failures: list[str] = []
     loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
     rotation = Rotation(loop)

@@ -97,8 +97,7 @@ neighbour-limit = off
      "give a percentage of the time from 1 to 100, or none"),
 ])
 def test_check_option_reports_a_wrong_rule_with_file_and_line(
-    file: Path, text: str, sentence: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+        file: Path, text: str, sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError) as raised:
         read(file, text)
     assert str(raised.value) == str(file) + sentence.format(file=file)
@@ -107,8 +106,7 @@ def test_check_option_reports_a_wrong_rule_with_file_and_line(
 
 
 def test_check_option_prints_all_errors_of_a_config_at_once(
-    file: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+        file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = file.with_name("nvshared.conf.d")
     folder.mkdir()
     (folder / "a.conf").write_text("[gpu]\ntq = never\nno\n")
@@ -152,9 +150,8 @@ def test_rule_of_a_later_file_overrides_an_equal_rule(file: Path) -> None:
     ("pod:lab/train", (), ["pod:lab/*"]),
     ("container:user", (), []),
 ])
-def test_most_specific_rule_is_applied(
-    name: str, groups: tuple[str, ...], order: list[str]
-) -> None:
+def test_most_specific_rule_is_applied(name: str, groups: tuple[str, ...],
+                                       order: list[str]) -> None:
     patterns = (
         "user:alice", "group:staff", "group:b", "user:*", "user:al*", "user:?ob", "unit:*",
         "unit:?.service", "unit:alice/*", "unit:*/*.service", "pod:lab/*",

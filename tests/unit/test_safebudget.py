@@ -101,8 +101,7 @@ def test_safe_host_budget_ignores_memory_taken_later(site: Site) -> None:
 
 
 def test_safe_host_budget_counts_a_process_on_two_cards_once(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, 2, Config())
     for card in (0, 1):
         client = site.comes(1 + card, Memory(host=GIB, beyond=2 * GIB), card)
@@ -149,8 +148,7 @@ def test_safe_host_budget_survives_a_reload(site: Site) -> None:
 
 
 def test_safe_host_budget_does_not_replace_a_configured_size(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, 1, Config(swap_budget=Amount(30 * GIB)))
     sizes: list[int] = []
 

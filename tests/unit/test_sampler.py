@@ -84,8 +84,7 @@ def test_sample_request_for_an_idle_card_waits_for_a_new_sample(bench: Bench) ->
 
 
 def test_sample_request_for_an_unresponsive_or_lost_card_ends_without_a_sample(
-    bench: Bench
-) -> None:
+        bench: Bench) -> None:
     seen: list[int] = []
     bench.gpu.request_sample(lambda: seen.append(1))
     bench.time.pass_by(SECOND)
@@ -99,8 +98,7 @@ def test_sample_request_for_an_unresponsive_or_lost_card_ends_without_a_sample(
 
 
 async def test_sample_request_for_a_card_that_never_answers_ends_after_the_timeout(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.sharing.sampler.PATIENCE", SECOND // 100)
     await take_samples([bench.gpu, bench.gpu])
     assert len(bench.open) == 1
@@ -162,8 +160,7 @@ def test_sample_taken_during_a_move_is_ignored(bench: Bench, disturbance: str) -
 
 @pytest.mark.parametrize("trouble", ["no answer", "failure", "order"])
 def test_context_reserve_ends_after_a_time_without_usable_samples(
-    bench: Bench, trouble: str
-) -> None:
+        bench: Bench, trouble: str) -> None:
     bench.gpu.capacity.allowances = Allowances(reserve=0, context_reserve=GIB)
     joined(bench.gpu, 1, Noted())
     if trouble == "order":
@@ -192,8 +189,7 @@ def test_lost_card_is_not_queried_again(bench: Bench, caplog: pytest.LogCaptureF
 
 
 def test_card_whose_queries_fail_is_still_queried_and_logged_at_long_intervals(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+        bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     joined(bench.gpu, 1, Noted())
     for _ in range(15):
         bench.time.pass_by(SECOND)
@@ -203,8 +199,7 @@ def test_card_whose_queries_fail_is_still_queried_and_logged_at_long_intervals(
 
 
 def test_sampler_queries_other_cards_while_a_card_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch)
     time = Time()
     hangs = threading.Event()
@@ -238,8 +233,7 @@ def test_sampler_queries_other_cards_while_a_card_does_not_answer(
 
 @pytest.mark.parametrize("answer", [NvshareError("no"), Sample(trouble="no")])
 def test_sample_of_a_card_is_empty_once_its_figures_cannot_be_read(
-    bench: Bench, answer: Sample | NvshareError
-) -> None:
+        bench: Bench, answer: Sample | NvshareError) -> None:
     joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND)
     bench.answer(7 * GIB)
@@ -265,8 +259,7 @@ def test_sample_of_a_card_is_empty_while_the_card_does_not_answer(bench: Bench) 
 
 @pytest.mark.parametrize("answer", [NvshareError("no"), Sample(trouble="no")])
 def test_card_is_faulty_after_three_failed_samples_until_a_good_sample(
-    bench: Bench, answer: Sample | NvshareError
-) -> None:
+        bench: Bench, answer: Sample | NvshareError) -> None:
     for number in range(3):
         assert bench.gpu.fault == ""
         bench.gpu.request_sample(lambda: None)
@@ -279,8 +272,7 @@ def test_card_is_faulty_after_three_failed_samples_until_a_good_sample(
 
 
 def test_card_is_faulty_after_ten_seconds_without_an_answer_until_nvml_answers(
-    bench: Bench
-) -> None:
+        bench: Bench) -> None:
     bench.gpu.request_sample(lambda: None)
     bench.time.pass_by(9 * SECOND)
     assert bench.gpu.fault == ""
@@ -291,8 +283,7 @@ def test_card_is_faulty_after_ten_seconds_without_an_answer_until_nvml_answers(
 
 
 def test_card_that_may_lend_memory_is_sampled_for_other_processes_without_clients(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch)
     time = Time()
     answers: dict[str, Callable[[Sample], None]] = {}

@@ -37,9 +37,8 @@ AFTER = {A: B, B: C, C: A}
 TQ = 30
 
 
-def talking(
-    step: float = 1000, host: float = 1000, capacity: float = 100, domains: Domains | None = None
-) -> Talk:
+def talking(step: float = 1000, host: float = 1000, capacity: float = 100,
+            domains: Domains | None = None) -> Talk:
     """A scheduler with writeback on."""
     talk = Talk(capacity=capacity, host=host, step=step)
     talk.settings = replace(talk.settings, writeback=True)

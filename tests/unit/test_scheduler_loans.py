@@ -103,8 +103,7 @@ def test_evict_borrows_no_memory_of_a_lost_card() -> None:
 
 @pytest.mark.parametrize(("alone", "lent"), [(True, 30), (False, 0), (None, 0)])
 def test_exclusive_card_lends_memory_only_while_all_its_processes_are_clients(
-    alone: bool | None, lent: int
-) -> None:
+        alone: bool | None, lent: int) -> None:
     near, far = pair()
     neighbour = far.scheduler._card.neighbour
     neighbour.exclusive, neighbour.alone = True, alone
@@ -116,8 +115,7 @@ def test_exclusive_card_lends_memory_only_while_all_its_processes_are_clients(
 
 @pytest.mark.parametrize(("alone", "ordered"), [(False, [(0, FAR)]), (None, [])])
 def test_lent_memory_is_recalled_when_a_process_appears_on_an_exclusive_lending_card(
-    alone: bool | None, ordered: list[tuple[int, str]]
-) -> None:
+        alone: bool | None, ordered: list[tuple[int, str]]) -> None:
     near, far = pair()
     lend(near)
     neighbour = far.scheduler._card.neighbour
@@ -224,8 +222,7 @@ def test_failed_return_of_borrowed_memory_is_ordered_again_later() -> None:
 
 @pytest.mark.parametrize(("limit", "lent"), [(20 * GIB, 20), (1, 0), (0, 30)])
 def test_tenant_borrows_memory_of_another_card_up_to_its_neighbour_limit(
-    limit: int, lent: int
-) -> None:
+        limit: int, lent: int) -> None:
     near, _ = pair()
     near.tell(TenantChanged("user:a", TenantTerms(neighbour_limit=limit)))
     near.join(1, 60, 60, tenants=("user:a",))

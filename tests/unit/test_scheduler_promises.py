@@ -480,13 +480,11 @@ class Court:
         """Figures that the session accepts: no more on the card than the card has."""
         pinned = self.figure()
         resident = min(self.figure(), CARD - pinned)
-        return Memory(
-            allocated=min(CARD - pinned, self.figure()), resident=resident, pinned=pinned,
-            pending=self.figure(), room=self.figure(),
-            host=self.random.choice([0, self.figure(), 1 << 45]),
-            beyond=self.random.choice([0, self.figure(), 1 << 45]),
-            answered=self.random.randrange(5), to_pin=self.figure(),
-        )
+        return Memory(allocated=min(CARD - pinned, self.figure()), resident=resident, pinned=pinned,
+                      pending=self.figure(), room=self.figure(),
+                      host=self.random.choice([0, self.figure(), 1 << 45]),
+                      beyond=self.random.choice([0, self.figure(), 1 << 45]),
+                      answered=self.random.randrange(5), to_pin=self.figure())
 
     def come(self, id: int) -> None:
         dice = self.random
@@ -551,8 +549,7 @@ WORTH = CARD - CARD // 16               # less what another client may be about 
 @pytest.mark.parametrize("account", [HONEST, ""], ids=["user", "root"])
 @pytest.mark.parametrize("seed", seeds(10, 60))
 def test_user_is_granted_a_whole_card_whatever_memory_another_user_falsely_claims(
-    seed: int, account: str
-) -> None:
+        seed: int, account: str) -> None:
     court = Court(seed)
     court.rage(400, most=40)
     assert court.gets(WORTH, account)
@@ -593,8 +590,7 @@ UNKNOWN = Evidence()                    # the driver has named none of our clien
 @pytest.mark.parametrize("first", [NOTHING, UNKNOWN])
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_falsely_claimed_memory_takes_no_commit_from_other_users(
-    claim: str, first: Evidence
-) -> None:
+        claim: str, first: Evidence) -> None:
     court = Court(0)
     court.first = first
     for id in range(1, 200):
@@ -697,8 +693,7 @@ def steps(court: Court) -> dict[str, int]:
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_scheduler_decision_with_500_false_claims_takes_at_most_twice_the_function_calls(
-    claim: str
-) -> None:
+        claim: str) -> None:
     """Counts function calls, as durations vary on a busy machine."""
     alone, court = steps(Court(0)), Court(0)
     for id in range(1, 501):

@@ -22,10 +22,8 @@ from tests.unit.scheduler_world import World
 
 CARD = 100 * GIB
 KERNEL = 20 * MILLISECOND
-SETTINGS = Settings(
-    capacity=CARD, total=CARD, host_budget=1000 * GIB, step=2 * GIB, tq=None,
-    anti_thrash=AntiThrash.ON,
-)
+SETTINGS = Settings(capacity=CARD, total=CARD, host_budget=1000 * GIB, step=2 * GIB, tq=None,
+                    anti_thrash=AntiThrash.ON)
 LEARNT = 3                              # turns of each program until the costs are measured
 
 
@@ -71,11 +69,9 @@ def watch(world: Watched, rounds: int) -> Seen:
     while len(world.turns) < turns + rounds * len(world.programs):
         world.step()
     time = world.now - began
-    return Seen(
-        (world.idle - idle) / time,
-        [end.held_time for end in world.ends[ends:] if end.reason is TurnEnd.QUANTUM],
-        [(h.computed - c) / time for h, c in zip(world.programs, computed, strict=True)],
-    )
+    return Seen((world.idle - idle) / time,
+                [end.held_time for end in world.ends[ends:] if end.reason is TurnEnd.QUANTUM],
+                [(h.computed - c) / time for h, c in zip(world.programs, computed, strict=True)])
 
 
 @pytest.mark.parametrize(("sizes", "mode"), [

@@ -163,9 +163,8 @@ class Row:
     def resize_box(self, part: int) -> None:
         self.world.resize(part * self.capacity // 7 if part else None)
 
-    def limit_tenant(
-        self, tenant: str, part: int, host: int, weight: int, priority: Priority
-    ) -> None:
+    def limit_tenant(self, tenant: str, part: int, host: int, weight: int,
+                     priority: Priority) -> None:
         limits = [tenths * self.capacity // 10 for tenths in (part, host)]
         terms = TenantTerms(limits[0], weight, priority=priority, host_memory_limit=limits[1])
         self.world.put_tenant(tenant, terms)
@@ -183,10 +182,8 @@ class Row:
         world.resize(None)
         mode = AntiThrash.ON if world.settings.anti_thrash is AntiThrash.ON else AntiThrash.AUTO
         budget = max(world.settings.host_budget, self.capacity // 2)
-        world.configure(replace(
-            world.settings, capacity=self.capacity, anti_thrash=mode, tq=SECOND,
-            host_budget=budget, draining=False,
-        ))
+        world.configure(replace(world.settings, capacity=self.capacity, anti_thrash=mode, tq=SECOND,
+                                host_budget=budget, draining=False))
         for hook in world.hooks.values():
             hook.undrainable = 0
             hook.fail_in = hook.fail_out = ""

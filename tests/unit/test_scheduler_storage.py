@@ -28,9 +28,8 @@ from tests.unit.test_scheduler_rows import Row
 SHORT = (3, 9, 24, 40, 41, 66, 70, 98, 312)
 
 
-def with_disk(
-    disk: float, card: float = 80, host: float = 64, park_after: int = 600 * SECOND
-) -> Talk:
+def with_disk(disk: float, card: float = 80, host: float = 64,
+              park_after: int = 600 * SECOND) -> Talk:
     """A scheduler with `disk` GiB of a disk."""
     talk = Talk(card, host, step=1)
     talk.settings = replace(talk.settings, disk_budget=int(disk * GIB), park_after=park_after)
@@ -154,8 +153,7 @@ def test_tenant_disk_limit_bounds_stored_bytes() -> None:
 
 @pytest.mark.parametrize(("limit", "tenants"), [(12, 1), (12, 10), (1000, 10)])
 def test_commit_counts_no_disk_space_that_a_tenants_disk_limit_forbids(
-    limit: int, tenants: int
-) -> None:
+        limit: int, tenants: int) -> None:
     talk = with_disk(100)
     for tenant in range(tenants):
         talk.tell(TenantChanged(f"user:{tenant}", TenantTerms(disk_limit=limit * GIB)))
@@ -171,8 +169,7 @@ def test_commit_counts_no_disk_space_that_a_tenants_disk_limit_forbids(
 
 @pytest.mark.parametrize(("wanted", "granted"), [(44, True), (54, False)])
 def test_nested_disk_limits_all_bound_the_disk_space_that_a_commit_counts_on(
-    wanted: int, granted: bool
-) -> None:
+        wanted: int, granted: bool) -> None:
     talk = with_disk(100)               # 140 GiB of card and host can be promised
     talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=10 * GIB)))
     for client in (1, 2, 3):
@@ -187,8 +184,7 @@ def test_nested_disk_limits_all_bound_the_disk_space_that_a_commit_counts_on(
 
 @pytest.mark.parametrize("outer", [(), ("user:a",)], ids=["separate", "nested"])
 def test_commit_beside_many_disk_limits_is_answered_after_a_bounded_number_of_steps(
-    monkeypatch: pytest.MonkeyPatch, outer: tuple[str, ...]
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, outer: tuple[str, ...]) -> None:
     talk = with_disk(20)
     talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=50 * GIB)))
     for client in range(40):

@@ -149,8 +149,7 @@ class Tenancy(World):
 @pytest.mark.parametrize("inner", [(), ("job:0", "job:1", "job:2")])
 @MODES
 def test_user_with_many_programs_or_jobs_gets_the_time_of_a_user_with_one_program(
-    mode: Settings, size: int, inner: tuple[str, ...]
-) -> None:
+        mode: Settings, size: int, inner: tuple[str, ...]) -> None:
     world = Tenancy(mode)
     for number in range(6):
         world.program("user:alice", *inner[number % 3:][:1], size=size)
@@ -214,8 +213,7 @@ def test_tenant_of_triple_weight_keeps_its_turn_for_several_quanta() -> None:
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 1000), weight=st.integers(1, 1000))
 def test_clients_and_tenants_of_equal_weight_are_first_come_first_served(
-    seed: int, weight: int
-) -> None:
+        seed: int, weight: int) -> None:
     plain, weighed, divided = (Tenancy(TURNS, seed) for _ in range(3))
     for world in (plain, weighed, divided):
         for number in range(5):
@@ -297,8 +295,7 @@ def test_tenant_without_programs_is_forgotten() -> None:
 
 
 def test_scheduler_forgets_the_oldest_of_very_many_ended_tenants_that_overused_time(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "GONE_KNOWN", 3)
     world = Tenancy(TURNS)
     world.program("user:alice", "job:0")
@@ -324,8 +321,7 @@ def crowd(world: Tenancy, size: int = SMALL) -> list[Hook]:
 
 @MODES
 def test_compute_request_is_met_against_four_clients_of_the_greatest_weight(
-    mode: Settings, size: int
-) -> None:
+        mode: Settings, size: int) -> None:
     world = Tenancy(mode)
     world.set_terms("user:alice", compute_request=30)
     others = crowd(world, size)
@@ -406,8 +402,7 @@ def test_background_client_gets_no_time_while_others_are_busy(mode: Settings, si
 
 @MODES
 def test_high_priority_client_is_chosen_before_all_other_waiting_clients(
-    mode: Settings, size: int
-) -> None:
+        mode: Settings, size: int) -> None:
     world = Tenancy(mode)
     world.set_terms("user:alice", priority=Priority.HIGH)
     for number in range(3):
@@ -568,8 +563,7 @@ def test_compute_limited_client_waits_until_the_next_window_begins() -> None:
     (70, 100, 0.12, 0.1 / 0.7 + 0.02),  # most of each kernel is a drain
 ])
 def test_compute_limited_client_with_long_kernels_gets_its_share_over_the_accounting_window(
-    tail: int, carryover: int, least: float, most: float
-) -> None:
+        tail: int, carryover: int, least: float, most: float) -> None:
     accounting = Accounting(window=WINDOW, tail=tail, carryover=carryover)
     world, one = limited(10, replace(LIMITS, accounting=accounting))
     one.kernel = 3 * SECOND
@@ -580,8 +574,7 @@ def test_compute_limited_client_with_long_kernels_gets_its_share_over_the_accoun
 @pytest.mark.parametrize("percent", [5, 25, 75])
 @pytest.mark.parametrize("kernel", [7 * MILLISECOND, 100 * MILLISECOND, 2 * SECOND])
 def test_compute_limit_of_a_client_that_moves_no_memory_is_exact_in_short_periods(
-    percent: int, kernel: int
-) -> None:
+        percent: int, kernel: int) -> None:
     world, one = limited(percent, SETTINGS)
     one.kernel = kernel
     world.advance(2 * kernel)
@@ -598,11 +591,9 @@ def test_compute_limit_of_a_client_that_moves_no_memory_is_exact_in_short_period
 
 @pytest.mark.parametrize(
     ("used", "answered", "after"),
-    [(50, 95, 100), (30, 70, 70), (1, 95, 100), (1, 190, 200), (None, 95, 200), (1000, 95, 200)],
-)
+    [(50, 95, 100), (30, 70, 70), (1, 95, 100), (1, 190, 200), (None, 95, 200), (1000, 95, 200)])
 def test_compute_limited_client_is_charged_the_time_the_card_worked(
-    used: int | None, answered: int, after: int
-) -> None:
+        used: int | None, answered: int, after: int) -> None:
     """On a busy machine messages may take as long as the turn. At least half of the time until the
     reply is charged, whatever the hook reports, as the user controls the hook."""
     talk = Talk()
@@ -885,8 +876,7 @@ def test_suspended_tenant_suspends_present_and_later_clients() -> None:
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1 << 32), data=st.data())
 def test_randomly_changed_limits_weights_and_tenants_keep_scheduler_invariants(
-    seed: int, data: st.DataObject
-) -> None:
+        seed: int, data: st.DataObject) -> None:
     mode = data.draw(st.sampled_from(AntiThrash))
     world = Tenancy(replace(LIMITS, gather=SECOND // 2, tq=SECOND // 4, anti_thrash=mode), seed)
     world.advance(SECOND)

@@ -523,8 +523,7 @@ SHARED = [("user:1", f"job:{number}") for number in range(3)]
 @pytest.mark.parametrize(
     "tenants", [(ONE, OTHER, OTHER), SHARED], ids=["its own line", "a line with others"])
 def test_evict_may_choose_a_client_that_waits_for_other_members_of_its_gang(
-    tenants: list[tuple[str, ...]],
-) -> None:
+        tenants: list[tuple[str, ...]]) -> None:
     talk = Talk(100)
     for client, tenants_of_client in enumerate(tenants, 1):
         talk.obey(talk.join(client, 60, tenants=tenants_of_client))

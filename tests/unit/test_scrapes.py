@@ -94,9 +94,8 @@ class Site:
 
 
 @pytest.fixture
-async def site(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> AsyncIterator[Site]:
+async def site(monkeypatch: pytest.MonkeyPatch,
+               capfd: pytest.CaptureFixture[str]) -> AsyncIterator[Site]:
     """Nothing stays of it, and it says nothing. No scrape ends for its length, nor on a machine
     that is busy for another's that takes long to end."""
     monkeypatch.setattr(metrics, "LONGEST", GENEROUS)
@@ -150,8 +149,7 @@ async def test_scrape_is_answered_among_a_hundred_slow_connections(site: Site) -
 
 @pytest.mark.parametrize("sends", [b"", b"GET /met", ASK[:-2], b"\r\n" * 3])
 async def test_metrics_connection_is_closed_after_the_limit(
-    site: Site, sends: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        site: Site, sends: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "LONGEST", LIMIT)
     idle = [site.connect(sends) for _ in range(SCRAPES_AT_MOST)]
     for one in idle:
@@ -162,8 +160,7 @@ async def test_metrics_connection_is_closed_after_the_limit(
 
 
 async def test_metrics_connection_that_never_reads_is_closed_after_the_limit(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(figures: Figures) -> None:
         figures._read_at = time.monotonic()
         samples = [((f"{number}" + "x" * 10_000,), number) for number in range(BIG)]
@@ -190,8 +187,7 @@ async def test_metrics_server_stops_with_open_connections(site: Site) -> None:
 
 
 async def test_metrics_server_stops_while_figures_are_collected(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     never = asyncio.Event()
     asked = asyncio.Event()
 
@@ -208,8 +204,7 @@ async def test_metrics_server_stops_while_figures_are_collected(
 
 
 async def test_scrape_is_answered_503_when_the_loop_is_stalled(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(_figures: Figures) -> None:
         await asyncio.sleep(GENEROUS)
 
@@ -235,8 +230,7 @@ ODD = [
 
 
 async def test_simultaneous_scrapes_format_the_metrics_once(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scrapes are plain or OpenMetrics, compressed or not."""
     written = 0
     collect = Figures.collect
@@ -264,8 +258,7 @@ async def test_simultaneous_scrapes_format_the_metrics_once(
     b"GET /metrics HTTP/1.0\r\nA: " + b"x" * 70_000 + b"\r\n\r\n",
 ])
 async def test_invalid_http_request_is_refused_and_the_next_answered(
-    site: Site, sends: bytes
-) -> None:
+        site: Site, sends: bytes) -> None:
     with contextlib.suppress(OSError):
         assert "200" not in (await site.ask(sends)).partition("\n")[0]
     assert "nvshare_gpu_capacity_bytes" in await site.ask()
@@ -273,8 +266,7 @@ async def test_invalid_http_request_is_refused_and_the_next_answered(
 
 @pytest.mark.parametrize("has_ipv6", [True, False])
 async def test_listen_on_a_port_alone_serves_all_protocols_of_this_machine(
-    monkeypatch: pytest.MonkeyPatch, has_ipv6: bool
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, has_ipv6: bool) -> None:
     port = a_port()
     start_server = asyncio.start_server
 

@@ -131,8 +131,7 @@ def public() -> Iterator[Path]:
 
 
 async def test_server_drops_a_client_that_sends_descriptors_where_the_kernel_allows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "refuse_descriptors", lambda _: None)   # before Linux 6.16
     with serving(tmp_path) as site:
         client = await site.connect()
@@ -142,8 +141,7 @@ async def test_server_drops_a_client_that_sends_descriptors_where_the_kernel_all
 
 
 async def test_close_while_a_silent_client_is_being_identified_does_not_wait(
-    tmp_path: Path
-) -> None:
+        tmp_path: Path) -> None:
     with serving(tmp_path) as site:
         client = await site.connect()
         site.server.close()
@@ -151,8 +149,7 @@ async def test_close_while_a_silent_client_is_being_identified_does_not_wait(
 
 
 async def test_server_identifies_a_process_once_for_all_its_connections(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     identify = peer.identify
 
@@ -170,8 +167,7 @@ async def test_server_identifies_a_process_once_for_all_its_connections(
 
 
 async def test_server_identifies_a_process_with_a_reused_pid_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test sets the pid itself: the kernel reuses one only after thousands of processes."""
     with serving(tmp_path) as site:
         process = await connected_process(site.path)
@@ -190,8 +186,7 @@ async def test_server_identifies_a_process_with_a_reused_pid_again(
 
 
 async def test_server_keeps_a_connection_of_pid_0_when_another_process_of_pid_0_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test sets pid 0 itself, as it has no pid namespace."""
     credentials = peer.credentials
     monkeypatch.setattr(peer, "credentials", lambda one: credentials(one)._replace(pid=0))
@@ -209,8 +204,7 @@ async def test_server_keeps_a_connection_of_pid_0_when_another_process_of_pid_0_
 
 @another_user
 async def test_user_with_many_unserved_connections_is_refused_and_other_users_are_served(
-    public: Path
-) -> None:
+        public: Path) -> None:
     with serving(public, open_files=800) as site:       # for 100 of them
         flood = [await site.connect(ATTACKER) for _ in range(60)]
         refused = [one for one in flood if answer(one)]

@@ -168,9 +168,8 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
     (ReportRecord(Type.COPIES, flags=Flag.OUTWARD), events.Copies(1, FIGURES, False, True)),
     (ReportRecord(Type.COPIES), events.Copies(1, FIGURES, False, False)),
 ])
-def test_session_passes_each_record_on_as_an_event(
-    hook: Hook, record: ReportRecord, event: events.Event
-) -> None:
+def test_session_passes_each_record_on_as_an_event(hook: Hook, record: ReportRecord,
+                                                   event: events.Event) -> None:
     hook.says(replace(record, memory=FIGURES))
     assert Scripted.latest.events == [event]
 
@@ -183,8 +182,7 @@ def test_session_passes_each_record_on_as_an_event(
     (ClientState.SUSPENDED, 0, (Wait.RESUME, 0)),
 ])
 def test_waiting_report_is_answered_with_reason_and_queue_position(
-    hook: Hook, state: ClientState, position: int, waits: tuple[Wait, int]
-) -> None:
+        hook: Hook, state: ClientState, position: int, waits: tuple[Wait, int]) -> None:
     scheduler = Scripted.latest
     scheduler._clients[1] = replace(scheduler._clients[1], state=state)
     scheduler.waits = {1: WaitView(position, None)} if position else {}
@@ -214,9 +212,8 @@ def moved(flags: Flag) -> ReportRecord:
     (Writeback(1, 3, 0, 0), moved(Flag.NO_MEMORY | Flag.DRIVER_ERROR),
      events.WrittenBack(1, FIGURES, 3, 8, 7, True, True)),
 ])
-def test_reply_to_no_order_ends_the_connection(
-    hook: Hook, order: Stop | MoveOrder, record: ReportRecord, event: events.Event
-) -> None:
+def test_reply_to_no_order_ends_the_connection(hook: Hook, order: Stop | MoveOrder,
+                                               record: ReportRecord, event: events.Event) -> None:
     answer = replace(record, memory=FIGURES)
     with pytest.raises(ProtocolError):
         hook.says(answer)
@@ -240,9 +237,8 @@ def test_reply_to_no_order_ends_the_connection(
     (ReportRecord(Type.MEMORY, memory=Memory(beyond=1 << 60)),
      "1152921504606846976 bytes is more than any machine has"),
 ])
-def test_malformed_record_is_not_passed_to_the_scheduler(
-    hook: Hook, record: ReportRecord, sentence: str
-) -> None:
+def test_malformed_record_is_not_passed_to_the_scheduler(hook: Hook, record: ReportRecord,
+                                                         sentence: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         hook.says(record)
     assert str(caught.value) == sentence
@@ -250,8 +246,7 @@ def test_malformed_record_is_not_passed_to_the_scheduler(
 
 
 def test_reply_that_reports_an_impossible_number_of_moved_bytes_ends_the_connection(
-    hook: Hook
-) -> None:
+        hook: Hook) -> None:
     hook.is_told(Evict(1, 3, 0, 0))
     with pytest.raises(ProtocolError, match="18446744073709551615 bytes is more than any machine"):
         hook.says(ReportRecord(Type.MOVED, number=3, moved=(1 << 64) - 1))
@@ -274,8 +269,7 @@ def disk(manager: Manager, tmp_path: Path) -> Path:
 
 
 def test_first_store_order_passes_a_descriptor_of_an_unnamed_private_file(
-    hook: Hook, disk: Path
-) -> None:
+        hook: Hook, disk: Path) -> None:
     hook.is_told(STORE)
     hook.is_told(replace(STORE, number=6, size=0))
     assert [(one.type, one.number, one.writeback) for one in hook.wire.sent] == [
@@ -290,8 +284,7 @@ def test_first_store_order_passes_a_descriptor_of_an_unnamed_private_file(
 
 @pytest.mark.parametrize("size", [STORE.size, 0], ids=["no free descriptor", "zero bytes"])
 def test_store_order_without_a_descriptor_is_not_sent_and_the_next_passes_the_file(
-    hook: Hook, disk: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+        hook: Hook, disk: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     def refuse(_descriptor: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -318,8 +311,7 @@ def test_store_order_without_a_disk_fails(hook: Hook) -> None:
 
 
 def test_session_adds_reported_disk_bytes_to_the_memory_of_later_events(
-    hook: Hook, disk: Path
-) -> None:
+        hook: Hook, disk: Path) -> None:
     hook.is_told(STORE)
     hook.says(stored(3))
     hook.says(stored(7))
@@ -333,8 +325,7 @@ def test_session_adds_reported_disk_bytes_to_the_memory_of_later_events(
 
 @pytest.mark.parametrize("size", [8 * GIB + 1, (1 << 64) - 1])
 def test_report_of_more_stored_bytes_than_ordered_ends_the_connection(
-    hook: Hook, disk: Path, size: int
-) -> None:
+        hook: Hook, disk: Path, size: int) -> None:
     hook.is_told(STORE)
     hook.says(stored(8 * GIB, number=77, error=(1 << 64) - 1))
     with pytest.raises(ProtocolError, match="and may have 8589934592 there"):
@@ -342,8 +333,7 @@ def test_report_of_more_stored_bytes_than_ordered_ends_the_connection(
 
 
 def test_session_adds_disk_bytes_reported_before_hello_to_the_joined_event(
-    manager: Manager, disk: Path
-) -> None:
+        manager: Manager, disk: Path) -> None:
     made = Hook(manager)
     made.says(stored(1 << 60))
     made.says(HELLO)
@@ -354,8 +344,7 @@ def test_session_adds_disk_bytes_reported_before_hello_to_the_joined_event(
 
 
 def test_swap_file_that_grows_beyond_its_store_order_is_emptied_and_its_client_dropped(
-    hook: Hook, disk: Path, manager: Manager
-) -> None:
+        hook: Hook, disk: Path, manager: Manager) -> None:
     hook.is_told(replace(STORE, size=MIB))
     (descriptor,) = hook.wire.descriptors
     os.posix_fallocate(descriptor, 0, 64 * MIB)
@@ -370,8 +359,7 @@ def test_swap_file_that_grows_beyond_its_store_order_is_emptied_and_its_client_d
 
 
 def test_swap_file_size_is_enforced_from_disconnection_until_the_process_ends(
-    hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        hook: Hook, disk: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.sharing.disk.SLACK", MIB)
     ended: list[bool] = [False]
     monkeypatch.setattr("nvshared.machine.host.has_ended", lambda pid, started: ended[0])
@@ -402,8 +390,7 @@ def test_session_adds_reported_borrowed_bytes_to_the_memory_of_later_events(hook
 @pytest.mark.parametrize(("state", "lender"), [
     (CardState.GATHERING, OTHER.uuid), (CardState.IDLE, "")])
 def test_borrowed_memory_reported_before_hello_counts_on_the_lending_card_after_a_restart(
-    manager: Manager, state: CardState, lender: str
-) -> None:
+        manager: Manager, state: CardState, lender: str) -> None:
     manager.add(OTHER, Sample(memory_used=0), gather=False)
     scheduler = manager.gpus[0].scheduler
     assert isinstance(scheduler, Scripted)
@@ -427,9 +414,8 @@ CARD = FACTS.memory_total
      Memory(CARD - GIB, GIB, GIB, 0, CARD, to_pin=CARD - GIB)),
     (Memory(GIB, GIB, GIB, LIE, to_pin=LIE), Memory(GIB, GIB, GIB, CARD - 2 * GIB, to_pin=GIB)),
 ])
-def test_memory_figures_beyond_the_card_are_clamped(
-    hook: Hook, said: Memory, known: Memory
-) -> None:
+def test_memory_figures_beyond_the_card_are_clamped(hook: Hook, said: Memory,
+                                                    known: Memory) -> None:
     hook.says(ReportRecord(Type.MEMORY, memory=said))
     assert Scripted.latest.events == [events.MemoryChanged(1, known)]
 
@@ -486,8 +472,7 @@ def test_record_before_hello_ends_the_connection(manager: Manager) -> None:
     (HELLO, Refusal.TOO_MANY_CLIENTS, Refusal.TOO_MANY_CLIENTS),
 ])
 def test_refused_client_gets_the_reason_and_its_records_are_ignored(
-    manager: Manager, record: ReportRecord, decided: Refusal | None, why: Refusal
-) -> None:
+        manager: Manager, record: ReportRecord, decided: Refusal | None, why: Refusal) -> None:
     manager.add(OTHER, Sample(memory_used=0), gather=False).lose("gone")
     Scripted.latest.events.clear()
     hook = Hook(manager, decided)
@@ -500,8 +485,7 @@ def test_refused_client_gets_the_reason_and_its_records_are_ignored(
 
 
 def test_publish_order_passes_a_writable_inflight_page_and_watch_order_a_readable_page(
-    manager: Manager
-) -> None:
+        manager: Manager) -> None:
     hooks = [Hook(manager), Hook(manager)]
     for made in hooks:
         made.says(HELLO)
@@ -524,8 +508,7 @@ def test_publish_order_passes_a_writable_inflight_page_and_watch_order_a_readabl
 
 
 def test_session_that_is_ended_twice_sends_a_single_left_event(
-    hook: Hook, manager: Manager
-) -> None:
+        hook: Hook, manager: Manager) -> None:
     hook.session.ended()
     hook.session.ended()
     assert Scripted.latest.events == [events.Left(1)]
@@ -537,14 +520,12 @@ def test_session_that_is_ended_twice_sends_a_single_left_event(
     st.binary(max_size=120),
     st.builds(
         lambda kind, flags, number, size: encode_report(
-            ReportRecord(kind, flags, number, commit=size, moved=size)
-        ),
+            ReportRecord(kind, flags, number, commit=size, moved=size)),
         st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE),
     ),
 )))
 def test_session_with_random_packets_closes_no_other_connection(
-    manager: Manager, packets: list[bytes]
-) -> None:
+        manager: Manager, packets: list[bytes]) -> None:
     hook = Hook(manager)
     hook.says(HELLO)
     for packet in packets:
@@ -571,8 +552,7 @@ def looks(manager: Manager) -> list[tuple[int, Callable[[], None]]]:
 
 
 def test_hello_and_commit_are_answered_after_the_limits_of_the_process_were_read(
-    manager: Manager, looks: list[tuple[int, Callable[[], None]]]
-) -> None:
+        manager: Manager, looks: list[tuple[int, Callable[[], None]]]) -> None:
     made = Hook(manager)
     made.says(replace(HELLO, memory=Memory(host=7, beyond=2)))
     assert (made.session.client, made.session.looking_up, made.wire.sent) == (None, True, [])
@@ -593,8 +573,7 @@ def test_hello_and_commit_are_answered_after_the_limits_of_the_process_were_read
 
 
 def test_connection_that_ended_while_the_limits_of_its_process_were_read_is_not_resumed(
-    manager: Manager, looks: list[tuple[int, Callable[[], None]]]
-) -> None:
+        manager: Manager, looks: list[tuple[int, Callable[[], None]]]) -> None:
     made = Hook(manager)
     made.says(HELLO)
     made.session.ended()

@@ -134,33 +134,24 @@ class Liars(RuleBasedStateMachine):
         self.all.append(Liar(self.manager, 100 + len(self.all)))
         return self.all[-1]
 
-    @rule(
-        liar=liars, memory=figures, said=flags, commit=sizes, other=st.booleans(),
-        version=st.sampled_from([protocol.VERSION] * 3 + [1]),
-    )
-    def hello(
-        self, liar: Liar, memory: Memory, said: int, commit: int, other: bool, version: int
-    ) -> None:
+    @rule(liar=liars, memory=figures, said=flags, commit=sizes, other=st.booleans(),
+          version=st.sampled_from([protocol.VERSION] * 3 + [1]))
+    def hello(self, liar: Liar, memory: Memory, said: int, commit: int, other: bool,
+              version: int) -> None:
         """Send a first or a second HELLO."""
         uuid = OTHER.uuid_bytes if other else FACTS.uuid_bytes
-        liar.say(encode_report(ReportRecord(
-            Type.HELLO, said, memory=memory, uuid=uuid, commit=commit, version=version
-        )))
+        liar.say(encode_report(ReportRecord(Type.HELLO, said, memory=memory, uuid=uuid,
+                                            commit=commit, version=version)))
 
-    @rule(
-        liar=liars, kind=kinds, memory=figures, said=flags, size=sizes,
-        number=st.integers(0, 1 << 16), times=st.integers(1, 3),
-    )
-    def say(
-        self, liar: Liar, kind: Type, memory: Memory, said: int, size: int, number: int, times: int
-    ) -> None:
+    @rule(liar=liars, kind=kinds, memory=figures, said=flags, size=sizes,
+          number=st.integers(0, 1 << 16), times=st.integers(1, 3))
+    def say(self, liar: Liar, kind: Type, memory: Memory, said: int, size: int, number: int,
+            times: int) -> None:
         """Sends any record, perhaps a valid answer."""
         known = liar.numbers()
         for _ in range(times):
-            liar.say(encode_report(ReportRecord(
-                kind, said, known[number % len(known)], memory, wanted=size, pins=size, moved=size,
-                took=size,
-            )))
+            liar.say(encode_report(ReportRecord(kind, said, known[number % len(known)], memory,
+                                                wanted=size, pins=size, moved=size, took=size)))
 
     @rule(liar=liars, packet=st.binary(max_size=2 * protocol.SIZE))
     def noise(self, liar: Liar, packet: bytes) -> None:

@@ -73,9 +73,8 @@ def test_slurm_terms_have_the_names_and_values_of_the_bus(parse: Parse) -> None:
     ("40G", '"40G" is no term with a value, such as memory=40G'),
     ("memory=4G,", '"" is no term with a value, such as memory=40G'),
 ])
-def test_slurm_terms_refuse_an_invalid_text_with_the_reason(
-    parse: Parse, text: str, sentence: str
-) -> None:
+def test_slurm_terms_refuse_an_invalid_text_with_the_reason(parse: Parse, text: str,
+                                                            sentence: str) -> None:
     said = parse(text)
     assert isinstance(said, str)
     assert said.startswith(sentence)
@@ -83,15 +82,12 @@ def test_slurm_terms_refuse_an_invalid_text_with_the_reason(
 
 @given(
     name=st.sampled_from([*PARSED]),
-    text=st.one_of(
-        st.from_regex(r"[0-9]{1,17}(\.[0-9]{0,17})?", fullmatch=True),
-        st.integers(0, 2000).map(str), st.text("0123456789.%eExXkKiIbB-+", max_size=6),
-    ),
+    text=st.one_of(st.from_regex(r"[0-9]{1,17}(\.[0-9]{0,17})?", fullmatch=True),
+                   st.integers(0, 2000).map(str), st.text("0123456789.%eExXkKiIbB-+", max_size=6)),
     unit=st.sampled_from([*UNITS, "%", "GIB", "Kb", "x"]),
 )
-def test_slurm_terms_parse_numbers_like_the_daemon(
-    parse: Parse, name: str, text: str, unit: str
-) -> None:
+def test_slurm_terms_parse_numbers_like_the_daemon(parse: Parse, name: str, text: str,
+                                                   unit: str) -> None:
     term, python = PARSED[name]
     try:
         expected: dict[str, int] | None = {term: python(text + unit)}

@@ -43,16 +43,14 @@ def test_state_without_a_file_is_empty(tmp_path: Path) -> None:
     '{"version": 1, "everywhere": 3, "gpus": {}}', '{"version": 1, "everywhere": {}, "gpus": 3}',
 ])
 def test_broken_state_file_counts_as_empty_and_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
-) -> None:
+        tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
     (tmp_path / FILE_NAME).write_text(text)
     assert StateFile(tmp_path).load() == {}
     assert f"{tmp_path / FILE_NAME} is not used" in caplog.text
 
 
 def test_state_save_on_a_full_disk_keeps_the_old_file_and_logs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     state = StateFile(tmp_path)
     state.save(CHANGED).result()
 
@@ -73,8 +71,7 @@ def test_state_save_on_a_full_disk_keeps_the_old_file_and_logs(
 
 
 def test_state_save_while_the_disk_hangs_returns_and_writes_in_order_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, syncs, goes_on, fsync = StateFile(tmp_path), Event(), Event(), os.fsync
 
     def slow(descriptor: int) -> None:

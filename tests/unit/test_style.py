@@ -37,9 +37,8 @@ def source_files() -> list[Path]:
 
 
 def run(*command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True,
+                          text=True, check=False)
     if done.returncode != 0:
         pytest.fail(f"{' '.join(command)}:\n{done.stdout}{done.stderr}", pytrace=False)
 

@@ -33,16 +33,14 @@ def notifier_for(listener: socket.socket, **environment: str) -> Notifier:
     {"LISTEN_FDS": "0", "LISTEN_PID": str(os.getpid())},
 ])
 def test_inherited_sockets_passed_to_another_process_are_ignored(
-    environment: dict[str, str]
-) -> None:
+        environment: dict[str, str]) -> None:
     assert inherited(environment).listening is None
     assert not inherited(environment).kept
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
-def test_inherited_socket_other_than_seqpacket_is_refused(
-    monkeypatch: pytest.MonkeyPatch, kind: socket.SocketKind
-) -> None:
+def test_inherited_socket_other_than_seqpacket_is_refused(monkeypatch: pytest.MonkeyPatch,
+                                                          kind: socket.SocketKind) -> None:
     environment = {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
     given = socket.socket(socket.AF_UNIX, kind)
     monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", given.detach())
@@ -60,8 +58,7 @@ def test_inherited_socket_other_than_seqpacket_is_refused(
 @pytest.mark.parametrize("names", [["nvshared.socket", "client-a"], ["client-a", "nvshared.socket"],
                                    ["client-a", "client-b"], ["client-a", "nvshared.socket", "x"]])
 def test_inherited_connections_are_separated_from_the_listening_socket(
-    monkeypatch: pytest.MonkeyPatch, names: list[str]
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
     first, sockets = 300, [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in names]
     for number, one in enumerate(sockets):
         os.dup2(one.fileno(), first + number)
@@ -86,8 +83,7 @@ def test_inherited_connections_are_separated_from_the_listening_socket(
 
 
 def test_notifier_stores_and_removes_descriptors_after_a_full_queue(
-    listener: socket.socket
-) -> None:
+        listener: socket.socket) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         notifier = notifier_for(listener)
@@ -144,8 +140,7 @@ def test_notifier_does_not_block_when_systemd_stops_reading(listener: socket.soc
 
 
 def test_notifier_sends_no_ping_for_the_watchdog_of_another_process(
-    listener: socket.socket
-) -> None:
+        listener: socket.socket) -> None:
     notifier = notifier_for(listener, WATCHDOG_USEC="3", WATCHDOG_PID="1")
     assert notifier.watchdog is None
     notifier.close()

@@ -140,9 +140,8 @@ def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
     }
 
 
-def test_rules_stay_in_force_when_the_file_becomes_invalid(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rules_stay_in_force_when_the_file_becomes_invalid(daemon: Daemon,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     daemon.rules = RULES
     daemon.manager.reload()
     daemon.joins(ALICE)
@@ -158,9 +157,8 @@ def test_rules_stay_in_force_when_the_file_becomes_invalid(
     assert daemon.manager.tenancy.terms("user:alice") == TenantTerms(60 * GIB, 50)
 
 
-def test_rule_for_a_group_applies_to_users_in_that_group(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rule_for_a_group_applies_to_users_in_that_group(daemon: Daemon,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
     members = {"alice": frozenset({"staff"})}
     asked: list[str] = []
 
@@ -220,8 +218,7 @@ def test_tenant_term_keeps_the_named_source_over_a_restart(daemon: Daemon, tmp_p
     '{"version": 1, "tenants": {"user:a": {"memory-limit": 18446744073709551616}}}', "[" * 200_000,
 ])
 def test_broken_tenants_file_counts_as_empty_and_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
-) -> None:
+        tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
     (tmp_path / TENANTS_FILE).write_text(text)
     assert TenantsFile(tmp_path).load() == {}
     assert f"{tmp_path / TENANTS_FILE} is not used" in caplog.text
@@ -229,8 +226,7 @@ def test_broken_tenants_file_counts_as_empty_and_is_logged(
 
 @pytest.mark.parametrize("weight", [1, 1000])
 def test_tenants_file_with_the_least_or_largest_value_of_a_term_is_loaded(
-    tmp_path: Path, weight: int
-) -> None:
+        tmp_path: Path, weight: int) -> None:
     kept = {"user:a": {"weight": (weight, "")}}
     TenantsFile(tmp_path).save(kept).result()
     assert TenantsFile(tmp_path).load() == kept
@@ -261,8 +257,7 @@ def test_tenants_file_with_the_least_or_largest_value_of_a_term_is_loaded(
      "or 0 to take back what was set"),
 ])
 def test_invalid_tenant_terms_are_refused_as_a_whole(
-    daemon: Daemon, tmp_path: Path, name: str, terms: dict[str, object], sentence: str
-) -> None:
+        daemon: Daemon, tmp_path: Path, name: str, terms: dict[str, object], sentence: str) -> None:
     with pytest.raises(InvalidArgs) as raised:
         daemon.manager.tenancy.set(name, terms)
     assert str(raised.value) == sentence
@@ -342,8 +337,7 @@ def test_tenant_terms_are_removed_where_rules_contradict_each_other(daemon: Daem
 
 
 def test_compute_request_beyond_the_limit_of_the_enclosing_tenant_is_refused(
-    daemon: Daemon
-) -> None:
+        daemon: Daemon) -> None:
     pod = daemon.joins(ALICE, POD)
     daemon.set("user:alice", compute_limit=50)
     daemon.set("pod:lab/train", compute_request=50)
@@ -376,8 +370,7 @@ def test_tenants_show_the_sums_of_their_programs_memory(daemon: Daemon) -> None:
 
 
 def test_tenants_without_clients_are_forgotten_oldest_first_beyond_a_maximum(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenancy, "ENDED_KEPT", 2)
     daemon.rules = (Rule("job:*", "weight", 3, "a"), Rule("user:*", "weight", 3, "a"))
     daemon.manager.reload()

@@ -37,16 +37,13 @@ def unnamed(_controllers: str, _path: str) -> str:
     return ""
 
 
-def tenants(
-    cgroup: str, uid: int, own: str = "", environment: str = "", owner_of: OwnerOf = unseen,
-    job_of: JobOf = unnamed,
-) -> tuple[Tenant, ...]:
+def tenants(cgroup: str, uid: int, own: str = "", environment: str = "", owner_of: OwnerOf = unseen,
+            job_of: JobOf = unnamed) -> tuple[Tenant, ...]:
     return locate(cgroup, uid, own, owner_of, job_of, lambda: environment)[0]
 
 
-def unknown_paths(
-    cgroup: str, uid: int, own: str = "", owner_of: OwnerOf = unseen
-) -> tuple[str, ...]:
+def unknown_paths(cgroup: str, uid: int, own: str = "",
+                  owner_of: OwnerOf = unseen) -> tuple[str, ...]:
     """The control group paths reported as of unknown form."""
     return locate(cgroup, uid, own, owner_of, unnamed, str)[1]
 
@@ -225,9 +222,8 @@ def roots(_controllers: str, _folder: str) -> int:
 
 @pytest.mark.parametrize(("cgroup", "name"), PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("owner_of", [roots, unseen])
-def test_tenants_are_recognised_in_cgroups_of_all_systems(
-    cgroup: str, name: str, owner_of: OwnerOf
-) -> None:
+def test_tenants_are_recognised_in_cgroups_of_all_systems(cgroup: str, name: str,
+                                                          owner_of: OwnerOf) -> None:
     own = "0::/system.slice/nvshared.service\n"
     found = [str(one) for one in tenants(cgroup + "\n", 0, own, owner_of=owner_of)]
     assert found == ["user:root", *([name] if name else [])]
@@ -360,20 +356,16 @@ any_bytes = st.binary(min_size=1, max_size=40).map(os.fsdecode).filter(
     lambda name: not {"/", "\n", "\0"} & {*name} and name not in (".", ".."))
 folder_names = st.one_of(
     st.sampled_from(NAMES), any_bytes,
-    st.tuples(
-        any_bytes, st.sampled_from(ENDS), st.sampled_from(LINES), st.sampled_from(["", *NAMES]),
-    ).map("".join))
+    st.tuples(any_bytes, st.sampled_from(ENDS), st.sampled_from(LINES),
+              st.sampled_from(["", *NAMES])).map("".join))
 
 
-@given(
-    base=st.sampled_from([*DELEGATED]), names=st.lists(folder_names, max_size=8),
-    line=st.sampled_from(["0::{}\n", "4:memory:{}\n0::/\n", "1:name=systemd:/\n0::{}\n"]),
-    owners=st.lists(st.sampled_from([ALICE, ALICE, 0, 1001]), min_size=8, max_size=8),
-    environment=st.sampled_from(["", "SLURM_JOB_ID=42\0"]),
-)
+@given(base=st.sampled_from([*DELEGATED]), names=st.lists(folder_names, max_size=8),
+       line=st.sampled_from(["0::{}\n", "4:memory:{}\n0::/\n", "1:name=systemd:/\n0::{}\n"]),
+       owners=st.lists(st.sampled_from([ALICE, ALICE, 0, 1001]), min_size=8, max_size=8),
+       environment=st.sampled_from(["", "SLURM_JOB_ID=42\0"]))
 def test_tenant_of_a_cgroup_owned_by_a_user_is_that_user_for_any_name(
-    base: str, names: list[str], line: str, owners: list[int], environment: str
-) -> None:
+        base: str, names: list[str], line: str, owners: list[int], environment: str) -> None:
     path = "/".join([base, *names])
     depth = base.count("/")
     # Other users may own cgroups below, as any user's process may be moved into them.
@@ -393,8 +385,7 @@ def test_tenant_of_a_cgroup_owned_by_a_user_is_that_user_for_any_name(
 
 @given(names=st.lists(folder_names, max_size=8))
 def test_tenant_below_a_users_systemd_manager_is_the_user_where_no_cgroup_is_visible(
-    names: list[str],
-) -> None:
+        names: list[str]) -> None:
     path = "/".join(["/user.slice/user-1000.slice/user@1000.service", *names])
     found = [str(one) for one in tenants(f"0::{path}\n", ALICE)]
     mine = user(ALICE)

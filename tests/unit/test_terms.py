@@ -33,8 +33,7 @@ def test_terms_of_the_administrator_override_the_owners() -> None:
     ("suspended", True, True), ("suspended", False, False),
 ])
 def test_owner_may_tighten_and_not_exceed_terms_of_the_administrator(
-    setting: str, value: int, allowed: bool
-) -> None:
+        setting: str, value: int, allowed: bool) -> None:
     made = ClientTerms().having("memory_limit", 8 * GIB, by_owner=False)
     made = made.having("suspended", True, by_owner=False)
     made = made.having("compute_limit", 50, by_owner=False)
@@ -54,9 +53,8 @@ def test_owner_may_lift_own_terms_without_terms_of_the_administrator() -> None:
     ("compute_limit", 101, "the compute limit cannot be 101 %"),
 ])
 @pytest.mark.parametrize("by_owner", [False, True])
-def test_client_term_out_of_range_is_refused(
-    term: str, value: int, sentence: str, by_owner: bool
-) -> None:
+def test_client_term_out_of_range_is_refused(term: str, value: int, sentence: str,
+                                             by_owner: bool) -> None:
     with pytest.raises(InvalidArgs, match=sentence):
         ClientTerms().having(term, value, by_owner=by_owner)
 

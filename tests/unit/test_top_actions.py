@@ -168,9 +168,8 @@ def test_top_quits_and_redraws_by_key() -> None:
     ("p", "", "preempt", 0, "End the present turns on GPU 0 at once"),
 ])
 @pytest.mark.parametrize("details", [False, True])
-def test_top_asks_for_confirmation_before_a_change(
-    key: str, typing: str, verb: str, value: int, asked: str, details: bool
-) -> None:
+def test_top_asks_for_confirmation_before_a_change(key: str, typing: str, verb: str, value: int,
+                                                   asked: str, details: bool) -> None:
     state, _ = strike(seen(), *(["enter"] if details else []), key)
     if typing:
         assert "python3[4711] (Tab: user:root): " in text(state)
@@ -198,8 +197,7 @@ def test_top_asks_for_confirmation_before_a_change(
     ("s", "", "suspend", 0, "Suspend all programs of unit:lab.service?"),
 ])
 def test_top_tab_key_turns_a_command_for_a_program_into_one_for_its_tenant(
-    key: str, typing: str, verb: str, value: int, asked: str
-) -> None:
+        key: str, typing: str, verb: str, value: int, asked: str) -> None:
     state, _ = strike(seen(), "down", "down", key, "tab")
     assert "(Tab: python3[77])" in text(state)
     if typing:

@@ -26,8 +26,7 @@ from nvshared.tui.terminal import Click, Event, Key, Keys, Wheel
     (b"\x1b[<" + b"9" * 5000 + b";1;1Mq", [Key("q")]),
 ])
 def test_top_keys_are_decoded_the_same_whole_and_byte_by_byte(
-    data: bytes, events: list[Event]
-) -> None:
+        data: bytes, events: list[Event]) -> None:
     keys = Keys()
     assert keys.feed(data) == events
     assert not keys.is_incomplete

@@ -72,9 +72,8 @@ def test_top_graph_is_drawn_in_block_characters() -> None:
 
 
 @given(st.lists(st.none() | st.floats(0, 1e12), max_size=30), st.floats(0, 1e12), st.integers(1, 4))
-def test_top_graph_of_any_values_has_the_requested_size(
-    values: list[float | None], most: float, height: int
-) -> None:
+def test_top_graph_of_any_values_has_the_requested_size(values: list[float | None], most: float,
+                                                        height: int) -> None:
     lines = graph(values, most, height)
     assert [len(line) for line in lines] == [len(values)] * height
     assert set("".join(lines)) <= set(LEVELS)

@@ -30,10 +30,8 @@ from tests.unit.top_scene import (
 
 WIDTHS = (60, 79, 80, 100, 119, 120, 130, 200, 250)
 HEIGHTS = (12, 13, 18, 24, 40, 80)
-ALICE = Tenant(
-    "unit:lab.service", 1, 4 * GIB, 0, 0, SECOND, ("user:alice",),
-    (Term("weight", 200, "unit:*", "/etc/nvshared.conf:12"), Term("weight", 50, "", "")),
-)
+ALICE = Tenant("unit:lab.service", 1, 4 * GIB, 0, 0, SECOND, ("user:alice",),
+               (Term("weight", 200, "unit:*", "/etc/nvshared.conf:12"), Term("weight", 50, "", "")))
 TURNS = (Turn(SECOND, SECOND, 2 * SECOND, GIB, ""), Turn(40 * SECOND, 30 * SECOND, 0, 0, "quantum"))
 
 
@@ -108,8 +106,7 @@ def test_top_omits_unknown_figures() -> None:
     (1_234_567, "auto (1.2s)"), (9_500_000, "auto (9.5s)"), (29_800_000, "auto (29s)"),
 ])
 def test_top_shows_an_automatic_quantum_with_the_present_length(
-    microseconds: int, words: str
-) -> None:
+        microseconds: int, words: str) -> None:
     card = CARD._replace(tq=-(-microseconds // SECOND), tq_usec=microseconds, tq_auto=True)
     assert f"TQ {words} " in text(seen(SHARED._replace(gpus=(card,))))
     shared = card._replace(state="shared")
@@ -142,8 +139,7 @@ def test_top_scrolling_reaches_every_program(height: int, counts: list[int]) -> 
 @pytest.mark.parametrize("height", [12, 24, 37, 56])
 @pytest.mark.parametrize("cards", [1, 3, 16])
 def test_top_shows_each_gpu_as_a_frame_or_a_line_or_counts_the_omitted(
-    cards: int, height: int, each: int
-) -> None:
+        cards: int, height: int, each: int) -> None:
     shown = lines(seen(scene(cards, [each], [1, 2])), 80, height)
     indices = [int(n) for line in shown for n in re.findall(r"^(?:╭─ )?GPU (\d+) ", line)]
     left_out = [int(n) for line in shown for n in re.findall(r"^and (\d+) more GPUs", line)]

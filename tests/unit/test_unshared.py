@@ -35,10 +35,8 @@ def failed(name: str, code: int, state: str) -> Answer:
     return Answer(state, (Step(name, code, 0, "words"),))
 
 
-async def play(
-    monkeypatch: pytest.MonkeyPatch, orders: list[Order], answers: list[tuple[str, Says]],
-    room: int = 100 * GIB,
-) -> tuple[GPU, list[Event]]:
+async def play(monkeypatch: pytest.MonkeyPatch, orders: list[Order],
+               answers: list[tuple[str, Says]], room: int = 100 * GIB) -> tuple[GPU, list[Event]]:
     """Reports to the scheduler about a process of 10 GiB after orders, by scripted answers."""
     time = Time()
     script(monkeypatch)
@@ -72,8 +70,7 @@ EVICT, LOAD = Evict(1, 1, 9 * GIB, 0), Load(1, 2, SIZE, 0)
 
 
 async def test_unshared_process_follows_orders_by_lock_checkpoint_restore_and_unlock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     _, heard = await play(
         monkeypatch, [Stop(1), EVICT, Load(1, 2, GIB, 0), LOAD, Run(1), Run(1)],
         [("hold", LOCKED), ("park", AWAY), ("restore", LOCKED), ("wake", RUNS)])
@@ -93,8 +90,7 @@ async def test_unshared_process_follows_orders_by_lock_checkpoint_restore_and_un
 ])
 @pytest.mark.parametrize("command", ["hold", "park", "restore", "wake"])
 async def test_checkpoint_command_is_repeated_while_the_state_of_the_process_is_unknown(
-    monkeypatch: pytest.MonkeyPatch, unknown: Says, command: str,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, unknown: Says, command: str) -> None:
     answers: list[tuple[str, Says]] = [
         ("hold", LOCKED), ("park", AWAY), ("restore", LOCKED), ("wake", RUNS)]
     at = [name for name, _ in answers].index(command)
@@ -105,8 +101,7 @@ async def test_checkpoint_command_is_repeated_while_the_state_of_the_process_is_
 
 
 async def test_unshared_process_that_cannot_be_locked_in_time_keeps_its_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch) -> None:
     _, heard = await play(monkeypatch, [Stop(1)], [("hold", failed("lock", 600, "running"))])
     assert [type(one) for one in heard] == [Reopened]
 
@@ -119,8 +114,7 @@ async def test_unshared_process_that_cannot_be_locked_in_time_keeps_its_turn(
      "could not"),
 ])
 async def test_unshared_process_that_cannot_be_suspended_is_removed_and_the_reason_kept(
-    monkeypatch: pytest.MonkeyPatch, answers: list[tuple[str, Says]], words: str,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, answers: list[tuple[str, Says]], words: str) -> None:
     gpu, heard = await play(monkeypatch, [Stop(1), EVICT], answers)
     assert Left in map(type, heard)
     assert not gpu.clients
@@ -134,9 +128,8 @@ async def test_unshared_process_that_cannot_be_suspended_is_removed_and_the_reas
     ([Stop(1), EVICT], [("hold", LOCKED)], GIB, Evicted, SIZE),     # too little free host memory
 ])
 async def test_move_of_an_unshared_process_without_enough_memory_is_reported(
-    monkeypatch: pytest.MonkeyPatch, orders: list[Order], answers: list[tuple[str, Says]],
-    room: int, kind: type[Moved], resident: int,
-) -> None:
+        monkeypatch: pytest.MonkeyPatch, orders: list[Order], answers: list[tuple[str, Says]],
+        room: int, kind: type[Moved], resident: int) -> None:
     _, heard = await play(monkeypatch, orders, answers, room)
     moved = heard[-1]
     assert isinstance(moved, kind)

@@ -40,9 +40,8 @@ class Changes:
 
 
 @pytest.fixture
-async def changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Callable[[Path], Changes]]:
+async def changes(tmp_path: Path,
+                  monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Path], Changes]]:
     monkeypatch.setattr(watch, "PATIENCE", 0.01)
     started: list[Changes] = []
 
@@ -65,8 +64,7 @@ def file(tmp_path: Path) -> Path:
 
 
 async def test_config_watch_notices_a_file_written_replaced_and_deleted(
-    changes: Callable[[Path], Changes], file: Path
-) -> None:
+        changes: Callable[[Path], Changes], file: Path) -> None:
     watched = changes(file)
     put(file, "[gpu]\ntq = 3\n")
     await watched.noticed()
@@ -79,8 +77,7 @@ async def test_config_watch_notices_a_file_written_replaced_and_deleted(
 
 
 async def test_config_watch_notices_drop_ins_added_and_removed(
-    changes: Callable[[Path], Changes], file: Path
-) -> None:
+        changes: Callable[[Path], Changes], file: Path) -> None:
     watched = changes(file)
     folder = file.with_name("nvshared.conf.d")
     folder.mkdir()
@@ -93,8 +90,7 @@ async def test_config_watch_notices_drop_ins_added_and_removed(
 
 
 async def test_config_watch_notices_a_file_in_folders_made_later(
-    changes: Callable[[Path], Changes], tmp_path: Path
-) -> None:
+        changes: Callable[[Path], Changes], tmp_path: Path) -> None:
     file = tmp_path / "a" / "b" / "nvshared.conf"
     watched = changes(file)
     file.parent.mkdir(parents=True)
@@ -103,8 +99,7 @@ async def test_config_watch_notices_a_file_in_folders_made_later(
 
 
 async def test_config_watch_notices_a_change_behind_the_links_of_a_kubernetes_volume(
-    changes: Callable[[Path], Changes], tmp_path: Path
-) -> None:
+        changes: Callable[[Path], Changes], tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     put(    (tmp_path / name / "nvshared.conf"), f"# {name}\n")
@@ -130,8 +125,7 @@ async def test_config_watch_reports_a_change_made_before_its_start(file: Path) -
 
 
 async def test_config_watch_does_not_report_a_change_already_read(
-    changes: Callable[[Path], Changes], file: Path
-) -> None:
+        changes: Callable[[Path], Changes], file: Path) -> None:
     watched = changes(file)
     put(file, "[gpu]\ntq = 3\n")
     watched.watch.note()
@@ -143,8 +137,7 @@ async def test_config_watch_does_not_report_a_change_already_read(
 
 
 async def test_config_watch_ignores_other_files_of_the_folder(
-    changes: Callable[[Path], Changes], file: Path
-) -> None:
+        changes: Callable[[Path], Changes], file: Path) -> None:
     watched = changes(file)
     put(file.with_name(".nvshared.conf.swp"), "x")
     put(file, "[gpu]\ntq = 3\n")
@@ -153,9 +146,8 @@ async def test_config_watch_ignores_other_files_of_the_folder(
 
 
 async def test_config_watch_without_inotify_logs_that_sighup_is_needed(
-    changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+        changes: Callable[[Path], Changes], file: Path, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(watch, "FLAGS", -1)
     watched = changes(file)
     watched.watch.close()

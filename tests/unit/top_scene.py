@@ -11,10 +11,9 @@ from nvshared.units import GIB, SECOND
 from tests.unit.test_dashboard import CARD, HOLDER, SHARED, WAITER
 
 WAITS = WAITER._replace(waiting_usec=int(3.9 * SECOND), expected_usec=26 * SECOND, position=1)
-IDLE = HOLDER._replace(
-    id=3, pid=77, state="idle", command="python3 -m notebook", tenant="unit:lab.service",
-    allocated=4 * GIB, resident=0, swapped=4 * GIB, borrowed=0, pinned=0,
-)
+IDLE = HOLDER._replace(id=3, pid=77, state="idle", command="python3 -m notebook",
+                       tenant="unit:lab.service", allocated=4 * GIB, resident=0, swapped=4 * GIB,
+                       borrowed=0, pinned=0)
 OUTSIDER = Unshared(99, 0, "blender", 3 * GIB)
 SCENE = SHARED._replace(gpus=(CARD._replace(unshared=(OUTSIDER,)),), clients=(HOLDER, WAITS, IDLE))
 
@@ -44,9 +43,8 @@ def prose(state: State, width: int = 130, height: int = 60) -> str:
     return " ".join(text(state, width, height).replace("│", " ").split())
 
 
-def strike(
-    state: State, *keys: str, width: int = 130, height: int = 40
-) -> tuple[State, list[Request | Command]]:
+def strike(state: State, *keys: str, width: int = 130,
+           height: int = 40) -> tuple[State, list[Request | Command]]:
     """Applies one key after the other."""
     requests = []
     for key in keys:
@@ -63,8 +61,7 @@ def typed(state: State, words: str) -> tuple[State, list[Request | Command]]:
 def programs(count: int, gpu: int = 0) -> tuple[ClientSnapshot, ...]:
     first = 1 + 1000 * gpu
     return tuple(
-        WAITER._replace(id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count)
-    )
+        WAITER._replace(id=first + n, gpu=gpu, pid=first + n, state="idle") for n in range(count))
 
 
 def scene(cards: int, programs_each: Sequence[int], busy: Sequence[int] = ()) -> Snapshot:
