@@ -53,8 +53,7 @@ def sharing(*options: str, environment: dict[str, str] | None = None,
         process = subprocess.Popen(
             [sys.executable, "-m", "nvshared", "--bus", "none", "--socket", str(socket),
              "--trace", str(trace), *options],
-            cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=log,
-        )
+            cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=log)
         try:
             deadline = time.monotonic() + 30
             while not socket.exists():
@@ -62,8 +61,7 @@ def sharing(*options: str, environment: dict[str, str] | None = None,
                     raise NvshareError("the daemon did not start", "its log says why")
                 time.sleep(0.02)
             yield Sharing(socket, trace, process, {
-                "LD_PRELOAD": str(LIBRARY), "NVSHARE_SOCKET": str(socket), **(environment or {}),
-            })
+                "LD_PRELOAD": str(LIBRARY), "NVSHARE_SOCKET": str(socket), **(environment or {})})
         finally:
             process.terminate()
             process.wait(30)
@@ -161,8 +159,7 @@ def machine() -> dict[str, Any]:
         "cpu": models[0] if models else platform.machine(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
+        "python": platform.python_version()}
 
 
 def _gpu() -> str:

@@ -44,8 +44,7 @@ def summary(trace: Sequence[Line], least: int = MEASURABLE) -> dict[str, Any]:
         "in_alone_gbps": _speed([move for move in back if not _overlaps(move, out)]),
         "drain_ms": _spread(drains),
         "stop_to_run_ms": _spread(times),
-        "reopened": sum(line.get("event") == "reopened" for line in trace),
-    }
+        "reopened": sum(line.get("event") == "reopened" for line in trace)}
 
 
 def moves(trace: Iterable[Line], least: int = MEASURABLE) -> Iterable[Line]:
@@ -73,8 +72,7 @@ def _overlaps(move: Line, others: Iterable[Line]) -> bool:
     return any(
         other["began"] < move["at"] and move["began"] < other["at"]
         and other["client"] != move["client"]
-        for other in others
-    )
+        for other in others)
 
 
 def handovers(trace: Iterable[Line]) -> Iterable[Line]:

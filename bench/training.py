@@ -40,8 +40,7 @@ def main() -> int:
         "step_ms": medians, "each_ms": times,
         "slower_percent": (medians["with"] / medians["without"] - 1) * 100,
         "same_bits": len(digests) == 1,
-        "machine": machine(),
-    }, indent=1))
+        "machine": machine()}, indent=1))
     return 0 if len(digests) == 1 else 1
 
 

@@ -58,8 +58,7 @@ class _Model:
         """Seconds until the next cell is submitted, without cells that wait for another cell."""
         return min(
             (max(0.0, notebook.due[-1] - self.now) for notebook in self.notebooks
-             if notebook.submitted is None and notebook.due), default=None,
-        )
+             if notebook.submitted is None and notebook.due), default=None)
 
     def _pass(self, seconds: float) -> None:
         self.now += seconds
@@ -85,8 +84,7 @@ class _Model:
         others = sorted(
             (other for n, other in enumerate(self.notebooks)
              if n != number and n not in self.coming and n not in self.computing),
-            key=lambda other: (other.submitted is not None, other.idle_since),
-        )
+            key=lambda other: (other.submitted is not None, other.idle_since))
         if missing * FULL > self.room + sum(other.held for other in others):
             return False
         for other in others:

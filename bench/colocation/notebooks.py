@@ -70,8 +70,7 @@ def size(total: int, host: int, number: int = NOTEBOOKS) -> Size:
     if most < MIB:
         raise NvshareError(
             f"{number} notebooks need more than a card of {total >> 20} MiB and {host >> 20} MiB "
-            "of host memory", "give more with --swap-budget",
-        )
+            "of host memory", "give more with --swap-budget")
     return Size(wanted, min(wanted, most), card.bytes, host)
 
 

@@ -94,8 +94,7 @@ class Program:
             (
                 Goal("together, over one after the other", together / serial, "times"),
                 Goal("one after the other", serial, "s"),
-                Goal("STOP to RUN", stop_to_run and stop_to_run["median"], "ms"),
-            ),
+                Goal("STOP to RUN", stop_to_run and stop_to_run["median"], "ms")),
             {"bytes": self.size(card), "seconds": together, "serial": serial, "trace": trace,
              "alone": [asdict(one) for one in alone], "each": [asdict(one) for one in done]},
             tuple(f"copy {seed} has another result than alone" for seed, one, other
@@ -134,6 +133,5 @@ PROGRAMS = {
         Program("big_50", 15.3e9, 0.5),
         Program("big_90", 15.3e9, 0.9),
         Program("small_50", 7.2e9, 0.5),
-        Program("small_90", 7.2e9, 0.9),
-    )
+        Program("small_90", 7.2e9, 0.9))
 }

@@ -75,8 +75,7 @@ def attacker(daemon: Service, name: str, width: int) -> Iterator["subprocess.Pop
         [sys.executable, "-m", "tests.integration.attacker", name, str(daemon.socket), "--gpu",
          ",".join(uuid.hex() for uuid in daemon.uuids), "--uid", str(ATTACKER),
          "--width", str(width)],
-        cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )
+        cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with popen:
         assert popen.stdin is not None
         assert popen.stdout is not None

@@ -94,21 +94,18 @@ def tables(latencies: list[handover.Latency], alone: Idle,
     """The results as tables of text."""
     lines = [
         "hand-over, us    released -> next   stopped -> next     daemon's         peak",
-        "clients  kind     median     99th   median     99th    work    wait        MB",
-    ]
+        "clients  kind     median     99th   median     99th    work    wait        MB"]
     for one in latencies:
         lines.append(
             f"{one.clients:7}  {one.kind:7}{one.released:8.0f} {one.released_99th:8.0f} "
             f"{one.stopped:8.0f} {one.stopped_99th:8.0f} {one.worked:7.0f} {one.waited:7.0f} "
-            f"{one.resident:9.1f}"
-        )
+            f"{one.resident:9.1f}")
     lines += ["", f"idle: {alone.resident:.1f} MB, {alone.wakeups:.0f} wake-ups a minute", ""]
     lines.append("command                clients     ms   of which processor")
     for duration in durations:
         lines.append(
             f"{duration.command:20} {duration.clients:9} {duration.wall:6.0f} "
-            f"{duration.processor:20.0f}"
-        )
+            f"{duration.processor:20.0f}")
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -120,8 +117,7 @@ def measure() -> tuple[dict[str, Any], str]:
     return {
         "handovers": [asdict(one) for one in latencies],
         "idle": asdict(alone),
-        "commands": [asdict(one) for one in durations],
-    }, tables(latencies, alone, durations)
+        "commands": [asdict(one) for one in durations]}, tables(latencies, alone, durations)
 
 
 if __name__ == "__main__":

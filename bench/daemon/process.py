@@ -36,8 +36,7 @@ def wakeups(pid: int) -> int:
     """Voluntary context switches of all threads since they began, as a count of wake-ups."""
     return sum(
         int(_status(thread, "voluntary_ctxt_switches"))
-        for thread in Path(f"/proc/{pid}/task").iterdir()
-    )
+        for thread in Path(f"/proc/{pid}/task").iterdir())
 
 
 def _status(folder: Path, name: str) -> str:

@@ -62,8 +62,7 @@ def service(memory: int, *options: str, module: str = "nvshared", cards: int = 1
             "NVSHARE_SIM_GPUS": str(cards),
             "NVSHARE_SIM_MEMORY": str(memory),
             "NOTIFY_SOCKET": str(folder / "notify"),
-            "WATCHDOG_USEC": str(WATCHDOG),
-        }
+            "WATCHDOG_USEC": str(WATCHDOG)}
         found = subprocess.run([sys.executable, "-c", FIND], env=environment, cwd=ROOT,
                                stdout=subprocess.PIPE, text=True, check=True)
         bus = stack.enter_context(_bus(folder)) if has_bus else "none"
@@ -76,8 +75,7 @@ def service(memory: int, *options: str, module: str = "nvshared", cards: int = 1
             [sys.executable, "-m", module, "--config", str(folder / "conf"), "--bus", bus,
              "--socket", str(folder / "sock"), "--max-clients-per-user", "4096",
              "--state-dir", str(folder / "state"), *options],
-            env=environment, cwd=ROOT, stderr=errors,
-        )
+            env=environment, cwd=ROOT, stderr=errors)
         stack.callback(_end_well, daemon, log)
         while ready.recv(1000) != b"READY=1":
             continue
@@ -92,8 +90,7 @@ def _bus(folder: Path) -> Iterator[str]:
     daemon = subprocess.Popen(
         ["dbus-daemon", f"--config-file={folder / 'bus.conf'}", "--nofork", "--print-address"],
         # It may complain that it cannot raise its limit of open files, which it needs not.
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert daemon.stdout is not None
         if not daemon.stdout.readline():

@@ -41,8 +41,7 @@ class Sizes:
     def arguments(self) -> list[str]:
         return [str(number) for number in (
             self.touched, self.large, self.larges, SMALL, self.smalls, self.live, self.rounds,
-            self.growth,
-        )]
+            self.growth)]
 
 
 def allocation(card: Card) -> Result:
@@ -68,22 +67,18 @@ def allocation(card: Card) -> Result:
         "new: of a size that was never freed",
         (
             *(_goals(sizes, medians) if len(medians) == 2 else ()),
-            *(_large_goals(new, new_medians, ", new") if len(new_medians) == 2 else ()),
-        ),
+            *(_large_goals(new, new_medians, ", new") if len(new_medians) == 2 else ())),
         {
             "touched_bytes": sizes.touched, "large_bytes": sizes.large, "small_bytes": SMALL,
             "live": sizes.live, "medians_us": medians, "rounds_us": rounds,
-            "new_medians_us": new_medians, "new_rounds_us": new_rounds,
-        },
-        tuple(wrong),
-    )
+            "new_medians_us": new_medians, "new_rounds_us": new_rounds},
+        tuple(wrong))
 
 
 def _medians(rounds: Rounds) -> dict[str, dict[str, float]]:
     return {
         way: {name: statistics.median(one[name] for one in found) for name in found[0]}
-        for way, found in rounds.items() if found
-    }
+        for way, found in rounds.items() if found}
 
 
 def _goals(sizes: Sizes, medians: Medians) -> tuple[Goal, ...]:
@@ -96,8 +91,7 @@ def _goals(sizes: Sizes, medians: Medians) -> tuple[Goal, ...]:
 def _large_goals(sizes: Sizes, medians: Medians, mark: str) -> tuple[Goal, ...]:
     speeds = {
         way: sizes.touched / (found["touch_allocate"] + found["touch_first"]) / 1000
-        for way, found in medians.items()
-    }
+        for way, found in medians.items()}
     first = Goal(
         f"speed of first use{mark}: {speeds['with']:.1f} against {speeds['without']:.1f} GB/s",
         100 * speeds["with"] / speeds["without"], "%", least=95)

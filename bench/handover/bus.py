@@ -33,14 +33,12 @@ def bus(card: Card) -> Result:
     found = {
         way: {figure: [line[figure] for line in lines if line["way"] == way]
               for figure in ("out_gbps", "in_gbps")}
-        for way in WORDS
-    }
+        for way in WORDS}
     goals = tuple(
         Goal(f"{words}: {direction}",
              statistics.median(speeds) if (speeds := found[way][f"{direction}_gbps"]) else None,
              "GB/s")
-        for way, words in WORDS.items() for direction in ("out", "in")
-    )
+        for way, words in WORDS.items() for direction in ("out", "in"))
     return Result("bus", "two processes, without the library", goals,
                   {"bytes": each, "block_bytes": block, "rounds": found},
                   (done.stderr.strip(),) if done.returncode != 0 else ())

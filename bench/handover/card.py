@@ -48,8 +48,7 @@ def unshared() -> dict[str, str]:
     return {
         "LD_PRELOAD": ":".join(one for one in preloaded if Path(one).name != ours),
         # A name where no daemon listens, should the library be preloaded everywhere.
-        "NVSHARE_SOCKET": "/nonexistent/nvshare.sock",
-    }
+        "NVSHARE_SOCKET": "/nonexistent/nvshare.sock"}
 
 
 def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None) -> Card:
@@ -82,5 +81,4 @@ def find(folder: Path, simulate: bool, seconds: float | None, budget: int | None
         # About as large a part of the card as a real one's.
         "NVSHARE_SIM_CONTEXT": str(MIB),
         # As on a real card, where what a program gets has been cleared after the one before it.
-        "NVSHARE_SIM_ZERO": "1",
-    })
+        "NVSHARE_SIM_ZERO": "1"})

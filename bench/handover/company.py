@@ -33,5 +33,4 @@ def described(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> dict[str, A
         {"bytes": task.memory, "used": task.used or task.memory,
          "changed": task.changed or task.used or task.memory, "copied": task.copied,
          "steps": len(one.steps), "right": one.right}
-        for task, one in zip(tasks, outcomes, strict=True)
-    ]}
+        for task, one in zip(tasks, outcomes, strict=True)]}

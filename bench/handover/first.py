@@ -39,22 +39,18 @@ def first_out(card: Card, writeback: bool) -> Result:
     least = 45 if writeback else None
     goals = [
         Goal(f"first way out of {name}", one[0].gbps if one else None, "GB/s", least=least)
-        for name, one in zip(NAMES, ways, strict=True)
-    ]
+        for name, one in zip(NAMES, ways, strict=True)]
     goals += [
         Goal(f"host memory of {name} before that", one[0].had / GIB if one else None, "GiB")
-        for name, one in zip(NAMES, ways, strict=True)
-    ]
+        for name, one in zip(NAMES, ways, strict=True)]
     later = [way.gbps for one in ways for way in one[1:]]
     return Result(
         "first-out", f"writeback {'on' if writeback else 'off'}",
         (*goals, Goal("later ways out", statistics.median(later) if later else None, "GB/s")),
         {"ways_out": [
             [{"gib": way.bytes / GIB, "gbps": way.gbps, "had_gib": way.had / GIB} for way in one]
-            for one in ways
-         ], **described(programs, outcomes)},
-        wrong(outcomes),
-    )
+            for one in ways], **described(programs, outcomes)},
+        wrong(outcomes))
 
 
 def ways_out(trace: Sequence[Line], least: int) -> dict[int, list[WayOut]]:

@@ -30,8 +30,7 @@ class Goal:
             return False
         return (
             (self.least is None or self.value >= self.least)
-            and (self.most is None or self.value <= self.most)
-        )
+            and (self.most is None or self.value <= self.most))
 
     def report(self) -> dict[str, Any]:
         return {**asdict(self), "met": self.met}
@@ -53,8 +52,7 @@ class Result:
         return {
             "variant": self.variant, "setting": self.setting, "right": not self.wrong,
             "wrong": list(self.wrong), "goals": [goal.report() for goal in self.goals],
-            "figures": self.figures,
-        }
+            "figures": self.figures}
 
 
 def show(results: Sequence[Result], where: dict[str, Any], complete: bool,

@@ -65,8 +65,7 @@ def arguments(name: str, description: str, variants: Variants) -> argparse.Argum
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="where to keep the JSON (default: a file in "
-        "bench/results/, and none if the card is simulated)",
-    )
+        "bench/results/, and none if the card is simulated)")
     return parser
 
 
@@ -113,11 +112,9 @@ def _report(name: str, card: Card, results: list[Result], complete: bool, only_j
             output: Path | None) -> None:
     where = {
         **machine(), "card": card.name, "card_bytes": card.total, "simulated": card.simulated,
-        "swap_budget": card.budget, "seconds": card.seconds,
-    }
+        "swap_budget": card.budget, "seconds": card.seconds}
     report = {
-        "machine": where, "complete": complete, "results": [result.report() for result in results],
-    }
+        "machine": where, "complete": complete, "results": [result.report() for result in results]}
     text = json.dumps(report, indent=1)
     if only_json:
         print(text)

@@ -56,10 +56,8 @@ def handed_over(card: Card, mode: str) -> Result:
                  most=150 if mode == "auto" else None),
             Goal("out, while both move", median(found, "out_gbps_both"), "GB/s"),
             Goal("in, while both move", median(found, "in_gbps_both"), "GB/s"),
-            Goal("lent at most", _most_borrowed(trace) / GIB, "GiB"),
-        ),
-        {**found, **described(programs, outcomes)}, wrong(outcomes),
-    )
+            Goal("lent at most", _most_borrowed(trace) / GIB, "GiB")),
+        {**found, **described(programs, outcomes)}, wrong(outcomes))
 
 
 def given_back(card: Card) -> Result:
@@ -76,11 +74,9 @@ def given_back(card: Card) -> Result:
         "neighbour", "its memory is given back",
         (
             *given_back_in(given),
-            Goal("HELLO to first step there", _first_step(trace, outcomes[-1]), "ms"),
-        ),
+            Goal("HELLO to first step there", _first_step(trace, outcomes[-1]), "ms")),
         {"orders_ms": spread([one[1] / 1000 for one in given]), **described(programs, outcomes)},
-        wrong(outcomes),
-    )
+        wrong(outcomes))
 
 
 def felt(card: Card, load: Load, mode: str) -> Result:
@@ -98,8 +94,7 @@ def felt(card: Card, load: Load, mode: str) -> Result:
                   and line.get("event") == "evicted" and line["bytes"]), first)
     alone, disturbed = (
         _rate([at for at in outcomes[0].steps if begin <= at < end])
-        for begin, end in ((0, first), (moved, outcomes[0].steps[-1]))
-    )
+        for begin, end in ((0, first), (moved, outcomes[0].steps[-1])))
     loss = 100 * (1 - disturbed / alone) if alone and disturbed else None
     return Result(
         "beside", f"a neighbour that is {load.name}, neighbour {mode}",
@@ -107,8 +102,7 @@ def felt(card: Card, load: Load, mode: str) -> Result:
          Goal("lent at most", _most_borrowed(trace) / GIB, "GiB")),
         {"steps_per_second_alone": alone, "steps_per_second_beside": disturbed,
          **described([runner, *others], outcomes)},
-        wrong(outcomes),
-    )
+        wrong(outcomes))
 
 
 def _rate(steps: list[int]) -> float | None:

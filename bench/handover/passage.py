@@ -113,8 +113,7 @@ def figures(found: Sequence[Handover]) -> dict[str, Any]:
         "out_gbps_passage": spread(
             [one.out_bytes / one.less_drain_ms / 1e6 for one in warm if one.less_drain_ms > 0]),
         "in_gbps_passage": spread(
-            [one.in_bytes / one.less_drain_ms / 1e6 for one in warm if one.less_drain_ms > 0]),
-    }
+            [one.in_bytes / one.less_drain_ms / 1e6 for one in warm if one.less_drain_ms > 0])}
 
 
 def spread(values: Sequence[float]) -> dict[str, float] | None:
@@ -122,8 +121,7 @@ def spread(values: Sequence[float]) -> dict[str, float] | None:
         return None
     return {
         "median": round(statistics.median(values), 4),
-        "least": round(min(values), 4), "most": round(max(values), 4),
-    }
+        "least": round(min(values), 4), "most": round(max(values), 4)}
 
 
 def median(found: dict[str, Any], name: str) -> float | None:

@@ -32,8 +32,7 @@ def pieces(card: Card) -> Result:
         said += wrong(outcomes)
         figures[f"pieces of {tasks[0].memory // PIECE}"] = {
             "microseconds": dict(taken[-1]), "moves": summary(trace, 1),
-            **described(tasks, outcomes),
-        }
+            **described(tasks, outcomes)}
     few, many = taken
     return Result(
         "pieces", "",
@@ -43,10 +42,8 @@ def pieces(card: Card) -> Result:
             Goal("out, times as long", _ratio(few, many, "evicted"), "", most=MORE),
             Goal("a piece in, of few", few["loaded"], "us"),
             Goal("a piece in, of many", many["loaded"], "us"),
-            Goal("in, times as long", _ratio(few, many, "loaded"), "", most=MORE),
-        ),
-        figures, said,
-    )
+            Goal("in, times as long", _ratio(few, many, "loaded"), "", most=MORE)),
+        figures, said)
 
 
 def _microseconds(found: Iterable[Line], way: str) -> float | None:

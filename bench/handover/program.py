@@ -40,8 +40,7 @@ class Task:
         command = [
             str(library.workload()), "--json", "--memory", str(self.memory),
             "--chunk", str(self.chunk), "--seconds", str(max(1, round(self.seconds))),
-            "--rounds", str(self.rounds), "--seed", str(self.seed),
-        ]
+            "--rounds", str(self.rounds), "--seed", str(self.seed)]
         if self.used:
             command += ["--used", str(self.used)]
         if self.changed:
@@ -93,8 +92,7 @@ def perform(tasks: Sequence[Task], environment: Mapping[str, str]) -> list[Outco
             except subprocess.TimeoutExpired:
                 raise NvshareError(
                     f"a program did not end within {PATIENCE:.0f} s after its time: "
-                    + " ".join(one.task.command())
-                ) from None
+                    + " ".join(one.task.command())) from None
         return [_outcome(one) for one in running]
     finally:
         for one in running:

@@ -32,11 +32,9 @@ def two_large(card: Card, examined: bool) -> Result:
                  most=550),
             Goal("out, over all of that time", median(found, "out_gbps_passage"), "GB/s"),
             Goal("in, over all of that time", median(found, "in_gbps_passage"), "GB/s"),
-            Goal("drain", median(found, "drain_ms"), "ms"),
-        ),
+            Goal("drain", median(found, "drain_ms"), "ms")),
         {**found, "moves": summary(trace, 8 * card.block), **described(programs, outcomes)},
-        wrong(outcomes),
-    )
+        wrong(outcomes))
 
 
 def three_ahead(card: Card) -> Result:
@@ -50,11 +48,9 @@ def three_ahead(card: Card) -> Result:
             Goal("STOP to RUN, less the drain", median(found, "stop_to_run_less_drain_ms"), "ms",
                  most=10),
             Goal("the longest of them", most(found, "stop_to_run_less_drain_ms"), "ms"),
-            Goal("drain", median(found, "drain_ms"), "ms"),
-        ),
+            Goal("drain", median(found, "drain_ms"), "ms")),
         {**found, "moves": summary(trace, 8 * card.block), **described(programs, outcomes)},
-        wrong(outcomes),
-    )
+        wrong(outcomes))
 
 
 def tasks(card: Card, number: int, share: float) -> list[Task]:

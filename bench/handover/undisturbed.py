@@ -94,11 +94,9 @@ def undisturbed(card: Card, load: Load) -> Result:
             Goal("while others move, of quiet", percent(found, "quiet", "mean"), "%"),
             Goal("the same, by the median step", percent(found, "quiet", "median"), "%"),
             Goal("in so much time", moved, "ms"),
-            Goal("in all its turns, of alone", percent(found, "alone", "mean", of="turns"), "%"),
-        ),
+            Goal("in all its turns, of alone", percent(found, "alone", "mean", of="turns"), "%")),
         {"step_ms": asdict(found), **speeds, **described(tasks, outcomes)},
-        wrong(outcomes),
-    )
+        wrong(outcomes))
 
 
 def paces(trace: Sequence[Line], runner: Outcome, others_started: int,
@@ -128,8 +126,7 @@ def percent(found: Paces, other: str, figure: str, of: str = "moving") -> float 
     """Speed while others moved, or another one, over a third, by this figure of the pace."""
     slow, fast = getattr(found, of), getattr(found, other)
     return None if slow is None or fast is None else (
-        100 * getattr(fast, figure) / getattr(slow, figure)
-    )
+        100 * getattr(fast, figure) / getattr(slow, figure))
 
 
 def _turns(trace: Iterable[Line], pid: int) -> Iterable[Span]:

@@ -48,8 +48,7 @@ def _measure(card: Card, name: str, tasks: Sequence[Task], capacity: str) -> Res
     trace, outcomes = run(card, tasks, capacity, QUANTUM)
     found = absences(trace)
     out, into, left = (
-        _percent(found, size) for size in (lambda x: x.out, lambda x: x.into, lambda x: x.left)
-    )
+        _percent(found, size) for size in (lambda x: x.out, lambda x: x.into, lambda x: x.left))
     return Result(
         "little-used", name,
         (
@@ -57,14 +56,11 @@ def _measure(card: Card, name: str, tasks: Sequence[Task], capacity: str) -> Res
                  None if out is None or into is None else out + into, "%", most=10),
             Goal("on the way out", out, "%"),
             Goal("on the way in", into, "%"),
-            Goal("left the card in all", left, "%"),
-        ),
+            Goal("left the card in all", left, "%")),
         {
             "absences": [asdict(one) for one in found],
-            "moves": summary(trace, 8 * card.block), **described(tasks, outcomes),
-        },
-        wrong(outcomes),
-    )
+            "moves": summary(trace, 8 * card.block), **described(tasks, outcomes)},
+        wrong(outcomes))
 
 
 def absences(trace: Sequence[Line]) -> list[Absence]:

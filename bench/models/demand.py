@@ -51,7 +51,6 @@ def bursts(models: int, apart: float, number: int, within: float) -> Demand:
     def asked(seconds: float) -> list[Request]:
         return [
             Request(first.due + index * within, first.model)
-            for first in zipf(models, apart, 0)(seconds) for index in range(number)
-        ]
+            for first in zipf(models, apart, 0)(seconds) for index in range(number)]
 
     return asked

@@ -134,16 +134,14 @@ def _shared(name: str, setting: str, case: Case, found: Shared, scale: Scale) ->
                most=case.of_limit if kind == "absent" else None)
           for kind in KINDS[1:] if of_kind[kind]),
         Goal("went out", out / GIB, "GiB"), Goal("came in", into / GIB, "GiB"),
-        Goal("the bus alone, in", scale.bus["in_gbps"], "GB/s"),
-    ]
+        Goal("the bus alone, in", scale.bus["in_gbps"], "GB/s")]
     means = {part: fmean(one.parts[part] for one in requests) / 1000 for part in PARTS}
     goals += [Goal(f"where it goes: {part}", mean, "ms") for part, mean in means.items() if mean]
     documented = [
         {**one.answer._asdict(), "missing": one.missing, "parts": one.parts} for one in requests]
     figures = {
         "models": len(found.pids), "out_bytes": out, "in_bytes": into, "alone_ms": scale.alone,
-        "bus": scale.bus, "mean_ms": means, "requests": documented,
-    }
+        "bus": scale.bus, "mean_ms": means, "requests": documented}
     return Result(name, setting, tuple(goals), figures, found.wrong, drawing(requests), marks(took))
 
 
@@ -170,16 +168,14 @@ def drawing(requests: Sequence[Breakdown]) -> dict[str, list[float]]:
     longest = max((one.took for one in ordered), default=1)
     return {
         part: values for part in PARTS
-        if any(values := [one.parts[part] / longest for one in ordered])
-    }
+        if any(values := [one.parts[part] / longest for one in ordered])}
 
 
 def marks(took: Sequence[float]) -> list[tuple[float, str]]:
     """Labels of a drawing: the median, the 90th percentile and the longest duration."""
     return [
         (percent / 100, f"{percent} %: {percentile(took, percent):.0f} ms")
-        for percent in (50, 90, 100) if took
-    ]
+        for percent in (50, 90, 100) if took]
 
 
 if __name__ == "__main__":

@@ -57,8 +57,7 @@ def crossed(trace: Iterable[Line], answers: Sequence[Answer]) -> tuple[int, int]
     found = [line for line in trace if begin <= line["at"] <= end]
     return (
         sum(line["bytes"] for line in found if line.get("event") in ("evicted", "written-back")),
-        sum(line["bytes"] for line in found if line.get("event") == "loaded"),
-    )
+        sum(line["bytes"] for line in found if line.get("event") == "loaded"))
 
 
 def _breakdown(answer: Answer, trace: Sequence[Line], pid: int, alone: float) -> Breakdown:
@@ -99,8 +98,7 @@ def _covering(answer: Answer, trace: Sequence[Line], pid: int, mine: Iterable[Li
         ("drain", _spans(drained)),
         ("stop", union((stop, line["at"]) for line in drained)),
         ("in", _spans(line for line in mine if line.get("event") == "loaded")),
-        ("out", _spans(line for line in others if line.get("event") == "evicted")),
-    ]
+        ("out", _spans(line for line in others if line.get("event") == "evicted"))]
 
 
 def _spans(answers: Iterable[Line]) -> list[Span]:
@@ -115,6 +113,5 @@ def _less(some: Sequence[Span], gone: Iterable[Span]) -> list[Span]:
         left = [
             piece for one in left
             for piece in ((one[0], min(one[1], begin)), (max(one[0], end), one[1]))
-            if piece[0] < piece[1]
-        ]
+            if piece[0] < piece[1]]
     return left

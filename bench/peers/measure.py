@@ -79,8 +79,7 @@ def outcome_of_both(name: str, ended: Sequence[Ended], seconds: float, serial: f
         Goal("programs that finished", finished, "of 2"),
         Goal("ended for want of memory", lacking, "of 2"),
         Goal("steps done, both together", sum(done), f"of {2 * steps}"),
-        Goal("seconds", seconds, "s"),
-    ]
+        Goal("seconds", seconds, "s")]
     if finished == 2:
         goals.append(Goal("over one after the other", seconds / serial, "times"))
     wrong = tuple(f"program {one} has wrong words" for one, end in enumerate(ended, 1)

@@ -66,8 +66,7 @@ def _hami(card: Card, folder: Path, limit: int | None) -> Iterator[Mapping[str, 
     yield {
         **_plain(card), **terms, "LD_PRELOAD": str(folder / "libvgpu.so"),
         "CUDA_DEVICE_MEMORY_LIMIT": f"{card.total >> 20}m", "LIBCUDA_LOG_LEVEL": "0",
-        "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(card.log.with_name("hami.cache")),
-    }
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(card.log.with_name("hami.cache"))}
 
 
 @contextmanager

@@ -63,14 +63,12 @@ def measure(ways: dict[str, str], number: int) -> list[Figure]:
             starts[way].append(start(preload))
     medians = {
         way: (median(one.processor for one in taken), median(one.elapsed for one in taken))
-        for way, taken in starts.items()
-    }
+        for way, taken in starts.items()}
     processor_alone, elapsed_alone = medians["nothing"]
     return [
         Figure(way, round(processor, 1), round(processor - processor_alone, 1), round(elapsed, 1),
                round(elapsed - elapsed_alone, 1))
-        for way, (processor, elapsed) in medians.items()
-    ]
+        for way, (processor, elapsed) in medians.items()]
 
 
 def table(figures: list[Figure]) -> str:
@@ -78,8 +76,7 @@ def table(figures: list[Figure]) -> str:
     lines += [
         f"{one.way:15}  {one.processor:9.1f}  {one.added:+6.1f}  {one.elapsed:8.1f}  "
         f"{one.added_elapsed:+6.1f}"
-        for one in figures
-    ]
+        for one in figures]
     return "\n".join(lines)
 
 
@@ -89,8 +86,7 @@ def main() -> int:
     def measured() -> tuple[dict[str, Any], str]:
         figures = measure({
             "nothing": "", "libnvshare.so": str(library.hook()),
-            "libm.so.6": ctypes.util.find_library("m") or "libm.so.6",
-        }, given.rounds)
+            "libm.so.6": ctypes.util.find_library("m") or "libm.so.6"}, given.rounds)
         document = {"rounds": given.rounds, "figures": [asdict(one) for one in figures]}
         return document, table(figures)
 

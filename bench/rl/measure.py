@@ -82,13 +82,11 @@ def shared(card: Card, releases: bool) -> Iterator[Result]:
     warm = handovers(trace)[WARM:]
     crossed = {
         "out_bytes": median([one.out_bytes for one in warm] or [0]),
-        "in_bytes": median([one.in_bytes for one in warm] or [0]),
-    }
+        "in_bytes": median([one.in_bytes for one in warm] or [0])}
     goals = [
         Goal("went out in a hand-over", crossed["out_bytes"] / GIB, "GiB"),
         Goal("came in", crossed["in_bytes"] / GIB, "GiB"),
-        Goal("STOP to RUN", median([one.stop_to_run_ms for one in warm] or [0]), "ms"),
-    ]
+        Goal("STOP to RUN", median([one.stop_to_run_ms for one in warm] or [0]), "ms")]
     yield result("shared, released" if releases else "shared", card, found, right, crossed, goals,
                  OVER_LIMIT if releases else None)
 
@@ -144,8 +142,7 @@ def result(name: str, card: Card, found: Sequence[Phase], right: Sequence[bool],
             *goals,
             Goal("the bus takes for that, both ways at once", least, "ms"),
             Goal("over the bus's limit", median(took) / least if least else None, "times",
-                 most=most),
-        ),
+                 most=most)),
         {"milliseconds": took, "limit_ms": least, "engine_bytes": card.share(EACH),
          "phase_seconds": lasting(card)[0], "bus": speeds, **crossed},
         tuple(f"engine {one}: wrong words" for one, same in enumerate(right, 1) if not same))

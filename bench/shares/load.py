@@ -90,8 +90,7 @@ def serving(card: Card, programs: Sequence[Program], options: Sequence[str]) -> 
     rules.write_text("".join(
         f"[tenant user:{FIRST_USER + number}]\n"
         + "".join(f"{name} = {value}\n" for name, value in program.terms.items())
-        for number, program in enumerate(programs) if program.terms
-    ))
+        for number, program in enumerate(programs) if program.terms))
     with card.log.open("ab") as log, sharing("--config", str(rules), *options,
                                              environment=dict(card.environment), log=log) as daemon:
         daemon.socket.parent.chmod(0o755)
@@ -113,8 +112,7 @@ def work(card: Card, programs: Sequence[Program], environment: Mapping[str, str]
         running = [
             stack.enter_context(
                 _started(card, one.shape, number if apart else None, environment, rate))
-            for number, one in enumerate(programs)
-        ]
+            for number, one in enumerate(programs)]
         begin = time.monotonic() + SOON
         for one in running:
             one.send(begin, seconds)

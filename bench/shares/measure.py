@@ -62,8 +62,7 @@ def weights(card: Card) -> Iterator[Result]:
     for shapes in ((LARGE, LARGE), (MILLISECOND, MILLISECOND), (SMALL, LARGE),
                    (SMALL, MILLISECOND, TRAINING)):
         programs = [
-            Program(shape, {"weight": str(100 << rank)}) for rank, shape in enumerate(shapes)
-        ]
+            Program(shape, {"weight": str(100 << rank)}) for rank, shape in enumerate(shapes)]
         due = [100 * (1 << rank) / ((1 << len(shapes)) - 1) for rank in range(len(shapes))]
         words = ":".join(str(1 << rank) for rank in range(len(shapes)))
         setting = f"{words}, {', '.join(shape.name for shape in shapes)}"
@@ -79,8 +78,7 @@ def request(card: Card) -> Iterator[Result]:
                for one, work in zip(programs, found, strict=True)]
     goals = (
         Goal("of the one that requested 30 %", figures[0], "%", least=29),
-        Goal("all together", sum(figures), "%", least=97),
-    )
+        Goal("all together", sum(figures), "%", least=97))
     yield _result("request", "30 % against four of weight 1000", goals, found, shares=figures)
 
 
@@ -114,8 +112,7 @@ def service(card: Card) -> Iterator[Result]:
             Goal("99th percentile alone", quiet.late(0.99), "ms"),
             Goal("99th percentile over alone", found[0].late(0.99) / quiet.late(0.99), "times",
                  most=1.1 if judged else None),
-            Goal("the training, of alone", rate, "%", least=70 if judged else None),
-        )
+            Goal("the training, of alone", rate, "%", least=70 if judged else None))
         yield _result("service", words, goals, found, training=rate)
 
 
@@ -127,8 +124,7 @@ def cell(card: Card) -> Iterator[Result]:
     quiet = alone(card, CELL).late(0.5)
     notebook = {
         line["client"] for line in trace
-        if line.get("event") == "joined" and tenant(card, 0) in line["tenants"]
-    }
+        if line.get("event") == "joined" and tenant(card, 0) in line["tenants"]}
     own = [one["ms"] for one in handovers(trace) if one["client"] in notebook]
     took, handover = found[0].late(0.5), median(own) if own else 0.0
     goals = (
@@ -137,8 +133,7 @@ def cell(card: Card) -> Iterator[Result]:
         Goal("STOP to RUN for it, median", handover, "ms"),
         Goal("longer than alone and a hand-over", 100 * (took - quiet - handover) / quiet, "%",
              most=2),
-        Goal("the training, of alone", share(card, programs[1], found[1], SETTLED, None), "%"),
-    )
+        Goal("the training, of alone", share(card, programs[1], found[1], SETTLED, None), "%"))
     yield _result("cell", "high, the training in the background", goals, found)
 
 
@@ -169,8 +164,7 @@ def urgent(card: Card) -> Iterator[Result]:
         Goal("the longest", max(waits, default=0), "ms"),
         Goal("from its start to its end, median", median(lasted or [0]), "s"),
         Goal("the same without the library", plain, "s"),
-        Goal("the training, of alone", share(card, programs[0], found[0], SETTLED, None), "%"),
-    )
+        Goal("the training, of alone", share(card, programs[0], found[0], SETTLED, None), "%"))
     codes = [one.code for one in ended]
     wrong = [f"exit status {code}: {one.errors}"
              for code, one in zip(codes, ended, strict=True) if code]
@@ -205,8 +199,7 @@ def _shares(card: Card, variant: str, setting: str, programs: Sequence[Program],
                   wanted in zip(windows, due, strict=True) for one in all_of_it)
     goals = [Goal("had", one, "%") for one in shares] + [
         Goal("error", wrong, "points", most=1),
-        Goal(f"error over {WINDOW:.0f} s", extreme, "points", most=3),
-    ]
+        Goal(f"error over {WINDOW:.0f} s", extreme, "points", most=3)]
     if least is not None:
         goals.append(Goal("all together", sum(shares), "%", least=least))
     return _result(variant, setting, tuple(goals), found, shares=shares, windows=windows)

@@ -123,8 +123,7 @@ def outcome(card: Card, shares: dict[str, list[float]]) -> Outcome:
             **{name: sum(getattr(one, name) for one in tenants) for name in (
                 "asked", "got", "entitled", "turns", "bytes_out", "bytes_in", "refused")},
         } for kind, tenants in of.items()},
-        shares, card.decisions,
-    )
+        shares, card.decisions)
 
 
 def merged(outcomes: Sequence[Outcome]) -> Outcome:
@@ -137,8 +136,7 @@ def merged(outcomes: Sequence[Outcome]) -> Outcome:
          for kind in KINDS},
         {kind: [sum(values) / len(outcomes) for values in zip(
             *(one.shares[kind] for one in outcomes), strict=True)] for kind in KINDS},
-        [spent for one in outcomes for spent in one.decisions],
-    )
+        [spent for one in outcomes for spent in one.decisions])
 
 
 def figures(outcome: Outcome, kinds: Iterable[str]) -> Figures:

@@ -62,16 +62,14 @@ def report(wanted: Wanted, outcome: Outcome) -> dict[str, Any]:
         "span": SPAN / HOUR,
         "shares": {kind: [round(one, 4) for one in values]
                    for kind, values in outcome.shares.items()},
-        "decisions": len(outcome.decisions),
-    }
+        "decisions": len(outcome.decisions)}
 
 
 def decisions(outcome: Outcome) -> dict[str, float]:
     """Processor time of the scheduler's decisions; microseconds."""
     spent = sorted(outcome.decisions)
     return {
-        "median": part(spent, 0.5) / 1e3, "99th": part(spent, 0.99) / 1e3, "most": spent[-1] / 1e3,
-    }
+        "median": part(spent, 0.5) / 1e3, "99th": part(spent, 0.99) / 1e3, "most": spent[-1] / 1e3}
 
 
 def table(found: dict[str, Any]) -> str:
@@ -81,8 +79,7 @@ def table(found: dict[str, Any]) -> str:
             f"{kind:9}{one['tenants']:8}{100 * one['share']:7.2f}{100 * one['entitled']:10.2f}"
             f"{one['wait']:12.2f}{one['wait_99th']:7.0f}{one['late']:9.2f}{one['late_99th']:7.0f}"
             f"{one['out'] / 1024:6.1f}{one['into'] / 1024:7.1f}"
-            f"{one['turns']:8}{one['refused']:9}"
-        )
+            f"{one['turns']:8}{one['refused']:9}")
     return "\n".join(lines)
 
 

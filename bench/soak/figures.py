@@ -37,8 +37,7 @@ def of_process(process: str, pid: int) -> Figures:
     folder = Path(f"/proc/{pid}")
     status = {
         name: figure for name, _, figure in
-        (line.partition(":") for line in (folder / "status").read_text().splitlines())
-    }
+        (line.partition(":") for line in (folder / "status").read_text().splitlines())}
 
     if "VmRSS" not in status:           # a zombie's
         raise ProcessLookupError(f"process {pid} has ended")
@@ -50,8 +49,7 @@ def of_process(process: str, pid: int) -> Figures:
         (process, "resident MB"): memory("VmRSS"),
         (process, "own MB"): memory("RssAnon"),
         (process, "files"): len(list((folder / "fd").iterdir())),
-        (process, "threads"): int(status["Threads"]),
-    }
+        (process, "threads"): int(status["Threads"])}
 
 
 @dataclass(slots=True)

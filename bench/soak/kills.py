@@ -226,5 +226,4 @@ def killing(kills: int, minutes: float, simulated: bool, seed: int, sanitize: st
         "most_disk_bytes": max(soak.most_disk, soak.trace.most_disk if soak.trace else 0),
         "connections_stored": soak.manager.stored, "programs": soak.seeds, "wrong": soak.wrong,
         "figures": [{"who": who, "what": what, **asdict(one)}
-                    for (who, what), one in grown.items()],
-    }
+                    for (who, what), one in grown.items()]}

@@ -148,8 +148,7 @@ def soak(minutes: float, every: float, simulated: bool) -> int:
         "machine": where, "simulated": simulated, "minutes": minutes, "turns": trace.turns,
         "saved": trace.saved, "most_disk_bytes": trace.most_disk,
         "figures": [{"who": who, "what": what, **asdict(one)}
-                    for (who, what), one in found.items()],
-    }, indent=1)
+                    for (who, what), one in found.items()]}, indent=1)
     card = "simulated card" if simulated else where["gpu"]
     print(f"{where['cpu']}, {where['cores']} cores, {card}, Linux {where['kernel']}, "
           f"{where['date']}\n{minutes:g} minutes, {trace.turns} turns, {trace.saved} times "

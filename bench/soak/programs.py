@@ -26,8 +26,7 @@ def start(seed: int, environment: dict[str, str], seconds: float, megabytes: int
     return subprocess.Popen(
         [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),
          "--megabytes", str(megabytes), "--rest", str(RESTS[seed % PROGRAMS])],
-        env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=errors,
-    )
+        env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=errors)
 
 
 def disk_options() -> list[str]:

@@ -83,8 +83,7 @@ def plain(folder: Path, size: int, memory: memoryview | None = None) -> dict[str
         rates = {
             "plain_write_gbps": share_out(size, write, memory),
             "plain_read_gbps": share_out(
-                size, lambda offset, buffer: os.preadv(file, [buffer], offset), memory),
-        }
+                size, lambda offset, buffer: os.preadv(file, [buffer], offset), memory)}
         if memory is None:
             rates["again_write_gbps"] = share_out(size, write)
             began = time.monotonic()
@@ -100,8 +99,7 @@ def stages(folder: Path, size: int, memory: memoryview, locked: memoryview) -> d
     return {
         key.replace("plain", kind): rate
         for kind, source in (("wide", memory), ("locked", locked))
-        for key, rate in plain(folder, size, source).items()
-    }
+        for key, rate in plain(folder, size, source).items()}
 
 
 def allocate(size: int) -> memoryview:
@@ -213,8 +211,7 @@ class Bench:
             "released_s": released - stored,
             "wake_gbps": self.size / (loaded - loading) / 1e9,
             "parked_rss_mib": (rss - self.empty) / MIB,
-            "parked_host_mib": host / MIB, "most_host_mib": daemon.host_most / MIB,
-        }
+            "parked_host_mib": host / MIB, "most_host_mib": daemon.host_most / MIB}
 
     def close(self) -> None:
         self.site.close()

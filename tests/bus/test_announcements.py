@@ -38,8 +38,7 @@ async def announced(publication: Publication,
     await other.settled()
     return [
         (path, interface, {name: variant.value for name, variant in changes.items()})
-        for path, (interface, changes, _) in named(other, "PropertiesChanged")
-    ]
+        for path, (interface, changes, _) in named(other, "PropertiesChanged")]
 
 
 async def test_client_that_connects_and_disconnects_is_signalled(
@@ -83,8 +82,7 @@ async def test_stuck_client_is_signalled_by_the_manager_object(
     decide(client, Stuck(client.id, ClientState.DRAINING, 12_000_000))
     await other.settled()
     assert named(other, "ClientStuck") == [
-        (MANAGER_PATH, [client_path(client.id), "draining", 12_000_000, {}])
-    ]
+        (MANAGER_PATH, [client_path(client.id), "draining", 12_000_000, {}])]
 
 
 async def test_property_changes_are_signalled_with_the_new_values(
@@ -96,8 +94,7 @@ async def test_property_changes_are_signalled_with_the_new_values(
     assert sorted(found, key=repr) == sorted([
         (MANAGER_PATH, MANAGER_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000}),
         (gpu_path(0), GPU_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000}),
-        (gpu_path(1), GPU_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000, "AntiThrash": "on"}),
-    ], key=repr)
+        (gpu_path(1), GPU_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000, "AntiThrash": "on"})], key=repr)
 
 
 async def test_change_of_an_automatic_quantum_is_signalled(
@@ -154,8 +151,7 @@ async def test_gpu_found_later_is_signalled(manager: Manager, publication: Publi
     assert found == [(MANAGER_PATH, MANAGER_INTERFACE, {"GPUs": [gpu_path(n) for n in range(3)]})]
     added = [(where, path, *faces) for where, (path, faces) in named(other, "InterfacesAdded")]
     assert added == [
-        (MANAGER_PATH, gpu_path(2), face) for face in (GPU_INTERFACE, STATISTICS_INTERFACE)
-    ]
+        (MANAGER_PATH, gpu_path(2), face) for face in (GPU_INTERFACE, STATISTICS_INTERFACE)]
     client = a_client(manager, manager.gpus[2])
     decide(client, TurnStarted(client.id))
     await other.settled()
@@ -176,8 +172,7 @@ async def test_wait_of_a_compute_limited_client_is_signalled_at_its_begin(
     scheduler._clients[client.id] = replace(view, state=ClientState.LIMITED, rationed=True)
     assert manager.gpus[0].decides()
     assert await announced(publication, other) == [
-        (client_path(client.id), CLIENT_INTERFACE, {"State": "limited"})
-    ]
+        (client_path(client.id), CLIENT_INTERFACE, {"State": "limited"})]
 
 
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])
@@ -202,8 +197,7 @@ async def test_wait_of_a_compute_limited_client_is_signalled_at_its_end(
     becomes(ClientState.WAITING)
     assert manager.gpus[0].decides()      # a tick, as at the end of a window
     assert await announced(publication, other) == [
-        (client_path(client.id), CLIENT_INTERFACE, {"State": "waiting"})
-    ]
+        (client_path(client.id), CLIENT_INTERFACE, {"State": "waiting"})]
     other.signals.clear()
     manager.gpus[0].decides()
     assert publication._bus._dirty == {}       # for others a tick costs nothing

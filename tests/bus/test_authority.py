@@ -225,8 +225,7 @@ def change(caller: Peeper, number: int) -> list[asyncio.Task[Message]]:
     """Send this number of calls that need a password."""
     return [
         asyncio.ensure_future(caller.call("SetTQ", "u", [5], flags=PASSWORD))
-        for _ in range(number)
-    ]
+        for _ in range(number)]
 
 
 async def test_pending_polkit_checks_are_limited_per_connection_and_user(

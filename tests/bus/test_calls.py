@@ -88,8 +88,7 @@ async def test_dbus_list_calls_name_gpus_and_clients_with_their_objects(
     clients = await other.result("ListClients")
     assert clients == [
         [one.id, os.getpid(), one.gpu.facts.index, client_path(one.id), {}]
-        for one in (first, second)
-    ]
+        for one in (first, second)]
     of_second = await other.result("ListClients", path=gpu_path(1), interface=GPU_INTERFACE)
     assert of_second == clients[1:]
     paths = [client_path(first.id), client_path(second.id)]
@@ -243,8 +242,7 @@ async def test_caller_with_too_many_pending_calls_alone_is_refused(
     interface = "org.freedesktop.DBus.ObjectManager"
     calls = [
         asyncio.ensure_future(other.call(*question, interface=interface))
-        for _ in range(CALLS_EACH + 3)
-    ]
+        for _ in range(CALLS_EACH + 3)]
     refused = [await call for call in calls[CALLS_EACH:]]
     assert {refusal(one)[0] for one in refused} == {STANDARD + "LimitsExceeded"}
     async with peeper(private.address) as another:

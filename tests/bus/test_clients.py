@@ -83,8 +83,7 @@ async def test_preempt_on_a_lost_gpu_is_refused_with_gpulost(
         manager: Manager, other: Peeper) -> None:
     manager.gpus[0].lose("it fell off the bus")
     assert refusal(await other.call("PreemptGPU", "s", ["0"])) == (
-        "com.nvshare.Error.GPULost", "gpu0 (Card) is lost: it fell off the bus"
-    )
+        "com.nvshare.Error.GPULost", "gpu0 (Card) is lost: it fell off the bus")
 
 
 def owned_by(client: Client, uid: int) -> Client:

@@ -94,14 +94,11 @@ async def test_status_prints_a_line_per_gpu_and_client(manager: Manager, ctl: Ru
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0].split() == [
-        "GPU", "Name", "Temp", "Power", "Memory-Usage", "GPU-Util", "TQ", "Mode", "Holder", "Queue",
-    ]
+        "GPU", "Name", "Temp", "Power", "Memory-Usage", "GPU-Util", "TQ", "Mode", "Holder", "Queue"]
     assert lines[1].split() == [
-        "0", "Card", "61C", "412W", "40.0/64.0G", "97%", "30s", "auto", "python[4999999]", "0",
-    ]
+        "0", "Card", "61C", "412W", "40.0/64.0G", "97%", "30s", "auto", "python[4999999]", "0"]
     assert lines[4].split() == [
-        "GPU", "PID", "USER", "MEM", "RESIDENT", "SWAPPED", "STATE", "HELD", "WAITED", "COMMAND",
-    ]
+        "GPU", "PID", "USER", "MEM", "RESIDENT", "SWAPPED", "STATE", "HELD", "WAITED", "COMMAND"]
     assert lines[5].split()[:7] == ["0", "4999999", "root", "31.0G", "21.0G", "10.0G", "idle"]
     assert lines[5].endswith(" python")
     assert (await ctl()).out.splitlines()[:5] == lines[:5]      # no verb is status
@@ -132,8 +129,7 @@ async def test_drain_command_names_programs_with_swapped_memory(
     manager.gpus[0].leave(client)
     assert (await waiting).out.splitlines()[-2:] == [
         f"python[{UNUSED_PID}] goes on without nvshared, or has ended",
-        "nvshared can be stopped: no program needs it now.",
-    ]
+        "nvshared can be stopped: no program needs it now."]
 
 
 async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
@@ -149,8 +145,7 @@ async def test_drain_command_without_waiting_names_programs_that_do_not_fit(
     assert ended.code == ExitCode.FAILURE
     assert ended.err == (
         "nvsharectl: 1 program would stand still without nvshared; "
-        "end these programs or the holders of their GPU, or wait: nvsharectl drain\n"
-    )
+        "end these programs or the holders of their GPU, or wait: nvsharectl drain\n")
     await over.wait()                   # as the caller has left the bus
     assert gpu.settings.anti_thrash is manager.settings.anti_thrash
 
@@ -200,8 +195,7 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
     assert found == {"anti_thrash": "off", "gpu": None}
     assert [gpu.settings.anti_thrash for gpu in manager.gpus] == ["off", "off"]
     assert json.loads((await ctl("reset", "--json")).out) == {
-        "tq": 30, "tq_usec": 30_000_000, "anti_thrash": "auto",
-    }
+        "tq": 30, "tq_usec": 30_000_000, "anti_thrash": "auto"}
     assert [gpu.tq // SECOND for gpu in manager.gpus] == [30, 30]
 
 
@@ -215,8 +209,7 @@ async def test_reset_command_prints_the_restored_quantum_exactly(
         manager: Manager, ctl: Run, tq: int | None, words: str, data: dict[str, object]) -> None:
     manager._defaults = replace(DEFAULTS, settings=replace(DEFAULTS.settings, tq=tq))
     assert (await ctl("reset")).out == (
-        f"The configuration holds again: TQ {words}, anti-thrash auto.\n"
-    )
+        f"The configuration holds again: TQ {words}, anti-thrash auto.\n")
     assert json.loads((await ctl("reset", "--json")).out) == {**data, "anti_thrash": "auto"}
     shown = json.loads((await ctl("--json")).out)
     assert shown["tq_usec"] == (30_000_000 if tq is None else tq)
@@ -277,14 +270,12 @@ async def test_set_tq_auto_is_shown_as_auto_with_its_present_length(
     assert "  auto  " in (await ctl("status")).out
     await ctl("set-tq", "9")
     assert json.loads((await ctl("set-tq", "auto", "--gpu", "1", "--json")).out) == {
-        "tq": "auto", "tq_usec": None, "gpu": "1",
-    }
+        "tq": "auto", "tq_usec": None, "gpu": "1"}
     assert [gpu.settings.tq is None for gpu in manager.gpus] == [False, True]
     assert (await ctl("-T", "auto")).code == ExitCode.OK
     assert manager.settings.tq is None
     assert (await ctl("reset")).out == (
-        "The configuration holds again: TQ 30 seconds, anti-thrash auto.\n"
-    )
+        "The configuration holds again: TQ 30 seconds, anti-thrash auto.\n")
 
 
 async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_the_named_gpu(
@@ -296,11 +287,9 @@ async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_
     assert (ended.code, ended.out) == (0, "Process 11 may allocate 20GiB.\n")
     assert (await ctl("weight", "11", "200", "--gpu", "1")).code == ExitCode.OK
     assert json.loads((await ctl("suspend", "11", "--gpu", "0", "--json")).out) == {
-        "pid": 11, "gpu": "0", "suspended": True,
-    }
+        "pid": 11, "gpu": "0", "suspended": True}
     assert [client.terms.in_force for client in (one, two, other)] == [
-        Terms(20 << 30, 100, True), Terms(20 << 30, 200, False), Terms(),
-    ]
+        Terms(20 << 30, 100, True), Terms(20 << 30, 200, False), Terms()]
     shown = {each["id"]: each for each in json.loads((await ctl("--json")).out)["clients"]}
     assert shown[one.id]["suspended"] is True
     assert (shown[two.id]["memory_limit"], shown[two.id]["weight"]) == (20 << 30, 200)
@@ -312,8 +301,7 @@ async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_
     assert two.terms.in_force.compute_limit == 50
     both = await ctl("limit", "11", "--compute", "none", "--memory", "1GiB", "--json")
     assert json.loads(both.out) == {
-        "pid": 11, "gpu": None, "memory_limit": 1 << 30, "compute_limit": 100,
-    }
+        "pid": 11, "gpu": None, "memory_limit": 1 << 30, "compute_limit": 100}
     assert one.terms.in_force == Terms(1 << 30)
     assert "end now" in (await ctl("preempt", "0")).out
 
@@ -336,11 +324,9 @@ async def test_original_nvshare_flags_with_json_print_a_single_document(ctl: Run
     assert json.loads(ended.out) == {
         "tq": 3, "tq_usec": 3_000_000, "anti_thrash": "on", "gpu": None}
     assert json.loads((await ctl("-S", "auto", "--json")).out) == {
-        "anti_thrash": "auto", "gpu": None,
-    }
+        "anti_thrash": "auto", "gpu": None}
     assert (await ctl("-T", "4", "-S", "off")).out == (
-        "The quantum of all GPUs is 4 seconds.\nThe anti-thrash mode of all GPUs is off.\n"
-    )
+        "The quantum of all GPUs is 4 seconds.\nThe anti-thrash mode of all GPUs is off.\n")
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), [
@@ -421,8 +407,7 @@ async def test_command_without_a_daemon_says_how_to_start_nvshared(private: Priv
     ended = await run(*NVSHARECTL, "--bus", private.address)
     assert ended.code == ExitCode.NOT_RUNNING
     assert sentence(ended) == (
-        f"nvshared is not running; start it with: nvshared --bus {private.address}"
-    )
+        f"nvshared is not running; start it with: nvshared --bus {private.address}")
     on_system = await run(*NVSHARECTL, DBUS_SYSTEM_BUS_ADDRESS=private.address)
     assert sentence(on_system) == "nvshared is not running; start it with: systemctl start nvshared"
 

@@ -143,8 +143,7 @@ async def test_daemon_reconnects_when_the_bus_restarts(manager: Manager, private
             ((number, *_),) = await other.result("ListClients")
     assert number == client.id
     assert [one.levelname for one in caplog.records if one.name.startswith("nvshared.bus")] == [
-        "ERROR", "INFO",
-    ]
+        "ERROR", "INFO"]
 
 
 async def test_daemon_reconnects_when_the_bus_ends_during_reconnecting(

@@ -39,8 +39,7 @@ def plain(element: ElementTree.Element) -> object:
         sorted((plain(child) for child in element if isinstance(child.tag, str)), key=repr)
         # The order of arguments means something.
         if element.tag not in ("method", "signal")
-        else [plain(child) for child in element],
-    )
+        else [plain(child) for child in element])
 
 
 async def introspect(other: Peeper, path: str) -> ElementTree.Element:
@@ -71,8 +70,7 @@ def test_every_dbus_member_is_described(name: str) -> None:
     members = [
         *((one.name, one.in_args + one.out_args) for one in interface.methods),
         *((one.name, one.args) for one in interface.signals),
-        *((one.name, []) for one in interface.properties),
-    ]
+        *((one.name, []) for one in interface.properties)]
     for member, arguments in members:
         (described,) = [one for one in comments if one.startswith(f"{member}:")]
         assert described.endswith("."), f"{name}.{member}: no full sentence"
@@ -85,8 +83,7 @@ def test_every_dbus_method_is_authorised_or_declared_open(manager: Manager,
     a_client(manager, manager.gpus[0])
     actions = {
         action.get("id")
-        for action in ElementTree.parse(DBUS / "com.nvshare.policy").getroot().iter("action")
-    }
+        for action in ElementTree.parse(DBUS / "com.nvshare.policy").getroot().iter("action")}
     used = set()
     for path in (MANAGER_PATH, LOG_CONTROL_PATH, gpu_path(0), client_path(1)):
         for interface in publication._bus._path_exports[path]:

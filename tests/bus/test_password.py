@@ -44,8 +44,7 @@ def environment(private: PrivateBus, tmp_path: Path) -> dict[str, Any]:
     agent.chmod(0o755)
     return {
         "DBUS_SYSTEM_BUS_ADDRESS": private.address, "NVSHARE_BUS": "system",
-        "PATH": str(tmp_path),
-    }
+        "PATH": str(tmp_path)}
 
 
 async def test_nvsharectl_at_a_terminal_asks_for_a_password(manager: Manager, caller: Peeper,
@@ -106,8 +105,7 @@ async def test_top_gives_the_terminal_to_the_polkit_agent(manager: Manager, call
     async with polkit_on(private.address) as polkit:
         polkit.challenge, polkit.agent = True, tmp_path / "there"
         shown = await on_a_terminal(*NVSHARECTL, "top", "-i", "0.3", **environment, steps=[
-            (b"python", b"s"), (b"y/n", b"y"), (b"is suspended on GPU 0.", b"q"),
-        ])
+            (b"python", b"s"), (b"y/n", b"y"), (b"is suspended on GPU 0.", b"q")])
     assert client.terms.in_force.suspended
     assert (tmp_path / "ended").exists()
     assert shown.count("\x1b[?1049h") == shown.count("\x1b[?1049l") == 2

@@ -41,8 +41,7 @@ async def test_limit_command_refused_on_a_second_gpu_names_the_first(
     ended = await ctl("limit", "11", "--compute", "60", "--memory", "2GiB")
     assert (
         "(done: memory limit on GPU 0; not done: memory limit on GPU 1, compute limit on GPU 0, "
-        "compute limit on GPU 1)"
-    ) in sentence(ended)
+        "compute limit on GPU 1)") in sentence(ended)
     assert (one.terms.in_force, two.terms.in_force) == (Terms(2 * GIB), Terms(GIB))
 
 
@@ -78,12 +77,10 @@ async def test_limit_command_that_fails_on_a_second_gpu_names_the_gpu_already_se
     ended = await ctl(*arguments)
     assert (ended.code, sentence(ended)) == (
         ExitCode.NO_SUCH_THING,
-        f"it has just ended (done: {message} on GPU 0; not done: {message} on GPU 1)",
-    )
+        f"it has just ended (done: {message} on GPU 0; not done: {message} on GPU 1)")
     said = json.loads((await ctl(*arguments, "--json")).err)
     assert (said["done"], said["not_done"], said["unknown"]) == (
-        [{"gpu": 0, **setting}], [{"gpu": 1, **setting}], [],
-    )
+        [{"gpu": 0, **setting}], [{"gpu": 1, **setting}], [])
     on_the_other = await ctl(*arguments, "--gpu", "0")
     assert (on_the_other.code, "on GPU 0 " in on_the_other.out.replace(".", " ")) == (0, True)
     assert (await ctl(*arguments, "--gpu", "1")).err == "nvsharectl: it has just ended\n"
@@ -106,6 +103,5 @@ async def test_command_says_its_setting_may_apply_when_the_bus_ends_before_the_r
     said = json.loads(ended.err)
     assert "(done: suspended on GPU 0; perhaps done: suspended on GPU 1)" in said["error"]
     assert (said["done"], said["not_done"], said["unknown"]) == (
-        [{"gpu": 0, "suspended": True}], [], [{"gpu": 1, "suspended": True}],
-    )
+        [{"gpu": 0, "suspended": True}], [], [{"gpu": 1, "suspended": True}])
     assert ended.code == ExitCode.FAILURE

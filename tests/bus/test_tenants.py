@@ -108,8 +108,7 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
         "The programs of user:alice together may use each GPU at most 50 % of the time.",
         "The programs of user:alice together get 30 % of the time of each GPU, whenever they want "
         "it.",
-        "user:alice has no program that uses a GPU now.",
-    ]
+        "user:alice has no program that uses a GPU now."]
     assert (await ctl("weight", "user:alice", "200")).out.splitlines()[0] == (
         "The weight of user:alice is 200.")
     assert ruled.tenancy.terms("user:alice") == TenantTerms(
@@ -131,19 +130,16 @@ async def test_limit_and_weight_commands_set_terms_of_a_tenant(ruled: Manager, c
         "tenant": "user:alice", "suspended": False}
     ruled.tenancy.name({"pod:7d1c": Pod("lab", "train", {})})
     assert json.loads((await ctl("weight", "pod:lab/train", "7", "--json")).out) == {
-        "tenant": "pod:lab/train", "weight": 7,
-    }
+        "tenant": "pod:lab/train", "weight": 7}
     a_client(ruled, ruled.gpus[0])
     assert json.loads((await ctl("limit", "user:0", "--memory", "1GiB", "--json")).out) == {
-        "tenant": "user:root", "memory_limit": GIB,
-    }
+        "tenant": "user:root", "memory_limit": GIB}
     ended = await ctl("limit", "user:root", "--memory", "none", "--compute", "none")
     assert ended.out.splitlines() == [
         "The programs of user:root together may allocate 60GiB on each GPU, as [tenant user:*] in "
         "/etc/a.conf:2 says.",
         "The programs of user:root together may use each GPU all of the time that other "
-        "programs leave.",
-    ]
+        "programs leave."]
     assert ruled.tenancy.terms("user:root") == TenantTerms(60 * GIB, 50)
     assert (await ctl("weight", "pod:lab/train", "none")).out.splitlines()[0] == (
         "The weight of pod:lab/train is 100.")
@@ -175,8 +171,7 @@ async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
         "A tighter limit applies: The programs of user:root together may allocate 100MiB on each "
         "GPU.",
         "A tighter limit applies: The programs of user:root together may use each GPU at most 30 % "
-        "of the time.",
-    ]
+        "of the time."]
     assert ended.out.splitlines()[1::2] == tighter
     assert (await ctl("limit", "11", "--memory", "50MiB")).out.count("\n") == 1
     ended = await ctl("limit", "unit:train.service", "--memory", "1GiB")
@@ -237,8 +232,7 @@ async def test_tenants_command_shows_the_source_of_each_term(ruled: Manager, ctl
         ["TENANT", "PROGRAMS", "MEM", "RESIDENT", "HELD", "LIMITS", "FROM"],
         ["job:7", "0", "0", "0", "0s", "h1.0G,r20%,w3,background", "hand"],
         ["pod:7d1c", "0", "0", "0", "0s", "1.0G,w3", "annotation,claim"],
-        ["user:root", "1", "31.0G", "21.0G", "0s", "40.0G,w50", "hand,rule"],
-    ]
+        ["user:root", "1", "31.0G", "21.0G", "0s", "40.0G,w50", "hand,rule"]]
     assert (await ctl("tenants", "--explain", "user:0")).out == """\
 user:root: 1 program, 31.0G of memory, 21.0G of it on GPUs, held for 0s.
 
@@ -261,9 +255,7 @@ memory-limit  60GiB  [tenant user:*] in /etc/a.conf:2
             {"name": "host-memory-limit", "value": GIB, "rule": "", "place": "", "holds": True},
             {"name": "compute-request", "value": 20, "rule": "", "place": "", "holds": True},
             {"name": "priority", "value": 1, "rule": "", "place": "", "holds": True},
-            {"name": "weight", "value": 3, "rule": "", "place": "", "holds": True},
-        ],
-    }
+            {"name": "weight", "value": 3, "rule": "", "place": "", "holds": True}]}
     assert [term["holds"] for term in root["terms"]] == [True, False, True]
     assert json.loads((await ctl("tenants", "--explain", "job:7", "--json")).out) == job
 

@@ -40,8 +40,7 @@ async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expe
         *command, stdin=its, stdout=its, stderr=its, cwd=ROOT,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", **environment},
         process_group=0,                # one that can be stopped, since its parent is in another
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL))
     os.close(its)
     loop = asyncio.get_running_loop()
     shown = bytearray()
@@ -84,8 +83,7 @@ async def test_error_message_on_a_terminal_is_folded_between_words(
     assert max(map(len, lines)) < 80
     assert " ".join(shown.split()) == (
         "nvsharectl: there is no GPU 'GPU-of-a-name-that-nobody-has'; "
-        "the indices are: 0, 1; a UUID or a PCI address will do too"
-    )
+        "the indices are: 0, 1; a UUID or a PCI address will do too")
 
 
 async def test_top_on_an_ascii_terminal_prints_no_traceback(manager: Manager,

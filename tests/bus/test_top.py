@@ -40,8 +40,7 @@ async def test_top_sets_a_memory_limit_after_confirmation(manager: Manager, ctl:
         *TOP, NVSHARE_BUS=private.address, steps=[
             (b"python", b"m"), (b"Memory limit", b"20GiB\r"), (b"y/n", b"y"),
             (b"may allocate 20GiB on GPU 0.", b"s"), (b"y/n", b"n"),
-            (b"Nothing was changed.", b"q"),
-        ])
+            (b"Nothing was changed.", b"q")])
     assert "Traceback" not in shown
     assert client.terms.in_force == Terms(memory_limit=20 * GIB)
     scheduler = client.gpu.scheduler
@@ -56,8 +55,7 @@ async def test_top_sets_terms_of_a_tenant_after_confirmation(
     shown = await on_a_terminal(
         *TOP, NVSHARE_BUS=private.address, steps=[
             (b"python", b"m\t20GiB\r"), (b"y/n", b"y"), (b"together may allocate 20GiB", b"s\t"),
-            (b"Suspend all programs", b"y"), (b"are suspended.", b"q"),
-        ])
+            (b"Suspend all programs", b"y"), (b"are suspended.", b"q")])
     assert "Traceback" not in shown
     assert manager.tenancy.terms(tenant) == TenantTerms(20 * GIB, suspended=True)
 
@@ -67,8 +65,7 @@ async def test_top_opens_details_and_help(manager: Manager, ctl: Run, private: P
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
         (b"python", b"\r"), (b"No terms are set", b"?"), (b"asks for confirmation", b"\x1b"),
         (b"No terms are set", b"\x1b[<0;1;24M"),                  # a click on the last line
-        (b"asks for confirmation", b"q"),
-    ])
+        (b"asks for confirmation", b"q")])
     assert str(client.peer.tenant) in shown
     assert GIVEN_BACK in shown
 
@@ -77,8 +74,7 @@ async def test_top_without_a_daemon_says_that_nvshared_is_not_running(
         manager: Manager, private: PrivateBus) -> None:
     a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
-        (b"Trying again", b"/"), (b"Filter", b"pyth\r"), (b"filter pyth", b"q"),
-    ])
+        (b"Trying again", b"/"), (b"Filter", b"pyth\r"), (b"filter pyth", b"q")])
     assert "nvshared is not running" in shown
     async with published(manager, private.address):
         shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[(b"python", b"q")])
@@ -90,8 +86,7 @@ async def test_top_suspended_by_ctrl_z_restores_the_terminal(
     a_client(manager, manager.gpus[0])
     shown = await on_a_terminal(*TOP, NVSHARE_BUS=private.address, steps=[
         (b"python", signal.SIGTSTP), (b"\x1b[?1049l", go_on),
-        (b"python", signal.SIGWINCH), (b"python", b"q"),
-    ])
+        (b"python", signal.SIGWINCH), (b"python", b"q")])
     assert shown.count("\x1b[?1049h") == shown.count(GIVEN_BACK) == 2
 
 

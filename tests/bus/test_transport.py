@@ -191,8 +191,7 @@ async def test_bus_messages_of_one_loop_iteration_are_sent_in_one_call(bus: Bus)
 
 async def test_pending_sends_return_when_the_bus_closes_the_connection(bus: Bus) -> None:
     waiting = [
-        asyncio.ensure_future(bus.connection.deliver(a_signal(number))) for number in range(MANY)
-    ]
+        asyncio.ensure_future(bus.connection.deliver(a_signal(number))) for number in range(MANY)]
     await bus.receive(1)
     bus.socket.close()
     await asyncio.gather(*waiting)

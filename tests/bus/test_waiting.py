@@ -65,8 +65,7 @@ async def test_listturns_returns_the_last_turns_of_a_client(manager: Manager,
     assert (reason, more) == ("", {})
     assert ago == held                  # the turn goes on
     assert [(held, reason) for _, held, _, _, reason, _ in turns[1:4]] == [
-        (19, "quantum"), (18, "quantum"), (17, "quantum"),
-    ]
+        (19, "quantum"), (18, "quantum"), (17, "quantum")]
 
 
 async def test_processes_that_do_not_share_are_listed_as_unshared(
@@ -74,8 +73,7 @@ async def test_processes_that_do_not_share_are_listed_as_unshared(
     gpu = manager.gpus[0]
     client = a_client(manager, gpu, pid=1)
     processes = (
-        Process(client.peer.pid, 20 * GIB), Process(UNUSED_PID, None), Process(os.getpid(), GIB),
-    )
+        Process(client.peer.pid, 20 * GIB), Process(UNUSED_PID, None), Process(os.getpid(), GIB))
     gpu.sample = replace(gpu.sample, processes=processes)
     gpu.unsuspendable[UNUSED_PID] = "it uses several GPUs"
     shown = await other.properties(gpu_path(0), STATISTICS_INTERFACE)

@@ -177,8 +177,7 @@ class Machine:
                 Facts(index, f"GPU-{index:08x}-0000-0000-0000-000000000000", "Card",
                       f"00000000:{index:02x}:00.0", CARD),
                 Sample(), gather=False)
-            for index in range(cards)
-        ]
+            for index in range(cards)]
         self.starts: list[tuple[int, Client]] = []
         self.ends: list[tuple[int, Client, str]] = []
         self.steps = 0                  # RUN orders that allow one launch at a time
@@ -199,8 +198,7 @@ class Machine:
     def on(self, gpu: GPU) -> list[Hook]:
         return [
             seat.hook for seat in self.seats
-            if seat.gpu is gpu and seat.hook is not None and not seat.hook.dead
-        ]
+            if seat.gpu is gpu and seat.hook is not None and not seat.hook.dead]
 
     def _seat(self, card: int, process: Peer) -> Seat:
         seat = Seat(self, self.gpus[card])

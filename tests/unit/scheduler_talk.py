@@ -99,8 +99,7 @@ class Talk:
         """Changes figures without a report; in GiB, except `answered` and `pin_reason`."""
         changed: dict[str, Any] = {
             name: value if name in ("answered", "pin_reason") else int(value * GIB)
-            for name, value in figures.items()
-        }
+            for name, value in figures.items()}
         self.memory[client] = replace(self.memory[client], **changed)
         return self.memory[client]
 

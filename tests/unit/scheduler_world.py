@@ -433,8 +433,7 @@ class World:
                         + self.settings.disk_budget)
         limits = (
             self.settings.capacity, self.settings.host_budget, self.most,
-            UNBOUNDED if self.box is None else self.box, self.settings.disk_budget,
-        )
+            UNBOUNDED if self.box is None else self.box, self.settings.disk_budget)
         for what, now, was, limit in zip(("room", "host memory", "memory", "box", "disk"),
                                          self._sums, before, limits, strict=True):
             excused = self.shrunk and now <= was

@@ -168,8 +168,7 @@ class Scripted:
         return Snapshot(
             self.times[-1] if self.times else 0, self.state, self.settings.capacity, 0, 0,
             self.holders, len(self.waits), dict(self._clients), Counters(),
-            lambda: self.waits, self.settings.host_budget, tq=self.tq,
-        )
+            lambda: self.waits, self.settings.host_budget, tq=self.tq)
 
 
 class Noted:

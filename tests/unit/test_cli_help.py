@@ -63,16 +63,13 @@ def test_abbreviated_option_is_refused() -> None:
 def test_nvsharectl_imports_slow_modules_only_when_needed(arguments: list[str]) -> None:
     heavy = [
         "asyncio", "dataclasses", "dbus_next", "importlib.metadata", "rich",
-        "nvshared.sharing.manager",
-    ]
+        "nvshared.sharing.manager"]
     program = (
         "import sys\nfrom nvshared.cli.main import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
-        f"print('loaded', *[one for one in {heavy!r} if one in sys.modules], file=sys.stderr)"
-    )
+        f"print('loaded', *[one for one in {heavy!r} if one in sys.modules], file=sys.stderr)")
     ended = subprocess.run(
         # -S: without modules that the Python installation loads.
         [sys.executable, "-S", "-c", program], cwd=ROOT, text=True, check=True,
-        capture_output=True,
-    )
+        capture_output=True)
     assert ended.stderr.splitlines()[-1] == "loaded"

@@ -100,8 +100,7 @@ def test_run_command_without_nvshared_warns_without_connecting_to_the_socket(
 
     absent = [
         f"nvsharectl: nvshared is not running, the program {does}; "
-        "start it with: systemctl start nvshared"
-    ]
+        "start it with: systemctl start nvshared"]
     assert said() == absent
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
         daemon.bind(str(path))

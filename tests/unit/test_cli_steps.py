@@ -54,8 +54,7 @@ def test_command_of_several_steps_names_the_steps_done_and_not_done_when_a_step_
         line: str, at: int, error: BaseException, message: str) -> None:
     steps = [
         Step(NAMES[one[0]], {"gpu": int(one[1]), "of": one[0]}, lambda: None)
-        for one in line.split()
-    ]
+        for one in line.split()]
     steps[at] = steps[at]._replace(act=failing(error))
     with pytest.raises(NvshareError) as caught:
         carry_out(steps)
@@ -77,5 +76,4 @@ def test_reset_command_is_reported_as_done_when_the_new_values_cannot_be_read(
         reset.act(build(VERBS).parse_args(["reset"]))
     assert asked == ["reset"]
     assert str(caught.value) == (
-        "the settings are reset, but the values in force are not known: no answer"
-    )
+        "the settings are reset, but the values in force are not known: no answer")

@@ -61,15 +61,13 @@ def test_variables_and_options_of_the_original_nvshare_are_accepted(file: Path) 
     assert load(file, {"NVSHARE_METRICS_ENABLE": "0"}, {}).metrics is None
     file.write_text(
         "[gpu]\ncompute-window = 1s\nquota-sample-interval = 20ms\n"
-        "quota-carryover = 50%\ndrop-tail-billing = 100\n"
-    )
+        "quota-carryover = 50%\ndrop-tail-billing = 100\n")
     read = load(file, {}, {})
     assert (read.compute_window, read.quota_sample_interval) == (1_000_000, 20_000)
     assert (read.quota_carryover, read.drop_tail_billing) == (50, 100)
     read = load(file, {
         "NVSHARE_COMPUTE_WINDOW_MS": "500", "NVSHARE_QUOTA_SAMPLE_INTERVAL_MS": "5",
-        "NVSHARE_QUOTA_CARRYOVER_PERCENT": "0", "NVSHARE_DROP_TAIL_BILLING_PERCENT": "10",
-    }, {})
+        "NVSHARE_QUOTA_CARRYOVER_PERCENT": "0", "NVSHARE_DROP_TAIL_BILLING_PERCENT": "10"}, {})
     assert (read.compute_window, read.quota_sample_interval) == (500_000, 5_000)
     assert (read.quota_carryover, read.drop_tail_billing) == (0, 10)
 

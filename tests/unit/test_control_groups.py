@@ -69,8 +69,7 @@ class Machine:
         client.gpu.tell(CommitAsked(client.id, client.memory, self.asked, size))
         answer, = (
             order for order in self.links[client.id].orders
-            if isinstance(order, Limits) and order.number == self.asked
-        )
+            if isinstance(order, Limits) and order.number == self.asked)
         return answer
 
     def most(self, client: Client) -> int:

@@ -52,8 +52,7 @@ def drawn(renderable: object, width: int) -> list[str]:
         ("container:" + "9f1c" * 16, "container:9f1c9f1c9f1c"),
         ("container:alice/" + "9f1c" * 16, "container:alice/9f1c9f1c9f1c"),
         ("pod:01234567-89ab-cdef-0123-456789abcdef", "pod:01234567-89a"),
-        ("job:42", "job:42"),
-    )),
+        ("job:42", "job:42"))),
 ])
 def test_table_has_an_optional_column_only_while_a_client_needs_the_column(
         changes: dict[str, object], column: str, text: str) -> None:
@@ -104,8 +103,7 @@ def test_table_too_wide_drops_the_least_important_columns_first(
     for column, wide, wanted in zip(COLUMNS, widths, natural, strict=True):
         assert (
             wide == wanted or (column.drop_rank and not wide)
-            or (column.shrinks_to is not None and column.shrinks_to <= wide < wanted)
-        )
+            or (column.shrinks_to is not None and column.shrinks_to <= wide < wanted))
     there = [at for at, wide in enumerate(widths) if wide]
     gone = [at for at, wide in enumerate(widths) if not wide]
     if sum(natural) + gap * (len(COLUMNS) - 1) <= width:

@@ -94,8 +94,7 @@ def test_doctor_says_whether_cards_can_swap_to_each_other(linked: bool, reached:
         dataclasses.replace(
             one, linked=frozenset({far.uuid} if linked else ()),
             reached=frozenset({far.uuid} if reached else ()))
-        for one, far in ((FACTS, other), (other, FACTS))
-    ]
+        for one, far in ((FACTS, other), (other, FACTS))]
     inspection = Inspection("1", tuple(InspectedGPU(facts, Mode(), OTHERS) for facts in pair))
     (finding,) = checks.neighbour_findings(inspection, None, "auto")
     assert (finding.topic, finding.grade) == ("neighbour", grade)
@@ -133,8 +132,7 @@ def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(checks, "_mapped", lambda pid: maps.get(pid, []))
     inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
     assert grades(checks.program_findings(inspection, a_snapshot(a_client(11), a_client(12)))) == [
-        ("clients", "ok"),
-    ]
+        ("clients", "ok")]
     found = list(checks.program_findings(inspection, a_snapshot(a_client(99))))
     assert [one.grade for one in found] == [Grade.OK, Grade.WARNING, Grade.WARNING]
     assert "[11] uses GPU 0 with 2.0 GiB without nvshared" in found[1].words
@@ -169,8 +167,7 @@ def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> Non
         assert grades(checks.program_findings(Inspection("1"), now)) == [("clients", "ok")]
         copy.unlink()
         assert grades(checks.program_findings(Inspection("1"), now)) == [
-            ("clients", "ok"), ("library", "warning"),
-        ]
+            ("clients", "ok"), ("library", "warning")]
         process.communicate("\n")
 
 
@@ -267,8 +264,7 @@ def test_doctor_grades_systemd_units_by_their_state(monkeypatch: pytest.MonkeyPa
     answer = NotRunning("nvshared is not running", "start it")
     assert grades(checks.daemon_findings("system", answer)) == [
         ("nvshared.socket", grade), ("nvshared.service", grade), ("socket", "fault"),
-        ("bus", "fault"),
-    ]
+        ("bus", "fault")]
 
 
 @pytest.mark.parametrize(("shown", "why", "start"), [
@@ -281,8 +277,7 @@ def test_doctor_grades_systemd_units_by_their_state(monkeypatch: pytest.MonkeyPa
     *(
         (FAILED + f"Result={limit}\n", limit,
          "systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared")
-        for limit in ("start-limit-hit", "service-start-limit-hit", "trigger-limit-hit")
-    ),
+        for limit in ("start-limit-hit", "service-start-limit-hit", "trigger-limit-hit")),
 ])
 def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, why: str, start: str) -> None:

@@ -21,8 +21,7 @@ H100 = 81_559 * MIB                     # of 80 GB
 DOCUMENTS = sorted(
     path for path in [
         *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench/README.md",
-        ROOT / "packaging/README.md", ROOT / "libhook/simulator/README.md",
-    ] if path.is_file()
+        ROOT / "packaging/README.md", ROOT / "libhook/simulator/README.md"] if path.is_file()
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -72,8 +71,7 @@ def test_documents_link_only_to_existing_files(document: Path) -> None:
     links = [link.partition("#")[0] for link in LINK.findall(document.read_text())]
     broken = [
         link for link in links
-        if link and "://" not in link and not (document.parent / link).exists()
-    ]
+        if link and "://" not in link and not (document.parent / link).exists()]
     assert not broken
 
 
@@ -107,8 +105,7 @@ def test_architecture_names_each_file_with_its_folder_in_the_same_paragraph() ->
         folders = {path if path.is_dir() else path.parent for path in found}
         lost += [
             part for part in set(named) - set(whole) if FILE.fullmatch(part)
-            and not any((folder / part).exists() for folder in folders)
-        ]
+            and not any((folder / part).exists() for folder in folders)]
     assert lost == []
 
 
@@ -126,8 +123,7 @@ def test_documents_name_only_existing_make_targets(document: Path) -> None:
         below = words[:2] == ["-C", "libhook"]
         targets = [
             word for word in words[2 if below or words[:1] == ["-f"] else 0:]
-            if re.fullmatch(r"[a-z][a-z-]*", word)
-        ]
+            if re.fullmatch(r"[a-z][a-z-]*", word)]
         assert set(targets) <= (known_below if below else known), words
 
 

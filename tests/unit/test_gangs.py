@@ -116,8 +116,7 @@ def test_gangs_that_pairwise_share_a_card_do_not_deadlock() -> None:
     machine = Machine(cards=3)
     teams = [
         machine.team(cards, [pid, pid + 1], 3 * GIB, name=f"{pid:x}")
-        for pid, cards in ((10, [0, 1]), (20, [1, 2]), (30, [2, 0]))
-    ]
+        for pid, cards in ((10, [0, 1]), (20, [1, 2]), (30, [2, 0]))]
     for team in teams:
         team.compute(600)
     finish(machine, *teams)

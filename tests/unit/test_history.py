@@ -232,8 +232,7 @@ def found(store: Store, since: int, until: int, step: int = 0, by: str = "user",
 def test_history_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
     store.add([
         (NOON, {UUID: {ALICE: used(5), JOB: used(2)}, OTHER.uuid: {BOB: used(4)}}),
-        (NOON + 60, {UUID: {ALICE: used(1), BOB: used(1)}}),
-    ])
+        (NOON + 60, {UUID: {ALICE: used(1), BOB: used(1)}})])
     whole = (NOON - 600, NOON + 600)
     start = whole[0]
     assert found(store, *whole) == [(start, "alice", 8), (start, "bob", 5)]

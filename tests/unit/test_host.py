@@ -23,16 +23,14 @@ class Host:
     def has(self, total: int, free: int, private: int) -> None:
         self.meminfo.write_text(
             f"MemTotal: {total} kB\nMemAvailable:  {free} kB\nAnonPages: {private} kB\n"
-            "HugePages_Total:       0\n"
-        )
+            "HugePages_Total:       0\n")
 
     def process(self, pid: int, private: int, group: str = "0::/", name: str = "python") -> None:
         folder = self.processes / str(pid)
         folder.mkdir(parents=True)
         (folder / "status").write_text(
             f"Name:\t{name}\nVmRSS:\t  {private + 99} kB\nRssAnon:\t  {private} kB\n"
-            "RssFile:\t      50 kB\nRssShmem:\t     49 kB\nThreads:\t1\n"
-        )
+            "RssFile:\t      50 kB\nRssShmem:\t     49 kB\nThreads:\t1\n")
         (folder / "cgroup").write_text(f"{group}\n")
 
     def limit(self, folder: str, most: str, used: str, size: int, taken: int) -> None:

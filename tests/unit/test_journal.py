@@ -122,8 +122,7 @@ async def test_systemd_status_is_sent_only_after_events_of_clients_and_turns(
     await report
     assert systemd.words == [
         "2 GPUs, 0 clients", "2 GPUs, 1 client", "2 GPUs, 1 client, gpu0: python[4001]",
-        "2 GPUs, 0 clients",
-    ]
+        "2 GPUs, 0 clients"]
     assert systemd.pings == 4
 
 
@@ -222,8 +221,7 @@ def test_journal_logs_clients_and_turns(manager: Manager, caplog: pytest.LogCapt
         "gpu0: python[4001] does not answer, draining for 10 s",
         "gpu0: python[4001] stays on the GPU from now on, and others get what is left: its work "
         "does not end, or cannot be waited for",
-        "gpu0: python[4001] left",
-    ]
+        "gpu0: python[4001] left"]
 
 
 def test_journal_logs_no_disconnection_of_clients_while_the_daemon_stops(

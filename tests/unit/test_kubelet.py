@@ -72,8 +72,7 @@ WIRE = [
         "available_deviceIDs": ["a"], "must_include_deviceIDs": ["m"], "allocation_size": 2,
     }]}, b"\x0a\x08\x0a\x01a\x12\x01m\x18\x02"),
     (DP, "PreferredAllocationResponse", {
-        "container_responses": [{"deviceIDs": ["a"]}],
-    }, b"\x0a\x03\x0a\x01a"),
+        "container_responses": [{"deviceIDs": ["a"]}]}, b"\x0a\x03\x0a\x01a"),
     (DP, "AllocateRequest", {"container_requests": [{"devices_ids": ["a"]}]}, b"\x0a\x03\x0a\x01a"),
     (DP, "AllocateResponse", {"container_responses": [{
         "envs": {"k": "v"},
@@ -87,13 +86,11 @@ WIRE = [
     }, b"\x0a\x09\x0a\x01s\x12\x01u\x1a\x01n"),
     (DRA, "NodePrepareResourceResponse", {"devices": [{
         "request_names": ["r"], "pool_name": "p", "device_name": "d", "cdi_device_ids": ["c"],
-        "share_id": "s",
-    }], "error": "e"},
+        "share_id": "s"}], "error": "e"},
      b"\x0a\x0f\x0a\x01r\x12\x01p\x1a\x01d\x22\x01c\x2a\x01s\x12\x01e"),
     (DRA, "NodeWatchResourcesResponse", {"devices": [{
         "device": {"pool_name": "p", "device_name": "d"}, "health": 2, "last_updated_time": 3,
-        "message": "m",
-    }]}, b"\x0a\x0f\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x2a\x01m"),
+        "message": "m"}]}, b"\x0a\x0f\x0a\x06\x0a\x01p\x12\x01d\x10\x02\x18\x03\x2a\x01m"),
     (CRI, "StatusRequest", {"verbose": True}, b"\x08\x01"),
     (CRI, "StatusResponse", {"info": {"k": "v"}}, b"\x12\x06\x0a\x01k\x12\x01v"),
     (CRI, "VersionResponse", {"runtime_name": "n", "runtime_version": "v"}, b"\x12\x01n\x1a\x01v"),
@@ -187,8 +184,7 @@ def test_kubelet_checkpoint_lists_devices_of_plugins_and_of_pods(tmp_path: Path)
     file.write_text(json.dumps({"Data": {
         "PodDeviceEntries": [
             entry | {"DeviceIDs": {"-1": ["a"], "0": None}}, entry | {"DeviceIDs": ["b"]}],
-        "RegisteredDevices": {"nvshare.com/gpu": ["GPU-0a::0"], "example.com/nic": None},
-    }}))
+        "RegisteredDevices": {"nvshare.com/gpu": ["GPU-0a::0"], "example.com/nic": None}}}))
     assert checkpoint(tmp_path) == [
         ("nvshare.com/gpu", ["GPU-0a::0"], "", ""), ("example.com/nic", [], "", ""),
         ("nvidia.com/gpu", ["a"], "p", "c"), ("nvidia.com/gpu", ["b"], "p", "c")]
@@ -295,8 +291,7 @@ KUBEADM: dict[str, Any] = {
     "clusters": [{"name": "c", "cluster": {
         "server": "https://10.0.0.1:6443", "certificate-authority": "not.used",
         "certificate-authority-data": base64.b64encode(
-            f"# Zertifikat für Prüfung\n{PEM}\n# ü\n{PEM}\n".encode()).decode(),
-    }}],
+            f"# Zertifikat für Prüfung\n{PEM}\n# ü\n{PEM}\n".encode()).decode()}}],
     "users": [{"name": "u", "user": {"client-certificate": "own.crt", "client-key": "own.key"}}],
 }
 
@@ -314,8 +309,7 @@ def test_api_server_is_read_from_kubelets_kubeconfig(tmp_path: Path,
         "clusters": [{"name": "c", "cluster": {
             "server": "https://a", "certificate-authority": "ca.crt", "tls-server-name": "b",
             "insecure-skip-tls-verify": True}}],
-        "users": [{"name": "u", "user": {"tokenFile": "token", "token": "older"}}],
-    }))
+        "users": [{"name": "u", "user": {"tokenFile": "token", "token": "older"}}]}))
     assert server(file) == Server("https://a", PEM, token="token", name="b", is_verified=False)
     for user, certificate in (
         ({"client-certificate-data": "Yw==", "client-key-data": "aw=="}, b"c\nk"),
@@ -371,8 +365,7 @@ def test_containers_of_a_pod_are_identified_by_container_id() -> None:
     status = {
         "initContainerStatuses": [{"name": "before", "containerID": "cri-o://01"}],
         "containerStatuses": [{"name": "main", "containerID": "containerd://02"}],
-        "ephemeralContainerStatuses": [{"name": "look", "containerID": ""}, {"name": "later"}],
-    }
+        "ephemeralContainerStatuses": [{"name": "look", "containerID": ""}, {"name": "later"}]}
     meta = {"namespace": "n", "name": "p", "uid": "u"}
     assert pod({"metadata": meta, "status": status}).containers == {"01": "before", "02": "main"}
 
@@ -398,8 +391,7 @@ def test_static_pod_whose_sidecar_started_without_a_share_is_reported(
         "metadata": meta,
         "spec": {"containers": [{"name": "main"}], "initContainers": [
             {"name": "beside", "restartPolicy": "Always", "resources": {"limits": {RESOURCE: 1}}}]},
-        "status": {"initContainerStatuses": [{"name": "beside", "containerID": "cri-o://01"}]},
-    })
+        "status": {"initContainerStatuses": [{"name": "beside", "containerID": "cri-o://01"}]}})
     (tmp_path / CHECKPOINT).parent.mkdir()
     if content:
         holder = {"PodUID": "0a" * 16, "ContainerName": "beside", "DeviceIDs": {}}
@@ -481,8 +473,7 @@ def test_claim_from_before_the_start_does_not_overwrite_a_stricter_annotation(
                 "allocation": {"devices": {"results": [{
                     "driver": DRIVER, "pool": "node", "device": "gpu-0a", "request": "gpu",
                     "consumedCapacity": {"memory": "12Gi"}}]}},
-                "reservedFor": [{"resource": "pods", "name": name, "uid": name}]},
-        })
+                "reservedFor": [{"resource": "pods", "name": name, "uid": name}]}})
 
     daemon = RecordedDaemon(monkeypatch)
     watched: SimpleQueue[Any] = SimpleQueue()

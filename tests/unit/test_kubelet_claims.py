@@ -31,8 +31,7 @@ def result(device: str = "gpu-0a", request: str = "gpu", **capacity: str) -> dic
     """A result of a claim's allocation."""
     return {
         "driver": DRIVER, "pool": "node", "device": device, "request": request, "shareID": "s",
-        "consumedCapacity": {"clients": "1", **capacity},
-    }
+        "consumedCapacity": {"clients": "1", **capacity}}
 
 
 def config(requests: tuple[str, ...] = (), driver: str = DRIVER, **said: object) -> dict[str, Any]:
@@ -46,13 +45,10 @@ def claim(*results: dict[str, Any], configs: tuple[dict[str, Any], ...] = (), ui
     return {
         "metadata": {
             "namespace": "lab", "name": uid, "uid": uid, "managedFields": [],
-            "ownerReferences": [{"kind": owner}] if owner else [],
-        },
+            "ownerReferences": [{"kind": owner}] if owner else []},
         "status": {
             "allocation": {"devices": {"results": [*results], "config": [*configs]}},
-            "reservedFor": [{"resource": "pods", "name": "train", "uid": pod} for pod in pods],
-        },
-    }
+            "reservedFor": [{"resource": "pods", "name": "train", "uid": pod} for pod in pods]}}
 
 
 @pytest.mark.parametrize(("text", "number"), [
@@ -85,8 +81,7 @@ def test_claim_that_requests_zero_sets_no_limit() -> None:
 def test_claim_parameters_override_the_class_for_their_requests() -> None:
     found = read(claim(result(request="gpu/large"), configs=(
         config(weight=50, priority="high"), config(("gpu",), weight="200"),
-        config(("other",), weight=1), config(driver="gpu.nvidia.com", weight="?"),
-    )))
+        config(("other",), weight=1), config(driver="gpu.nvidia.com", weight="?"))))
     assert terms([found]) == {"weight": 200, "priority": 3}
 
 
@@ -239,18 +234,14 @@ def test_cdi_file_has_a_device_for_each_card_and_is_rewritten_only_if_changed(
         "cdiVersion": "0.3.0", "kind": "nvshare.com/gpu",
         "devices": [
             {"name": name, "containerEdits": {"env": [f"NVIDIA_VISIBLE_DEVICES={seen}"]}}
-            for name, seen in (("shared", "void"), ("GPU-0a", "GPU-0a"), ("GPU-1b", "GPU-1b"))
-        ],
+            for name, seen in (("shared", "void"), ("GPU-0a", "GPU-0a"), ("GPU-1b", "GPU-1b"))],
         "containerEdits": {
             "env": ["NVSHARE_SOCKET=/run/nvshare/sock", "NVSHARE_REQUIRED=1"],
             "mounts": [
                 {"containerPath": there, "hostPath": here, "options": options}
                 for there, here in (
                     ("/run/nvshare", "/run/x"), ("/usr/lib/nvshare", "/state/library"),
-                    ("/etc/ld.so.preload", "/state/ld.so.preload"))
-            ],
-        },
-    }
+                    ("/etc/ld.so.preload", "/state/ld.so.preload"))]}}
     inode = file.stat().st_ino
     containers.write_cdi_file(["GPU-0a", "GPU-1b"])
     assert file.stat().st_ino == inode          # runtimes watch the folder

@@ -85,8 +85,7 @@ def test_limited_log_silences_a_kind_for_an_interval_and_counts_omitted_lines(
     time.pass_by(INTERVAL)              # nothing else need happen
     assert caplog.record_tuples == [(
         "nvshared.test", logging.WARNING,
-        f"5 more such lines were left out within 30 s, the last: line {BURST + 4}",
-    )]
+        f"5 more such lines were left out within 30 s, the last: line {BURST + 4}")]
     caplog.clear()
     limited.say(logging.WARNING, "garbage", lambda: "again")
     assert caplog.messages == ["again"]

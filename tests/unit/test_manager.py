@@ -54,8 +54,7 @@ def test_unknown_gpu_name_is_refused_with_the_valid_names(manager: Manager, name
     with pytest.raises(NoSuchGPU) as caught:
         manager.gpu(name)
     assert str(caught.value) == (
-        f"there is no GPU {name!r}; the indices are: 0, 1; a UUID or a PCI address will do too"
-    )
+        f"there is no GPU {name!r}; the indices are: 0, 1; a UUID or a PCI address will do too")
     with pytest.raises(NoSuchGPU):
         manager.gpu_by_uuid(bytes(16))
 

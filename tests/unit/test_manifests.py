@@ -61,8 +61,7 @@ def test_daemon_set_mounts_the_folders_that_nvshare_kubelet_uses() -> None:
     assert written == {f"{options.KUBELET}/{REGISTRY}", KUBELET_STATE}
     assert set(mounts) - written == {
         str(Path(options.KUBELET, CHECKPOINT).parent), str(Path(DEFAULT_SOCKET).parent),
-        "/run/dbus",
-    }
+        "/run/dbus"}
     assert container["env"][0]["name"] == options.NODE_VARIABLE
 
 
@@ -78,8 +77,7 @@ def test_nvshare_kubelets_role_has_no_more_permissions_than_needed() -> None:
     (policy,) = [
         one for path in listed(BASE) for one in documents(path)
         if (one["kind"], one["metadata"]["name"]) == (
-            "ValidatingAdmissionPolicy", "nvshare-kubelet")
-    ]
+            "ValidatingAdmissionPolicy", "nvshare-kubelet")]
     said = str(policy["spec"]["variables"])
     assert said.count(f'one.type != "{CONDITION}"') == 2
 
@@ -130,8 +128,7 @@ def test_claims_overlay_adds_only_needed_mounts_and_permissions() -> None:
     allowed = {one["resources"][0]: one["verbs"] for one in role["rules"]}
     assert allowed == {
         "resourceclaims": ["get"], "resourceslices": ["list", "watch", "create", "update"],
-        "nodes": ["get"],
-    }
+        "nodes": ["get"]}
 
 
 def takes(key: str, text: str) -> bool:

@@ -70,8 +70,7 @@ async def test_metrics_keep_the_predecessors_names(time: Time) -> None:
     user = client.peer.user
     labels_of_client = {
         **card, "client": str(client.id), "pid": str(client.peer.pid), "name": "python",
-        "user": user, "tenant": f"user:{user}", "namespace": "", "pod": "", "container": "",
-    }
+        "user": user, "tenant": f"user:{user}", "namespace": "", "pod": "", "container": ""}
     assert found["nvshare_client_managed_allocated_bytes"] == [(labels_of_client, 3 * GIB)]
     ((labels, value),) = found["nvshare_client_info"]
     assert labels == {**labels_of_client, "uid": str(client.peer.uid)}

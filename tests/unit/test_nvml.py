@@ -80,8 +80,7 @@ ANSWERS: dict[str, Any] = {
     "nvmlDeviceGetTemperature": 40,
     "nvmlDeviceGetPowerUsage": 123_000,
     "nvmlDeviceGetComputeRunningProcesses": [
-        SimpleNamespace(pid=7, usedGpuMemory=5), SimpleNamespace(pid=8, usedGpuMemory=None),
-    ],
+        SimpleNamespace(pid=7, usedGpuMemory=5), SimpleNamespace(pid=8, usedGpuMemory=None)],
 }
 
 

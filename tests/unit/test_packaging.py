@@ -49,8 +49,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation",
          "--wheel-dir", folder, sdist],
         env={**os.environ, "CFLAGS": "-O0"},            # a quick compilation suffices
-        check=True,
-    )
+        check=True)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -62,8 +61,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", folder,
          wheel],
-        check=True,
-    )
+        check=True)
     return folder
 
 
@@ -103,8 +101,7 @@ def made(shell: str, folder: Path, **variables: str) -> "subprocess.CompletedPro
     return subprocess.run(
         ["make", "--no-print-directory", "--file=packaging/install.mk", f"BUILT={folder}", *given,
          f"{folder}/completions/{shell}"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )
+        cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="there is no make on this machine")
@@ -182,11 +179,9 @@ def test_package_build_leaves_only_the_two_packages(tmp_path: Path) -> None:
         ["make", "--no-print-directory", "--file=packaging/packaging.mk", "deb",
          f"PACKAGED={tmp_path}", f"DIST={dist}"],
         cwd=ROOT, check=True, capture_output=True,
-        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "DEB_BUILD_OPTIONS": ""},
-    )
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "DEB_BUILD_OPTIONS": ""})
     assert sorted(path.name for path in dist.iterdir()) == [
-        "libnvshare_2_amd64.deb", "nvshared_2_amd64.deb", "theirs_1_all.deb",
-    ]
+        "libnvshare_2_amd64.deb", "nvshared_2_amd64.deb", "theirs_1_all.deb"]
 
 
 def test_dependencies_are_pinned_with_a_comment_that_says_why() -> None:

@@ -71,8 +71,7 @@ def test_process_in_a_container_is_recognised_for_any_process_name(
     # The kernel replaces an end of a line in a name, and nothing else at which Python splits.
     files = {
         "status": f"Name:\tx{end}NSpid:\t9\nPid:\t9\nNSpid:\t9\t1\n", "uid_map": "0 0 4294967295\n",
-        "comm": "x\n", "cgroup": "0::/\n",
-    }
+        "comm": "x\n", "cgroup": "0::/\n"}
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name])
     monkeypatch.setattr(peer, "own", lambda name: files[name])
     assert peer.identify(9, 1000).is_contained
@@ -85,8 +84,7 @@ def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path
         listening.listen()
         connects = (
             "import os, socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
-            "s.connect(sys.argv[1]); os.fork() or input()"
-        )
+            "s.connect(sys.argv[1]); os.fork() or input()")
         # A forked child lives on and holds the socket.
         with subprocess.Popen([sys.executable, "-c", connects, str(tmp_path / "socket")],
                               stdin=subprocess.PIPE) as process:

@@ -28,8 +28,7 @@ def states(folder: Path, *options: str, wanted: str = "1") -> list[str]:
         [sys.executable, *options, "-c", STATE.format(folder=str(library.program()))],
         env={**os.environ, "NVSHARE_TRIM_CACHES": wanted,
              "PYTHONPATH": f"{library.program()}:{folder}"},
-        capture_output=True, text=True, check=True,
-    )
+        capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return done.stdout.splitlines()
 

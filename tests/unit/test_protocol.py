@@ -37,14 +37,12 @@ ORDER = ["room", "host", "writeback", "step_pause", "idle_window"]
 FIELDS = {
     "nvshare_order": [
         "type", "version", "flags", "refusal", "waits_for", "number", *ORDER, "file", "limits",
-        "lender", "loan",
-    ],
+        "lender", "loan"],
     "nvshare_limits": LIMITS,
     "nvshare_memory": FIGURES,
     "nvshare_report": [
         "type", "version", "flags", "pin_reason", "number", "memory", "uuid", "answered", "to_pin",
-        "commit", "wanted", "pins", "moved", "took", "text",
-    ],
+        "commit", "wanted", "pins", "moved", "took", "text"],
 }
 
 u64 = st.integers(0, 2**64 - 1)
@@ -63,22 +61,19 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc on this machine")
     enums = (
-        "nvshare_type", "nvshare_flag", "nvshare_refusal", "nvshare_wait", "nvshare_pin_reason",
-    )
+        "nvshare_type", "nvshare_flag", "nvshare_refusal", "nvshare_wait", "nvshare_pin_reason")
     values = [name for enum in enums for name in enumerators(enum)]
     lines = [f'printf("{v} %d\\n", (int){v});' for v in [*values, "NVSHARE_PROTOCOL_VERSION"]]
     for struct, fields in FIELDS.items():
         lines.append(f'printf("{struct} %d\\n", (int)sizeof(struct {struct}));')
         lines += [
             f'printf("{struct}.{field} %d\\n", (int)offsetof(struct {struct}, {field}));'
-            for field in fields
-        ]
+            for field in fields]
     folder = tmp_path_factory.mktemp("protocol")
     source, program = folder / "layout.c", folder / "layout"
     source.write_text(
         "#include <stddef.h>\n#include <stdio.h>\n#include <nvshare/protocol.h>\n"
-        "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n"
-    )
+        "int main(void) {\n" + "\n".join(lines) + "\nreturn 0; }\n")
     subprocess.run(["gcc", "-std=c11", f"-I{INCLUDE}", source, "-o", program], check=True)
     out = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     return {name: int(value) for name, value in (line.split() for line in out.splitlines())}
@@ -86,20 +81,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 def test_protocol_constants_equal_those_of_the_header(compiled: dict[str, int]) -> None:
     assert {f"NVSHARE_{one.name}": one.value for one in Type} == {
-        name: compiled[name] for name in enumerators("nvshare_type")
-    }
+        name: compiled[name] for name in enumerators("nvshare_type")}
     assert {f"NVSHARE_{one.name}": one.value for one in Flag} == {
-        name: compiled[name] for name in enumerators("nvshare_flag")
-    }
+        name: compiled[name] for name in enumerators("nvshare_flag")}
     assert {f"NVSHARE_REFUSED_{one.name}": one.value for one in Refusal} == {
-        name: compiled[name] for name in enumerators("nvshare_refusal")
-    }
+        name: compiled[name] for name in enumerators("nvshare_refusal")}
     assert {f"NVSHARE_WAITS_{one.name}": one.value for one in Wait} == {
-        name: compiled[name] for name in enumerators("nvshare_wait")
-    }
+        name: compiled[name] for name in enumerators("nvshare_wait")}
     assert {f"NVSHARE_PIN_{one.name}": one.value for one in PinReason} == {
-        name: compiled[name] for name in enumerators("nvshare_pin_reason")
-    }
+        name: compiled[name] for name in enumerators("nvshare_pin_reason")}
     assert compiled["NVSHARE_PROTOCOL_VERSION"] == protocol.VERSION
     assert f'NVSHARE_DEFAULT_SOCKET "{names.DEFAULT_SOCKET}"' in HEADER.read_text()
 
@@ -130,16 +120,14 @@ def test_order_fields_have_the_offsets_of_the_header(compiled: dict[str, int]) -
         ("nvshare_order.flags", 4, 0x11121314),
         ("nvshare_order.number", 8, 2),
         *((f"nvshare_order.{name}", 8, values[name]) for name in ORDER),
-        *((f"nvshare_order.limits.{name}", 8, values[name]) for name in LIMITS),
-    ])
+        *((f"nvshare_order.limits.{name}", 8, values[name]) for name in LIMITS)])
     borrowing = replace(
         OrderRecord(Type.EVICT), loan=200, lender=bytes.fromhex("1122334455667788" * 2))
     compare(encode_order(borrowing), compiled, [
         ("nvshare_order.type", 2, Type.EVICT),
         ("nvshare_order.version", 2, protocol.VERSION),
         ("nvshare_order.lender", 16, int.from_bytes(borrowing.lender, "little")),
-        ("nvshare_order.loan", 8, 200),
-    ])
+        ("nvshare_order.loan", 8, 200)])
     assert decode_order(encode_order(borrowing)) == borrowing
     assert compiled["nvshare_order.file"] == compiled["nvshare_order.writeback"]
     assert compiled["nvshare_order.refusal"] == compiled["nvshare_order.flags"]
@@ -164,8 +152,7 @@ def test_report_fields_have_the_offsets_of_the_header(compiled: dict[str, int], 
         *((f"nvshare_report.memory.{name}", 8, figures[name]) for name in FIGURES),
         *((f"nvshare_report.{name}", 8, value) for name, value in heard.items()),
         *((f"nvshare_report.{name}", 8, values[name]) for name in last_words(kind)),
-        *([] if heard else [("nvshare_report.uuid", 16, int.from_bytes(uuid, "little"))]),
-    ])
+        *([] if heard else [("nvshare_report.uuid", 16, int.from_bytes(uuid, "little"))])])
 
 
 orders = st.sampled_from([kind for kind in Type if kind < Type.HELLO])

@@ -77,8 +77,7 @@ def test_rotation_of_users_alternates_once_the_time_slice_is_used(
     assert not rotation.offer(2, work(loop, done, "low 1", MOMENT * 0.6))
     assert done == ["at once"]
     assert passes(loop, done) == [
-        ["loud 0", "low 0"], ["loud 1", "low 1"], ["loud 2", "loud 3"], ["loud 4", "loud 5"],
-    ]
+        ["loud 0", "low 0"], ["loud 1", "low 1"], ["loud 2", "loud 3"], ["loud 4", "loud 5"]]
 
 
 def test_rotation_of_users_serves_other_users_before_further_work_of_a_user(

@@ -50,8 +50,7 @@ neighbour-limit = off
         Rule("unit:jupyter-*.service", "priority", 3, f"{file}:10"),
         Rule("group:staff", "memory-limit", 0, f"{file}:12"),
         Rule("group:staff", "compute-limit", 100, f"{file}:13"),
-        Rule("group:staff", "neighbour-limit", 1, f"{file}:14"),
-    )
+        Rule("group:staff", "neighbour-limit", 1, f"{file}:14"))
 
 
 @pytest.mark.parametrize(("text", "sentence"), [
@@ -117,8 +116,7 @@ def test_check_option_prints_all_errors_of_a_config_at_once(
     messages = [line.partition(": ")[2] for line in capfd.readouterr().err.splitlines()]
     assert [line.partition(": ")[0] for line in messages] == [
         f"{file}:2", f"{file}:5", f"{file}:7", f"{folder}/a.conf:2", f"{folder}/a.conf:3",
-        f"{file}:4",
-    ]
+        f"{file}:4"]
 
 
 @pytest.mark.parametrize("text", [
@@ -154,8 +152,7 @@ def test_most_specific_rule_is_applied(name: str, groups: tuple[str, ...],
                                        order: list[str]) -> None:
     patterns = (
         "user:alice", "group:staff", "group:b", "user:*", "user:al*", "user:?ob", "unit:*",
-        "unit:?.service", "unit:alice/*", "unit:*/*.service", "pod:lab/*",
-    )
+        "unit:?.service", "unit:alice/*", "unit:*/*.service", "pod:lab/*")
     rules = [Rule(one, "weight", 1, "") for one in patterns]
     assert [rule.pattern for rule in holding(rules, (name,), groups)] == order
 

@@ -125,8 +125,7 @@ def test_client_that_does_not_drain_is_reported_once() -> None:
     talk.wait(TQ)
     actions = talk.wait(100)
     assert [a for a in actions if isinstance(a, Stuck)] == [
-        Stuck(1, ClientState.DRAINING, 10 * SECOND)
-    ]
+        Stuck(1, ClientState.DRAINING, 10 * SECOND)]
     assert 2 in runs(talk.obey(talk.stopped(1)))
 
 
@@ -365,8 +364,7 @@ def test_lost_card_loads_all_memory_of_a_client() -> None:
     talk.join(3, allocated=10)
     actions = [a for a in talk.tell(GPULost()) if isinstance(a, Load | Run)]
     assert [(type(a), a.client) for a in actions] == [
-        (Run, 1), (Load, 2), (Run, 2), (Load, 3), (Run, 3),
-    ]
+        (Run, 1), (Load, 2), (Run, 2), (Load, 3), (Run, 3)]
     assert loads([*actions]) == [(2, 60), (3, 10)]
 
 

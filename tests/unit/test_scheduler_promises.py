@@ -169,8 +169,7 @@ def test_commit_that_was_used_during_its_reclaim_is_not_granted_again() -> None:
     probe = next(a for a in talk.ask(2, 1, wanted) if isinstance(a, Evict) and a.client == 1)
     memory = talk.set(1, allocated=50.5)
     answer, = (
-        a for a in limits(talk.tell(Evicted(1, memory, probe.number, 0)), 2) if a.number == 1
-    )
+        a for a in limits(talk.tell(Evicted(1, memory, probe.number, 0)), 2) if a.number == 1)
     assert answer.commit < int(wanted * GIB)
 
 
@@ -508,8 +507,7 @@ class Court:
         said: list[Event] = [
             MemoryChanged(id, memory, wants=dice.random() < 0.5),
             CommitAsked(id, memory, number, self.figure(), dice.choice([0, self.figure()])),
-            CommitAsked(id, memory, number, 0),
-        ]
+            CommitAsked(id, memory, number, 0)]
         if self.scheduler.stopping(id):
             said += [Stopped(id, memory, dice.random() < 0.5), Reopened(id, memory)]
         self.tell(dice.choice(said))

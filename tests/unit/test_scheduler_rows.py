@@ -110,8 +110,7 @@ class Row:
             lambda: self.configure(
                 dice.choice(list(AntiThrash)), dice.choice([SECOND // 10, SECOND, None]),
                 dice.random() < 0.1): 0.3,
-            lambda: self.stay(any_client(), dice.choice([*REASONS.values()][1:])): 0.1,
-        }
+            lambda: self.stay(any_client(), dice.choice([*REASONS.values()][1:])): 0.1}
 
     def pins_unseen(self) -> bool:
         """Whether a user has pinned more than the scheduler accepts without a sample."""

@@ -71,8 +71,7 @@ def test_stopped_process_delays_no_other_client_and_continues_later(seed: int) -
         Settings(capacity=CARD, total=CARD, host_budget=8 * CARD, step=128 * MIB, tq=SECOND,
                  anti_thrash=dice.choice([AntiThrash.AUTO, AntiThrash.ON]), gather=0,
                  writeback=dice.random() < 0.5,
-                 stuck_after=STUCK_AFTER), seed, bus=dice.choice([500, 50_000]),
-    )
+                 stuck_after=STUCK_AFTER), seed, bus=dice.choice([500, 50_000]))
     hooks = [world.welcome(Stoppable(id, world)) for id in range(1, dice.randint(3, 5))]
     world.advance(SECOND)
     for hook in hooks:

@@ -377,8 +377,7 @@ class DiskRow(Row):
     def weights(self) -> dict[Callable[[], object], float]:
         return super().weights() | {
             self.fail_to_store: 0.7,
-            lambda: self.set_disk(self.dice.choice([0, self.disk])): 0.3,
-        }
+            lambda: self.set_disk(self.dice.choice([0, self.disk])): 0.3}
 
     def teardown(self) -> None:
         """End all faults of the disk, and play the end of the sequence."""

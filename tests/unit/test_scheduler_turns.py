@@ -303,8 +303,7 @@ def test_draining_daemon_runs_all_clients_that_fit_smallest_first() -> None:
     states = {client: talk.view(client).state for client in range(1, 6)}
     assert states == {
         1: ClientState.RUNNING, 4: ClientState.RUNNING, 5: ClientState.RUNNING,
-        3: ClientState.WAITING, 2: ClientState.WAITING,
-    }
+        3: ClientState.WAITING, 2: ClientState.WAITING}
     assert stops(talk.idle(1)) == []    # an idle holder keeps its turn with anti-thrash off
     assert stops(talk.wait(100 * TQ)) == []
     assert 3 in runs(talk.obey(talk.leave(1)))

@@ -152,8 +152,7 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
         OrderRecord(Type.EVICT, Flag.AHEAD | Flag.KEEP, number=10, room=7, host=6, writeback=GIB),
         OrderRecord(
             Type.RUN, Flag.REPORT_COPIES | Flag.REPORT_IDLE | Flag.STEP, step_pause=9,
-            idle_window=7),
-    ]
+            idle_window=7)]
 
 
 @pytest.mark.parametrize(("record", "event"), [
@@ -433,8 +432,7 @@ def test_commit_request_beyond_any_machine_is_clamped(hook: Hook, absurd: int) -
     hook.says(ReportRecord(Type.MEMORY, memory=replace(FIGURES, pending=absurd)))
     assert Scripted.latest.events == [
         events.CommitAsked(1, FIGURES, 3, MOST_BYTES, MOST_BYTES),
-        events.MemoryChanged(1, replace(FIGURES, pending=CARD - 10)),
-    ]
+        events.MemoryChanged(1, replace(FIGURES, pending=CARD - 10))]
 
 
 def test_restarted_daemon_ignores_records_sent_before_the_new_hello(manager: Manager) -> None:
@@ -453,8 +451,7 @@ def test_restarted_daemon_ignores_records_sent_before_the_new_hello(manager: Man
     hook.says(replace(HELLO, number=number, flags=Flag.RUNNING, commit=5, memory=FIGURES))
     assert Scripted.latest.events[1:] == [
         events.Joined(1, FIRST, True, False, 5, tenants=TENANTS),
-        events.Awaited(expected=False),
-    ]
+        events.Awaited(expected=False)]
     assert hook.wire.sent[1].type is Type.LIMITS
     with pytest.raises(ProtocolError, match="a second HELLO came"):
         hook.says(replace(HELLO, number=number))
@@ -521,8 +518,7 @@ def test_session_that_is_ended_twice_sends_a_single_left_event(
     st.builds(
         lambda kind, flags, number, size: encode_report(
             ReportRecord(kind, flags, number, commit=size, moved=size)),
-        st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE),
-    ),
+        st.sampled_from(Type), st.integers(0, 1 << 13), st.integers(0, 3), st.integers(0, LIE)),
 )))
 def test_session_with_random_packets_closes_no_other_connection(
         manager: Manager, packets: list[bytes]) -> None:

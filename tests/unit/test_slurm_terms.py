@@ -36,8 +36,7 @@ def parse(tmp_path_factory: pytest.TempPathFactory) -> Parse:
     built = tmp_path_factory.mktemp("slurm") / "terms.so"
     subprocess.run(
         ["cc", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-         "-o", built, SOURCE], check=True,
-    )
+         "-o", built, SOURCE], check=True)
     library = ctypes.CDLL(str(built))
     library.terms_parse.restype = ctypes.c_bool
     in_c = (ctypes.c_char_p * COUNT).in_dll(library, "term_on_the_bus")

@@ -63,8 +63,7 @@ def test_state_save_on_a_full_disk_keeps_the_old_file_and_logs(
     assert str(caught.value) == (
         "what was changed holds, but will be forgotten at the next start: "
         f"{state.path} cannot be written: No space left on device; "
-        "put that right and change it again"
-    )
+        "put that right and change it again")
     assert caplog.messages == [str(caught.value)]
     assert state.load() == CHANGED
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
@@ -97,5 +96,4 @@ def test_state_file_is_json_with_the_settings_names(tmp_path: Path) -> None:
         "version": 1,
         "everywhere": {"tq": 5},
         "gpus": {"GPU-1": {"anti-thrash": "off"}, "GPU-2": {"tq": 7}, "GPU-3": {"tq": "auto"},
-                 "GPU-4": {"tq-usec": 1_500_000}},
-    }
+                 "GPU-4": {"tq-usec": 1_500_000}}}

@@ -32,8 +32,7 @@ def source_files() -> list[Path]:
         if path.is_file()
         and (path.suffix in SOURCES or path.name in BY_NAME)
         and "__pycache__" not in path.parts
-        and not any(part.startswith("build") for part in path.relative_to(ROOT).parts[:-1])
-    )
+        and not any(part.startswith("build") for part in path.relative_to(ROOT).parts[:-1]))
 
 
 def run(*command: str) -> None:
@@ -62,8 +61,7 @@ def test_programs_in_strings_of_gpu_tests_use_defined_names_only(path: Path) -> 
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821",
          "--config", assigned_by_tests, "-"],
-        input=PRELUDE + "".join(programs), capture_output=True, text=True, check=False,
-    )
+        input=PRELUDE + "".join(programs), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -84,6 +82,5 @@ def test_source_files_have_no_todo_or_fixme_comments() -> None:
         f"{path.relative_to(ROOT)}:{number}"
         for path in source_files()
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if UNFINISHED.search(line)
-    ]
+        if UNFINISHED.search(line)]
     assert not marked

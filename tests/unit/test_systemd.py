@@ -66,8 +66,7 @@ def test_inherited_connections_are_separated_from_the_listening_socket(
     monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", first)
     environment = {
         "LISTEN_FDS": str(len(names)), "LISTEN_PID": str(os.getpid()),
-        "LISTEN_FDNAMES": ":".join(names),
-    }
+        "LISTEN_FDNAMES": ":".join(names)}
     if "x" in names:
         with pytest.raises(InvalidArgs, match="one ListenSequentialPacket="):
             inherited(environment)

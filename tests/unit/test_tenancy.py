@@ -112,8 +112,7 @@ def test_changed_tenant_terms_reach_only_gpus_with_that_tenant(daemon: Daemon) -
     daemon.set("user:alice", weight=0, memory_limit=0)
     daemon.set("user:bob", weight=3)
     assert [event.terms for event in daemon.sent_terms()] == [
-        TenantTerms(weight=200), TenantTerms(GIB, 200), TenantTerms(GIB), TenantTerms(),
-    ]
+        TenantTerms(weight=200), TenantTerms(GIB, 200), TenantTerms(GIB), TenantTerms()]
     assert daemon.sent_terms(1) == []
 
 
@@ -123,8 +122,7 @@ def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
     daemon.manager.reload()
     assert daemon.sent_terms() == [
         TenantChanged("user:alice", TenantTerms(60 * GIB, 50)),
-        TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, shown=SHOWN)),
-    ]
+        TenantChanged("pod:7d1c", TenantTerms(compute_limit=30, shown=SHOWN))]
     daemon.set("user:alice", memory_limit=4 * GIB, compute_limit=100)
     assert daemon.sent_terms() == [TenantChanged("user:alice", TenantTerms(4 * GIB, 50))]
     (_, alice) = daemon.manager.tenancy.tenants()
@@ -136,8 +134,7 @@ def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
     daemon.rules = ()
     daemon.manager.reload()
     assert {event.tenant: event.terms for event in daemon.sent_terms()} == {
-        "user:alice": TenantTerms(), "pod:7d1c": TenantTerms(),
-    }
+        "user:alice": TenantTerms(), "pod:7d1c": TenantTerms()}
 
 
 def test_rules_stay_in_force_when_the_file_becomes_invalid(daemon: Daemon,

@@ -44,8 +44,7 @@ def screens(state: State) -> list[State]:
         state, details, strike(state, "?")[0], strike(state, "/", *"gpu0 wait")[0],
         strike(state, "m", *"20GiB")[0], strike(state, "p")[0], strike(state, "s", "tab")[0],
         replace(state, daemon_error="nvshared is not running; start it with: systemctl start it"),
-        replace(state, message="python3[4711] is suspended on GPU 0. " * 9),
-    ]
+        replace(state, message="python3[4711] is suspended on GPU 0. " * 9)]
 
 
 STATES = {

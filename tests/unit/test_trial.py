@@ -71,8 +71,7 @@ def test_trial_start_writes_settings_and_stop_removes_them(run: Run, systemctl: 
     assert not trial.FOLDER.exists()
     assert not trial.DROP_IN.parent.exists()
     assert Path(f"{systemctl}.log").read_text().splitlines() == [
-        "daemon-reload", "restart nvshared.service", "daemon-reload", "stop nvshared.service",
-    ]
+        "daemon-reload", "restart nvshared.service", "daemon-reload", "stop nvshared.service"]
     with pytest.raises(NvshareError, match="no trial is on"):
         run("stop")
 

@@ -71,6 +71,4 @@ def scene(cards: int, programs_each: Sequence[int], busy: Sequence[int] = ()) ->
         tuple(CARD._replace(index=at, holders=(), state="shared") for at in range(cards)),
         tuple(
             one._replace(state="waiting", waiting_usec=SECOND) if at in busy else one
-            for at in range(cards) for one in programs(programs_each[at % len(programs_each)], at)
-        ),
-    )
+            for at in range(cards) for one in programs(programs_each[at % len(programs_each)], at)))
