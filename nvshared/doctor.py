@@ -197,7 +197,7 @@ def program_findings(inspection: Inspection, snapshot: Snapshot | None) -> Itera
                 yield _unshared(
                     card.facts.index, process.pid, process.memory, answered=snapshot is not None)
     for pid in sorted({client.pid for client in clients}):
-        if any(line.endswith(OUTDATED) for line in _mapped(pid) or ()):
+        if f"{OUTDATED}\n" in host.process(pid, "maps"):
             yield warning(
                 "library", f"{shown(pid)} uses a libnvshare.so that has been replaced since",
                 "restart the program to use the new library")
@@ -226,9 +226,9 @@ def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Find
     """The finding about a process that is not a client; `answered`: nvshared confirms that."""
     size = "" if memory is None else f" with {rounded(memory)}"
     uses = f"{shown(pid)} uses GPU {gpu}{size}"
-    mapped = _mapped(pid)
-    loaded = any(line.endswith((OURS, OUTDATED)) for line in mapped or ())
-    if not answered and (loaded or mapped is None):
+    mapped = host.process(pid, "maps")  # "": another user's process, or it has ended
+    loaded = f"{OURS}\n" in mapped or f"{OUTDATED}\n" in mapped
+    if not answered and (loaded or not mapped):
         has = "has the library" if loaded else "cannot be inspected"
         return note("unshared", f"{uses} and {has}; whether it shares the GPU is unknown, since "
                     "nvshared does not answer on this bus")
@@ -238,13 +238,6 @@ def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Find
                        "it; journalctl -u nvshared shows the reason")
     return warning("unshared", f"{uses} without nvshared: other programs lack this memory, and the "
                    "program takes no turns", "restart the program with: nvsharectl run -- PROGRAM")
-
-
-def _mapped(pid: int) -> list[str] | None:
-    try:
-        return host.kernel_text(Path(f"/proc/{pid}/maps")).split("\n")
-    except OSError:
-        return None                     # another user's process, or it has ended
 
 
 NO_BUS = "none"                         # as in nvshared --bus none

@@ -103,7 +103,12 @@ class Lanes:
             except Empty:
                 self._post(self._thread_ended)
                 return
-            result = None if job.done else self._result(job)
+            result = None
+            try:
+                if not job.done:
+                    result = job.call()
+            except Exception:
+                logger.exception("a call of %s failed", self._name)
             self._post(partial(self._made, key, job, result))
 
     def _thread_ended(self) -> None:
@@ -120,14 +125,6 @@ class Lanes:
         else:
             del self._lanes[key]
         _finish(job, result)
-
-    def _result(self, job: _Job) -> Any:
-        try:
-            return job.call()
-        except Exception:
-            logger.exception("a call of %s failed", self._name)
-            return None
-
 
 def _finish(job: _Job, result: Any) -> None:
     if not job.done:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from nvshared import __version__
-from nvshared.scheduler.tenants import Usage
+from nvshared.scheduler.events import Memory
+from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.sharing.gpu import DECISION_BOUNDS, GPU, Client
 from nvshared.sharing.totals import TenantTotals
 from nvshared.units import SECOND
@@ -23,6 +24,7 @@ TENANT = (*CARD, "tenant")
 Source = TypeVar("Source")
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 # For each metric: its name, its help text, and a function that returns its value; None: no sample.
+# The values of metrics named _seconds are in microseconds.
 Table = list[tuple[str, str, Callable[[Source], float | None]]]
 # For metrics of value 1 with the information in the labels: also the names of these labels.
 # The function returns the values of the labels.
@@ -55,16 +57,18 @@ def read_metrics(gpus: Iterable[GPU], clients: Iterable[Client],
     cards = [(_card(gpu), gpu) for gpu in gpus]
     programs = [(_client(client), client) for client in clients]
     used = [(labels, client.usage) for labels, client in programs]
+    memories = [(labels, client.memory) for labels, client in programs]
+    counters = [(labels, gpu.snapshot().counters) for labels, gpu in cards]
     tenants = [
         ((*labels, name), usage) for labels, gpu in cards for name, usage in totals.of(gpu).items()]
     return [
         *_read(GaugeMetricFamily, "nvshare_", (), BUILD_INFO, [((), __version__)]),
         *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_INFO, cards),
         *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_GAUGES, cards),
-        *_read(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, cards),
+        *_read(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, counters),
         _decisions(cards),
         *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_INFO, programs),
-        *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, programs),
+        *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, memories),
         *_read(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, used),
         *_read(CounterMetricFamily, "nvshare_tenant_", TENANT, TENANT_COUNTERS, tenants)]
 
@@ -106,22 +110,21 @@ CARD_GAUGES: Table[GPU] = [
     ("scheduler_waiting_clients", "Programs that wait for their turn",
      lambda gpu: gpu.snapshot().queue_length),
     ("scheduler_quantum_seconds", "How long a program may keep the GPU while others wait",
-     lambda gpu: gpu.tq / SECOND),
+     lambda gpu: gpu.tq),
 ]
-CARD_COUNTERS: Table[GPU] = [
-    ("turns", "Turns that have begun", lambda gpu: gpu.snapshot().counters.turns),
-    ("loaded_bytes", "Bytes brought to the GPU", lambda gpu: gpu.snapshot().counters.bytes_in),
-    ("evicted_bytes", "Bytes moved to the host", lambda gpu: gpu.snapshot().counters.bytes_out),
+CARD_COUNTERS: Table[Counters] = [
+    ("turns", "Turns that have begun", lambda counters: counters.turns),
+    ("loaded_bytes", "Bytes brought to the GPU", lambda counters: counters.bytes_in),
+    ("evicted_bytes", "Bytes moved to the host", lambda counters: counters.bytes_out),
     ("handover_seconds", "Time from the end of each drain until the program that had waited ran",
-     lambda gpu: gpu.snapshot().counters.handover / SECOND),
+     lambda counters: counters.handover),
     ("reopened", "Drains that did not end, so that the program's turn continued",
-     lambda gpu: gpu.snapshot().counters.reopened),
-    ("stuck", "Orders that a program did not answer for long",
-     lambda gpu: gpu.snapshot().counters.stuck),
+     lambda counters: counters.reopened),
+    ("stuck", "Orders that a program did not answer for long", lambda counters: counters.stuck),
     ("failures", "Orders that failed for an error of the driver or a lack of memory",
-     lambda gpu: gpu.snapshot().counters.failures),
+     lambda counters: counters.failures),
     ("gave_way", "Times that a program was chosen and returned to the queue for lack of room",
-     lambda gpu: gpu.snapshot().counters.gave_way),
+     lambda counters: counters.gave_way),
 ]
 CLIENT_INFO: InfoTable[Client] = [
     ("info", "1 for each program, with the number of its user",
@@ -133,33 +136,30 @@ CLIENT_INFO: InfoTable[Client] = [
      lambda client: (str(client.memory.pin_reason),) if client.memory.pin_reason else None,
      ("reason",)),
 ]
-CLIENT_GAUGES: Table[Client] = [
+CLIENT_GAUGES: Table[Memory] = [
     ("managed_allocated_bytes", "Bytes that the program has allocated, on the GPU or not",
-     lambda client: client.memory.allocated),
-    ("resident_bytes", "Bytes of allocated memory on the GPU",
-     lambda client: client.memory.resident),
-    ("pinned_bytes", "Bytes on the GPU that cannot be evicted",
-     lambda client: client.memory.pinned),
+     lambda memory: memory.allocated),
+    ("resident_bytes", "Bytes of allocated memory on the GPU", lambda memory: memory.resident),
+    ("pinned_bytes", "Bytes on the GPU that cannot be evicted", lambda memory: memory.pinned),
     ("host_bytes", "Host memory held for swapped memory",
-     lambda client: client.memory.host - client.memory.borrowed),
+     lambda memory: memory.host - memory.borrowed),
     ("borrowed_bytes", "Memory of another GPU held for swapped memory",
-     lambda client: client.memory.borrowed),
+     lambda memory: memory.borrowed),
     ("disk_bytes", "Bytes on the disk: swapped memory, and copies of memory loaded again",
-     lambda client: client.memory.disk),
+     lambda memory: memory.disk),
 ]
 
 
 def _usage(subject: str) -> Table[Usage]:
     return [
         ("gpu_seconds", f"GPU time of {subject}: divided among the programs that may use it",
-         lambda used: used.gpu / SECOND),
+         lambda used: used.gpu),
         ("held_seconds", f"Time in which {subject} was allowed to use the GPU",
-         lambda used: used.held / SECOND),
-        ("waited_seconds", f"Time in which {subject} waited for the GPU",
-         lambda used: used.waited / SECOND),
+         lambda used: used.held),
+        ("waited_seconds", f"Time in which {subject} waited for the GPU", lambda used: used.waited),
         ("turns", f"Turns of {subject} that have begun", lambda used: used.turns),
         ("handover_seconds", f"Time of hand-overs that loaded memory of {subject}",
-         lambda used: used.handover / SECOND),
+         lambda used: used.handover),
         ("loaded_bytes", f"Bytes of {subject} brought to the GPU", lambda used: used.bytes_in),
         ("evicted_bytes", f"Bytes of {subject} moved to the host", lambda used: used.bytes_out)]
 
@@ -184,8 +184,9 @@ def _read(kind: type[Family], prefix: str, labels: Sequence[str],
     """The metrics of a table. `labelled`: GPUs, clients or tenants, each with its labels."""
     for name, help_text, read, *more in table:
         values = [(its_labels, read(source)) for its_labels, source in labelled]
+        unit = SECOND if name.endswith("_seconds") else 1
         yield Samples(kind, prefix + name, help_text, (*labels, *chain(*more)), [
-            ((*its_labels, *value), 1) if isinstance(value, tuple) else (its_labels, value)
+            ((*its_labels, *value), 1) if isinstance(value, tuple) else (its_labels, value / unit)
             for its_labels, value in values if value is not None])
 
 

@@ -120,7 +120,9 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
             logger.critical("nothing is decided any more on %s", ", ".join(hung))
         if not notifier.catch_up():
             news.set()
-        status = _status(manager)
+        status = ", ".join([
+            counted(len(manager.gpus), "GPU"), counted(len(tuple(manager.clients)), "client"),
+            *(f"{gpu}: {', '.join(map(str, gpu.holders))}" for gpu in manager.gpus if gpu.holders)])
         if status != last:
             notifier.status(status)
             last = status
@@ -130,9 +132,3 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
                 await news.wait()
     for disconnect in ignore:
         disconnect()
-
-
-def _status(manager: Manager) -> str:
-    words = [counted(len(manager.gpus), "GPU"), counted(len(tuple(manager.clients)), "client")]
-    words += [f"{gpu}: {', '.join(map(str, gpu.holders))}" for gpu in manager.gpus if gpu.holders]
-    return ", ".join(words)

@@ -51,7 +51,9 @@ class StateFile:
 
     def save(self, overrides: Overrides) -> Future[None]:
         """Writes the overrides in the file's thread. The future raises NotKept if that fails."""
-        return self._writer.submit(keep, self.path, _plain(overrides))
+        plain = {uuid: _plain_one(**changed) for uuid, changed in overrides.items()}
+        return self._writer.submit(keep, self.path, {
+            "version": VERSION, "everywhere": plain.pop("", {}), "gpus": plain})
 
 
 class TenantsFile:
@@ -115,11 +117,6 @@ def _replace(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _plain(overrides: Overrides) -> dict[str, Any]:
-    plain = {uuid: _plain_one(**changed) for uuid, changed in overrides.items()}
-    return {"version": VERSION, "everywhere": plain.pop("", {}), "gpus": plain}
 
 
 def _plain_one(*, tq: int | None = 0, anti_thrash: AntiThrash | None = None) -> dict[str, Any]:

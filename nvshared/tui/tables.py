@@ -136,10 +136,6 @@ def age(client: ClientSnapshot) -> tuple[int, bool, int]:
     return client.gpu, client.state == UNSHARED, client.id
 
 
-def _queue(client: ClientSnapshot) -> tuple[int, int, int, int]:
-    return client.gpu, _RANKS.get(client.state, 2), client.position, client.id
-
-
 def tenant(client: ClientSnapshot) -> str:
     """The client's tenant, shortened; "" if the tenant is its user."""
     kind = client.tenant.partition(":")[0]
@@ -161,7 +157,7 @@ CLIENT = {one.name: one for one in (
     # Left out first: a reader can estimate SWAPPED as MEM minus RESIDENT.
     figure("SWAPPED", lambda client: client.swapped, size, drop_rank=8),
     Column("STATE", lambda client: client.state, style=lambda client: STATES.get(client.state, ""),
-           sort=_queue),
+           sort=lambda one: (one.gpu, _RANKS.get(one.state, 2), one.position, one.id)),
     Column("HELD", lambda client: "" if client.state == UNSHARED else duration(client.held_usec),
            right=True, drop_rank=6, sort=lambda client: client.held_usec, descending=True),
     figure("WAITED", lambda client: client.waited_usec, duration, drop_rank=7),

@@ -64,16 +64,12 @@ class Keys:
     """Parses the bytes from one terminal. Keeps an incomplete sequence until more bytes arrive."""
 
     def __init__(self) -> None:
-        self._incomplete = ""
+        self.incomplete = ""            # the beginning of an escape sequence
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    @property
-    def is_incomplete(self) -> bool:
-        return bool(self._incomplete)
-
     def feed(self, data: bytes) -> list[Event]:
-        text = self._incomplete + self._decoder.decode(data)
-        self._incomplete = ""
+        text = self.incomplete + self._decoder.decode(data)
+        self.incomplete = ""
         found: list[Event] = []
         while text:
             if text[0] != ESCAPE:
@@ -84,7 +80,7 @@ class Keys:
                 found += _event(*sequence.groups())
                 text = text[sequence.end():]
             elif INCOMPLETE.match(text):
-                self._incomplete = text
+                self.incomplete = text
                 break
             else:                       # the key Escape, then another key
                 found.append(Key("escape"))
@@ -93,7 +89,7 @@ class Keys:
 
     def time_out(self) -> list[Event]:
         """Ends an incomplete sequence after ESCAPE_DELAY without a byte. Escape alone is a key."""
-        is_escape, self._incomplete = self._incomplete == ESCAPE, ""
+        is_escape, self.incomplete = self.incomplete == ESCAPE, ""
         return [Key("escape")] if is_escape else []
 
 
@@ -164,7 +160,7 @@ class Terminal:
 
         Raises EOFError if the terminal is closed."""
         terminal = sys.stdin.fileno()
-        timeout = ESCAPE_DELAY if self._keys.is_incomplete else seconds
+        timeout = ESCAPE_DELAY if self._keys.incomplete else seconds
         ready, _, _ = select.select([terminal, self._reading], [], [], timeout)
         if not ready:
             return self._keys.time_out()

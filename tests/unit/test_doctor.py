@@ -128,8 +128,10 @@ def test_doctor_says_why_a_card_has_no_neighbour(number: int, shared: int, mode:
 
 
 def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    maps = {12: ["7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so"]}
-    monkeypatch.setattr(checks, "_mapped", lambda pid: maps.get(pid, []))
+    maps = {11: "7f00-7f01 r-xp 0 fe:00 1 /bin/cat\n",
+            12: "7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so\n"}
+    monkeypatch.setattr(
+        host, "process", lambda pid, name: maps.get(pid, "") if name == "maps" else "")
     inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
     assert grades(checks.program_findings(inspection, a_snapshot(a_client(11), a_client(12)))) == [
         ("clients", "ok")]
@@ -138,7 +140,6 @@ def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch
     assert "[11] uses GPU 0 with 2.0 GiB without nvshared" in found[1].words
     assert "nvsharectl run" in found[1].advice
     assert "although it has the library" in found[2].words
-    maps[11] = []
     without = list(checks.program_findings(inspection, None))
     assert [one.grade for one in without] == [Grade.WARNING, Grade.NOTE]
     assert "is unknown, since nvshared does not answer on this bus" in without[1].words
@@ -146,7 +147,7 @@ def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch
 
 def test_doctor_reports_processes_unshared_when_their_maps_are_unreadable(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_mapped", lambda _: None)
+    monkeypatch.setattr(host, "process", lambda _pid, _name: "")
     inspection = Inspection("1", (InspectedGPU(FACTS, Mode(), OTHERS),))
     assert grades(checks.program_findings(inspection, None)) == [("unshared", "note")] * 2
     found = grades(checks.program_findings(inspection, a_snapshot()))
@@ -175,7 +176,6 @@ def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
     monkeypatch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
-    monkeypatch.setattr(checks, "_mapped", lambda _: None)
     monkeypatch.setattr(host, "process", lambda pid, _: f"0::/{'box' if pid < 9 else ''}\n")
     (tmp_path / "box").mkdir()
     (tmp_path / "box" / "memory.max").write_text(f"{FACTS.memory_total - GIB}\n")

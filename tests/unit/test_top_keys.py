@@ -29,7 +29,7 @@ def test_top_keys_are_decoded_the_same_whole_and_byte_by_byte(
         data: bytes, events: list[Event]) -> None:
     keys = Keys()
     assert keys.feed(data) == events
-    assert not keys.is_incomplete
+    assert not keys.incomplete
     piecewise = Keys()
     found = [event for at in range(len(data)) for event in piecewise.feed(data[at:at + 1])]
     assert found == events
@@ -38,8 +38,8 @@ def test_top_keys_are_decoded_the_same_whole_and_byte_by_byte(
 def test_top_decodes_a_single_escape_byte_as_the_escape_key_after_a_pause() -> None:
     keys = Keys()
     assert keys.feed(b"\x1b") == []
-    assert (keys.is_incomplete, keys.time_out()) == (True, [Key("escape")])
-    assert (keys.is_incomplete, keys.time_out()) == (False, [])
+    assert (bool(keys.incomplete), keys.time_out()) == (True, [Key("escape")])
+    assert (bool(keys.incomplete), keys.time_out()) == (False, [])
 
 
 @given(st.binary(max_size=40))
@@ -47,5 +47,5 @@ def test_top_decodes_keys_again_after_any_bytes(data: bytes) -> None:
     keys = Keys()
     keys.feed(data)
     keys.time_out()
-    assert not keys.is_incomplete
+    assert not keys.incomplete
     assert keys.feed(b"qqqq")[-1:] == [Key("q")]
