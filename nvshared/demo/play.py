@@ -200,14 +200,10 @@ class Report(NamedTuple):
                     "bytes_moved": act.bytes_moved,
                     "programs": [
                         {
-                            "name": one.task.name,
-                            "memory": one.task.memory,
-                            "seconds": round(one.seconds, 3),
-                            "right": one.right,
-                            "out_of_memory": one.out_of_memory,
-                            "checksum": one.checksum,
-                            "status": one.status,
-                            "message": one.message}
+                            "name": one.task.name, "memory": one.task.memory,
+                            "seconds": round(one.seconds, 3), "right": one.right,
+                            "out_of_memory": one.out_of_memory, "checksum": one.checksum,
+                            "status": one.status, "message": one.message}
                         for one in act.outcomes]}
                 for act in self[1:]]}
 

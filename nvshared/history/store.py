@@ -111,18 +111,6 @@ def is_broken(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in BROKEN
 
 
-@contextmanager
-def transaction(file: sqlite3.Connection) -> Iterator[None]:
-    file.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        file.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):   # after some errors sqlite has rolled back already
-            file.execute("ROLLBACK")
-        raise
-
-
 def number(file: sqlite3.Connection, query: str, *values: object) -> int:
     return int(file.execute(query, values).fetchone()[0])
 
@@ -244,7 +232,8 @@ class Store:
         if not identity and not number(file, "SELECT count(*) FROM sqlite_schema"):
             file.execute(f"PRAGMA page_size = {PAGE}")
             file.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            with transaction(file):
+            with file:
+                file.execute("BEGIN IMMEDIATE")
                 for statement in _SCHEMA.split(";")[:-1]:
                     file.execute(statement)
                 file.execute(f"PRAGMA application_id = {APPLICATION}")
@@ -277,7 +266,8 @@ class Store:
         """Adds the usage of some minutes. If this raises, no batch has been added."""
         with self.opened() as file:
             self._make_room(file)
-            with transaction(file):
+            with file:
+                file.execute("BEGIN IMMEDIATE")
                 for start, batch in batches:
                     for length in STEPS:
                         self._add(file, length, start - start % length, batch)
@@ -306,7 +296,8 @@ class Store:
                 there = number(file, "SELECT count(*) FROM step WHERE length = ?", length)
                 if there <= least:
                     break
-                with transaction(file):
+                with file:
+                    file.execute("BEGIN IMMEDIATE")
                     self._drop(file, length, max(least, there * 7 // 8))
         if number(file, "PRAGMA page_count") > self.pages:    # the maximum was larger before
             file.executescript("PRAGMA incremental_vacuum")     # execute() would free one page

@@ -137,9 +137,8 @@ def _setuid(tree: Tree, library: Path, baseline: frozenset[str]) -> TrialResult:
         with tempfile.TemporaryDirectory(prefix=".nvshare-", dir=temporary) as own:
             inside = Path("/", Path(own).relative_to(tree.top))
             done = _run([
-                "unshare", "--mount", "--propagation", "private", "--",
-                "/bin/sh", "-c", SETUID, "sh", str(tree.top).rstrip("/"), own, str(inside),
-                str(library)])
+                "unshare", "--mount", "--propagation", "private", "--", "/bin/sh", "-c", SETUID,
+                "sh", str(tree.top).rstrip("/"), own, str(inside), str(library)])
     except OSError as error:
         return TrialResult(name, f"{temporary} cannot be used: {error.strerror}")
     if not done.stdout.startswith(READY + "\n"):
