@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon nvshared: starts its parts in order, and ends them in reverse order.
 
-    settings ─► NVML: which cards ─► socket ─► manager, one GPU object each
-             ─► bus ─► server: programs can connect ─► ready ─► … ─► SIGTERM
-
-All decisions are made in one event loop. Calls that may block are made in threads: one per card for
-NVML, and those of nvshared/lanes.py for all other calls.
-"""
+One event loop makes all decisions. Threads make calls that may block: one per card for NVML, and
+those of nvshared/lanes.py."""
 
 import asyncio
 import gc

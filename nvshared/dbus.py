@@ -3,7 +3,7 @@
 
 dbus-next encodes. Its __init__.py would import asyncio and TLS, which takes longer than a call of
 the daemon, so its modules are imported one by one. Only this module and bus/dispatch.py use its
-private names. https://dbus.freedesktop.org/doc/dbus-specification.html"""
+private names."""
 
 import io
 import os

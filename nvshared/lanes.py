@@ -2,8 +2,7 @@
 """Makes calls that may block in threads, so that the event loop does not wait for them.
 
 Calls of one key (usually the account of a user) are made in order, and keys take turns. So a call
-that blocks delays later calls of its key only, each by its `patience`. docs/security.md lists the
-calls that are made here."""
+that blocks delays later calls of its key only. docs/security.md lists the calls."""
 
 import asyncio
 import logging

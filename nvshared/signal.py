@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals between objects: lists of functions that are called synchronously and in order.
 
-    gpu.client_new.connect(publish)        # publish(client) from now on
-    gpu.client_new.emit(client)
-
 A listener's exception is logged and the others are called: the bus cannot make a hand-over fail."""
 
 import logging

@@ -1,16 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The usage of tenants in an sqlite3 file: adding, storing, limiting and querying it.
 
-Each write is one transaction. A file that is not ours, has another version or is broken is renamed,
-and a new one is made. Errors that have other reasons are raised as sqlite3.Error or OSError.
-
-    usage:   one row of sums for each step of time, GPU and party
-    step:    minutes, hours and days; usage is added to one of each at once
-    dropped: the start of the latest deleted step of each length
-
-Of each length the latest inserted steps are kept, so a wrong clock deletes no data. In a full step
-the parties with the least GPU time are merged; a full file loses minutes first, then hours. A query
-is covered by days and, at both ends, by hours and minutes, as far as these are kept."""
+Usage is added to a minute, an hour and a day at once. Of each the latest inserted are kept, so a
+wrong clock deletes no data. An unusable file is renamed; a full one loses minutes first. Errors of
+other causes are raised as sqlite3.Error or OSError."""
 
 import logging
 import os

@@ -1,18 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes of a card can be handed out.
+"""How many bytes of a card can be handed out: its memory less outside memory and reserves.
 
-    capacity = min(configured, total - outside - reserve - contexts to come)
-
-*Outside* is memory that no client reports: contexts, the driver, programs without the library. It
-is NVML's figure less the clients' reports, sampled only while no memory moves (sharing/gpu.py).
-
-A client may have mapped memory that it has not reported yet. So outside memory is raised only by an
-increase that two samples in a row show, less the bytes reported between them; a decrease lowers it
-at once.
-
-The driver allocates for a client's context before its HELLO and while the program starts. So a
-reserve is kept for one context to come, and for a client until two samples after its HELLO or
-forget(); for at most YOUNG_MOST clients of an account, as every user can connect."""
+Outside memory is what no client reports, sampled only while no memory moves (sharing/gpu.py). As a
+client may have mapped memory that it has not reported yet, only an increase that two samples show
+raises it. Until two samples after its HELLO, a reserve is kept for a client's context; for at most
+YOUNG_MOST clients of an account, as every user can connect."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control groups (versions 1 and 2): those of a process, and the memory that they leave it.
 
-A process may use what the tightest limit of its group and of all groups above it allows. Memory
-evicted from the card is locked, so a limit of swap is ignored, and memory.high counts like
+Memory evicted from the card is locked, so limits of swap are ignored, and memory.high counts like
 memory.max, as the kernel would throttle the program. Page cache of files counts as free."""
 
 import os

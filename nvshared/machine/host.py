@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The budget of host memory for swapped memory, which is locked: a part of the free memory.
 
-Host memory that programs hold from an earlier daemon is added to it. They may report anything, so
-only as much is added as the kernel confirms, read at the same moment as free memory:
-
-    of a process     at most its private memory (RssAnon), which includes the library's;
-    of all together  at most AnonPages, as memory shared with a child counts in both;
-    in a container   only processes inside, and at most the memory used inside.
-
-/proc/PID/smaps_rollup is exact, but needs privileges and waits for a lock of the process."""
+Programs report what they hold from an earlier daemon. As they may report anything, only as much is
+added as the kernel confirms at the same moment: of a process at most its private memory (RssAnon),
+of all together at most AnonPages, in a container only what processes use inside."""
 
 import os
 from collections.abc import Mapping

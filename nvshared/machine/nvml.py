@@ -2,8 +2,7 @@
 """Queries the driver's management library (NVML). Only this module imports pynvml.
 
 NVML calls can take seconds, so after the start they are made in one thread per card (sampler.py).
-Any exception of a query concerns only its card: the figure is absent, or the card is left out.
-pynvml raises others than NVMLError, too, for text that is not UTF-8 or for a missing function."""
+Any exception of a query concerns only its card; pynvml raises others than NVMLError, too."""
 
 import ctypes
 import logging

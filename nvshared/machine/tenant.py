@@ -1,17 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the tenant of a process: programs that are limited, weighted and shown as one.
+"""Finds the tenant of a process, its pod, job, container, unit or user, from its cgroup and uid.
 
-A tenant is a pod, a job, a container, a unit or a user; a process in several belongs to the first
-in this order. Only /proc/PID/cgroup and the user id count.
-
-The first directory of a path, from the root down, that names a tenant decides: directories below it
-were created inside the tenant and may have any name. Everything below the first directory that root
-does not own belongs to its owner, and never names a pod, a job or another user's tenant. If the
-directories are not visible, user@UID.service names the owner. Runtimes with other tenants below
-themselves (containerd.service, slurmstepd.scope) are skipped.
-
-A daemon in a container sees only its neighbours, so directories that it shares with a process say
-nothing about that process."""
+The first directory that names a tenant decides: those below it were created inside the tenant and
+may have any name. Everything below the first directory that root does not own belongs to its owner.
+Runtimes with other tenants below themselves (containerd.service) are skipped, and so are
+directories that a daemon in a container shares with its neighbours."""
 
 import grp
 import os

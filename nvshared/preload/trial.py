@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs programs with the library preloaded, before the list makes all programs load it.
 
-These are /bin/true, Python with threads and children, and a setuid root program. The loader ignores
-LD_PRELOAD in that one, so it runs in a mount namespace with a private /etc that has the list, which
-needs root. A program that cannot be tried is reported, and is no failure.
-
 A program passes if it exits with 0, prints nothing new on stderr, where the loader warns of a
-library that it cannot load, and has the library mapped."""
+library that it cannot load, and has the library mapped. The loader ignores LD_PRELOAD in the setuid
+program, so that one runs in a mount namespace with a private /etc, which needs root."""
 
 import os
 import shutil

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions by which a Python program ends its turn early, such as between two phases of training.
 
-    with nvshared.program.turn():
-        train()
-
-Otherwise a turn may end once the program has been idle for 10 ms to half a second. The modules
-beside this one, which `nvsharectl run` loads, are for unmodified programs. All work in Python 3.8
-or later and have no dependencies."""
+Otherwise a turn may end once the program has been idle for 10 ms to half a second. The modules here
+work in Python 3.8 or later and have no dependencies."""
 
 from __future__ import annotations
 
@@ -22,12 +18,10 @@ _open_turns = 0
 def release() -> bool:
     """Ends the turn of this process on all its GPUs once the work that it has submitted is done.
 
-    Returns at once. Memory is evicted only if other programs need space on the GPU. Work submitted
-    before the turn has ended makes the release void; later work waits for a turn, as usual, and
-    finds its memory at the same addresses.
-
-    Returns False if this process shares no GPU: it runs without libnvshare.so or nvshared, has not
-    used CUDA yet, or is a forked child of a process that has. Raises nothing."""
+    Returns at once. Work submitted before the turn has ended makes the release void; later work
+    waits for a turn, and finds its memory at the same addresses. Returns False if this process
+    shares no GPU, has not used CUDA yet, or is a forked child of a process that has. Raises
+    nothing."""
     function = getattr(ctypes.CDLL(None), "nvshare_release", None)
     return function is not None and function() > 0
 

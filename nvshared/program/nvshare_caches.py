@@ -1,19 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes PyTorch and CuPy free cached GPU memory when libnvshare.so requests that.
 
-`sitecustomize` beside it imports this module under `nvsharectl run`; it works in Python 3.8 or
-later, and does nothing without NVSHARE_TRIM_CACHES=1, libnvshare.so, and PyTorch or CuPy.
-
-Cached memory that is freed before an eviction need not be copied. libhook/src/daemon/caches.c
-decides when to trim; a thread that waits in the library calls the frameworks, whose functions take
-their own locks. The interpreter's end waits for a trim, lest it stop the thread inside a framework.
-
-A trim has failed if it freed less than half of the cache, raised an error, or if by the next
-request the program has allocated half of it again. After a failure the next request of the same
-kind (OCCASIONS) is skipped, then two, then four, up to LONGEST_PAUSE. So a training that uses its
-whole cache in each step is trimmed rarely when its turn begins, and always when it pauses.
-
-JAX cannot return allocated memory to the driver."""
+Cached memory that is freed before an eviction need not be copied; libhook/src/daemon/caches.c
+decides when. A trim has failed if it frees less than half of the cache, raises an error, or if by
+the next request half of it is allocated again. Then the next request of the same kind (OCCASIONS)
+is skipped, then two, four, up to LONGEST_PAUSE. Works in Python 3.8 or later."""
 
 from __future__ import annotations
 

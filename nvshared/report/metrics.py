@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the Prometheus metrics over HTTP, to any process that can connect.
 
-A scrape reads the figures at most once per FRESH seconds, as a thousand clients take the event loop
-noticeable time; another thread formats them. Connections are limited in number and time; the oldest
-is closed first, as a normal scrape takes milliseconds."""
+Figures are read once per FRESH seconds at most, as that takes the event loop noticeable time, and
+formatted in another thread. Of too many connections the oldest is closed."""
 
 import asyncio
 import errno

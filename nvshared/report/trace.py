@@ -2,8 +2,6 @@
 """A file with a JSON line per turn, order and acknowledgement, for benchmarks and debugging.
 
     {"at": 81723645, "gpu": 0, "client": 3, "pid": 4711, "order": "evict", "number": 17, "room": …}
-    {"at": 81731022, "gpu": 0, "client": 3, "pid": 4711, "event": "evicted", "number": 17,
-     "bytes": 536870912, "microseconds": 9402}
 
 `at` is in microseconds of CLOCK_MONOTONIC. A thread writes the lines; the event loop waits up to
 PATIENCE for it, so that readers find the line, unless earlier lines are unwritten."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings: one table of them, and the reader of the sources that set them.
 
-Each source overrides the ones before it: defaults, /etc/nvshare/nvshared.conf, its drop-ins
-nvshared.conf.d/*.conf by name, environment variables, the command line. Files, command line, --help
-and the manual page are all made from the fields of `Config`."""
+Each overrides the ones before it: defaults, nvshared.conf, its drop-ins by name, environment
+variables, the command line. --help and the manual page are made from the fields of `Config`, too.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields

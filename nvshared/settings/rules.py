@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration's rules, which set terms of tenants, in sections [tenant PATTERN].
 
-    [tenant unit:jupyter-*.service]
-    weight = 50
+In a pattern, * stands for any characters except a slash, and ? for one: owners of units choose the
+text after a slash. For each term the most specific rule is in force: of the tenant, of a group of
+its user, with wildcards (the most other characters); then the last in the files.
 
-In a pattern, * stands for any characters except a slash, and ? for one such character. Owners of
-units choose the text after a slash (unit:alice/train.service), so it must not match a rule for the
-system's units. For each term the most specific rule is in force: of the tenant, of a group of its
-user, with wildcards (the most other characters); then the last in the files.
-
-A new term is one line of TERMS, its usual value in nvshared/names.py, and the field of TenantTerms
-in nvshared/scheduler/events.py: rules, --check, D-Bus and the state file follow.
-nvshared/tui/figures.py has its words, cli/settings.py its option; nvshared/sharing/tenancy.py
-passes it to the schedulers."""
+A new term is one line of TERMS, its usual value in nvshared/names.py, the field of TenantTerms in
+nvshared/scheduler/events.py, its words in nvshared/tui/figures.py and an option in cli/settings.py.
+"""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

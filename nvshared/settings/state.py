@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings that were changed at run time, and the files that keep them over a restart.
 
-    /var/lib/nvshare/settings.json
     {"version": 1, "everywhere": {"tq": 20}, "gpus": {"GPU-…": {"anti-thrash": "on"}}}
-    /var/lib/nvshare/tenants.json
     {"version": 1, "tenants": {"user:alice": {"memory-limit": 42949672960, "weight": 200},
                                "pod:UID": {"memory-limit": [4294967296, "annotation"]}}}
 
-A new file replaces the old one by rename. A file that cannot be read counts as empty. The disk may
-be slow, so each file has a thread, for which the interpreter waits before it ends."""
+A new file replaces the old one by rename; an unreadable one counts as empty. A thread writes each.
+"""
 
 import json
 import logging

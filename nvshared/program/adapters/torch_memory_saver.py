@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A substitute for torch_memory_saver, for inference engines that use it to pause their memory.
 
-Engines import it if this folder and /usr/lib/nvshared are in PYTHONPATH. `pause` releases the turn,
-`resume` does nothing. Unlike torch_memory_saver, both ignore tags and regions, contents are always
-kept, and the freed space is for other processes."""
+`pause` releases the turn, `resume` does nothing. Unlike torch_memory_saver, both ignore tags and
+regions, contents are always kept, and the freed space is for other processes."""
 
 from __future__ import annotations
 
