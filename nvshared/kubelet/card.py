@@ -256,17 +256,19 @@ class Offer:
                   for name, _ in self._replicas if name not in known]
         return "; ".join(parts) or "nvshared knows no GPU"
 
+    def require(self, card: Card | None, name: str) -> None:
+        """Raises NvshareError if this GPU cannot be shared now; None: there is no `name`."""
+        if problem := self.problem(card) if card else self.common_problem:
+            raise NvshareError(problem)
+        if card is None:
+            raise InvalidArgs(f"there is no {name}")
+
     def check(self, shares: Sequence[str]) -> list[str]:
         """The GPUs of a container's shares, by index. Raises NvshareError; SameCardTwice."""
-        if self.common_problem:
-            raise NvshareError(self.common_problem)
         cards = {card.uuid: card for card in self._cards}
         known = self.shares()
         for share in shares:
-            if share not in known:
-                raise InvalidArgs(f"there is no share {share!r}")
-            if problem := self.problem(cards[card_of(share)]):
-                raise NvshareError(problem)
+            self.require(cards[card_of(share)] if share in known else None, f"share {share!r}")
         counted = Counter(map(card_of, shares))
         if twice := [uuid for uuid, number in counted.items() if number > 1]:
             raise SameCardTwice(

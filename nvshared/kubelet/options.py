@@ -132,11 +132,9 @@ def priority_classes(given: Sequence[str]) -> Classes:
                 f"--priority-class cannot be {text!r}",
                 f"give NAME=PRIORITY or FROM..TO=PRIORITY; priorities: "
                 f"{', '.join(names.PRIORITIES)}")
-        if values:
-            least, most = int(values[1] or -LARGEST_VALUE), int(values[2] or LARGEST_VALUE)
-            found.append((range(least, most + 1), names.PRIORITIES[meant]))
-        else:
-            found.append((which, names.PRIORITIES[meant]))
+        named = which if values is None else range(
+            int(values[1] or -LARGEST_VALUE), int(values[2] or LARGEST_VALUE) + 1)
+        found.append((named, names.PRIORITIES[meant]))
     return found
 
 

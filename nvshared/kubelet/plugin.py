@@ -216,14 +216,9 @@ class Driver(Plugin):
             raise InvalidArgs("there is another claim of that name now")
         if not claim.pods:
             raise InvalidArgs("the claim is reserved for no pod")
-        if problem := self._offer.common_problem:
-            raise NvshareError(problem)
         known = {card.device: card for card in self._offer.offered()}
         for share in claim.shares:
-            if share.device not in known:
-                raise InvalidArgs(f"there is no device {share.device}")
-            if problem := self._offer.problem(known[share.device]):
-                raise NvshareError(problem)
+            self._offer.require(known.get(share.device), f"device {share.device}")
         self._containers.write_cdi_file(card.uuid for card in known.values())
         together = [known[one].uuid for one in self._pods.prepared.devices(claim) if one in known]
         if not self._containers.devices(together):

@@ -59,12 +59,10 @@ class Runtime:
 
     async def _ask(self, socket: Path) -> str:
         try:
-            version = await rpc.call(
-                socket, f"{SERVICE}/Version", CRI["VersionRequest"](), CRI["VersionResponse"],
-                PATIENCE)
-            status = await rpc.call(
-                socket, f"{SERVICE}/Status", CRI["StatusRequest"](verbose=True),
-                CRI["StatusResponse"], PATIENCE)
+            version, status = [
+                await rpc.call(socket, f"{SERVICE}/{method}", CRI[f"{method}Request"](**fields),
+                               CRI[f"{method}Response"], PATIENCE)
+                for method, fields in (("Version", {}), ("Status", {"verbose": True}))]
         except NvshareError as error:
             return f"it is unknown whether CDI devices are supported: {error}"
         return refusal(version.runtime_name, version.runtime_version, status.info.get("config", ""))

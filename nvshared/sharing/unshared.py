@@ -242,8 +242,9 @@ class StandIn:
             match order:
                 case actions.Stop():
                     await self._stop()
-                case actions.Run():
-                    await self._resume()
+                case actions.Run() if not self._running:
+                    await self._try("wake", "running")
+                    self._running = True
                 case actions.Writeback():
                     self._answer(events.WrittenBack, order, 0)
                 case actions.Load():
@@ -275,11 +276,6 @@ class StandIn:
             return
         self._running = False
         self._gpu.tell(events.Stopped(self._client.id, self._memory, wants=True))
-
-    async def _resume(self) -> None:
-        if not self._running:
-            await self._try("wake", "running")
-            self._running = True
 
     async def _evict(self, order: actions.MoveOrder) -> None:
         size = self._memory.resident
