@@ -94,8 +94,7 @@ class Checks:
         name = f"nvshared{next(self._names)}"
         subject = ["system-bus-name", {"name": Variant("s", caller.name)}]
         flags = _ALLOW_USER_INTERACTION if caller.interactive else 0
-        # No timeout of its own: the bus counts the call as pending until polkit replies, so
-        # the counters below do, too.
+        # No timeout: the bus counts the call as pending until polkit replies, as the counters do.
         answer = asyncio.get_running_loop().create_task(self._connection.ask(
             POLKIT, "CheckAuthorization", "(sa{sv})sa{ss}us", [subject, action, {}, flags, name],
             patience=None))

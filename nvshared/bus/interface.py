@@ -68,9 +68,8 @@ def declare_property(
 ) -> Any:
     """Declares a property with the name of the class attribute.
 
-    `emits`: D-Bus's EmitsChangedSignal; "false": it changes all the time. `source`: the value's
-    path from the interface object, or a function of that object; the value None is NaN or UNKNOWN
-    on the bus. `action` permits `write`.
+    `emits`: D-Bus's EmitsChangedSignal. `source`: the value's path from the interface object, or a
+    function of it; None becomes NaN or UNKNOWN. `action`: polkit's, for `write`.
     """
     find = attrgetter(source) if isinstance(source, str) else source
     unknown = math.nan if signature == "d" else UNKNOWN

@@ -29,10 +29,7 @@ RETRY = 1.0                             # seconds between attempts to reconnect 
 async def publish(
     manager: Manager, bus: str, history: History | None = None, run: Run = here
 ) -> "Publication":
-    """Puts the manager on "system", "session" or the bus at an address, as com.nvshare.
-
-    Raises BusUnavailable; NotPermitted if the bus refuses the name; AlreadyRunning if it is owned.
-    """
+    """Puts the manager on a bus. Raises BusUnavailable, NotPermitted, AlreadyRunning."""
     publication = Publication(manager, bus, history, run)
     try:
         await publication.connect()
@@ -128,8 +125,7 @@ class Publication:
         def happened(_now: int, event: Event) -> None:
             if isinstance(event, Tick):
                 for id in gpu.clients.keys() & self._clients.keys():
-                    # The beginning and the end of a wait for a compute window emit no action; any
-                    # other effect of a Tick does.
+                    # Only the start and the end of a wait for a compute window emit no action.
                     if gpu.clients[id].view.rationed or self._bus.announced(
                             self._clients[id], "State") == ClientState.LIMITED:
                         self._client_changed(id)

@@ -87,8 +87,6 @@ _WORDS = {level: word for word, level in _LEVELS.items()}       # of several nam
 
 
 class LogControl(Interface):
-    """The log level, which holds until the daemon ends, and the log's target."""
-
     def __init__(self) -> None:
         super().__init__(names.LOG_CONTROL_INTERFACE)
 
@@ -109,8 +107,6 @@ class LogControl(Interface):
 
 
 class TurnSettings(Interface):
-    """Properties and methods for the quantum and the anti-thrash mode, of all GPUs or of one."""
-
     def __init__(self, name: str, manager: Manager, gpu: GPU | None = None) -> None:
         super().__init__(name)
         self.manager = manager
@@ -387,10 +383,7 @@ def _turn_setter(name: str, arguments: str, action: str, change: Callable[..., A
 
 
 def _term_setter(name: str, arguments: str, term: str, *value: bool) -> Any:
-    """Declares a method that sets a term of the interface's client, or of that in `arguments`.
-
-    A client's owner may set it within the administrator's terms; otherwise polkit decides.
-    """
+    """Declares a setter of a client's term: for its owner within its bounds, or by polkit."""
     async def run(self: Any, *values: Any) -> None:
         client = self.manager.client(values[0]) if by_id else self.client
         wanted, sender = (*values, *value)[-1], caller.get()

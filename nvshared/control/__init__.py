@@ -154,10 +154,7 @@ class Daemon:
     def history(
         self, since: int, until: int, step: int, by: str, gpu: str, names: int, *, everyone: bool
     ) -> "History":
-        """Usage of the caller or everyone by user, tenant or gpu, per `step` us; 0: in one row.
-
-        `names`: number of users, tenants or GPUs, those with the most usage first; 0: all.
-        """
+        """Usage by user, tenant or gpu, in rows of `step` us; `names`: how many; 0: all of them."""
         from nvshared.control.snapshot import history
 
         return history(*self._call(

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 
 def at_a_terminal() -> bool:
-    """Whether stdin and stderr are terminals, so that a person can be asked."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 

@@ -47,10 +47,7 @@ class ControlConnection:
     def ask(
         self, *calls: tuple[str, str, str, str, tuple[Any, ...]], interactive: bool = False
     ) -> list[list[Any]]:
-        """Sends all calls (control.Call) at once, and returns the replies in their order.
-
-        `interactive`: polkit may ask for a password, without a time limit. Raises NvshareError.
-        """
+        """Sends all calls, and returns the replies. `interactive`: polkit may ask a password."""
         flags = MessageFlag.NO_AUTOSTART
         if interactive:
             flags |= MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION

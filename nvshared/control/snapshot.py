@@ -59,9 +59,7 @@ class ClientSnapshot(NamedTuple):
     command: str                        # command line; the name if the caller may not read it
     tenant: str                         # KIND:NAME of pod, job, container, unit or user
     gang: str                           # name of its gang; "": it is in none
-    state: str                          # idle, waiting, limited, loading, running, draining,
-                                        # evicting, suspended, crowded, parking, parked or
-                                        # restoring
+    state: str                          # a ClientState, or parking, parked, restoring
     pin_reason: str                     # why it cannot be evicted: undrained, unseen, given, kept
     memory_limit: int                   # bytes; 0: none
     compute_limit: int                  # percent of the time; 100: none

@@ -41,9 +41,8 @@ def state(unit: str) -> Mapping[str, str]:
 def failure(shown: Mapping[str, str]) -> str:
     """Why a unit has failed, by its status or systemd's result; "": it has not, or restarts."""
     result = shown.get("Result", "success")
-    if result == "success":
-        return ""
-    return (result == "exit-code" and shown.get("StatusText")) or result
+    reason = (result == "exit-code" and shown.get("StatusText")) or result
+    return "" if result == "success" else reason
 
 
 def start_again() -> str:

@@ -163,8 +163,7 @@ class Terms:
         self._refusals: dict[Pod, list[str]] = {}       # reasons that no event has reported yet
         # The terms that nvshare-kubelet has set in nvshared: value and source.
         self._set = {pod: dict.fromkeys(terms, UNKNOWN) for pod, terms in self._claimed.items()}
-        # Pods of these claims until all pods have been listed: nvshared may still have stricter
-        # terms, which were set by annotations that have not been read yet.
+        # Pods not listed yet: nvshared may have stricter terms, of annotations that are not read.
         self._unlisted = set(self._claimed)
         self._changed: set[Pod] = set()                 # pods with terms nvshared may not have
         self._renamed = False                           # nvshared's names of pods are out of date

@@ -198,8 +198,7 @@ class Offer:
             self.common_problem = str(reading)
         else:
             self._cards, self.common_problem = reading, ""
-        has_changed = before != (self._cards, self.common_problem)
-        if has_changed:
+        if has_changed := before != (self._cards, self.common_problem):
             self._notify()
         return has_changed
 

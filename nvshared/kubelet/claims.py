@@ -27,8 +27,7 @@ PREFIX = "nvshare.com/"
 RESOURCE = f"{PREFIX}gpu"               # the extended resource; one is a share of a GPU
 # Annotations of KAI's scheduler and of NVIDIA's GPU sharing: see docs/kubernetes.md.
 FRACTION, MEMORY, CONTAINER = "gpu-fraction", "gpu-memory", "nvidia.com/container."
-# Annotations of a static pod's mirror. Their value, a hash, names the pod's cgroup. Any other value
-# is rejected: the UID of another pod would give this pod the other pod's tenant.
+# Annotations of a static pod's mirror. Only a hash is accepted: a UID would name another tenant.
 STATIC, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # A condition in the pod's status: why annotations were refused.
@@ -101,8 +100,6 @@ def clipped(text: str, most: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of one GPU that is allocated to one request of a claim."""
-
     request: str
     pool: str
     device: str

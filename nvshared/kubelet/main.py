@@ -24,13 +24,12 @@ PERIOD = 2.0                            # seconds between checks of nvshared and
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs nvshare-kubelet until a signal ends it. Returns the exit status."""
-    return log.run("nvshare-kubelet", lambda: _run(argv))
+    def run() -> None:
+        options = parse(argv)
+        log.start(os.environ, debug=False)
+        asyncio.run(_serve(options))
 
-
-def _run(argv: Sequence[str] | None) -> None:
-    options = parse(argv)
-    log.start(os.environ, debug=False)
-    asyncio.run(_serve(options))
+    return log.run("nvshare-kubelet", run)
 
 
 async def _serve(options: Options) -> None:
@@ -85,8 +84,7 @@ async def _serve(options: Options) -> None:
 
     async def refresh(*, fresh: bool = False) -> None:
         nonlocal nvshared
-        # A pod that kubelet refuses fails permanently, so during a restart of nvshared the shares
-        # stay offered.
+        # Shares stay offered while nvshared restarts: a pod that kubelet refuses fails for good.
         reading, answered = await retry_until_reply(
             partial(read_gpus, options.bus, options.socket, options.kubelet, fresh=fresh),
             0 if offer.common_problem else RESTART)

@@ -156,11 +156,8 @@ class DevicePlugin(Plugin):
         return DP["AllocateResponse"](container_responses=answers)
 
     def _answer(self, shares: Sequence[str], *, by_cdi: bool) -> Any:
-        """The response for one container. Raises NvshareError.
-
-        A refused call fails the pod, and its Deployment creates the next at once. So if no retry
-        can succeed, the response names a missing device: kubelet then retries with backoff.
-        """
+        # A refused call fails the pod, and its Deployment creates the next at once. So if no retry
+        # can succeed, the response names a missing device: kubelet then retries with backoff.
         try:
             cards = self._offer.check(shares)
         except SameCardTwice as error:

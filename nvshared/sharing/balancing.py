@@ -10,6 +10,7 @@ twice that of the best decision (the ski-rental rule). Each attempt raises the c
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import NamedTuple
 
@@ -159,11 +160,10 @@ class Balancing:
                          price, tuple(to))
 
     def _admits(self, target: GPU, client: Client) -> bool:
-        try:
+        with suppress(NvshareError):
             self._moving.check_target(client, target)
-        except NvshareError:
-            return False
-        return not target.fault
+            return not target.fault
+        return False
 def _contending(gpu: GPU) -> list[Client]:
     """Returns the clients that hold the card or wait for it, without suspended ones."""
     snapshot = gpu.snapshot()

@@ -79,8 +79,7 @@ class ControlGroups:
         self._processes: dict[int, _Process] = {}
         self._joining: Counter[int] = Counter() # by pid: host bytes of clients about to join
         self._limited: frozenset[Group] = frozenset()       # groups with a limit, as last read
-        self._applied: frozenset[Group] = frozenset()       # _limited when all clients' domains
-                                                            # were last set
+        self._applied: frozenset[Group] = frozenset()       # _limited as of all clients' domains
         self._reading = False           # a read of all groups is in progress
         self._next = 0                  # us: earliest time of the next read of all groups
         self._due = False               # _read_again() is scheduled

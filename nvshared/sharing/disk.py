@@ -28,8 +28,7 @@ APART = SECOND                          # between checks of the files; from a fa
 PATIENCE = 10 * SECOND                  # for a test, or for making a file; then the disk has failed
 SLACK = 64 * MIB                        # bytes tolerated above `File.most`, plus 1/8 of `most`:
 SLACK_PART = 8                          # metadata and rounding of file systems count as well
-LEFT_MOST = 16                          # with so many files of disconnected clients, an account
-                                        # gets no new file
+LEFT_MOST = 16                          # files of disconnected clients that an account may have
 
 logger = logging.getLogger(__name__)
 

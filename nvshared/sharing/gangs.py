@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gangs: clients on several cards that run together or not at all.
+"""Gangs: clients of a process, of `run --gang` or of a pod, that run together or not at all.
 
 Kernels of one member may wait for kernels of another, so if each card scheduled its own queue, two
 gangs could wait for each other for ever. A gang's gates open only when all members are resident.
@@ -72,8 +72,7 @@ class Gang:
 
     @property
     def may_form(self) -> bool:
-        """Whether several clients may run together. The library makes one client per card, so a
-        process with several on one card does not use it."""
+        """Whether several clients may run together; the library makes one per process and card."""
         several = len(self.clients) > 1 or self.size > 1
         return several and len({(one.gpu, _process(one)) for one in self.clients}) == len(
             self.clients)
@@ -248,7 +247,6 @@ class Gangs:
         return chosen
 
     def _claim(self, gang: Gang, members: Members, now: int) -> None:
-        """Claims the cards of a gang that does not run, one after the other."""
         able = all(_able(m) and self._due(m.not_before, now) for m in members.values())
         if not able or not any(m.wants for m in members.values()):
             self._set_standing(gang, members)
@@ -375,12 +373,10 @@ class Gangs:
 
 
 def _is_loaded(member: Member) -> bool:
-    """Whether the member is fully loaded, so that its gate could open at once."""
     return member.phase is Phase.LOADING and member.whole
 
 
 def _able(member: Member) -> bool:
-    """Whether the member could run as soon as it gets a turn."""
     return not (member.crowded or member.held_up)
 
 

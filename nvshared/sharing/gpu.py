@@ -38,7 +38,8 @@ TURNS_KEPT = 16                         # last turns kept of each client, for us
 DECISION_BOUNDS = (
     # us: upper bounds of the histogram of the time that the scheduler takes for an event
     MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
-SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL  # of an InflightPage
+# Of an InflightPage: a change of its size would make readers fault.
+SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 logger = logging.getLogger(__name__)
 
@@ -151,10 +152,7 @@ class _Turn:
 
 
 class InflightPage:
-    """The page of shared memory in which one client publishes whether it has work in flight.
-
-    No client can resize it, which would make a reader fault, nor reopen it for writing.
-    """
+    """The page of shared memory in which one client publishes whether it has work in flight."""
 
     def writable(self) -> int:
         """Returns a writable descriptor for the client; the caller closes it. Raises OSError."""
@@ -343,8 +341,7 @@ class GPU:
         self.unsuspendable: dict[int, str] = {}
         self._faults: dict[str, str] = {}       # faults of the card, by source
         self._processes: dict[int, Process] = {}        # NVML's last known list, by pid
-        # `_processes` has contained a client's pid, so NVML reports pids of our pid namespace, and
-        # a client that NVML does not list has no memory on the card.
+        # NVML has listed a client, so it knows all pids: unlisted clients have nothing on the card.
         self._lists_clients = False
         # Pids in the last sample that belong to no client with the library.
         self._foreign: frozenset[int] = frozenset()
@@ -436,8 +433,7 @@ class GPU:
         unhooked = {one.peer.pid for one in self.clients.values() if not one.has_library}
         foreign = frozenset({*self.strangers, *unhooked.intersection(
             one.pid for one in sample.processes)})
-        # A new pid may be a client that has a context but has not sent HELLO yet. So it ends
-        # `alone` only if the next sample contains it, too.
+        # A new pid may be a client before its HELLO: only the next sample shows that it is none.
         alone = not foreign or (bool(before_alone) and not foreign & self._foreign)
         self._foreign, self.neighbour.alone = foreign, alone
         if alone != before_alone:
@@ -459,7 +455,7 @@ class GPU:
         return replace(seen, host=client.private) if memory.host else seen
 
     def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
-        """Returns NVML's and the kernel's figures by client: a process's to its oldest first."""
+        """Returns NVML's and the kernel's figures by client; a process's oldest gets them first."""
         covered: dict[int, tuple[int, int]] = {}    # bytes on the card and the host, by pid
         found = {}
         for client in clients:
@@ -632,8 +628,7 @@ class GPU:
             decided = self.scheduler.handle(event, now)
         except Exception:
             self.happened.emit(now, event)
-            # A bug: the scheduler's state may be inconsistent. The daemon ends; the next one
-            # rebuilds the state from the clients' HELLO.
+            # A bug: the daemon ends, and the next one rebuilds the state from the HELLOs.
             logger.exception("the scheduler of %s failed at %s", self, event)
             self.lost = "its scheduler failed"
             self._broken = True

@@ -41,8 +41,7 @@ RETRY_AFTER_MOST = 60.0                 # seconds: the longest pause between fai
 HELPERS_AT_ONCE = 4                     # helpers that run at the same time for an account
 PARKS_AT_ONCE = 3                       # under deep-idle; leaves a helper for a client that wakes
 NOT_SENT = "not asked"                  # Answer.state if no helper got the command
-# CUresults after which a later attempt may succeed: CUDA_ERROR_OUT_OF_MEMORY, and NOT_READY, for
-# example because a thread of the process is stopped.
+# CUresults that may be temporary: CUDA_ERROR_OUT_OF_MEMORY, NOT_READY (a thread is stopped).
 TEMPORARY_ERRORS = frozenset({2, 600})
 PARK_RETRY_AFTER = 60 * SECOND          # us from a failure to the next attempt under deep-idle
 PACE_LEAST = 256 * MIB                  # smaller evictions do not enter the estimate of us per byte
@@ -110,7 +109,7 @@ class Moving:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
-        """Parks a client, `ahead`: unless it wants the card. Raises NvshareError if it goes on."""
+        """Parks a client; `ahead`: not if it wants the card. Raises NvshareError: it goes on."""
         await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
 
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
@@ -132,8 +131,7 @@ class Moving:
         if size > target.capacity.bytes:
             raise NvshareError(
                 f"{client} cannot be moved: GPU {target.facts.index} is too small for its memory")
-        # A tenant's memory limit applies on each card by itself. The target's scheduler may not
-        # know the tenant yet, so the limits are taken from the scheduler of the client's card.
+        # The target's scheduler may not know the tenant yet: the limits are those of the old card.
         for limit in client.gpu.scheduler.tenancies:
             if limit.limit and client.id in limit.stakes:
                 promised = sum(one.sums.promised for one in target.scheduler.tenancies
@@ -159,7 +157,7 @@ class Moving:
         return left
 
     async def _move_anywhere(self, client: Client) -> str:
-        """Moves or parks a client. Returns why that failed; "": it did not."""
+        """Returns why a client was neither moved nor parked, or ""."""
         why = ""
         targets = [gpu for gpu in self._possible_cards(client) if gpu is not client.gpu]
         for target in (*sorted(targets, key=lambda gpu: -gpu.snapshot().free), None):
@@ -255,8 +253,7 @@ class Moving:
         client.parking = PARKING
         asked = False
         try:
-            # Test that nvshare-checkpoint answers, as an upgrade may have removed it: a failure
-            # after PARK would keep the program's threads waiting until it answers again.
+            # An upgrade may have removed the helper: after PARK, threads would wait for its return.
             answer = await self._try(client, "state")
             _require(client)
             if answer.state != "running":
@@ -358,7 +355,7 @@ class Moving:
             client.parking = RESTORING
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
-        """Restores a client on the first card that accepts it. Returns why the first refused."""
+        """Restores a client on the first card that accepts it. Returns why the first did not."""
         words = ""
         for gpu in targets:
             if gpu is not client.gpu:

@@ -31,8 +31,6 @@ Key = tuple[int, int, str]              # pid, start time in ticks since boot, U
 
 
 class RememberedTerms:
-    """The terms of living programs, where they differ from the default."""
-
     def __init__(self, folder: Path, clock: Clock, timer: Timer, run: Run) -> None:
         self.path = folder / FILE_NAME
         self._clock = clock

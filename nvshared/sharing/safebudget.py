@@ -25,8 +25,6 @@ APART = SECOND                          # between recounts; each takes 0.1 s wit
 
 
 class SafeBudget:
-    """The number of bytes of host memory that clients can use while enough stays free."""
-
     def __init__(self, clock: Clock, timer: Timer, run: Run = here) -> None:
         self.bytes = host.safe_budget()
         self._clock = clock

@@ -41,8 +41,7 @@ class TenantView:
     pinned: int
     held_time: int
     within: tuple[str, ...]             # other tenants to which its programs belong
-    terms: tuple[Rule, ...]             # of several for one term the first applies; "" pattern:
-                                        # set by hand
+    terms: tuple[Rule, ...]             # the one in force is first; pattern "": set by hand
 
 
 class Tenancy:

@@ -30,8 +30,7 @@ from nvshared.sharing.moving import Ask, ask_driver, free_host_memory, start_tas
 from nvshared.sharing.sampler import take_samples
 
 TERM = "unshared"
-SETTLED = 3                             # samples that list a process before it is considered: a
-                                        # process with the library has sent HELLO by then
+SETTLED = 3                             # samples to wait for a HELLO, which only the library sends
 LATER = 20                              # samples between two attempts to make a process a client
 EVERY = 1.0                             # seconds between samples of all cards
 RETRY_AFTER = 2.0                       # seconds until a command without a clear result is repeated
