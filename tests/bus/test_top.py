@@ -106,27 +106,20 @@ async def test_top_ends_when_the_terminal_is_closed(manager: Manager, ctl: Run,
     assert "fault" not in shown
 
 
-@pytest.mark.parametrize(("key", "code"), [(b"q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
-async def test_top_quits_while_the_daemon_does_not_answer(
-        private: PrivateBus, key: bytes | signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(("words", "key", "code"), [
+    (b"waiting for nvshared", b"q", 0), (b"waiting for nvshared", signal.SIGINT, 0),
+    (b"waiting for nvshared", signal.SIGTERM, 143),
+    (b"nvshared does not answer. Trying again.", b"q", 0),
+])
+async def test_top_shows_that_a_silent_daemon_does_not_answer_and_quits(
+        private: PrivateBus, words: bytes, key: bytes | signal.Signals, code: int) -> None:
     async with peeper(private.address) as silent:
         silent.bus.add_message_handler(
             lambda message: message.message_type is MessageType.METHOD_CALL)
         await silent.bus.request_name(BUS_NAME)
         shown = await on_a_terminal(
-            *TOP, NVSHARE_BUS=private.address, expected=code,
-            steps=[(b"waiting for nvshared", key)])
+            *TOP, NVSHARE_BUS=private.address, expected=code, steps=[(words, key)])
     assert GIVEN_BACK in shown
-
-
-async def test_top_says_that_a_silent_daemon_does_not_answer(private: PrivateBus) -> None:
-    async with peeper(private.address) as silent:
-        silent.bus.add_message_handler(
-            lambda message: message.message_type is MessageType.METHOD_CALL)
-        await silent.bus.request_name(BUS_NAME)
-        await on_a_terminal(
-            *TOP, NVSHARE_BUS=private.address,
-            steps=[(b"nvshared does not answer. Trying again.", b"q")])
 
 
 async def test_top_shows_a_refusal_as_a_sentence(
