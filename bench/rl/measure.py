@@ -162,11 +162,9 @@ def chunk(card: Card) -> int:
 
 
 VARIANTS = {
-    "released": partial(shared, releases=True),
-    "shared": partial(shared, releases=False),
+    "released": partial(shared, releases=True), "shared": partial(shared, releases=False),
     "hand-missing": partial(by_hand, everything=False),
-    "hand-all": partial(by_hand, everything=True),
-    "saver": partial(saver, retain=False),
+    "hand-all": partial(by_hand, everything=True), "saver": partial(saver, retain=False),
     "saver-retained": partial(saver, retain=True),
 }
 

@@ -307,11 +307,8 @@ async def test_limit_commands_apply_to_all_clients_of_a_pid_or_only_to_those_on_
 
 
 @pytest.mark.parametrize(("arguments", "tq", "mode"), [
-    (["-T", "12"], 12, "auto"),
-    (["--set-tq=12"], 12, "auto"),
-    (["-S", "off"], 30, "off"),
-    (["--anti-thrash=on"], 30, "on"),
-    (["-T", "12", "-S", "on"], 12, "on"),
+    (["-T", "12"], 12, "auto"), (["--set-tq=12"], 12, "auto"), (["-S", "off"], 30, "off"),
+    (["--anti-thrash=on"], 30, "on"), (["-T", "12", "-S", "on"], 12, "on"),
 ])
 async def test_original_nvshare_flags_set_tq_and_anti_thrash(
         manager: Manager, ctl: Run, arguments: list[str], tq: int, mode: str) -> None:

@@ -17,8 +17,7 @@ CHART = MANIFESTS / "chart"
 HELM = shutil.which("helm", path=PLACES)
 # The chart's values for each strategy of kustomize.
 SAME = {
-    "overlays/nvshared": "",
-    "overlays/nvshared-daemonset": "daemon.enabled=true",
+    "overlays/nvshared": "", "overlays/nvshared-daemonset": "daemon.enabled=true",
     "claims": "dra.enabled=true",
 }
 

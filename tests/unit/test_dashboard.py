@@ -173,12 +173,9 @@ def test_quantum_is_shown_exactly_in_seconds_or_milliseconds(microseconds: int, 
 
 
 @pytest.mark.parametrize(("text", "width", "short"), [
-    ("python3[4711]", 13, "python3[4711]"),
-    ("nvshare-workloa[1234567]", 18, "nvshare-…[1234567]"),
-    ("python[1234567]", 11, "p…[1234567]"),
-    ("python[1234567]", 9, "python[1…"),
-    ("python3 train.py", 9, "python3 …"),
-    ("3 programs", 4, "3 p…"),
+    ("python3[4711]", 13, "python3[4711]"), ("nvshare-workloa[1234567]", 18, "nvshare-…[1234567]"),
+    ("python[1234567]", 11, "p…[1234567]"), ("python[1234567]", 9, "python[1…"),
+    ("python3 train.py", 9, "python3 …"), ("3 programs", 4, "3 p…"),
 ])
 def test_shortened_text_keeps_its_significant_part(text: str, width: int, short: str) -> None:
     assert shortened(text, width) == short

@@ -127,14 +127,11 @@ def other_tables(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("make", "why"), [
-    (text, "it is broken: file is not a database"),
-    (nothing_like_it, "it is broken: "),
-    (cut_off, "it is broken: "),
-    (another_programs, "another program made it"),
+    (text, "it is broken: file is not a database"), (nothing_like_it, "it is broken: "),
+    (cut_off, "it is broken: "), (another_programs, "another program made it"),
     (partial(of_version, 3), "it is of version 3, and we know 2"),
     (partial(of_version, 1), "it is of version 1, and we know 2"),
-    (other_tables, "it is broken: no such column: turns"),
-    (Path.mkdir, "it is no file"),
+    (other_tables, "it is broken: no such column: turns"), (Path.mkdir, "it is no file"),
     (os.mkfifo, "it is no file"),
 ])
 def test_foreign_history_file_is_renamed_and_kept_whole(path: Path, history: HistoryFile,

@@ -19,10 +19,8 @@ from nvshared.cli.completion import SCRIPTS
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 COMPILED = {
-    "nvshared/lib/libnvshare.so",
-    "nvshared/lib/nvshare-workload",
-    "nvshared/lib/simulator/libcuda.so.1",
-    "nvshared/lib/simulator/libnvidia-ml.so.1",
+    "nvshared/lib/libnvshare.so", "nvshared/lib/nvshare-workload",
+    "nvshared/lib/simulator/libcuda.so.1", "nvshared/lib/simulator/libnvidia-ml.so.1",
 }
 NOT_SOURCE = shutil.ignore_patterns("build*", "dist", ".*", "__pycache__", "*.egg-info")
 

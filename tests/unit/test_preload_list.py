@@ -23,10 +23,8 @@ LINES = st.lists(st.sampled_from([
 
 
 @pytest.mark.parametrize(("data", "found"), [
-    (b"", []),
-    (b"/a.so\n/b.so\n", ["/a.so", "/b.so"]),
-    (b" /a.so:/b.so\t/c.so", ["/a.so", "/b.so", "/c.so"]),
-    (b"# /a.so\n/b.so # /c.so\n", ["/b.so"]),
+    (b"", []), (b"/a.so\n/b.so\n", ["/a.so", "/b.so"]),
+    (b" /a.so:/b.so\t/c.so", ["/a.so", "/b.so", "/c.so"]), (b"# /a.so\n/b.so # /c.so\n", ["/b.so"]),
     (b"/caf\xe9.so\n", ["/caf\udce9.so"]),
 ])
 def test_preload_entries_are_split_as_the_loader_splits_them(data: bytes, found: list[str]) -> None:

@@ -174,10 +174,8 @@ def test_session_passes_each_record_on_as_an_event(hook: Hook, record: ReportRec
 
 
 @pytest.mark.parametrize(("state", "position", "waits"), [
-    (ClientState.WAITING, 2, (Wait.TURN, 2)),
-    (ClientState.CROWDED, 1, (Wait.ROOM, 1)),
-    (ClientState.LOADING, 0, (Wait.MOVES, 0)),
-    (ClientState.LIMITED, 0, (Wait.SHARE, 0)),
+    (ClientState.WAITING, 2, (Wait.TURN, 2)), (ClientState.CROWDED, 1, (Wait.ROOM, 1)),
+    (ClientState.LOADING, 0, (Wait.MOVES, 0)), (ClientState.LIMITED, 0, (Wait.SHARE, 0)),
     (ClientState.SUSPENDED, 0, (Wait.RESUME, 0)),
 ])
 def test_waiting_report_is_answered_with_reason_and_queue_position(

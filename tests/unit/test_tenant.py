@@ -335,10 +335,7 @@ DELEGATED = {
     "/system.slice/jupyter-alice.service": "unit:jupyter-alice.service",
     f"/docker/{CONTAINER}": BOX,
     f"/kubepods.slice/kubepods-pod{SLICED}.slice/crio-{CONTAINER}.scope": POD,
-    "/lab.slice/alice": "",
-    "/slurm/alice": "",
-    "/kubepods/alice": "",
-    "/user/alice/0": "",
+    "/lab.slice/alice": "", "/slurm/alice": "", "/kubepods/alice": "", "/user/alice/0": "",
     "/alice": "",
 }
 ALICE = 1000
