@@ -32,7 +32,7 @@ static _Atomic bool incomplete;      /* no memory to list a context; also read w
 static _Atomic unsigned ended;       /* number of contexts destroyed */
 
 /* This thread's last lookup, stale once `ended` has changed. */
-static __thread struct {
+static __thread struct latest {
     CUcontext context, owner;
     unsigned ended;
 } latest;
@@ -160,9 +160,7 @@ CUcontext contexts_learn(CUcontext current, bool *added)
         if (added != NULL)
             *added = true;
     }
-    latest.context = current;
-    latest.owner = owner;
-    latest.ended = now;
+    latest = (struct latest){ current, owner, now };
     return owner;
 }
 

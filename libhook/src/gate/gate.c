@@ -129,28 +129,15 @@ static bool take_paced_pass(void)
     return false;
 }
 
-/* `closed`: gate_closed, read after the thread marked itself inside. */
-static bool may_pass(uint64_t closed)
-{
-    return (closed & ~GATE_AJAR) == 0
-           && ((closed & GATE_PUBLISHING) == 0 || gate_publishing->may_pass())
-           && ((closed & GATE_PACED) == 0 || take_paced_pass());
-}
-
-/* Called by a thread that is inside the gate. */
-static uint64_t read_closed(void)
+/* Called inside the gate. True: the pass goes on, and is counted unless captured. */
+static bool try_pass(CUstream stream)
 {
     uint64_t closed = atomic_load(&gate_closed);
     if ((closed & GATE_PUBLISHING) != 0)
         gate_publishing->count();
-    return closed;
-}
-
-/* Called inside the gate. True: the pass goes on, and is counted unless captured. */
-static bool try_pass(CUstream stream)
-{
-    uint64_t closed = read_closed();
-    if (!may_pass(closed))
+    if ((closed & ~GATE_AJAR) != 0
+        || ((closed & GATE_PUBLISHING) != 0 && !gate_publishing->may_pass())
+        || ((closed & GATE_PACED) != 0 && !take_paced_pass()))
         return false;
     if ((closed & GATE_CAPTURING) != 0 && !is_capturing(stream))
         atomic_fetch_add(&gate.submissions, 1);

@@ -109,9 +109,8 @@ static bool may_pass(void)
 {
     while (!is_held_back()) {
         unsigned left = atomic_load(&allowed_passes);
-        if (left == 0 || first_busy() == NULL)
-            return true;
-        if (atomic_compare_exchange_strong(&allowed_passes, &left, left - 1))
+        if (left == 0 || first_busy() == NULL
+            || atomic_compare_exchange_strong(&allowed_passes, &left, left - 1))
             return true;
     }
     return false;
