@@ -4,7 +4,7 @@
 #include "flight/capture.h"
 #include "flight/streams.h"
 
-static CUresult begun(struct capture *capture, CUresult result)
+static CUresult record_begin(struct capture *capture, CUresult result)
 {
     if (result == CUDA_SUCCESS)
         capture_add(capture);
@@ -18,7 +18,7 @@ static CUresult begun(struct capture *capture, CUresult result)
     {                                                                              \
         struct capture *capture = capture_new(stream, ends_with_thread);           \
         return capture == NULL ? CUDA_ERROR_OUT_OF_MEMORY                          \
-                               : begun(capture, CALL(name, parameters));           \
+                               : record_begin(capture, CALL(name, parameters));    \
     }
 #define BEGIN_PTSZ(name, ends_with_thread, parameters)                             \
     BEGIN(name, p1, ends_with_thread, parameters)                                  \
@@ -32,7 +32,7 @@ BEGIN_PTSZ(cuStreamBeginCaptureToGraph, false, (CUstream, CUgraph, const CUgraph
 BEGIN_PTSZ(cuStreamBeginRecaptureToGraph, false, (CUstream, CUstreamCaptureMode, CUgraph,
     CUgraphRecaptureCallback, void *))
 
-static CUresult ended(CUstream stream, CUresult result)
+static CUresult record_end(CUstream stream, CUresult result)
 {
     CUstreamCaptureStatus status;
     if (stream != NULL && REAL(cuStreamIsCapturing)(stream, &status) == CUDA_SUCCESS
@@ -43,12 +43,12 @@ static CUresult ended(CUstream stream, CUresult result)
 
 EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
-    return ended(stream, REAL(cuStreamEndCapture)(stream, graph));
+    return record_end(stream, REAL(cuStreamEndCapture)(stream, graph));
 }
 
 EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
-    return ended(PER_THREAD(stream), REAL(cuStreamEndCapture_ptsz)(stream, graph));
+    return record_end(PER_THREAD(stream), REAL(cuStreamEndCapture_ptsz)(stream, graph));
 }
 
 #define CREATE(name, parameters)                                                   \

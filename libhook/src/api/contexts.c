@@ -77,7 +77,7 @@ static struct primary *primary_of(CUdevice device)
     return &primary[device >= 0 && device < DEVICES ? device : DEVICES];
 }
 
-static void retaining(CUdevice device)
+static void begin_retain(CUdevice device)
 {
     struct primary *one = primary_of(device);
     UNCANCELLED;
@@ -88,7 +88,7 @@ static void retaining(CUdevice device)
 }
 
 /* `context`: NULL if the driver's call has failed. */
-static void retained(CUdevice device, CUcontext context)
+static void end_retain(CUdevice device, CUcontext context)
 {
     struct primary *one = primary_of(device);
     pthread_mutex_lock(&contexts_lock);
@@ -110,7 +110,7 @@ struct release {
     bool counted;                    /* `retained` has been reduced by 1 */
 };
 
-static struct release release_begins(CUdevice device, bool all)
+static struct release begin_release(CUdevice device, bool all)
 {
     struct primary *one = primary_of(device);
     UNCANCELLED;
@@ -125,7 +125,7 @@ static struct release release_begins(CUdevice device, bool all)
 }
 
 /* `kept`: the call drops no references. */
-static void release_ends(const struct release *release, CUresult result, bool kept)
+static void end_release(const struct release *release, CUresult result, bool kept)
 {
     struct primary *one = release->primary;
     LOCKED(contexts_lock);
@@ -251,9 +251,9 @@ NOTED(cuCtxDisablePeerAccess, result = peer_access(p1, false), (CUcontext))
 
 static CUresult retain(CUcontext *context, CUdevice device)
 {
-    retaining(device);
+    begin_retain(device);
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-    retained(device, result == CUDA_SUCCESS ? *context : NULL);
+    end_retain(device, result == CUDA_SUCCESS ? *context : NULL);
     return result;
 }
 
@@ -266,10 +266,10 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 #define RELEASE(name, all, kept)                                                   \
     EXPORT CUresult name(CUdevice device)                                          \
     {                                                                              \
-        struct release release = release_begins(device, all);                      \
+        struct release release = begin_release(device, all);                       \
         end_context(release.last);                                                 \
         CUresult result = REAL(name)(device);                                      \
-        release_ends(&release, result, kept);                                      \
+        end_release(&release, result, kept);                                       \
         return result;                                                             \
     }
 
@@ -283,14 +283,14 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
                                  unsigned int flags)
 {
     CUcontext primary = NULL, context;
-    retaining(device);
+    begin_retain(device);
     CUresult result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
     if (result == CUDA_SUCCESS && (primary = contexts_primary(device)) != NULL) {
         add_reference(*green, device);
         if (REAL(cuCtxFromGreenCtx)(&context, *green) == CUDA_SUCCESS)
             contexts_add(context, device, primary);
     }
-    retained(device, primary);
+    end_retain(device, primary);
     /* A drain with a driver before 12.5 cannot query the NULL stream of a green context. */
     struct client *client = client_on(device);
     if (result == CUDA_SUCCESS && !streams_need_no_list() && client != NULL)
@@ -304,11 +304,11 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     CUcontext context;
     if (REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS)
         end_context(context);               /* its work cannot be queried any more */
-    struct release release = release_begins(device, false);
+    struct release release = begin_release(device, false);
     end_context(release.last);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (result != CUDA_SUCCESS && device >= 0)
         add_reference(green, device);
-    release_ends(&release, result, false);
+    end_release(&release, result, false);
     return result;
 }

@@ -18,14 +18,14 @@ static uint64_t call(enum other other, uint64_t absent, WORDS)
     return real == NULL ? absent : real(a, b, c, d, e, f);
 }
 
-#define PINNING_ALL(name, reason)                              \
-    EXPORT uint64_t name(WORDS)                                \
-    {                                                          \
-        gate_enter(GATE_NO_STREAM);                            \
-        clients_pin(reason);                                   \
+#define PINNING_ALL(name, reason)                                  \
+    EXPORT uint64_t name(WORDS)                                    \
+    {                                                              \
+        gate_enter(GATE_NO_STREAM);                                \
+        clients_pin(reason);                                       \
         uint64_t result = call(OTHER_##name, 1, a, b, c, d, e, f); \
-        gate_leave();                                          \
-        return result;                                         \
+        gate_leave();                                              \
+        return result;                                             \
     }
 
 PINNING_ALL(NvEncodeAPICreateInstance, NVSHARE_PIN_GIVEN)

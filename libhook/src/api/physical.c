@@ -102,24 +102,24 @@ EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
                ? CUDA_ERROR_INVALID_VALUE : reservation_free(address, size);
 }
 
-static CUresult pinned_range(CUdeviceptr address, size_t size)
+static CUresult pin_range(CUdeviceptr address, size_t size)
 {
     return memory_is_ours(address) ? CUDA_ERROR_NOT_SUPPORTED
                                    : vmm_pin_range_in_place(address, size);
 }
 
 /* An NVLink switch, or other cards over a fabric, may write to the memory afterwards. */
-SERVED(cuMulticastBindAddr, FAILED(pinned_range(p3, p4)),
+SERVED(cuMulticastBindAddr, FAILED(pin_range(p3, p4)),
     (CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long))
 SERVED(cuMulticastBindMem, FAILED(vmm_pin_in_place(&p3)),
     (CUmemGenericAllocationHandle, size_t, CUmemGenericAllocationHandle, size_t, size_t,
      unsigned long long))
-SERVED(cuMulticastBindAddr_v2, FAILED(pinned_range(p4, p5)),
+SERVED(cuMulticastBindAddr_v2, FAILED(pin_range(p4, p5)),
     (CUmemGenericAllocationHandle, CUdevice, size_t, CUdeviceptr, size_t, unsigned long long))
 SERVED(cuMulticastBindMem_v2, FAILED(vmm_pin_in_place(&p4)),
     (CUmemGenericAllocationHandle, CUdevice, size_t, CUmemGenericAllocationHandle, size_t, size_t,
      unsigned long long))
-SERVED(cuLogicalEndpointBindAddr, FAILED(pinned_range((uintptr_t)p4, p5)),
+SERVED(cuLogicalEndpointBindAddr, FAILED(pin_range((uintptr_t)p4, p5)),
     (CUlogicalEndpointId, CUdevice, cuuint64_t, void *, cuuint64_t, unsigned long long))
 SERVED(cuLogicalEndpointBindMem, FAILED(vmm_pin_in_place(&p4)),
     (CUlogicalEndpointId, CUdevice, cuuint64_t, CUmemGenericAllocationHandle, cuuint64_t,

@@ -8,7 +8,7 @@
 #include "pool/driver_pools.h"
 #include "pool/pool.h"
 
-static bool capturing(CUstream stream)
+static bool is_capturing(CUstream stream)
 {
     CUstreamCaptureStatus status;
     return REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS
@@ -16,16 +16,17 @@ static bool capturing(CUstream stream)
 }
 
 /* False: call the driver, which also reports wrong arguments. */
-static bool served(CUmemoryPool handle, CUdeviceptr *address, size_t bytes, CUstream stream,
-                   CUresult *result)
+static bool allocate_in_library(CUmemoryPool handle, CUdeviceptr *address, size_t bytes,
+                                CUstream stream, CUresult *result)
 {
-    return !client_none() && address != NULL && bytes != 0 && !capturing(stream)
+    return !client_none() && address != NULL && bytes != 0 && !is_capturing(stream)
         && pool_allocate(handle, bytes, stream, address, result);
 }
 
-static CUresult begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted)
+static CUresult begin_driver_allocation(CUmemoryPool handle, size_t bytes, CUstream stream,
+                                        bool *counted)
 {
-    if (!client_none() && !capturing(stream))
+    if (!client_none() && !is_capturing(stream))
         return driver_pool_begins(handle, bytes, stream, counted);
     gate_enter(stream);
     return CUDA_SUCCESS;
@@ -36,9 +37,9 @@ static CUresult begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool 
     {                                                                              \
         bool counted = false;                                                      \
         CUresult result;                                                           \
-        if (served(pool, p1, p2, stream, &result))                                 \
+        if (allocate_in_library(pool, p1, p2, stream, &result))                    \
             return result;                                                         \
-        result = begins(pool, p2, stream, &counted);                               \
+        result = begin_driver_allocation(pool, p2, stream, &counted);              \
         if (result != CUDA_SUCCESS)                                                \
             return result;                                                         \
         result = CALL(name, parameters);                                           \
@@ -53,7 +54,7 @@ ALLOCATE_PTSZ(cuMemAllocAsync, NULL, p3, (CUdeviceptr *, size_t, CUstream))
 ALLOCATE_PTSZ(cuMemAllocFromPoolAsync, p3, p4, (CUdeviceptr *, size_t, CUmemoryPool, CUstream))
 
 /* False: not the library's memory. A graph can free only memory allocated in a graph. */
-static bool freed(CUdeviceptr address, CUstream stream, CUresult *result)
+static bool free_in_library(CUdeviceptr address, CUstream stream, CUresult *result)
 {
     CUstreamCaptureStatus status;
     /* Managed memory is freed by cuMemFree, which waits for work in flight. */
@@ -69,12 +70,12 @@ static bool freed(CUdeviceptr address, CUstream stream, CUresult *result)
     EXPORT CUresult name(CUdeviceptr address, CUstream stream)                     \
     {                                                                              \
         CUresult result;                                                           \
-        if (freed(address, stream_, &result))                                      \
+        if (free_in_library(address, stream_, &result))                            \
             return result;                                                         \
         gate_enter(stream_);                                                       \
         result = REAL(name)(address, stream);                                      \
         gate_leave();                                                              \
-        if (!client_none() && !capturing(stream_))                                 \
+        if (!client_none() && !is_capturing(stream_))                              \
             pools_recount();                                                       \
         return result;                                                             \
     }

@@ -183,13 +183,13 @@ SERVED(cuMemGetHandleForAddressRange,
     FAILED(memory_is_ours(p2) ? ipc_export_pin(p2) : vmm_pin_range_in_place(p2, p3)),
     (void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long))
 
-static bool information(size_t *available, size_t *total)
+static bool get_information(size_t *available, size_t *total)
 {
     pools_settle();
     return memory_information(available, total);
 }
 
-SERVED(cuMemGetInfo_v2, p1 != NULL && p2 != NULL && information(p1, p2), (size_t *, size_t *))
+SERVED(cuMemGetInfo_v2, p1 != NULL && p2 != NULL && get_information(p1, p2), (size_t *, size_t *))
 SERVED(cuDeviceTotalMem_v2, p1 != NULL && memory_total(p2, p1), (size_t *, CUdevice))
 
 static unsigned int narrow(size_t bytes)
@@ -200,7 +200,7 @@ static unsigned int narrow(size_t bytes)
 EXPORT CUresult cuMemGetInfo(unsigned int *available, unsigned int *total)
 {
     size_t wide_available, wide_total;
-    if (available == NULL || total == NULL || !information(&wide_available, &wide_total))
+    if (available == NULL || total == NULL || !get_information(&wide_available, &wide_total))
         return REAL(cuMemGetInfo)(available, total);
     *available = narrow(wide_available);
     *total = narrow(wide_total);

@@ -22,7 +22,7 @@ static CUmemLocation location_of(CUdevice device)
 }
 
 /* locations[i] applies to the ranges indices[i] to indices[i + 1] - 1. */
-static void note_all(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+static void note_prefetches(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
                      const CUmemLocation *locations, const size_t *indices, size_t location_count)
 {
     for (size_t i = 0, index = 0; i < count; i++) {
@@ -62,13 +62,14 @@ PREFETCH_PTSZ(cuMemPrefetchAsync_v2, direction_to(p3), p2,
     (CUdeviceptr, size_t, CUmemLocation, unsigned int, CUstream), managed_prefetched(p1, p2, p3))
 PREFETCH_PTSZ(cuMemPrefetchBatchAsync, BATCH_DIRECTION, bus_sharing_sum(p2, p3),
     (CUdeviceptr *, size_t *, size_t, CUmemLocation *, size_t *, size_t, unsigned long long,
-     CUstream), note_all(p1, p2, p3, p4, p5, p6))
+     CUstream), note_prefetches(p1, p2, p3, p4, p5, p6))
 /* Discarded memory is not copied. */
 PREFETCH_PTSZ(cuMemDiscardAndPrefetchBatchAsync, BUS_NONE, 0,
     (CUdeviceptr *, size_t *, size_t, CUmemLocation *, size_t *, size_t, unsigned long long,
-     CUstream), note_all(p1, p2, p3, p4, p5, p6))
+     CUstream), note_prefetches(p1, p2, p3, p4, p5, p6))
 
-static void correct(void *data, CUmem_range_attribute attribute, CUdeviceptr address, size_t size)
+static void correct_answer(void *data, CUmem_range_attribute attribute, CUdeviceptr address,
+                           size_t size)
 {
     CUmemLocation location;
     int *answer = data;
@@ -85,14 +86,14 @@ static void correct(void *data, CUmem_range_attribute attribute, CUdeviceptr add
         *answer = location.type == CU_MEM_LOCATION_TYPE_HOST ? CU_DEVICE_CPU : CU_DEVICE_INVALID;
 }
 
-static void correct_all(void **data, const CUmem_range_attribute *attributes, size_t count,
+static void correct_answers(void **data, const CUmem_range_attribute *attributes, size_t count,
                         CUdeviceptr address, size_t size)
 {
     for (size_t i = 0; i < count; i++)
-        correct(data[i], attributes[i], address, size);
+        correct_answer(data[i], attributes[i], address, size);
 }
 
-NOTED(cuMemRangeGetAttribute, correct(p1, p3, p4, p5),
+NOTED(cuMemRangeGetAttribute, correct_answer(p1, p3, p4, p5),
     (void *, size_t, CUmem_range_attribute, CUdeviceptr, size_t))
-NOTED(cuMemRangeGetAttributes, correct_all(p1, p3, p4, p5, p6),
+NOTED(cuMemRangeGetAttributes, correct_answers(p1, p3, p4, p5, p6),
     (void **, size_t *, CUmem_range_attribute *, size_t, CUdeviceptr, size_t))

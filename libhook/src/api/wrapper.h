@@ -24,7 +24,7 @@
 #define EACH_11(X, a, b, c, d, e, f, g, h, i, j, k)                                \
     EACH_10(X, a, b, c, d, e, f, g, h, i, j), X(k, p11)
 #define SELECT(a, b, c, d, e, f, g, h, i, j, k, each, ...) each
-#define EACH(X, ...)                                                               \
+#define EACH(X, ...)                                                                              \
     SELECT(__VA_ARGS__, EACH_11, EACH_10, EACH_9, EACH_8, EACH_7, EACH_6, EACH_5, EACH_4, EACH_3, \
            EACH_2, EACH_1, )(X, __VA_ARGS__)
 #define UNWRAP(...) __VA_ARGS__
@@ -88,10 +88,10 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
     return created
 
 /* The wrapper of a function that stores the created object in *p1. */
-#define COUNTED(name, bytes, kind, parameters)                             \
-    SIGNATURE(name, parameters)                                            \
-    {                                                                      \
-        const size_t size = (bytes);                                       \
+#define COUNTED(name, bytes, kind, parameters)                                       \
+    SIGNATURE(name, parameters)                                                      \
+    {                                                                                \
+        const size_t size = (bytes);                                                 \
         COUNTED_CREATE(pinned_begin(size), size, kind, *p1, CALL(name, parameters)); \
     }
 

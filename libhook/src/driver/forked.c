@@ -54,7 +54,7 @@ static void in_parent(void)
 }
 
 /* Word by word, without the checks of sanitizers, which reserve space between variables. */
-__attribute__((no_sanitize("address", "thread"))) static void begin_anew(void)
+__attribute__((no_sanitize("address", "thread"))) static void reset_variables(void)
 {
     uintptr_t end = (uintptr_t)_end & ~(sizeof(uintptr_t) - 1);
     uintptr_t first = ((uintptr_t)__bss_start + sizeof(uintptr_t) - 1) & ~(sizeof(uintptr_t) - 1);
@@ -72,7 +72,7 @@ static void in_child(void)
     child = true;
     own_files_close_all();
     release_all();
-    begin_anew();
+    reset_variables();
     wake_all();
 }
 

@@ -113,7 +113,7 @@ static void write_unharmed(mode_t mode, const char *text, size_t length)
 }
 
 /* One write keeps lines of several threads and processes whole. */
-static void line(const char *format, va_list arguments)
+static void print_line(const char *format, va_list arguments)
 {
     char text[512];
     mode_t mode;
@@ -134,7 +134,7 @@ static void line(const char *format, va_list arguments)
     do {                                                                           \
         va_list arguments;                                                         \
         va_start(arguments, format);                                               \
-        line(format, arguments);                                                   \
+        print_line(format, arguments);                                             \
         va_end(arguments);                                                         \
     } while (0)
 
