@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists streams (flight/streams.c) and captures in them (flight/capture.c). */
+/* Wraps functions of streams and captures, and lists both (flight/streams.c, flight/capture.c). */
 #include "api/wrapper.h"
 #include "flight/capture.h"
 #include "flight/streams.h"

@@ -238,7 +238,7 @@ static CUdevice device_of(CUcontext context)
     return device;
 }
 
-/* For the current context's device to memory of the other's. */
+/* Opens or closes access of the current context's device to the other's memory. */
 static CUresult peer_access(CUcontext other, bool open)
 {
     CUdevice here;

@@ -209,7 +209,7 @@ static enum bus_direction direction_of(CUdeviceptr to, CUdeviceptr from)
     return direction_between(CU_MEMORYTYPE_UNIFIED, from, CU_MEMORYTYPE_UNIFIED, to);
 }
 
-/* Assumed to be that of all copies. */
+/* The direction of the first copy, assumed for all copies of a batch. */
 static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdeviceptr *from)
 {
     return to == NULL || from == NULL ? BUS_NONE : direction_of(to[0], from[0]);

@@ -76,7 +76,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     if (memory.size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = store_attribute(data, attribute, address, &memory);
-    /* Unlike cuPointerGetAttributes, which must not fail for that. */
+    /* Only here: cuPointerGetAttributes must not fail for a missing host pointer. */
     return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER ? CUDA_ERROR_INVALID_VALUE : result;
 }
 

@@ -12,7 +12,7 @@
 /* A variable that keeps its value in a child. */
 #define KEPT_IN_CHILD __attribute__((section(".data.kept_in_child")))
 
-/* Registers functions that a child calls before and after its variables are reset. */
+/* A child calls `release` before its variables are reset, and `wake` afterwards. */
 void forks_watch(void (*release)(void), void (*wake)(void));
 
 bool is_forked_child(void);

@@ -2,7 +2,7 @@
 /* Prints lines on stderr, unless the write would block or the program has closed stderr. */
 #pragma once
 
-/* Only with NVSHARE_DEBUG=1. */
+/* Prints only with NVSHARE_DEBUG=1. */
 void debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's descriptors. A program may close one or put another file at its number, so before
  * each use the file is compared. None is a standard stream, even a closed one. A forked child
- * closes all. They must be created within UNFORKED. */
+ * closes all. Descriptors must be created within UNFORKED. */
 #pragma once
 
 #include <sys/types.h>

@@ -5,6 +5,6 @@
 #include <pthread.h>
 
 int own_thread_start(pthread_t *thread, void *(*run)(void *), void *argument);
-/* Called first by such a thread. `name`: at most 15 characters. */
+/* Called first by each of the library's threads. `name`: at most 15 characters. */
 void own_thread_begins(const char *name);
 void own_threads_note_processors(void);            /* called before main() */

@@ -8,7 +8,7 @@
 #include "driver/driver.h"
 #include "driver/newer.h"
 
-/* Types only, which the compiler compares with cuda.h. Only functions in hooks.def are defined. */
+/* Declares the types, which the compiler compares with cuda.h. Only hooks are ever defined. */
 #define HOOK(name, parameters) CUresult name parameters;
 #define USE HOOK
 #include "driver/hooks.def"
@@ -31,7 +31,7 @@ enum real_index {
 
 struct link_map;
 
-/* Unlike cudaMalloc, cublasCreate and curl_easy_init. May run as early as dlsym(). */
+/* Driver functions begin so, unlike cudaMalloc or curl_easy_init. May run as early as dlsym(). */
 static inline bool is_entry_point(const char *name)
 {
     return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
@@ -41,7 +41,7 @@ extern _Atomic(void *) real_functions[REAL_COUNT];  /* NULL: not looked up yet *
 
 /* Looks up all functions and returns the requested one, never NULL. */
 void *real_find(enum real_index index);
-CUresult real_absent(void);          /* in place of a missing function */
+CUresult real_absent(void);          /* stands for a function that the driver lacks */
 
 static inline void *real_function(enum real_index index)
 {
@@ -56,10 +56,10 @@ static inline void *real_function(enum real_index index)
 bool real_driver_present(void);
 const struct link_map *real_driver(void);          /* NULL: no driver was found yet */
 
-/* A listed hook, or an entry allocated now for a newer driver. HOOK_COUNT: none is needed. */
+/* Returns a listed hook, or an entry allocated now for a newer driver; HOOK_COUNT: needs none. */
 enum real_index hook_for(const char *name, void *entry);
 
-/* The last two return HOOK_COUNT if there is no hook of this name, or of this entry point. */
+/* hook_named() and hook_of_real() return HOOK_COUNT if no hook has this name or entry point. */
 void *hook_wrapper(enum real_index index);
 const char *hook_name(enum real_index index);
 enum real_index hook_named(const char *name);

@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* The stub of a driver function; any other address unchanged. */
+/* Returns the stub of a driver function, and any other address unchanged. */
 void *stub_of(void *entry);
 
 /* Records that the program may have an address within the driver. */
@@ -23,7 +23,7 @@ void stubs_miss(void);
  * would bypass the stubs. Threads that passed a stub before may still be in the driver. */
 bool stubs_close(void (*called)(void));
 void stubs_open(void);
-bool stubs_called(void);             /* since stubs_close() */
+bool stubs_called(void);             /* the driver was called since stubs_close() */
 void stubs_await(void);              /* returns when the stubs are open */
 
 /* For stub_code.S: where each stub jumps to. stub_wait() returns the function to call; NULL: the

@@ -10,24 +10,24 @@
  * through the library's dlsym(). Such code calls no intercepted function. */
 #define EARLY __attribute__((no_sanitize("thread", "address", "undefined")))
 
-/* The function that `object` itself defines, or NULL. */
+/* Returns the address of function `name` if `object` itself defines it, or NULL. */
 void *symbols_function(const struct link_map *object, const char *name);
 
 bool symbols_same(const char *a, const char *b);
 
-/* Not for EARLY code. */
+/* EARLY code must not call the functions below. */
 
-/* False: the object has no tables, or is this library. */
+/* Fills in `tables`. False: the object has none, or is this library. */
 bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables);
 
 bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin,
                    const ElfW(Sym) **end);
 
-/* For each function that `object` itself defines. */
+/* Calls `visit` for each function that `object` itself defines. */
 typedef void symbols_visitor(const struct link_map *object, const char *name, ElfW(Sym) *symbol);
 void symbols_functions(const struct link_map *object, symbols_visitor *visit);
 
-/* For each slot in `object` where the loader puts the address of a symbol of another object. */
+/* Calls `visit` for each slot of `object` that holds the address of another object's symbol. */
 typedef void symbols_referred(const char *name, void **slot);
 void symbols_references(const struct link_map *object, symbols_referred *visit);
 

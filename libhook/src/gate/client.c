@@ -153,7 +153,7 @@ CUresult device_uuid(CUdevice device, CUuuid *uuid)
 
 /* A connection to the daemon: a handle of own_file.h. No client's state is used. */
 
-static const struct timeval SEND_PATIENCE = { .tv_sec = 2 };      /* then the daemon is gone */
+static const struct timeval SEND_PATIENCE = { .tv_sec = 2 }; /* socket full: the daemon is gone */
 
 int connection_open(void)
 {

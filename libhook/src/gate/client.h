@@ -29,7 +29,7 @@ struct client {
     struct nvshare_limits limits;
     bool reported;                   /* the daemon knows the current `memory` */
 
-    /* From RUN to STOP; else GATE_STOPPED(client) is set. */
+    /* True from RUN to STOP; while false, GATE_STOPPED(client) is set. */
     bool running;
     uint64_t turns;                  /* number of turns that have begun, plus one */
     uint64_t opened;                 /* us: when the last turn began */
@@ -82,7 +82,7 @@ struct client {
 
     int socket;                      /* a handle of own_file.h; -1: no daemon is connected */
     uint64_t last_commit;            /* number of the last COMMIT sent */
-    /* COMMITs of threads until the memory is counted as pinned. */
+    /* COMMITs of threads that want to pin memory, until it is counted as pinned. */
     struct open_commit {
         uint64_t number;             /* 0: the entry is free */
         uint64_t wanted;             /* bytes requested in all, */
@@ -96,8 +96,8 @@ struct client {
     bool reason_begun;               /* a part of `reason` has arrived, the LIMITS has not */
     char printed_reason[REASON_LONGEST];     /* last reason printed on stderr */
     unsigned introduced;             /* number of HELLOs; each voids all open COMMITs */
-    /* Futex word (driver/bell.h): rings at each answer to a COMMIT, free entry, and change of the
-     * socket. memory_changed would not do: the waiting thread may be cancelled. */
+    /* Futex word (driver/bell.h) that changes at each answer to a COMMIT, free entry, and change of
+     * the socket. memory_changed would not do: the waiting thread may be cancelled. */
     _Atomic uint32_t commit_bell;
 
     /* Only the service thread uses the fields below; context_ends() clears the copy context. */

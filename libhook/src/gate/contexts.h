@@ -16,7 +16,7 @@ void contexts_remove(CUcontext context);
 unsigned contexts_ended(void);                     /* number of contexts that have ended */
 
 bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device);
-/* Whether it was listed when contexts_ended() was `ended`, and has not ended since. */
+/* Whether the context was listed at contexts_ended() == `ended`, and has not ended since. */
 bool contexts_lasts(CUcontext context, unsigned ended);
 /* Context `number` of a device in listing order, without green ones; NULL: no more. */
 CUcontext contexts_of(CUdevice device, unsigned number);

@@ -44,7 +44,7 @@
 #define POLL_MOST_US 1000
 #define POLLS 32
 
-/* By client. `counters` NULL: the client publishes nothing. */
+/* Indexed by client. `counters` NULL: the client publishes nothing. */
 static struct published {
     _Atomic(struct nvshare_inflight *) counters;
     void *at;
