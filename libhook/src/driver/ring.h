@@ -44,7 +44,7 @@ static inline void ring_leave(struct ring *link)
     ring_clear(link);
 }
 
-/* A loop over a list, singly linked by the field `next`, whose body may remove and free `member`. */
+/* A loop over a list linked by the field `next`. Its body may remove and free `member`. */
 #define EACH_LISTED(type, member, list)                                            \
     for (type *member = (list), *following;                                        \
          member != NULL && (following = member->next, true); member = following)

@@ -23,7 +23,7 @@ static struct {
     void (*on_call)(void);
 } stubs;
 
-/* Of the driver's code. */
+/* The address range of the driver's code. */
 struct text {
     uintptr_t base, begin, end;
 };
