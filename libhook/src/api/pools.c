@@ -86,8 +86,7 @@ FREE(cuMemFreeAsync_ptsz, PER_THREAD(stream))
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
     CUresult result = REAL(cuMemPoolCreate)(pool, properties);
-    CUdevice device = result == CUDA_SUCCESS ? counted_device(properties->location)
-                                             : CU_DEVICE_CPU;
+    CUdevice device = result == CUDA_SUCCESS ? counted_device(properties->location) : CU_DEVICE_CPU;
     if (device == CU_DEVICE_CPU)
         return result;
     if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE
@@ -114,8 +113,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
     return result;
 }
 
-EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access,
-                                   size_t count)
+EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)
 {
     return pool_set_access(pool, access, count);
 }

@@ -147,8 +147,7 @@ static bool is_mapped_by_program(const void *memory)
     return vmm_mapped_in((uintptr_t)memory, 1);
 }
 
-EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *memory,
-                                             unsigned int flags)
+EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *memory, unsigned int flags)
 {
     if (memory_is_ours((uintptr_t)memory))
         return CUDA_ERROR_INVALID_VALUE;

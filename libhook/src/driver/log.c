@@ -45,12 +45,10 @@ static bool is_redirected(const struct file_identity *now)
 {
     struct file_identity other;
     bool found = false;
-    int error = errno;
     for (int descriptor = STDERR_FILENO + 1; S_ISFIFO(now->mode) && !found
              && descriptor < DESCRIPTORS_SEARCHED; descriptor++)
         found = file_identify(descriptor, &other) && file_identity_equal(now, &other)
             && (fcntl(descriptor, F_GETFL) & O_ACCMODE) == O_WRONLY;
-    errno = error;
     return found;
 }
 

@@ -116,8 +116,7 @@ static uint32_t count(const struct tables *tables)
     return last == 0 ? 0 : last + 1;
 }
 
-bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin,
-                   const ElfW(Sym) **end)
+bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin, const ElfW(Sym) **end)
 {
     struct tables tables;
     if (!read_tables(object, &tables))
@@ -141,8 +140,7 @@ void symbols_functions(const struct link_map *object, symbols_visitor *visit)
 }
 
 static void visit_references(const struct link_map *object, const struct tables *tables,
-                             const ElfW(Rela) *relocations, size_t bytes,
-                             symbols_referred *visit)
+                             const ElfW(Rela) *relocations, size_t bytes, symbols_referred *visit)
 {
     for (size_t i = 0; relocations != NULL && i < bytes / sizeof *relocations; i++) {
         const ElfW(Sym) *symbol = &tables->symbols[ELF64_R_SYM(relocations[i].r_info)];

@@ -20,8 +20,7 @@ bool symbols_same(const char *a, const char *b);
 /* Fills in `tables`. False: the object has none, or is this library. */
 bool symbols_object(const struct dl_phdr_info *object, struct link_map *tables);
 
-bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin,
-                   const ElfW(Sym) **end);
+bool symbols_table(const struct link_map *object, const ElfW(Sym) **begin, const ElfW(Sym) **end);
 
 /* Calls `visit` for each function that `object` itself defines. */
 typedef void symbols_visitor(const struct link_map *object, const char *name, ElfW(Sym) *symbol);

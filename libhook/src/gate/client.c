@@ -140,8 +140,7 @@ bool client_next_postponed(struct client *client, struct nvshare_order *order)
     if (client->postponed_count == 0)
         return false;
     *order = client->postponed[0];
-    memmove(client->postponed, client->postponed + 1,
-            --client->postponed_count * sizeof *order);
+    memmove(client->postponed, client->postponed + 1, --client->postponed_count * sizeof *order);
     return true;
 }
 
@@ -188,8 +187,7 @@ bool connection_send(int connection, const struct nvshare_report *report)
     return sent == (ssize_t)sizeof *report;
 }
 
-int connection_receive(int connection, struct nvshare_order *order, int *descriptor,
-                       int timeout_ms)
+int connection_receive(int connection, struct nvshare_order *order, int *descriptor, int timeout_ms)
 {
     struct pollfd ready = { .fd = own_file_descriptor(connection), .events = POLLIN };
     if (descriptor != NULL)
