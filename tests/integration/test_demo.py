@@ -16,8 +16,9 @@ import pytest
 from tests.integration.fakehook import PATIENCE
 
 COMMAND = "import sys; from nvshared.cli.main import main; sys.exit(main())"
-# With little processor work between its steps.
-QUICK = "from nvshared.demo import play; play.STEP_CPU_MS = 50; " + COMMAND
+# With short steps, which take turns all the same.
+QUICK = ("from nvshared.demo import play, processes; "
+         "play.STEP_CPU_MS, play.STEP_GPU_US, processes.TQ = 50, 150_000, 1; ") + COMMAND
 MARK = "NVSHARE_TEST_MARK"
 
 
