@@ -44,7 +44,8 @@ MOST_MEMORY = 100 * MIB                 # that the daemon may ever occupy
 KINDS = 6                               # of lines in the journal that one user can cause
 
 # One of each kind is in the ordinary tests, all of them in the long ones.
-OFTEN = {"answer_nothing", "garbage", "promise", "change_settings_deaf"}
+OFTEN = {"answer_nothing", "garbage", "promise", "change_settings_deaf", "comm", "cgroup", "users",
+         "cmdline", "memory.current"}
 
 another_user = pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
 
@@ -240,8 +241,8 @@ def test_turns_are_handed_over_during_an_attack(
 # Lookups about an attacker that never end. An event loop that waited for them would answer
 # nobody; the attacker itself is answered where others are to know less of it, and it no more.
 @another_user
-@pytest.mark.parametrize(
-    "lookup", ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"])
+@pytest.mark.parametrize("lookup", some_long(
+    ["comm", "stat", "cgroup", "status", "uid_map", "users", "cmdline", "memory.current"]))
 def test_turns_are_handed_over_while_the_identification_of_an_attackers_process_hangs(
     site: Site, start: Callable[..., Daemon], lookup: str
 ) -> None:

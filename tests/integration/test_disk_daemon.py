@@ -77,6 +77,7 @@ def test_programs_larger_than_card_and_host_memory_finish_with_a_disk(
     await_no_files(daemon.pid, folder)
 
 
+@pytest.mark.long
 def test_ten_notebooks_of_a_quarter_of_the_card_all_run_with_a_disk(
     site: Site, folder: Path
 ) -> None:

@@ -79,7 +79,7 @@ def test_eviction_uses_preallocated_host_memory(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "refused", ["1", pytest.param("2", marks=pytest.mark.long), "1,2,3,4,5,6,7,8"])
+    "refused", [*(pytest.param(one, marks=pytest.mark.long) for one in "12"), "1,2,3,4,5,6,7,8"])
 def test_host_memory_preallocation_continues_when_the_driver_refuses_to_register_it(
     site: Site, refused: str
 ) -> None:
