@@ -37,10 +37,24 @@ LOOK = 1.0                              # seconds after which one looks whether 
 FIND = "from nvshared.machine.nvml import NVML; [print(f.uuid_bytes.hex()) for f in NVML().find()]"
 
 
-@dataclass
+@dataclass(eq=False)
 class Process:
+    """A process with pipes; a test tells it lines, and reads others."""
+
     popen: subprocess.Popen[str]
-    lines: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)      # that were read
+
+    def tell(self, line: str = "") -> None:
+        print(line, file=self.popen.stdin, flush=True)
+
+    def line(self) -> str:
+        assert self.popen.stdout is not None
+        self.lines.append(self.popen.stdout.readline().strip())
+        return self.lines[-1]
+
+    def ask(self, line: str) -> str:
+        self.tell(line)
+        return self.line()
 
     def wait_for(self, line: str) -> None:
         assert self.popen.stdout is not None
@@ -54,6 +68,12 @@ class Process:
         self.popen.kill()
         self.popen.wait()
 
+    def end(self) -> None:
+        """Closes its standard input, after which it exits with success."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+        assert self.popen.wait() == 0
+
 
 @dataclass
 class Site:
@@ -65,7 +85,7 @@ class Site:
     before: list[str] = field(default_factory=list)     # the command that starts daemons, if any
     module: str = "nvshared"            # or tests.integration.changed, with faults
     started: list[subprocess.Popen[str]] = field(default_factory=list)
-    meter: subprocess.Popen[str] | None = None      # of test_moving: it samples NVML
+    meter: Process | None = None        # of test_moving: it samples NVML
     hooks: list[Hook] = field(default_factory=list)
     sockets: list[socket.socket] = field(default_factory=list)     # of a daemon that a test plays
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nvshared.units import MIB
-from tests.integration.conftest import ROOT, Site
+from tests.integration.conftest import ROOT, Process, Site
 from tests.integration.fakehook import PATIENCE, Hook
 
 FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]    # the number of the system call
@@ -130,14 +130,14 @@ call("cuCtxSetCurrent", context)
 '''
 
 
-class Program:
+class Program(Process):
     """A program under the library that can be evicted between two lines of output. The code
     `before` runs before the program uses the card."""
 
     def __init__(self, site: Site, body: str, within: Sequence[str] = (), before: str = "") -> None:
+        super().__init__(site.program(
+            [*within, sys.executable, "-c", before + PRELUDE + body], stderr=subprocess.PIPE))
         self.site = site
-        self.popen = site.program(
-            [*within, sys.executable, "-c", before + PRELUDE + body], stderr=subprocess.PIPE)
 
     def hears(self) -> Any:
         """The program's next line of output, parsed."""
@@ -149,16 +149,11 @@ class Program:
         return json.loads(line)
 
     def go_on(self) -> None:
-        self.tell("")
+        self.tell()
 
     def finish(self) -> None:
         self.go_on()
         self.ends_well()
-
-    def tell(self, line: str) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.write(f"{line}\n")
-        self.popen.stdin.flush()
 
     def lose_card(self, much: int = 1000 * MIB) -> Hook:
         """At its next pause another client takes the card, and the program goes on."""

@@ -115,9 +115,7 @@ def attack(
     attacker = Process(popen)
     attacker.wait_for("ready")
     before(popen.pid)
-    assert popen.stdin is not None
-    popen.stdin.write("go\n")
-    popen.stdin.flush()
+    attacker.tell("go")
     return attacker
 
 

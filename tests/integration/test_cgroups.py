@@ -12,7 +12,7 @@ import pytest
 
 from nvshared.machine import cgroup
 from nvshared.units import MIB
-from tests.integration.conftest import BUILD, Site
+from tests.integration.conftest import BUILD, Process, Site
 from tests.integration.fakehook import PATIENCE
 from tests.integration.programs import Program
 
@@ -99,13 +99,17 @@ def workload(site: Site, box: Path, memory: str) -> "subprocess.Popen[str]":
     return site.program(command, stderr=subprocess.PIPE)
 
 
+def await_allocated(program: "subprocess.Popen[str]") -> None:
+    assert program.stdout is not None
+    while '"allocated"' not in program.stdout.readline():
+        assert program.poll() is None
+
+
 def test_eviction_does_not_exceed_the_memory_limit_of_the_cgroup(site: Site, box: Path) -> None:
     """The simulated card's memory is host memory, too, and counts in its user's group."""
     site.start("--tq", "1")
     small = workload(site, box, "160MiB")
-    assert small.stdout is not None
-    while '"allocated"' not in small.stdout.readline():
-        assert small.poll() is None
+    await_allocated(small)
     large = workload(site, box, "600MiB")
     _, errors = large.communicate("", timeout=PATIENCE)
     assert large.returncode == 3, errors        # out of memory, and not killed
@@ -145,20 +149,14 @@ def test_program_stays_resident_while_other_processes_fill_its_cgroup(
 ) -> None:
     site.start("--tq", "1")
     program = workload(site, box, "160MiB")
-    assert program.stdout is not None
-    while '"allocated"' not in program.stdout.readline():
-        assert program.poll() is None
-    eater = subprocess.Popen(
-        inside(box, [sys.executable, "-c", EATS, str(400 * MIB)]),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    site.started.append(eater)
-    assert eater.stdout is not None
-    assert eater.stdout.readline() == "full\n"
+    await_allocated(program)
+    eater = Process(site.program(
+        inside(box, [sys.executable, "-c", EATS, str(400 * MIB)]), {"LD_PRELOAD": ""}))
+    assert eater.line() == "full"
     most = site.holding(700 * MIB)     # fits beside the memory that must stay
     most.close()
     until_told(site, granted=False)     # 1000 MiB do not: the cgroup is full
-    eater.communicate("\n", timeout=PATIENCE)
-    assert eater.returncode == 0        # the kernel has killed no process
+    eater.end()                         # the kernel has killed no process
     until_told(site, granted=True)      # 1000 MiB fit again: the cgroup has room
     site.holding(1000 * MIB).close()
     said, errors = program.communicate("", timeout=PATIENCE)

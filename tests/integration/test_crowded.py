@@ -12,8 +12,9 @@ class Workload:
         self.output = site.folder / name
         with self.output.open("w") as output:
             self.popen = site.program(
+                # Kernels that wait: thirty computing programs would starve the tests beside them.
                 [BUILD / "nvshare-workload", "--memory", size, "--chunk", "4MiB", "--rounds", 1,
-                 "--until-told", "--json"], stdout=output)
+                 "--kernel-us", 2000, "--until-told", "--json"], stdout=output)
 
     def finish(self) -> int:
         """Exit status of the program, which its output confirms."""

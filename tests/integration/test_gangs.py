@@ -8,9 +8,8 @@ from time import sleep
 
 import pytest
 
-from tests.integration.conftest import Site
+from tests.integration.conftest import Process, Site
 
-PATIENCE = 300
 SHAPES = [["0,1"], ["0", "1"]]
 
 
@@ -25,28 +24,23 @@ class Gang:
         size = int(site.environment["NVSHARE_SIM_MEMORY"]) * 5 // 8     # two do not fit a card
         number = str(sum(len(each.split(",")) for each in cards))
         self.ranks = [
-            site.program(
+            Process(site.program(
                 [sys.executable, "-m", "tests.integration.gangs", shared, card, number, steps,
                  size, ahead],
-                {"NVSHARE_GANG": f"{name}:2"} if len(cards) > 1 else {}, stderr=None)
+                {"NVSHARE_GANG": f"{name}:2"} if len(cards) > 1 else {}, stderr=None))
             for card in cards
         ]
 
     def begin(self) -> None:
         for rank in self.ranks:
-            assert rank.stdin is not None
-            assert rank.stdout is not None
-            assert rank.stdout.readline() == "ready\n"
+            assert rank.line() == "ready"
         for rank in self.ranks:
-            assert rank.stdin is not None
-            rank.stdin.write("\n")
-            rank.stdin.flush()
+            rank.tell()
 
     def ends_well(self) -> None:
         for rank in self.ranks:
-            said, _ = rank.communicate(timeout=PATIENCE)
-            assert said == "right\n"
-            assert rank.returncode == 0
+            assert rank.line() == "right"
+            rank.end()
 
 
 @pytest.mark.parametrize("ahead", [1, 40])
@@ -66,10 +60,10 @@ def test_killed_gang_does_not_delay_other_clients(tiny_site: Site) -> None:
     other = Gang(tiny_site, "b", cards=["0", "1"], ahead=40)
     doomed.begin()
     other.begin()
-    assert doomed.ranks[0].poll() is None
+    assert doomed.ranks[0].popen.poll() is None
     doomed.ranks[0].kill()
     with pytest.raises(subprocess.TimeoutExpired):
-        doomed.ranks[1].wait(2)         # its kernel waits for the other rank's kernel
+        doomed.ranks[1].popen.wait(2)         # its kernel waits for the other rank's kernel
     doomed.ranks[1].kill()
     other.ends_well()
 

@@ -140,8 +140,7 @@ def pretender(site: Site, group: Path, uid: int) -> Process:
 
 
 def says(to: Process, line: str, answer: str) -> None:
-    assert to.popen.stdin is not None
-    to.popen.stdin.write(f"{line}\n")
+    to.tell(line)
     to.wait_for(answer)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from nvshared.hook.protocol import OrderRecord, Type
 from nvshared.units import MIB
-from tests.integration.conftest import BUILD, SIMULATOR, Site
+from tests.integration.conftest import BUILD, SIMULATOR, Process, Site
 from tests.integration.fakedaemon import FakeDaemon, begin
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.programs import FUTEX, Program
@@ -34,27 +34,13 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("life"), *LINKED)
 
 
-class Life:
+class Life(Process):
     """A running life.c, as a child of the test or of the tool that runs it."""
 
     def __init__(self, site: Site, *command: object, tq: str = "200ms", **environment: str) -> None:
         self.daemon = site.start("--tq", tq)
         self.site = site
-        self.popen = site.program(command, environment)
-        self.lines: list[str] = []
-
-    def says(self, word: str) -> None:
-        assert self.popen.stdout is not None
-        for line in self.popen.stdout:
-            self.lines.append(line.strip())
-            if self.lines[-1] == word:
-                return
-        pytest.fail(f"it ended before {word!r}; it said {self.lines}")
-
-    def go_on(self) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.write("\n")
-        self.popen.stdin.flush()
+        super().__init__(site.program(command, environment))
 
     def ends(self, code: int = 0) -> str:
         rest, _ = self.popen.communicate(timeout=PATIENCE)
@@ -63,9 +49,9 @@ class Life:
 
 
 def taken(program: Life) -> Hook:
-    program.says("away")
+    program.wait_for("away")
     hook = program.site.holding()
-    program.go_on()
+    program.tell()
     return hook
 
 
@@ -111,7 +97,7 @@ def moving(site: Site, body: str, **environment: str) -> tuple[Program, FakeDaem
     daemon.send(*(OrderRecord(Type.EVICT, number=number, room=room, host=512 * MIB)
                   for number, room in ((2, 192 * MIB), (3, 0))))
     daemon.until(Type.MOVED)
-    program.go_on()
+    program.tell()
     return program, daemon
 
 
@@ -190,25 +176,25 @@ def test_signal_handler_may_longjmp_out_of_a_waiting_call(
         hook = taken(program)
         until_wanted(hook)
         program.popen.send_signal(signal.SIGUSR1)
-        program.says("jumped")
+        program.wait_for("jumped")
         hook.close()
-        program.go_on()
+        program.tell()
     program.ends()
 
 
 def test_signal_handler_may_longjmp_out_of_a_waiting_allocation(site: Site, life: Path) -> None:
     """The allocation waits for a daemon that does not answer."""
     program = Life(site, life, "jump-unallocated")
-    program.says("asking")
+    program.wait_for("asking")
     program.daemon.send_signal(signal.SIGSTOP)
-    program.go_on()
+    program.tell()
     what_it_does = Path(f"/proc/{program.popen.pid}/syscall")
     while not what_it_does.read_text().startswith(f"{FUTEX} "):
         assert program.popen.poll() is None, program.ends()
     program.popen.send_signal(signal.SIGUSR1)
-    program.says("jumped")
+    program.wait_for("jumped")
     program.daemon.send_signal(signal.SIGCONT)
-    program.go_on()
+    program.tell()
     program.ends()
 
 
@@ -217,7 +203,7 @@ def test_signal_handler_may_fork_during_a_waiting_call(site: Site, life: Path) -
     hook = taken(program)
     until_it_waits(hook)
     program.popen.send_signal(signal.SIGUSR1)
-    program.says("forked")
+    program.wait_for("forked")
     hook.close()
     program.ends()
 
@@ -242,9 +228,9 @@ def test_signal_may_end_the_program_during_a_waiting_call(
 def test_program_may_exit_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
     program = Life(site, life, "leave")
     hook = taken(program)
-    program.says("waiting")
+    program.wait_for("waiting")
     until_it_waits(hook)
-    program.go_on()
+    program.tell()
     program.ends()
 
 
@@ -258,12 +244,12 @@ def test_other_threads_continue_while_a_thread_waits_at_the_gate(
 ) -> None:
     program = Life(site, life, action)
     hook = taken(program)
-    program.says("waiting")
+    program.wait_for("waiting")
     until_it_waits(hook)
-    program.go_on()
-    program.says(word)
+    program.tell()
+    program.wait_for(word)
     hook.close()
-    program.go_on()
+    program.tell()
     program.ends()
 
 
@@ -303,7 +289,7 @@ assert seen == [data]
     hook = program.lose_card()
     assert program.hears() == "away"
     until_it_waits(hook)
-    program.go_on()
+    program.tell()
     assert program.hears() == "away"
     hook.close()
     program.finish()
@@ -313,9 +299,9 @@ def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: P
     """Which has the same process id, and needs the card from the hook that has it."""
     program = Life(site, life, "become")
     hook = taken(program)
-    program.says("waiting")
+    program.wait_for("waiting")
     until_it_waits(hook)
-    program.go_on()
+    program.tell()
     words = Path(f"/proc/{program.popen.pid}/cmdline")
     while not words.read_bytes().endswith(b"threads\0"):
         assert program.popen.poll() is None, program.ends()

@@ -29,6 +29,10 @@ ASKED = int(os.environ.get("NVSHARE_TEST_TURNS", "0"))
 PROGRAMS = 4
 SECOND_CARD = bytes.fromhex("763a7c0e9d424b86a15f6e7673686101")    # the simulator's
 CAPACITY = 56 * MIB                     # two of the four fit, with their slabs
+# Of sanitized programs: the preloaded library comes before the sanitizer's, and a program that is
+# ended frees no memory.
+SANITIZED = {"ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
+             "TSAN_OPTIONS": "halt_on_error=1:exitcode=66"}
 # Of disk.c, while a tenth of the turns runs each.
 FAULTS = ("", "short", "", "fails", "pwrite", "", "fails", "short", "pwrite", "")
 
@@ -61,9 +65,7 @@ def start(
             "NVSHARE_SIM_DIR": str(simulator),
             "NVSHARE_SIM_MEMORY": "256M",
             "NVSHARE_SIM_COPY_RATE": "0",
-            # The library comes first by nature, and the program's end is not its own to tidy.
-            "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
-            "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
+            **SANITIZED,
         },
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -80,7 +80,7 @@ def test_service_threads_have_default_scheduling_all_processors_and_no_signals(
     site: Site, resources: Path
 ) -> None:
     program = Life(site, resources, "threads")
-    program.says("started")
+    program.wait_for("started")
     own = fields(Path("/proc/self"))["Cpus_allowed_list"]
 
     def tasks() -> dict[Path, dict[str, str]]:
@@ -99,7 +99,7 @@ def test_service_threads_have_default_scheduling_all_processors_and_no_signals(
         assert all(
             blocked >> number - 1 & 1
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-    program.go_on()
+    program.tell()
     program.ends()
 
 

@@ -17,26 +17,19 @@ import pytest
 
 from tests.integration.conftest import Site
 from tests.integration.fakehook import PATIENCE
-from tests.integration.test_random_handovers import built
+from tests.integration.test_random_handovers import SANITIZED, built
 
 
 def start(site: Site, build: Path, seed: int, seconds: int) -> subprocess.Popen[str]:
-    """64 MiB, one after the other's end or a signal's coming verified a last time."""
-    process = subprocess.Popen(
-        [str(build / "stress"), "--seed", str(seed), "--threads", "4", "--seconds", str(seconds),
-         "--megabytes", "64"],
-        env={
-            **os.environ, **site.environment,
+    """A program with 64 MiB, which compares all bytes at its end, or after SIGTERM."""
+    return site.program(
+        [build / "stress", "--seed", seed, "--threads", 4, "--seconds", seconds, "--megabytes", 64],
+        {
+            **os.environ, **site.environment, **SANITIZED,
             "LD_PRELOAD": str(build / "libnvshare.so"),
             "LD_LIBRARY_PATH": str(build / "simulator"),
-            "NVSHARE_SOCKET": str(site.socket),
             "NVSHARE_KEEP_FREED_MS": "20",      # so that its end by age comes up as well
-            "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:halt_on_error=1",
-            "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
-        },
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    site.started.append(process)
-    return process
+        }, stdin=None, stderr=subprocess.PIPE)
 
 
 def ends_well(process: subprocess.Popen[str]) -> dict[str, int]:

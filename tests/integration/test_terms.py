@@ -13,7 +13,7 @@ from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB, SECOND
-from tests.integration.conftest import ROOT, Site, wait_until
+from tests.integration.conftest import ROOT, Process, Site, wait_until
 from tests.integration.test_doctor import PROGRAM
 from tests.integration.test_kills import await_state, finish, program
 
@@ -52,22 +52,14 @@ for _ in sys.stdin:
 """
 
 
-class Allocator:
+class Allocator(Process):
     def __init__(self, site: Site) -> None:
-        self.popen = site.program([sys.executable, "-c", ALLOCATOR], stderr=None, bufsize=1)
+        super().__init__(site.program([sys.executable, "-c", ALLOCATOR], stderr=None))
 
     def allocate(self, size: int) -> tuple[int, int, int]:
         """The driver's answer, and the bytes that are free then, of how many."""
-        assert self.popen.stdin is not None
-        assert self.popen.stdout is not None
-        self.popen.stdin.write(f"{size}\n")
-        result, free, total = map(int, self.popen.stdout.readline().split())
+        result, free, total = map(int, self.ask(str(size)).split())
         return result, free, total
-
-    def end(self) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.close()
-        assert self.popen.wait() == 0
 
 
 def view(control: Control, process: subprocess.Popen[str]) -> ClientSnapshot:
@@ -170,20 +162,12 @@ def test_compute_limit_bounds_the_time_in_which_short_kernels_run(
     (client,) = control.clients_of(alone.pid)
     control.set_client_term(client, "compute-limit", percent)
     wait_until(lambda: view(control, alone).state == "limited")
-    with subprocess.Popen(
-        [sys.executable, "-c", UTILISATION], env=site.environment, text=True, bufsize=1,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
-        def utilisation() -> tuple[int, float]:
-            assert driver.stdin is not None
-            assert driver.stdout is not None
-            driver.stdin.write("\n")
-            ran, seconds = driver.stdout.readline().split()
-            return int(ran), float(seconds)
-
-        utilisation()
-        turns = view(control, alone).turns
-        wait_until(lambda: view(control, alone).turns >= turns + 40)
-        ran, seconds = utilisation()
+    driver = Process(site.program(
+        [sys.executable, "-c", UTILISATION], {"LD_PRELOAD": ""}, stderr=None))
+    driver.ask("")
+    turns = view(control, alone).turns
+    wait_until(lambda: view(control, alone).turns >= turns + 40)
+    ran, seconds = map(float, driver.ask("").split())
     lines = map(json.loads, (site.folder / "trace").read_text().splitlines())
     longest = max(line["held_time"] for line in lines if line.get("report") == "turn-ended")
     # What one turn takes beyond its share is taken off those after it.

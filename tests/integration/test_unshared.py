@@ -12,7 +12,7 @@ from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB
 from tests import pages
 from tests.integration.conftest import Site, Start, make_site, simulate, wait_until
-from tests.integration.test_moving import Program, kill, used
+from tests.integration.test_moving import Program, clients_of, kill, used
 
 RULE = "[gpu]\ntq = 300ms\n" + pages.block("docs/moving.md", "[tenant user:*]")
 CARD = 384 * MIB
@@ -50,8 +50,7 @@ class Bare(Program):
 
     @property
     def client(self) -> ClientSnapshot | None:
-        found = [one for one in self.control.snapshot().clients if one.pid == self.popen.pid]
-        return found[0] if found else None
+        return next(iter(clients_of(self.control, self)), None)
 
     def is_state(self, state: str) -> bool:
         return self.client is not None and self.client.state == state
@@ -109,7 +108,7 @@ def test_two_unshared_programs_and_a_client_that_does_not_fit_with_either_all_ge
         bare.await_turn()
     ours = Program(site)
     assert ours.ask("grow(180)") == "180"       # with its other 64 MiB it fits beside neither
-    ours.say("work()")
+    ours.tell("work()")
     pids = {one.popen.pid for one in (*unshared, ours)}
     for _ in range(3):
         before = {one.pid: one.turns for one in control.snapshot().clients}
