@@ -173,5 +173,4 @@ def _gpu() -> str:
 
 
 def program(name: str, *options: str) -> list[str]:
-    """The command line of one of the programs in tests/gpu/programs."""
     return [sys.executable, str(ROOT / "tests" / "gpu" / "programs" / f"{name}.py"), *options]

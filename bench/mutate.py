@@ -221,7 +221,6 @@ def noticing(clone: Path, mutation: Mutation, left_out: list[str], prefix: list[
 
 
 def main() -> None:
-    """Prints a line for each change, and the share that was noticed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)

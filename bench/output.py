@@ -37,7 +37,6 @@ def checked(parse: Callable[[str], Any], least: int = 0) -> Callable[[str], Any]
 
 
 def parser(module: str, description: str | None) -> argparse.ArgumentParser:
-    """A parser with the option --output."""
     made = argparse.ArgumentParser(
         prog=f"python -m {module}", description=description, allow_abbrev=False)
     made.add_argument(

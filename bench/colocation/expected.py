@@ -33,7 +33,6 @@ class _Model:
     computing: dict[int, float] = field(default_factory=dict)   # and of the card, by notebook
 
     def run(self) -> list[list[float]]:
-        """Simulate until all cells have ended."""
         while (soonest := min(
             (when for when in (self._due(), _first(self.coming), _first(self.computing))
              if when is not None), default=None,
@@ -77,7 +76,6 @@ class _Model:
             notebook.due[-1] = max(notebook.due[-1], self.now)
 
     def _admit(self, number: int) -> bool:
-        """False: others compute on too much of the card, and it goes on waiting."""
         notebook = self.notebooks[number]
         missing = 1 - notebook.held
         # From idle notebooks first, then from waiting notebooks.
@@ -101,7 +99,6 @@ class _Model:
 
 
 def _first(served: dict[int, float]) -> float | None:
-    """Seconds until the first of the users of a shared resource is done."""
     return min(served.values()) * len(served) if served else None
 
 

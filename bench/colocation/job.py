@@ -14,8 +14,6 @@ PROGRAM = ROOT / "build" / "bench-colocation" / "job"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A program's amounts of work; they do not depend on time."""
-
     units: int                          # on the CPU
     steps: int                          # on the GPU, each over all of its memory
     bursts: int = 1                     # number of alternations of CPU and GPU work
@@ -37,7 +35,6 @@ class Rates:
     steps: float                        # on the GPU
 
     def work(self, cpu: float, gpu: float, bursts: int = 1) -> Work:
-        """Work that takes `cpu` seconds on the CPU and `gpu` seconds on the GPU."""
         return Work(round(cpu * self.units), max(1, round(gpu * self.steps)), bursts)
 
 
@@ -53,12 +50,10 @@ class Job:
         self._program.receive()
 
     def begin(self, work: Work) -> None:
-        """Starts work, without waiting for its end."""
         self._began = time.perf_counter()
         self._program.send("work", work.units, work.steps, work.bursts)
 
     def end(self) -> Done:
-        """Waits for the end of the work."""
         said = self._program.receive()
         return Done(time.perf_counter() - self._began, float(said["cpu"]), float(said["gpu"]),
                     str(said["digest"]))

@@ -42,8 +42,6 @@ CALIBRATION = 0.5                       # seconds
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The memory of each notebook, in bytes, and the reason."""
-
     wanted: int
     chosen: int
     card: int                           # rest of the card for the notebooks beside their contexts
@@ -93,8 +91,6 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Start, duration and result of one cell; times in seconds."""
-
     notebook: int
     submitted: float                    # from the start
     took: float                         # from submit to result
@@ -103,7 +99,6 @@ class Cell:
 
     @property
     def over_alone(self) -> float:
-        """Duration relative to the same cell on a free card."""
         return self.took / self.alone
 
 

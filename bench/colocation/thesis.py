@@ -102,7 +102,6 @@ class Program:
 
 
 def capacity(card: Card) -> int:
-    """Bytes of the card that the programs share."""
     return min(CAPACITY, int(MOST * card.total))
 
 

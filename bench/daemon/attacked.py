@@ -56,7 +56,6 @@ class Attacked:
 
     @property
     def is_good(self) -> bool:
-        """True if the goals of an idle machine are met."""
         return self.most <= HELLO_MOST and self.loop_stood <= LOOP_MOST
 
 
@@ -70,7 +69,6 @@ def sockets(pid: int) -> int:
 
 @contextmanager
 def attacker(daemon: Service, name: str, width: int) -> Iterator["subprocess.Popen[str]"]:
-    """An attacker that goes on until the block ends."""
     popen = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.attacker", name, str(daemon.socket), "--gpu",
          ",".join(uuid.hex() for uuid in daemon.uuids), "--uid", str(ATTACKER),

@@ -32,7 +32,6 @@ def measure(bus: str, clients: int, *arguments: str) -> Duration:
 
 
 def interpreter() -> Duration:
-    """For scale: Python that starts, does nothing and ends."""
     return _measure("python", "", 0, NOTHING)
 
 

@@ -46,7 +46,6 @@ class Client:
                                      self.uuid if kind == Type.HELLO else NOTHING_HEARD, size, 0))
 
     def want(self) -> None:
-        """Report that a thread waits at the gate."""
         self.say(Type.MEMORY, flags=Flag.WANTS)
 
     def hear(self) -> int:

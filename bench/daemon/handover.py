@@ -20,8 +20,6 @@ QUIET = 0.5                             # seconds without a record: no order is 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One kind of hand-over among so many clients; microseconds."""
-
     kind: str
     clients: int
     handovers: int
@@ -35,7 +33,6 @@ class Latency:
 
 
 def measure(service: Service, kind: str, number: int, allocated: int, handovers: int) -> Latency:
-    """`allocated`: bytes of each of `number` clients."""
     released, stopped = [], []
     with Crowd(service.socket, service.uuid, number, allocated) as crowd:
         for client in crowd.clients:

@@ -38,7 +38,6 @@ class Idle:
 
 
 def handovers() -> list[handover.Latency]:
-    """Without memory, with memory, while a program reads all objects, while NVML stalls."""
     found = []
     for number in CROWDS:
         with service(CARD, *SETTINGS) as daemon:
@@ -53,7 +52,6 @@ def handovers() -> list[handover.Latency]:
 
 
 def idle() -> Idle:
-    """Measure an idle daemon some time after its start."""
     with service(CARD, *SETTINGS) as daemon:
         time.sleep(2.0)                 # until the work of the start is over
         before = wakeups(daemon.pid)
@@ -63,7 +61,6 @@ def idle() -> Idle:
 
 
 def commands() -> list[command.Duration]:
-    """Measure nvsharectl as users run it, and without a terminal."""
     found = [command.interpreter()]
     for number in (2, 1000):
         with service(CARD, *SETTINGS) as daemon, Crowd(daemon.socket, daemon.uuid, number, LARGE):
@@ -91,7 +88,6 @@ def _asked(daemon: Service) -> Iterator[None]:
 
 def tables(latencies: list[handover.Latency], alone: Idle,
            durations: list[command.Duration]) -> str:
-    """The results as tables of text."""
     lines = [
         "hand-over, us    released -> next   stopped -> next     daemon's         peak",
         "clients  kind     median     99th   median     99th    work    wait        MB"]

@@ -7,8 +7,6 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """Processor time of all threads of a process so far; seconds."""
-
     worked: float
     waited: float                       # runnable while other processes had the processors
 

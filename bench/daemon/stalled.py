@@ -14,8 +14,6 @@ STALL = 2                               # seconds for an answer
 
 
 class Stalled(NVML):
-    """NVML that answers at once while the daemon starts, and late from then on."""
-
     def sample(self, uuid: str) -> Sample:
         if threading.current_thread() is not threading.main_thread():
             ctypes.CDLL(None).sleep(STALL)

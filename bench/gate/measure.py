@@ -64,7 +64,6 @@ def batches(number: int) -> dict[tuple[int, int, str], list[float]]:
 
 
 def figures(found: dict[tuple[int, int, str], list[float]]) -> list[Figure]:
-    """Medians and spread, "direct" first under each load."""
     result = []
     for (threads, pace, way), values in sorted(found.items()):
         tenths = quantiles(values, n=10)

@@ -99,7 +99,6 @@ def _large_goals(sizes: Sizes, medians: Medians, mark: str) -> tuple[Goal, ...]:
 
 
 def _pair(kind: str, words: str, most: float, medians: Medians) -> tuple[Goal, ...]:
-    """Durations of allocating and of freeing."""
     goals = []
     for verb in ("allocate", "free"):
         ours, theirs = (medians[way][f"{kind}_{verb}"] for way in ("with", "without"))

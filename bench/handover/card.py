@@ -22,8 +22,6 @@ SIMULATED_COPIES = 2 * GIB              # bytes a second each way
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Card:
-    """A GPU, the environment to use it, and the duration of one run of programs on it."""
-
     name: str
     total: int                          # bytes
     simulated: bool

@@ -22,8 +22,6 @@ NAMES = ("the first program", "the second")
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """Memory that left the card between two turns of a program."""
-
     bytes: int
     gbps: float
     had: int                            # bytes of host memory, before

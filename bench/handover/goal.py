@@ -13,8 +13,6 @@ from nvshared.cli.history import terminal
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A measured figure and the goal for it."""
-
     what: str
     value: float | None                 # None: nothing of that kind happened
     unit: str
@@ -38,8 +36,6 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Goals, figures and errors of one run of programs."""
-
     variant: str
     setting: str                        # of the variant, in words; "" if it has one alone
     goals: tuple[Goal, ...]

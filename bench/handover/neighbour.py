@@ -24,14 +24,12 @@ LOSS = {"memory-bound": 2.0, "compute-bound": 0.5}      # percent, at most
 
 
 def neighbour(card: Card) -> Iterator[Result]:
-    """With the second card, without it, and with a program there that comes later."""
     for mode in MODES:
         yield handed_over(card, mode)
     yield given_back(card)
 
 
 def beside(card: Card) -> Iterator[Result]:
-    """The time that a program on the second card loses."""
     for load in LOADS[:2]:
         for mode in MODES:
             yield felt(card, load, mode)
@@ -44,7 +42,6 @@ def two_cards(card: Card) -> Card:
 
 
 def handed_over(card: Card, mode: str) -> Result:
-    """`mode`: the setting `neighbour`."""
     programs = tasks(card, 2, LARGE)
     trace, outcomes = run(
         two_cards(card), programs, "100%", QUANTUM, examined=False, neighbour=mode)
@@ -61,7 +58,6 @@ def handed_over(card: Card, mode: str) -> Result:
 
 
 def given_back(card: Card) -> Result:
-    """A program on the second card comes when half of the time is over."""
     programs = tasks(card, 2, LARGE)
     late = replace(
         programs[0], memory=card.share(NEARLY_ALL), seed=9, visible="1",
@@ -106,7 +102,6 @@ def felt(card: Card, load: Load, mode: str) -> Result:
 
 
 def _rate(steps: list[int]) -> float | None:
-    """Steps per second, between the first and the last."""
     return (len(steps) - 1) * 1e6 / (steps[-1] - steps[0]) if len(steps) > 1 else None
 
 
@@ -121,7 +116,6 @@ def _most_borrowed(trace: list[Line]) -> int:
 
 
 def given_back_in(given: list[tuple[int, int]]) -> tuple[Goal, Goal]:
-    """`given`: by returns()."""
     size, took = (sum(one[i] for one in given) for i in (0, 1))
     pace = took / 1000 / (size / (32 * GIB)) if size else None
     return (

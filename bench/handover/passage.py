@@ -39,7 +39,6 @@ class Handover:
 
     @property
     def less_drain_ms(self) -> float:
-        """Time from STOP to RUN without the wait for the program's kernels."""
         return self.stop_to_run_ms - self.drain_ms
 
 
@@ -81,7 +80,6 @@ def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
 
 
 def common(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
-    """The time that both cover."""
     pairs = ((max(a[0], b[0]), min(a[1], b[1])) for a in one for b in other)
     return [(begin, end) for begin, end in pairs if begin < end]
 
@@ -92,7 +90,6 @@ def covered(spans: Iterable[Span]) -> float:
 
 
 def spans(found: Iterable[Line]) -> list[Span]:
-    """Spans of time in which the moves were under way."""
     return union((move["began"], move["at"]) for move in found)
 
 
@@ -133,7 +130,6 @@ def most(found: dict[str, Any], name: str) -> float | None:
 
 
 def _marks(trace: Iterable[Line]) -> Iterator[tuple[float, float, float]]:
-    """Of each hand-over: STOP, drained, the next turn's start."""
     stop: Line | None = None
     drained: Line | None = None
     for line in trace:
@@ -150,7 +146,6 @@ def _marks(trace: Iterable[Line]) -> Iterator[tuple[float, float, float]]:
 
 
 def _bytes(found: Iterable[Line], during: Sequence[Span]) -> float:
-    """That they moved in this time, if each moved evenly."""
     total = 0.0
     for move in found:
         span = (move["began"], move["at"])

@@ -20,7 +20,6 @@ MORE = 1.2                              # times as long, at most
 
 
 def pieces(card: Card) -> Result:
-    """Measure both numbers of pieces in one run."""
     figures: dict[str, Any] = {}
     said: tuple[str, ...] = ()
     taken: list[Mapping[str, float | None]] = []
@@ -47,7 +46,6 @@ def pieces(card: Card) -> Result:
 
 
 def _microseconds(found: Iterable[Line], way: str) -> float | None:
-    """For each piece that went this way, but for those for which host memory was made."""
     counted = [move for move in found if move["event"] == way and not move["host_grew"]]
     size = sum(move["bytes"] for move in counted)
     return sum(move["microseconds"] for move in counted) * PIECE / size if size else None

@@ -19,8 +19,6 @@ PATIENCE = 120.0                        # seconds for a program to end after its
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The memory and computing of one program; sizes in bytes."""
-
     memory: int
     seconds: float                      # that it computes for, from its start on
     seed: int

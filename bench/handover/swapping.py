@@ -38,7 +38,6 @@ def two_large(card: Card, examined: bool) -> Result:
 
 
 def three_ahead(card: Card) -> Result:
-    """The next one is already there when a turn ends."""
     programs = tasks(card, 3, MIDDLE)
     trace, outcomes = run(card, programs, AHEAD, QUANTUM, mode="on")
     found = figures(handovers(trace))

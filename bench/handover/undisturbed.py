@@ -25,8 +25,6 @@ CHUNK = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The steps and pauses of the first program."""
-
     name: str
     used: float                         # of the card, computed on in each step
     rounds: int                         # on each word
@@ -70,7 +68,6 @@ class Paces:
 
 
 def undisturbed(card: Card, load: Load) -> Result:
-    """Measure the first program's steps with one load."""
     memory, chunk = card.share(MIDDLE), min(CHUNK, card.total // 32)
     later = card.seconds * ALONE
     runner = Task(memory, card.seconds, 1, chunk, used=card.share(load.used), rounds=load.rounds,
@@ -130,7 +127,6 @@ def percent(found: Paces, other: str, figure: str, of: str = "moving") -> float 
 
 
 def _turns(trace: Iterable[Line], pid: int) -> Iterable[Span]:
-    """Spans from a turn's start until STOP."""
     began: float | None = None
     for line in trace:
         if line.get("pid") != pid:

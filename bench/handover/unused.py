@@ -35,7 +35,6 @@ class Absence:
 
 
 def little_used(card: Card) -> Iterator[Result]:
-    """Measure reserved but unused memory, unchanged weights, and both."""
     block, state = card.share(BLOCK), card.share(STATE)
     reserved = Task(block, card.seconds, 1, block, used=card.share(USED))
     serving = Task(card.share(WEIGHTS) + state, card.seconds, 2, min(CHUNK, state), changed=state)
@@ -88,6 +87,5 @@ def absences(trace: Sequence[Line]) -> list[Absence]:
 
 
 def _percent(found: Sequence[Absence], size: Callable[[Absence], int]) -> float | None:
-    """Of what was resident, over all of them together."""
     resident = sum(one.resident for one in found)
     return 100 * sum(size(one) for one in found) / resident if resident else None

@@ -59,8 +59,6 @@ CASES = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Reference figures, measured without the library."""
-
     alone: float                        # ms of a request to a model that has the card to itself
     bus: dict[str, float]               # GB/s, one way at a time
 

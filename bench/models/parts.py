@@ -39,7 +39,6 @@ class Breakdown(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """`resident`, `partly` or `absent`."""
         if self.missing >= ABSENT * self.size:
             return "absent"
         return "partly" if self.missing else "resident"
@@ -52,7 +51,6 @@ def breakdowns(answers: Iterable[Answer], trace: Sequence[Line], pids: Sequence[
 
 
 def crossed(trace: Iterable[Line], answers: Sequence[Answer]) -> tuple[int, int]:
-    """Bytes that went out and came in while requests were answered."""
     begin, end = min(one.due for one in answers), max(one.ended for one in answers)
     found = [line for line in trace if begin <= line["at"] <= end]
     return (
@@ -107,7 +105,6 @@ def _spans(answers: Iterable[Line]) -> list[Span]:
 
 
 def _less(some: Sequence[Span], gone: Iterable[Span]) -> list[Span]:
-    """The spans `some` without the spans `gone`."""
     left = list(some)
     for begin, end in gone:
         left = [

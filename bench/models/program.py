@@ -61,5 +61,4 @@ def write(weights: Weights) -> None:
 
 
 def wrong(answers: Iterable[Answer]) -> tuple[str, ...]:
-    """Messages of the answers that are wrong."""
     return tuple(f"model {one.model}: a wrong sum" for one in answers if not one.right)

@@ -40,7 +40,6 @@ class Shared:
 
 
 def weights(card: Card, share: float, seed: int) -> Weights:
-    """Weights of a model that takes this part of the card."""
     return Weights(card.share(share), min(CHUNK, card.total // 32), seed)
 
 
@@ -79,7 +78,6 @@ def shared(card: Card, models: Sequence[Weights], requests: Iterable[Request], c
 
 
 def alone(card: Card, model: Weights) -> list[Answer]:
-    """To a model that has the card to itself, without the library."""
     with started(model.command(), _plain(card)) as program:
         found = []
         for _ in range(1 + ALONE):
@@ -101,7 +99,6 @@ def by_hand(card: Card, model: Weights, requests: Iterable[Request], seconds: fl
 
 def anew(card: Card, model: Weights, requests: Iterable[Request], seconds: float,
          fit: int) -> list[Answer]:
-    """The same, in processes that are ended and started."""
     one = replace(model, seed=0, file=str(Path(card.log.parent, "weights")))
     write(one)
     found: list[Answer] = []
@@ -122,7 +119,6 @@ def anew(card: Card, model: Weights, requests: Iterable[Request], seconds: float
 
 
 def fitting(card: Card, model: Weights) -> int:
-    """The number of models of this size that the card holds."""
     return max(1, int(card.total * 0.98) // model.size)
 
 
@@ -136,7 +132,6 @@ def _paced(requests: Iterable[Request], seconds: float) -> Iterable[tuple[int, i
 
 
 def _asked(program: Program) -> Answer:
-    """Send a request at once and wait for its answer."""
     program.send(0, _now())
     return answer(program)
 

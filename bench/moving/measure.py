@@ -25,8 +25,6 @@ from nvshared.units import MIB
 
 
 class LineProcess:
-    """A process that answers lines."""
-
     def __init__(self, command: Sequence[str], log: IO[str] | None = None,
                  variables: Mapping[str, str] | None = None) -> None:
         self.popen = subprocess.Popen(
@@ -60,8 +58,6 @@ class LineProcess:
 
 
 class Daemon:
-    """bench.moving.daemon."""
-
     def __init__(self, folder: Path, *options: str) -> None:
         self.log = folder / "log"
         self.socket = folder / "sock"
@@ -94,8 +90,6 @@ def start(module: str, socket: Path, *words: object, shared: bool = True) -> Lin
 
 
 class Bench:
-    """A daemon and one program."""
-
     def __init__(self, folder: Path, gib: float) -> None:
         self._nvml = NVML()
         self.cards: tuple[Facts, ...] = tuple(self._nvml.find())
@@ -114,7 +108,6 @@ class Bench:
         return found
 
     def order(self, *words: object) -> float:
-        """Seconds until the daemon has done it."""
         began = time.monotonic()
         answer = self.daemon.order(*words)
         if answer != "done":
@@ -122,7 +115,6 @@ class Bench:
         return time.monotonic() - began
 
     def step(self) -> float:
-        """Seconds until the program has answered."""
         answer, took = self.program.ask("step")
         self.wrong += answer[0] != self.right
         return took

@@ -140,8 +140,6 @@ def random(seconds: float, seed: int, number: int) -> int:
 
 @dataclass
 class Pair:
-    """A program that shares the GPUs, and the same program alone."""
-
     kind: str
     shared: LineProcess
     alone: LineProcess

@@ -71,7 +71,6 @@ def together(card: Card) -> Iterator[Result]:
 
 def outcome_of_both(name: str, ended: Sequence[Ended], seconds: float, serial: float,
                     steps: int) -> Result:
-    """The results of both programs."""
     lacking = sum(one.code == NO_MEMORY for one in ended)
     finished = sum(one.code == 0 for one in ended)
     done = [steps if one.code == 0 else int(one.output.get("step", 0)) for one in ended]

@@ -31,7 +31,6 @@ Way = Callable[[Card, int | None], AbstractContextManager[Mapping[str, str]]]
 
 
 def there() -> dict[str, Way]:
-    """Those that can be measured here, by their names."""
     folder = os.environ.get(VARIABLE)
     found: dict[str, Way] = {}
     if folder and Path(folder, "nvshare", "libnvshare.so").is_file():
@@ -45,7 +44,6 @@ def there() -> dict[str, Way]:
 
 @contextmanager
 def _nvshare(card: Card, folder: Path) -> Iterator[Mapping[str, str]]:
-    """Run nvshare with its default quantum of 30 s."""
     NVSHARE_SOCKET.parent.mkdir(parents=True, exist_ok=True)
     NVSHARE_SOCKET.unlink(missing_ok=True)
     with card.log.open("ab") as log, subprocess.Popen([folder / "nvshare-scheduler"], stdout=log,
@@ -71,7 +69,6 @@ def _hami(card: Card, folder: Path, limit: int | None) -> Iterator[Mapping[str, 
 
 @contextmanager
 def _mps(card: Card, limit: int | None) -> Iterator[Mapping[str, str]]:
-    """With a limit as its share of each program's threads."""
     folder = card.log.with_name("mps")
     folder.mkdir(exist_ok=True)
     where = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}

@@ -44,7 +44,6 @@ class Phase:
 
 def phases(engines: Sequence[Program], lasts: float, moved: int, releases: bool,
            number: int) -> list[Phase]:
-    """The engines have the GPU in turns, the first one first."""
     found = []
     for one in range(number):
         engine = engines[one % 2]
@@ -70,7 +69,6 @@ def lasting(card: Card) -> tuple[float, int]:
 
 
 def shared(card: Card, releases: bool) -> Iterator[Result]:
-    """Run both engines under the daemon."""
     commands = [[str(ENGINE), *map(str, (card.share(EACH), chunk(card), seed))] for seed in (1, 2)]
     with card.log.open("ab") as log, sharing("--capacity", "100%", "--swap-budget",
                                              str(card.budget), environment=dict(card.environment),
@@ -111,7 +109,6 @@ def saver(card: Card, retain: bool) -> Iterator[Result]:
 
 
 def alone(card: Card, name: str, commands: Sequence[Sequence[str]], moved: int) -> Result:
-    """Engines without the library, each of which moves so much before the other comes."""
     environment = {**card.environment, **unshared(), "PYTHONPATH": os.pathsep.join(
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     with ExitStack() as stack:
@@ -128,7 +125,6 @@ def alone(card: Card, name: str, commands: Sequence[Sequence[str]], moved: int) 
 
 def result(name: str, card: Card, found: Sequence[Phase], right: Sequence[bool],
            crossed: Mapping[str, float], goals: Sequence[Goal], most: float | None) -> Result:
-    """The hand-overs beside what the bus takes for the bytes that crossed it."""
     took = gaps(found)
     speeds = limit(card)
     least = max(
@@ -157,7 +153,6 @@ def limit(card: Card) -> dict[str, float]:
 
 
 def chunk(card: Card) -> int:
-    """Bytes of an allocation."""
     return min(CHUNK, card.total // 32)
 
 

@@ -49,7 +49,6 @@ def main() -> None:
 
 
 def run(memory: list[torch.Tensor]) -> None:
-    """Change every word of the memory."""
     for one in memory:
         one.add_(1)
     torch.cuda.synchronize()

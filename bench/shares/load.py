@@ -38,8 +38,6 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program, and the terms of its user in the configuration."""
-
     shape: Shape
     terms: Mapping[str, str]
 
@@ -85,7 +83,6 @@ def tenant(card: Card, number: int) -> str:
 
 @contextmanager
 def serving(card: Card, programs: Sequence[Program], options: Sequence[str]) -> Iterator[Sharing]:
-    """A daemon with the programs' terms."""
     rules = card.log.with_name("nvshared.conf")
     rules.write_text("".join(
         f"[tenant user:{FIRST_USER + number}]\n"

@@ -42,12 +42,10 @@ HIGH = {"priority": "high"}
 
 @cache
 def alone(card: Card, shape: Shape) -> Work:
-    """Rate without the library and without other programs."""
     return together(card, max(3.0, card.seconds / 4), [Program(shape, {})], None)[0]
 
 
 def share(card: Card, program: Program, work: Work, begin: float, end: float | None) -> float:
-    """A program's rate in percent of its rate alone."""
     return 100 * work.rate(begin, end) / alone(card, program.shape).rate()
 
 
@@ -70,7 +68,6 @@ def weights(card: Card) -> Iterator[Result]:
 
 
 def request(card: Card) -> Iterator[Result]:
-    """A share for whenever it is wanted, against weights."""
     programs = [Program(MILLISECOND, {"compute-request": "30%"})]
     programs += [Program(MILLISECOND, {"weight": "1000"})] * 4
     found = together(card, card.seconds, programs, TURNS)
@@ -95,7 +92,6 @@ def pair(card: Card) -> Iterator[Result]:
 
 
 def service(card: Card) -> Iterator[Result]:
-    """Measure requests beside a training that fits on the card with them."""
     quiet = alone(card, SERVICE)
     for words, options, terms in (
         ("no library", None, ({}, {})), ("auto", (), ({}, {})),
@@ -117,7 +113,6 @@ def service(card: Card) -> Iterator[Result]:
 
 
 def cell(card: Card) -> Iterator[Result]:
-    """A notebook's cells beside a training in the background, which do not fit together."""
     trace: list[Line] = []
     programs = [Program(CELL, HIGH), Program(FILLING, IN_BACKGROUND)]
     found = together(card, card.seconds, programs, ("--swap-budget", str(card.budget)), trace)
@@ -206,7 +201,6 @@ def _shares(card: Card, variant: str, setting: str, programs: Sequence[Program],
 
 
 def _windows(card: Card, program: Program, work: Work) -> list[float]:
-    """Its share of each five seconds that begin at a whole one."""
     last = int(card.seconds - WINDOW)
     return [share(card, program, work, begin, begin + WINDOW)
             for begin in range(int(SETTLED), last + 1)] or [share(card, program, work, 0, None)]

@@ -88,7 +88,6 @@ class Card(World):
         return found
 
     def close(self) -> None:
-        """End the day; count turns and bytes of programs still running."""
         for hook in self.hooks.values():
             if isinstance(hook, Program):
                 self.count(hook)

@@ -112,7 +112,6 @@ def one(wanted: Wanted, number: int) -> Outcome:
 
 
 def outcome(card: Card, shares: dict[str, list[float]]) -> Outcome:
-    """Waits, delays and shares of a card's tenants, by kind."""
     card.close()
     of = {kind: [one for one in card.tenants_here if one.kind == kind] for kind in KINDS}
     return Outcome(
@@ -127,7 +126,6 @@ def outcome(card: Card, shares: dict[str, list[float]]) -> Outcome:
 
 
 def merged(outcomes: Sequence[Outcome]) -> Outcome:
-    """The outcome of all cards together."""
     first = outcomes[0]
     return Outcome(
         {kind: [wait for one in outcomes for wait in one.waits[kind]] for kind in KINDS},
@@ -140,7 +138,6 @@ def merged(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def figures(outcome: Outcome, kinds: Iterable[str]) -> Figures:
-    """Figures of the tenants of these kinds together."""
     names = [*kinds]
     waits = sorted(wait for kind in names for wait in outcome.waits[kind])
     late = sorted(one for kind in names for one in outcome.late[kind])
@@ -162,7 +159,6 @@ def part(values: Sequence[float], where: float) -> float:
 
 
 def _kinds(wanted: Wanted) -> list[str]:
-    """Kind of each tenant."""
     every = [kind for kind, one in KINDS.items() for _ in range(one.part)]
     found = [every[number * 100 // wanted.tenants % 100] for number in range(wanted.tenants)]
     Random(wanted.seed).shuffle(found)
@@ -170,7 +166,6 @@ def _kinds(wanted: Wanted) -> list[str]:
 
 
 def _got(card: Card) -> Counter[str]:
-    """By kind."""
     found: Counter[str] = Counter()
     for tenant, got in card.got().items():
         found[tenant.kind] += got

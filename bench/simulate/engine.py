@@ -16,8 +16,6 @@ NEARLY = 1e-3                           # microseconds, in which sums of parts m
 
 
 class Agenda(Protocol):
-    """The simulated clock."""
-
     now: int
 
     def schedule(self, when: int, callback: Callable[[], None]) -> None:
@@ -43,8 +41,6 @@ class Flight:
 
 
 class Engine:
-    """Simulated execution of work on one card."""
-
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
         self._had = 0.0                 # by each in flight, since the start
@@ -55,7 +51,6 @@ class Engine:
         self._armed = 0                 # how often; what was armed before does not count
 
     def start(self, flyer: Flyer, size: int) -> None:
-        """Put a program's work in flight from now on."""
         self._pass()
         flight = self._flights[flyer] = Flight(flyer, self._had, size)
         self._push(flight)

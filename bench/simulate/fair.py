@@ -10,8 +10,6 @@ from nvshared.scheduler.events import TenantTerms
 
 
 class Wanting(Protocol):
-    """A tenant with terms."""
-
     terms: TenantTerms
 
 

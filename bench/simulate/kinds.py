@@ -21,8 +21,6 @@ GRAIN = 32 * MIB                        # of what programs allocate
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Name and behaviour of the tenants of one kind."""
-
     part: int                           # of all tenants; percent
     name: str                           # of a tenant, with its number
     life: Callable[[Card, Tenant], list[Life]]      # of each of its programs
@@ -51,7 +49,6 @@ def lifelong(card: Card, tenant: Tenant, part: float, kernel: int) -> Generator[
 
 
 def notebook(card: Card, tenant: Tenant) -> Life:
-    """A notebook with cells over a working day."""
     chance = tenant.random
     yield int(max(0, chance.gauss(9.5, 1.5)) * HOUR)
     ends = card.now + chance.uniform(2, 8) * HOUR
@@ -64,7 +61,6 @@ def notebook(card: Card, tenant: Tenant) -> Life:
 
 
 def training(card: Card, tenant: Tenant) -> Life:
-    """A training of hours, in steps."""
     chance = tenant.random
     yield int(chance.uniform(6, 20) * HOUR)
     part = chance.uniform(0.55, 0.95)
@@ -74,7 +70,6 @@ def training(card: Card, tenant: Tenant) -> Life:
 
 
 def service(card: Card, tenant: Tenant) -> Life:
-    """A service with requests at regular times, for a while."""
     chance = tenant.random
     pause = int(between(chance, 20, 5000) * MILLISECOND)
     size = int(chance.uniform(0.1, 0.3) * min(pause, 200 * MILLISECOND))
@@ -88,7 +83,6 @@ def service(card: Card, tenant: Tenant) -> Life:
 
 
 def job(card: Card, tenant: Tenant, begins: int) -> Life:
-    """A batch job with minutes of work."""
     chance = tenant.random
     yield begins
     part = between(chance, 0.05, 0.4)
@@ -98,7 +92,6 @@ def job(card: Card, tenant: Tenant, begins: int) -> Life:
 
 
 def jobs(card: Card, tenant: Tenant) -> list[Life]:
-    """Batch jobs of one array, submitted at once."""
     begins = int(tenant.random.uniform(0, 23) * HOUR)
     return [job(card, tenant, begins) for _ in range(tenant.random.choice((1, 1, 1, 4)))]
 

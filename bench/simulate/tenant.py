@@ -19,8 +19,6 @@ from tests.unit.scheduler_hookmodel import Hook, Surroundings
 
 
 class Place(Surroundings, Protocol):
-    """The card that a tenant uses."""
-
     settings: Settings
     engine: Engine
     fair: Fair
@@ -93,8 +91,6 @@ class Tenant:
 
 @dataclass(eq=False)
 class Program(Hook):
-    """A simulated process of a tenant."""
-
     tenant: Tenant = field(kw_only=True)
     pieces: deque[Piece] = field(default_factory=deque)
     since: int | None = None            # when it came to stand before its closed gate

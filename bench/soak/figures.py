@@ -64,7 +64,6 @@ class Trace:
     most_disk: int = 0                  # bytes of all clients at once
 
     def read(self) -> None:
-        """Count the events of the lines appended since the last call."""
         while line := self.file.readline():
             if not line.endswith("\n"):
                 self.file.seek(self.file.tell() - len(line.encode()))

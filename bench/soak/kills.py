@@ -35,8 +35,6 @@ LONG = 1_000_000.0                      # seconds: longer than anything runs
 
 @dataclass(slots=True)
 class Program:
-    """A running program, and the file of its stderr."""
-
     process: subprocess.Popen[bytes]
     seed: int
     errors: Path
@@ -44,8 +42,6 @@ class Program:
 
 @dataclass(slots=True)
 class Soak:
-    """The running daemon and programs, and counts of what has happened to them."""
-
     manager: ServiceManager
     environment: dict[str, str]
     megabytes: int
@@ -127,7 +123,6 @@ class Soak:
         one.errors.unlink()
 
     def look(self, seconds: float) -> None:
-        """Notes ended programs, and the figures of the daemon and the first program."""
         assert self.daemon is not None
         if self.daemon.poll() is not None:
             self.wrong.append(f"the daemon ended with {self.daemon.returncode}")
@@ -151,7 +146,6 @@ class Soak:
             self.samples[what].append((seconds, figure))
 
     def finish(self) -> None:
-        """Let all programs compare all their memory."""
         for one in self.running:
             one.process.terminate()
         for one in (*self.running, *self.ending):

@@ -50,7 +50,6 @@ SIMULATED = "NVSHARE_SOAK_SIMULATED"    # set for the process that has the simul
 
 
 def has_card() -> bool:
-    """True if a driver can be loaded."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

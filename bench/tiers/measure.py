@@ -148,8 +148,6 @@ def resident(pid: int) -> int:
 
 
 class Bench:
-    """A program with `size` bytes, which this process gives orders."""
-
     def __init__(self, runs: Path, disk: Path, size: int, total: int,
                  environment: dict[str, str]) -> None:
         self.size, self._disk = size, disk

@@ -17,14 +17,12 @@ cuda = ctypes.CDLL("libcuda.so.1")
 
 
 def call(name: str, *arguments: object) -> None:
-    """A function of the driver, which must succeed."""
     result = cuda[name](*arguments)
     if result != 0:
         raise SystemExit(f"{name}: {result}")
 
 
 def stamped(data: bytearray, turn: int, index: int) -> bytearray:
-    """The content of a piece in a turn."""
     for at in range(0, PIECE, PIECE // 8):
         data[at:at + 16] = turn.to_bytes(8, "little") + index.to_bytes(8, "little")
     return data
