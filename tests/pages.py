@@ -50,7 +50,6 @@ class Block:
 
 @cache
 def blocks(page: str) -> tuple[Block, ...]:
-    """All blocks of a page, such as "docs/trial.md", in their order."""
     found = []
     for token in MarkdownIt().parse((ROOT / page).read_text()):
         if token.type in ("fence", "code_block"):
@@ -87,7 +86,6 @@ def inline() -> tuple[tuple[str, str], ...]:
 
 @cache
 def requests() -> tuple[tuple[str, str], ...]:
-    """Page and beginning of each call of block() in the tests."""
     found = []
     for path in sorted({*(ROOT / "tests").rglob("*.py")} - {ROOT / "tests/unit/test_pages.py"}):
         if CALL not in (text := path.read_text()):

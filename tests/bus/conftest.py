@@ -36,14 +36,12 @@ async def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
 
 @pytest.fixture
 async def publication(manager: Manager, private: PrivateBus) -> AsyncIterator[Publication]:
-    """The manager on the private bus."""
     async with published(manager, private.address) as publication:
         yield publication
 
 
 @pytest.fixture
 async def other(publication: Publication, private: PrivateBus) -> AsyncIterator[Peeper]:
-    """A caller on the bus."""
     async with peeper(private.address) as someone:
         yield someone
 

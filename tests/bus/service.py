@@ -98,7 +98,6 @@ def a_timer() -> Timer:
 
 
 def a_manager(store: StateFile | None = None, tenancy: Tenancy | None = None) -> Manager:
-    """A manager with two GPUs and scripted schedulers."""
     manager = Manager(lambda: DEFAULTS, monotonic, a_timer(), store=store, tenancy=tenancy)
     for facts in (FACTS, OTHER):
         manager.add(facts, SAMPLE, gather=False)
@@ -127,8 +126,6 @@ def decide(client: Client, *actions: Action, holders: Sequence[Client] | None = 
 
 
 class Peeper:
-    """A D-Bus caller based on dbus-next."""
-
     def __init__(self, bus: MessageBus) -> None:
         self.bus = bus
         self.signals: list[Message] = []
@@ -159,7 +156,6 @@ class Peeper:
         return {name: variant.value for name, variant in found.items()}
 
     async def watch(self) -> None:
-        """Collects nvshared's signals from now on."""
         await self._to_the_bus("AddMatch", "s", [f"type='signal',sender='{BUS_NAME}'"])
 
     async def settled(self) -> None:
@@ -192,7 +188,6 @@ async def peeper(address: str) -> AsyncIterator[Peeper]:
 
 @contextlib.asynccontextmanager
 async def published(manager: Manager, bus: str, run: Run = here) -> AsyncIterator[Publication]:
-    """The manager on a bus for the time being."""
     publication = await publish(manager, bus, run=run)
     try:
         yield publication

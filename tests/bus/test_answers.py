@@ -75,7 +75,6 @@ def a_library(slow: SlowBus) -> Bus:
 
 
 async def all_that_can() -> None:
-    """Happen before anything else is done."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -45,8 +45,6 @@ NOBODY_UID = 65534                          # a user that every system has
 
 
 class Polkit(Peeper):
-    """polkit's interface: it answers one method."""
-
     def __init__(self, bus: MessageBus) -> None:
         super().__init__(bus)
         self.granted, self.challenge = False, False
@@ -212,7 +210,6 @@ async def all_asked(polkit: Polkit) -> None:
 
 
 async def refused(calls: list[asyncio.Task[Message]], number: int) -> None:
-    """Wait until this number of calls are refused, as too many wait."""
     while sum(call.done() for call in calls) < number:
         await asyncio.wait(
             [call for call in calls if not call.done()], return_when=asyncio.FIRST_COMPLETED)
@@ -222,7 +219,6 @@ async def refused(calls: list[asyncio.Task[Message]], number: int) -> None:
 
 
 def change(caller: Peeper, number: int) -> list[asyncio.Task[Message]]:
-    """Send this number of calls that need a password."""
     return [
         asyncio.ensure_future(caller.call("SetTQ", "u", [5], flags=PASSWORD))
         for _ in range(number)]
@@ -318,7 +314,6 @@ async def test_polkit_checks_of_a_disconnected_caller_are_cancelled(
 
 async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
         caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bus counts it as well, for as long as polkit hangs."""
     monkeypatch.setattr("nvshared.bus.dispatch.POLKIT_PATIENCE", 0.01)
     async with polkit_on(private.address) as polkit:
         polkit.silent = polkit.hangs = True

@@ -35,7 +35,6 @@ def scheduler(client: Client) -> Scripted:
 
 
 async def on(peer: Peeper, client: Client, member: str, signature: str, body: list[object]) -> None:
-    """Calls a method of a client, which must succeed."""
     reply = await peer.call(member, signature, body, path=client_path(client.id),
                             interface=CLIENT_INTERFACE)
     assert reply.message_type is MessageType.METHOD_RETURN, reply.body

@@ -28,8 +28,6 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended and what it said."""
-
     code: int
     out: str
     err: str

@@ -82,7 +82,6 @@ class HastyBus:
             said.read(1)
 
     def gone(self) -> None:
-        """Returns once it has hung up."""
         self._thread.join()
         self._socket.close()
 

@@ -151,7 +151,6 @@ async def test_history_that_cannot_be_read_is_refused_with_the_reason(
 async def ctl(history: History, manager: Manager, private: PrivateBus,
               monkeypatch: pytest.MonkeyPatch,
               capsys: pytest.CaptureFixture[str]) -> AsyncIterator[Run]:
-    """The command history, in a time zone of its own."""
     publication = await publish(manager, private.address, history)
     with monkeypatch.context() as patch:
         patch.setenv("NVSHARE_BUS", private.address)

@@ -88,7 +88,6 @@ async def test_limit_command_that_fails_on_a_second_gpu_names_the_gpu_already_se
 
 async def test_command_says_its_setting_may_apply_when_the_bus_ends_before_the_reply(
         manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bus ends during the second of two calls."""
     one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
     set_terms = manager.set_terms
 

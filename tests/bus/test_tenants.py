@@ -35,7 +35,6 @@ RULES = (
 
 @pytest.fixture
 def ruled(manager: Manager) -> Manager:
-    """A manager with RULES in its configuration."""
     manager.tenancy.use(RULES)
     return manager
 

@@ -31,13 +31,10 @@ LOOK = 0.1
 
 
 class Tmux:
-    """A server of its own with one window."""
-
     def __init__(self, socket: Path) -> None:
         self._tmux = ("tmux", "-S", str(socket), "-f", "/dev/null")
 
     async def __call__(self, *words: str) -> str:
-        """Run a command of tmux and return its output."""
         environment = {name: text for name, text in os.environ.items() if name != "TMUX"}
         process = await asyncio.create_subprocess_exec(
             *self._tmux, *words, cwd=ROOT, stdout=asyncio.subprocess.PIPE,

@@ -27,7 +27,6 @@ GIVEN_BACK = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
 
 
 def go_on(pid: int) -> None:
-    """Once it stands still."""
     while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "T":
         time.sleep(LOOK)
     os.kill(pid, signal.SIGCONT)

@@ -21,8 +21,6 @@ MANY = 2000
 
 
 class Bus:
-    """The other end of a connection's socket, and the calls that have come in over it."""
-
     connection: BusConnection
 
     def __init__(self, theirs: socket.socket) -> None:

@@ -50,7 +50,6 @@ class Program(SessionHook):
         self.say(Type.MEMORY)
 
     def obey(self, record: OrderRecord) -> None:
-        """Carry out one order, and allocate granted memory."""
         super().obey(record)
         if record.type is Type.LIMITS and record.number:
             size = self._asked[record.number]
@@ -101,7 +100,6 @@ class Site:
 
     def program(self, card: int = 0, size: int = 0, memory: Memory | None = None, commit: int = 0,
                 uid: int = 0) -> Program:
-        """Start another program, which requests `size` at once."""
         made = Program(self, self.gpus[card], memory or Memory(), commit, uid)
         self.programs.append(made)
         if size:

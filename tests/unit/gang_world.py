@@ -160,8 +160,6 @@ class Team:
 
 
 class Machine:
-    """A machine with cards, a daemon and programs."""
-
     def __init__(self, cards: int = 2, seed: int = 0, delay: int = 500, **settings: object) -> None:
         self.random = Random(seed)
         self.delay = delay

@@ -18,8 +18,6 @@ class Location(Enum):
 
 @dataclass(eq=False)
 class Slab:
-    """Host memory taken in one piece."""
-
     size: int
     used: int = 0
 

@@ -49,8 +49,6 @@ GAP = 10 * MILLISECOND                  # time without work after which a gap is
 
 
 class Surroundings(Protocol):
-    """Clock, links and card of a hook."""
-
     now: int
     block: int                          # bytes of a whole block
     slab: int                           # bytes of host memory taken at a time
@@ -79,8 +77,6 @@ class CommitWait:
 
 @dataclass(eq=False)
 class Hook:
-    """A model of a client's hook and program."""
-
     id: int
     world: Surroundings
     blocks: list[Block] = field(default_factory=list)

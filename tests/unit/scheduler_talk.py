@@ -115,7 +115,6 @@ class Talk:
         return self.tell(WentIdle(client, self.memory[client]))
 
     def need_room(self, client: int, **figures: float) -> list[Action]:
-        """Send MEMORY with a need beyond the room."""
         memory = self.set(client, **figures)
         return self.tell(MemoryChanged(client, memory))
 
@@ -202,7 +201,6 @@ class Talk:
         return everything
 
     def run(self, client: int, size: float, domains: tuple[str, ...] = ()) -> list[Action]:
-        """Join, allocate `size` GiB, and ask for a turn."""
         self.join(client, size, domains=domains)
         return self.obey(self.want(client))
 

@@ -134,7 +134,6 @@ class World:
         self.schedule(when, what)
 
     def step(self) -> bool:
-        """Make the next scheduled call. False: none is left."""
         if not self._agenda:
             return False
         when, _, what = heapq.heappop(self._agenda)
@@ -151,7 +150,6 @@ class World:
         self.sample()
 
     def sample(self) -> None:
-        """Report the memory of each program as driver and kernel count it."""
         if self.accounts and self.now >= self._sampled + SAMPLE_INTERVAL:
             self._sampled = self.now
             evidence = {id: _evidence(hook) for id, hook in self.hooks.items()}
@@ -342,7 +340,6 @@ class World:
     # Invariants.
 
     def _promised(self) -> Counter[str]:
-        """Bytes promised to all programs of each tenant."""
         promised: Counter[str] = Counter()
         for client in self.scheduler._card.clients.values():
             for tenant in client.tenants:
@@ -350,7 +347,6 @@ class World:
         return promised
 
     def _check_tenants(self, event: Event, before: Counter[str]) -> None:
-        """Check that no tenant at or above its memory limit is granted more."""
         if isinstance(event, Joined):
             joined = self.scheduler._card.clients[event.client]
             for tenant in joined.tenants:

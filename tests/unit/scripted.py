@@ -172,8 +172,6 @@ class Scripted:
 
 
 class Noted:
-    """A link that remembers its orders."""
-
     def __init__(self) -> None:
         self.orders: list[Order] = []
 

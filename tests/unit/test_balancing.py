@@ -26,7 +26,6 @@ def manager(time: Time) -> Manager:
 
 
 def join(manager: Manager, size: int = 40 * GIB, **fields: Any) -> Client:
-    """A client that waits for the first card."""
     id = manager.next_id()
     return joined(
         manager.gpus[0], id, memory=Memory(allocated=size, host=size),

@@ -35,7 +35,6 @@ ALLOWED = {
 
 
 def calls() -> Iterator[tuple[str, str]]:
-    """File and function of each such call."""
     for call_site in IN_THE_LOOP:
         path = PACKAGE / call_site
         for file in [path] if path.is_file() else sorted(path.glob("*.py")):

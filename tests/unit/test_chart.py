@@ -25,7 +25,6 @@ pytestmark = pytest.mark.skipif(not HELM, reason="there is no helm")
 
 
 def rendered(*values: str, namespace: str = "nvshare") -> dict[tuple[str, str], Any]:
-    """The objects of a release, by kind and name."""
     done = helm("template", "it", str(CHART), f"--namespace={namespace}", *sets(values))
     assert done.returncode == 0, done.stderr
     found = [one for one in yaml.safe_load_all(done.stdout) if one]
@@ -40,7 +39,6 @@ def helm(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def sets(values: tuple[str, ...]) -> list[str]:
-    """Values as --set options of helm."""
     return [part for one in values if one for part in ("--set", one)]
 
 

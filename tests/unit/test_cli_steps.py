@@ -15,8 +15,6 @@ NAMES = {"m": "memory limit", "c": "compute limit", "w": "weight"}
 
 
 def failing(error: BaseException) -> Callable[[], None]:
-    """A step that raises this error."""
-
     def act() -> None:
         raise error
 
@@ -24,7 +22,6 @@ def failing(error: BaseException) -> Callable[[], None]:
 
 
 def unanswered() -> NvshareError:
-    """The error of a connection that ended before the answer."""
     error = NvshareError("no answer")
     error.answered = False
     return error

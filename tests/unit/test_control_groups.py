@@ -73,7 +73,6 @@ class Machine:
         return answer
 
     def most(self, client: Client) -> int:
-        """The client's maximum in its last LIMITS."""
         return [one.most for one in self.links[client.id].orders if isinstance(one, Limits)][-1]
 
 

@@ -22,7 +22,6 @@ BODIES: st.SearchStrategy[tuple[str, list[Any]]] = st.sampled_from([
 
 
 def whole(data: bytes) -> tuple[Message, list[Any]]:
-    """The message that has these bytes, and its values."""
     if len(data) < START:
         raise WireError("it is too short")
     header, body = size(data[:START])

@@ -43,7 +43,6 @@ def grades(findings: Iterator[Finding]) -> list[tuple[str, str]]:
 
 @contextmanager
 def served(path: Path) -> Iterator[socket.socket]:
-    """A socket that listens at `path` like nvshared's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(path))
         listening.listen()

@@ -480,7 +480,6 @@ def asked_members(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int
 
 def test_process_with_many_clients_on_a_card_forms_no_gang(machine: Machine,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many connections of one process on one card are not ranks of a gang."""
     for number in range(40):
         machine.program(number % 2, 10, 16 * MIB).compute(SECOND)
     asked = asked_members(machine, monkeypatch)

@@ -25,21 +25,17 @@ FORGETFUL = replace(DEFAULTS,
 
 
 class Program:
-    """A program with a connection from an earlier daemon."""
-
     def __init__(self, manager: Manager) -> None:
         self.wire = Wire()
         self.session = Session(manager, peer(), self.wire)
         self.session.take_over()
 
     def introduces_itself(self, memory: Memory, flags: Flag) -> None:
-        """Send the HELLO that INTRODUCE requested."""
         self.session.received(encode_report(ReportRecord(
             Type.HELLO, flags, self.wire.sent[0].number, memory, FACTS.uuid_bytes, LARGE)))
 
     @property
     def order_types(self) -> list[Type]:
-        """Types of the orders that the program received, without LIMITS."""
         aside = (Type.INTRODUCE, Type.LIMITS)
         return [record.type for record in self.wire.sent if record.type not in aside]
 

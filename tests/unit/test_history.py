@@ -80,8 +80,6 @@ def test_merged_history_entries_keep_the_sum_of_usage(parties: Used, most: int) 
 
 
 class Batches(HistoryFile):
-    """Keeps the written batches in memory."""
-
     is_behind = False
 
     def __init__(self) -> None:
@@ -95,8 +93,6 @@ class Batches(HistoryFile):
 
 
 class Machine:
-    """A manager and a history, with a wall clock that can be set."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         script(monkeypatch)
         self.time = Time()

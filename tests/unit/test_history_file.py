@@ -82,7 +82,6 @@ def full_disk() -> Iterator[None]:
 
 
 def seconds(path: Path, length: int = 60) -> int:
-    """Seconds of usage in the whole history."""
     with sqlite3.connect(path) as file:
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         (found,) = file.execute(

@@ -21,15 +21,12 @@ NAME = "localhost/it:1.0"
 
 
 class Image:
-    """The content of the archive."""
-
     def __init__(self, path: Path) -> None:
         with tarfile.open(path) as tar:
             files = [(one.name, tar.extractfile(one)) for one in tar]
             self.files = {name: file.read() for name, file in files if file is not None}
 
     def blob(self, described: dict[str, Any]) -> bytes:
-        """The content of a descriptor; checks its digest and size."""
         kind, _, digest = described["digest"].partition(":")
         content = self.files[f"blobs/{kind}/{digest}"]
         assert hashlib.new(kind, content).hexdigest() == digest
@@ -39,7 +36,6 @@ class Image:
 
 @pytest.fixture
 def image(tmp_path: Path) -> Image:
-    """An image of two architectures."""
     roots = []
     for name in ("amd64", "arm64"):
         root = tmp_path / name

@@ -28,20 +28,17 @@ POD, OTHER = (Pod("lab", "train", uid, f"pod:{uid}") for uid in ("p1", "p2"))
 
 
 def result(device: str = "gpu-0a", request: str = "gpu", **capacity: str) -> dict[str, Any]:
-    """A result of a claim's allocation."""
     return {
         "driver": DRIVER, "pool": "node", "device": device, "request": request, "shareID": "s",
         "consumedCapacity": {"clients": "1", **capacity}}
 
 
 def config(requests: tuple[str, ...] = (), driver: str = DRIVER, **said: object) -> dict[str, Any]:
-    """Configuration of a claim or a device class."""
     return {"requests": [*requests], "opaque": {"driver": driver, "parameters": said}}
 
 
 def claim(*results: dict[str, Any], configs: tuple[dict[str, Any], ...] = (), uid: str = "c1",
           pods: tuple[str, ...] = ("p1",), owner: str = "Pod") -> dict[str, Any]:
-    """A ResourceClaim as the API server sends it."""
     return {
         "metadata": {
             "namespace": "lab", "name": uid, "uid": uid, "managedFields": [],
@@ -300,7 +297,6 @@ def test_unwritable_cdi_folder_is_refused_with_the_path(tmp_path: Path) -> None:
 
 
 def process(proc: Path, number: int, *command: str, status: str = "NSpid:\t7\n") -> None:
-    """The /proc files of a process."""
     (proc / str(number)).mkdir(parents=True)
     for name, text in {
         "comm": f"{Path(command[0]).name}\n", "status": f"Name:\tx\n{status}VmRSS:\t1 kB\n",

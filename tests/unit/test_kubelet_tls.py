@@ -66,7 +66,6 @@ def make(folder: Path, kind: str, names: str = "IP:127.0.0.1") -> None:
 
 @contextmanager
 def serving(folder: Path, client_authority: str = "") -> Iterator[str]:
-    """An API server with this certificate."""
     server = HTTPServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "s.crt", folder / "s.key")

@@ -18,14 +18,11 @@ LONG = 20.0                             # seconds that a busy machine may take
 
 
 class Loop:
-    """An event loop without a thread: the test runs posted calls."""
-
     def __init__(self) -> None:
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self.answers: list[object] = []
 
     def until(self, number: int) -> list[object]:
-        """Wait for this number of answers and return them."""
         end = now() + LONG
         while len(self.answers) < number:
             self.posted.get(timeout=max(0.0, end - now()))()

@@ -91,7 +91,6 @@ def places(name: str) -> set[str]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Dotted names of everything a file imports, wherever in the file."""
     package = ["nvshared", *path.relative_to(PACKAGE).parent.parts]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -103,7 +102,6 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def own(path: Path) -> set[str]:
-    """The modules of ours that a file imports."""
     found = set()
     for name in imported(path):
         if not name.startswith("nvshared."):

@@ -46,7 +46,6 @@ def listed(folder: Path) -> list[Path]:
 
 
 def base() -> dict[str, Any]:
-    """Their objects, by kind."""
     return {one["kind"]: one for path in listed(BASE) for one in documents(path)}
 
 
@@ -161,7 +160,6 @@ def test_strategies_page_compares_all_strategies_with_manifests() -> None:
 
 
 def built(folder: Path) -> dict[tuple[str, str], Any]:
-    """The objects that kustomize makes, by kind and name."""
     said = subprocess.run([*KUSTOMIZE[0], folder], capture_output=True, check=True).stdout
     return {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(said)}
 

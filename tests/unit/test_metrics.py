@@ -47,7 +47,6 @@ async def scraped(made: Manager) -> Mapping[str, list[tuple[dict[str, str], floa
 
 
 async def read(figures: Figures) -> Mapping[str, list[tuple[dict[str, str], float]]]:
-    """Samples of one scrape of `figures`, by name."""
     await figures.read()
     metrics: list[Metric] = await asyncio.to_thread(lambda: list(figures.collect()))
     found: dict[str, list[tuple[dict[str, str], float]]] = {}

@@ -39,7 +39,6 @@ def known() -> set[str]:
 
 
 def queries() -> Iterator[str]:
-    """Queries of the dashboard's panels and variables."""
     for panel in PANELS:
         yield from (target["expr"] for target in panel.get("targets", ()))
     yield from (str(variable["query"]) for variable in DASHBOARD["templating"]["list"])

@@ -371,8 +371,6 @@ async def test_program_whose_restore_fails_permanently_resumes_and_gets_the_driv
 
 
 class MovableHook(QuietHook):
-    """The hook of a client, which sends HELLO a while after the restore on another card."""
-
     def __init__(self, client: Client) -> None:
         self.client = client
 

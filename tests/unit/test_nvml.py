@@ -24,8 +24,6 @@ class FakeError(Exception):
 
 
 class FakeLibrary:
-    """The module pynvml, with one card."""
-
     NVMLError = FakeError
     NVML_ERROR_NOT_SUPPORTED = 3
     NVML_ERROR_NO_PERMISSION = 4
@@ -198,7 +196,6 @@ CODES: tuple[int | Exception, ...] = (*range(1, 30), 999, *NO_NVML_ERRORS)
 def test_failure_of_any_nvml_query_affects_no_other_card(
     library: FakeLibrary, caplog: pytest.LogCaptureFixture, question: str, code: int | Exception,
 ) -> None:
-    """The query fails at the start or later."""
     library.count = 2
     nvml = NVML()
     library.failing[f"nvmlDeviceGet{question}", 0] = code

@@ -27,7 +27,6 @@ def test_peer_has_the_kernels_pid_uid_and_name() -> None:
 
 
 def identify(monkeypatch: pytest.MonkeyPatch, **files: str) -> peer.Peer:
-    """The process that has these /proc files."""
     files |= {"status": "", "uid_map": ""}
     monkeypatch.setattr(peer, "_read", lambda _, name, longest=4096: files[name][:longest])
     monkeypatch.setattr(peer, "own", lambda _name: "")

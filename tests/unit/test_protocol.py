@@ -49,7 +49,6 @@ u64 = st.integers(0, 2**64 - 1)
 
 
 def enumerators(name: str) -> list[str]:
-    """The names in one enum of the header."""
     body = re.search(rf"enum {name} {{(.*?)}};", HEADER.read_text(), re.S)
     assert body is not None
     return re.findall(r"\b(NVSHARE_\w+)\s*=", re.sub(r"/\*.*?\*/", "", body.group(1), flags=re.S))

@@ -37,7 +37,6 @@ def work(loop: Loop, done: list[str], name: str, seconds: float) -> Callable[[],
 
 
 def passes(loop: Loop, done: list[str]) -> list[list[str]]:
-    """The work of each pass of the loop until none waits."""
     found: list[list[str]] = []
     while True:
         before = len(done)

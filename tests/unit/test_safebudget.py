@@ -45,12 +45,10 @@ class Site:
             self.manager.add(one, Sample(memory_used=0), gather=True)
 
     def _safe(self, held: Mapping[int, int] | None = None) -> int:
-        """Replaces host.safe_budget; accepts all claimed bytes."""
         self.looks.append(dict(held or {}))
         return int(0.8 * (self.free + sum((held or {}).values())))
 
     def comes(self, number: int, memory: Memory, card: int = 0) -> Noted:
-        """A client that says HELLO."""
         link = Noted()
         joined(self.manager.gpus[card], number, link, memory)
         return link
@@ -60,7 +58,6 @@ class Site:
 
     @property
     def whole(self) -> int:
-        """Host memory that all cards together may use, in bytes."""
         return sum(gpu.snapshot().host_budget for gpu in self.manager.gpus)
 
 

@@ -301,7 +301,6 @@ def test_card_that_may_lend_memory_is_sampled_for_other_processes_without_client
         lending.add(gpu)
 
     def sample(*pids: int) -> bool | None:
-        """Whether the far card counts as unused after a sample with these processes."""
         time.pass_by(SECOND)
         answers.pop(far.facts.uuid)(Sample(processes=tuple(Process(pid, GIB, 0) for pid in pids)))
         return far.neighbour.alone

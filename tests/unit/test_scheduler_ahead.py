@@ -402,7 +402,6 @@ def early(talk: Talk) -> list[Evict | Load]:
 
 
 def pause(talk: Talk, seconds: float) -> None:
-    """Let time pass, and carry out all orders."""
     for _ in range(round(10 * seconds)):
         talk.wait(0.1)
         talk.obey([*unanswered(talk)])

@@ -46,7 +46,6 @@ class Pair(Talk):
         return self.tell(Busy(client, self.memory[client], gaps))
 
     def take_turns(self) -> list[Action]:
-        """Let all clients report BUSY until busy turns begin."""
         for client in self.memory:
             self.busy(client)
         self.now += turns.PROOF

@@ -575,7 +575,6 @@ CLAIMS: dict[str, tuple[Memory, int, list[Callable[[int], Event]]]] = {
 
 
 def make_claim(court: Court, id: int, claim: str) -> None:
-    """A client joins and makes this false claim."""
     memory, commit, records = CLAIMS[claim]
     court.tell(Joined(id, memory, commit=commit, account=LIARS, evidence=court.first))
     for record in records:

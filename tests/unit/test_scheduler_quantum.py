@@ -49,7 +49,6 @@ class Watched(World):
         return went_on
 
     def learn(self) -> None:
-        """Run until each program has been loaded a few times."""
         while len(self.turns) < LEARNT * len(self.programs):
             self.step()
 

@@ -70,7 +70,6 @@ class Row:
         return self.dice.randrange(MOST)
 
     def goes(self) -> None:
-        """Play the sequence, and check that all programs that can finish do."""
         self.happens()
         self.teardown()
 
@@ -124,7 +123,6 @@ class Row:
         return hooks[client % len(hooks)]
 
     def allocate(self, client: int, part: int, few: bool) -> None:
-        """Allocate a part of the card; `few`: a small part."""
         self.hook(client).allocate(part * self.capacity // (140 if few else 7) + part)
 
     def free(self, client: int, count: int) -> None:
@@ -136,7 +134,6 @@ class Row:
         self.hook(client).compute(time * MILLISECOND)
 
     def hold_up(self, client: int, drains: int) -> None:
-        """Let the next drains exceed the patience."""
         self.hook(client).undrainable = drains
 
     def stay(self, client: int, reason: PinReason) -> None:

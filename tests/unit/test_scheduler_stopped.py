@@ -33,8 +33,6 @@ class Clock:
 
 
 class Stoppable(Hook):
-    """A hook whose process can be stopped."""
-
     def __init__(self, id: int, world: World) -> None:
         super().__init__(id, Clock(world, self))
         self.is_stopped = False
@@ -51,7 +49,6 @@ class Stoppable(Hook):
             super()._carry_on()
 
     def go_on(self) -> None:
-        """Continue the process, as by SIGCONT."""
         self.is_stopped = False
         missed, self.missed = self.missed, []
         for callback in missed:

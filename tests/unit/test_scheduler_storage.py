@@ -366,7 +366,6 @@ class DiskRow(Row):
         world.advance(SECOND)
 
     def set_disk(self, size: int) -> None:
-        """The disk fails (0), or is there again."""
         self.world.configure(replace(
             self.world.settings, disk_budget=size, park_after=self.world.random.choice(
                 [SECOND // 100, SECOND, 100 * SECOND])))
@@ -380,7 +379,6 @@ class DiskRow(Row):
             lambda: self.set_disk(self.dice.choice([0, self.disk])): 0.3}
 
     def teardown(self) -> None:
-        """End all faults of the disk, and play the end of the sequence."""
         for hook in self.world.hooks.values():
             hook.store_fails = False
         self.set_disk(self.disk)

@@ -537,7 +537,6 @@ def test_background_client_does_not_observe_a_client_that_waits_for_memory() -> 
 
 
 def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tuple[Tenancy, Hook]:
-    """A busy program with a limit."""
     world = Tenancy(settings)
     one = world.program("user:alice", size=size)
     one.kernel = 10 * MILLISECOND

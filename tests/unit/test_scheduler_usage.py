@@ -18,8 +18,6 @@ WANTING = {ClientState.WAITING, ClientState.LIMITED, ClientState.LOADING, Client
 
 
 class Watched(World):
-    """Adds up the time held by each program, from event to event."""
-
     def __init__(self, settings: Settings, seed: int) -> None:
         self.seen = 1_000_000
         self.gpu: Counter[int] = Counter()
@@ -48,7 +46,6 @@ class Watched(World):
             self.waited[id] += passed if client.phase.value in WANTING else 0
 
     def compare(self, id: int) -> None:
-        """The scheduler's figures equal the sums."""
         found = self.scheduler.usage(id, self.now)
         assert found.gpu == pytest.approx(self.parts.get(id, 0), abs=NEAR)
         assert found.card_memory == self.card[id] // MIB_SECOND

@@ -38,8 +38,6 @@ def descriptors() -> int:
 
 
 class Site:
-    """A server in the running loop, and its connections."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         script(monkeypatch)
         time = Time()
@@ -59,7 +57,6 @@ class Site:
         self.stop = await metrics.publish(self._manager, Endpoint("127.0.0.1", self.port))
 
     def connect(self, sends: bytes = b"", **buffers: int) -> socket.socket:
-        """A connection that sends this and then waits."""
         one = socket.socket()
         one.setblocking(False)
         for option, size in buffers.items():
@@ -74,7 +71,6 @@ class Site:
         return one
 
     async def ask(self, sends: bytes = ASK) -> str:
-        """A valid scrape, or another request."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(sends)
         said = await asyncio.wait_for(reader.read(), GENEROUS)
@@ -87,7 +83,6 @@ class Site:
         return self.scrapes.count
 
     def leave(self) -> None:
-        """Only the server's tasks are left."""
         for one in self._slow:
             one.close()
         self._slow.clear()
@@ -110,7 +105,6 @@ async def site(monkeypatch: pytest.MonkeyPatch,
 
 
 async def until(there: Callable[[], bool]) -> None:
-    """Fails when that takes too long."""
     end = time.monotonic() + GENEROUS
     while not there():
         assert time.monotonic() < end
@@ -231,7 +225,6 @@ ODD = [
 
 async def test_simultaneous_scrapes_format_the_metrics_once(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scrapes are plain or OpenMetrics, compressed or not."""
     written = 0
     collect = Figures.collect
 

@@ -66,7 +66,6 @@ class Site:
 
 
 def answer(one: socket.socket) -> bytes:
-    """The packet that waits; empty: there is none."""
     try:
         return one.recv(SIZE, socket.MSG_PEEK)
     except BlockingIOError:
@@ -83,7 +82,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def connected_process(path: Path) -> asyncio.subprocess.Process:
-    """Another process with a connection to the server."""
     return await asyncio.create_subprocess_exec(
         sys.executable, "-c",
         "import socket, sys; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
@@ -92,7 +90,6 @@ async def connected_process(path: Path) -> asyncio.subprocess.Process:
 
 @contextmanager
 def serving(folder: Path, open_files: int = 4096) -> Iterator[Site]:
-    """A server in the running event loop."""
     loop, time, known = asyncio.get_running_loop(), Time(), Event()
     complaints: list[tuple[str, str]] = []
 
@@ -125,7 +122,6 @@ def serving(folder: Path, open_files: int = 4096) -> Iterator[Site]:
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder that other users can reach."""
     with tempfile.TemporaryDirectory(prefix="nvshare-test-") as folder:
         yield Path(folder)
 

@@ -58,8 +58,6 @@ def test_packet_of_any_bytes_is_decoded_or_refused(packet: bytes) -> None:
 
 
 class Liar:
-    """A client that sends arbitrary records."""
-
     def __init__(self, manager: Manager, pid: int) -> None:
         self.wire = Wire(100)           # the client reads nothing
         self.session = Session(manager, peer(pid), self.wire)
@@ -100,13 +98,10 @@ class Honest(SessionHook):
 
 
 class Liars(RuleBasedStateMachine):
-    """Clients that connect, send arbitrary records and disconnect."""
-
     liars: "Bundle[Liar]" = Bundle("liars")
 
     @initialize()
     def begin(self) -> None:
-        """Two honest clients share a card."""
         self.time = Time()
         self.manager = Manager(lambda: DEFAULTS, self.time.clock, self.time.timer)
         # A liar may claim to be parked. No event loop runs here, and no process could be restored.
@@ -123,7 +118,6 @@ class Liars(RuleBasedStateMachine):
         self.settle()
 
     def settle(self) -> None:
-        """The honest clients carry out their orders."""
         for _ in range(ORDERS):         # without other clients they only alternate
             for hook in self.honest:
                 hook.do()
@@ -138,7 +132,6 @@ class Liars(RuleBasedStateMachine):
           version=st.sampled_from([protocol.VERSION] * 3 + [1]))
     def hello(self, liar: Liar, memory: Memory, said: int, commit: int, other: bool,
               version: int) -> None:
-        """Send a first or a second HELLO."""
         uuid = OTHER.uuid_bytes if other else FACTS.uuid_bytes
         liar.say(encode_report(ReportRecord(Type.HELLO, said, memory=memory, uuid=uuid,
                                             commit=commit, version=version)))
@@ -147,7 +140,6 @@ class Liars(RuleBasedStateMachine):
           number=st.integers(0, 1 << 16), times=st.integers(1, 3))
     def say(self, liar: Liar, kind: Type, memory: Memory, said: int, size: int, number: int,
             times: int) -> None:
-        """Sends any record, perhaps a valid answer."""
         known = liar.numbers()
         for _ in range(times):
             liar.say(encode_report(ReportRecord(kind, said, known[number % len(known)], memory,
@@ -155,7 +147,6 @@ class Liars(RuleBasedStateMachine):
 
     @rule(liar=liars, packet=st.binary(max_size=2 * protocol.SIZE))
     def noise(self, liar: Liar, packet: bytes) -> None:
-        """Send bytes that form no record."""
         liar.say(packet)
 
     @rule(liar=liars)
@@ -168,7 +159,6 @@ class Liars(RuleBasedStateMachine):
 
     @rule()
     def play(self) -> None:
-        """Let the two honest clients carry out orders."""
         self.settle()
 
     @invariant()

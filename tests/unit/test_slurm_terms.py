@@ -22,8 +22,6 @@ PARSED: dict[str, tuple[str, Callable[[str], int]]] = {
 
 
 class Terms(ctypes.Structure):
-    """The C plugin's struct terms."""
-
     _fields_ = [("given", ctypes.c_bool * COUNT), ("value", ctypes.c_uint64 * COUNT)]
 
 

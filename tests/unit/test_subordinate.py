@@ -17,7 +17,6 @@ NOBODY_HAS = "no-such-user"
 
 @pytest.fixture(autouse=True)
 def lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An /etc/subuid of the test."""
     file = tmp_path / "subuid"
     monkeypatch.setattr(subordinate, "FILE", file)
     return file

@@ -28,12 +28,10 @@ V1 = ("pids", "hugetlb", "net_prio", "perf_event", "net_cls", "freezer", "device
 
 
 def unseen(_controllers: str, _path: str) -> int | None:
-    """Let no directory be visible."""
     return None
 
 
 def unnamed(_controllers: str, _path: str) -> str:
-    """Make no job number found."""
     return ""
 
 

@@ -28,7 +28,6 @@ from tests.unit.top_scene import IDLE, SCENE, WAITS, scene, seen, strike, text, 
 
 
 def selected(state: State) -> int:
-    """Process id of the selected row."""
     assert state.selected is not None
     return state.selected[1]
 

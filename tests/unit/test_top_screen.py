@@ -36,7 +36,6 @@ TURNS = (Turn(SECOND, SECOND, 2 * SECOND, GIB, ""), Turn(40 * SECOND, 30 * SECON
 
 
 def screens(state: State) -> list[State]:
-    """All screens reachable from this state."""
     details, _ = strike(state, "enter")
     if details.snapshot is not None:
         details = with_snapshot(details, details.snapshot, 2000.0, (ALICE,), TURNS)

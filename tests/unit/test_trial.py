@@ -40,8 +40,6 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(systemctl: Path) -> Run:
-    """nvsharectl trial."""
-
     def act(*words: str) -> None:
         parser = argparse.ArgumentParser()
         for names, settings in trial.trial.arguments:

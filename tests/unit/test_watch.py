@@ -20,8 +20,6 @@ def drop(file: Path) -> None:
 
 
 class Changes:
-    """Waits for reports of a Watch."""
-
     def __init__(self, file: Path) -> None:
         self.file = file
         self.watch = Watch(file)

@@ -34,18 +34,15 @@ def lines(state: State, width: int = 130, height: int = 40) -> list[str]:
 
 
 def text(state: State, width: int = 130, height: int = 40) -> str:
-    """The screen as one text."""
     return "\n".join(lines(state, width, height))
 
 
 def prose(state: State, width: int = 130, height: int = 60) -> str:
-    """The screen without frames, as one line."""
     return " ".join(text(state, width, height).replace("│", " ").split())
 
 
 def strike(state: State, *keys: str, width: int = 130,
            height: int = 40) -> tuple[State, list[Request | Command]]:
-    """Applies one key after the other."""
     requests = []
     for key in keys:
         state, request = act(state, Key(key), draw(state, width, height))
@@ -54,7 +51,6 @@ def strike(state: State, *keys: str, width: int = 130,
 
 
 def typed(state: State, words: str) -> tuple[State, list[Request | Command]]:
-    """Each character, and Enter."""
     return strike(state, *words, "enter")
 
 
