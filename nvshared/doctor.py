@@ -144,7 +144,6 @@ def neighbour_findings(inspection: Inspection, snapshot: Snapshot | None,
 
 
 def _lend_nothing(inspection: Inspection, snapshot: Snapshot | None) -> Iterator[Finding]:
-    """Notes the cards that lend no memory to other cards, and the reason."""
     ours = {client.pid for client in snapshot.clients} if snapshot is not None else set()
     for card in inspection.cards if snapshot is not None else ():
         processes = card.sample.processes if card.sample is not None else None
@@ -240,14 +239,11 @@ def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Find
                    "program takes no turns", "restart the program with: nvsharectl run -- PROGRAM")
 
 
-NO_BUS = "none"                         # as in nvshared --bus none
-
-
 Answer = Snapshot | NvshareError | None             # None: the bus is `none`
 
 
 def ask_daemon(bus: str) -> Answer:
-    if bus == NO_BUS:
+    if bus == "none":
         return None
     try:
         with Daemon(bus) as daemon:
@@ -289,7 +285,6 @@ def _named(bus: str) -> str:
 
 
 def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
-    """The finding if nvshared does not answer. `served`: programs can connect to its socket."""
     if error is None:
         return note("bus", "none, so nvsharectl cannot reach nvshared; programs need no bus")
     words, advice = error.message, error.hint or "is dbus running? --bus chooses another"

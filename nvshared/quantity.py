@@ -12,8 +12,7 @@ from nvshared.names import PRIORITIES
 from nvshared.units import GIB, KIB, MIB, MILLISECOND, SECOND
 
 UNITS = {
-    "": 1, "b": 1,
-    "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB,
+    "": 1, "b": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB,
     "kib": KIB, "mib": MIB, "gib": GIB, "tib": 1024 * GIB,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
 }

@@ -13,9 +13,8 @@ from nvshared.cli.verb import Options, argument, verb
 FILES = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are paths
 KNOWN = {"BUS": ("system", "session")}  # suggested words; BUS may also be a bus address
 
-# bash also splits words at = and :, which nvsharectl's values may contain. So the script joins
-# words that no blank separates. bash keeps the part before the last = or :, so the script strips
-# that part from each candidate.
+# bash also splits words at = and :, so the script joins words that no blank separates. bash keeps
+# the part before the last = or :, so the script strips that part from each candidate.
 BASH = r"""_nvsharectl() {
     local word="${COMP_WORDS[COMP_CWORD]}" rest="$COMP_LINE" i value
     local -a line=() from=()

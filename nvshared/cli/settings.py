@@ -28,8 +28,6 @@ quantum = parsed(or_word(AUTO, 0, quantity.quantum, ", or auto"), "the quantum c
 
 
 class Step(NamedTuple):
-    """One change, made by one call of the daemon."""
-
     name: str                           # the setting, such as "memory limit"
     data: dict[str, Any]                # for --json: "gpu" (index or None), and the new values
     act: Callable[[], None]             # raises NvshareError

@@ -80,8 +80,7 @@ def _start(options: Options) -> None:
     # systemd makes the state directory for the service's user, and keeps it when the service ends.
     lines += [f"RuntimeDirectory={STATE.relative_to(STATE.parents[1])}",
               "RuntimeDirectoryPreserve=yes"]
-    # The default reserve for contexts suits real cards. On a simulated GPU, several programs that
-    # start at once would find too little memory left.
+    # The default reserve for contexts would leave too little of a simulated GPU.
     lines += ["ExecStart=", f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
     with suppress(FileNotFoundError):
         shutil.rmtree(FOLDER)           # left by an interrupted start

@@ -119,7 +119,6 @@ NARROWEST = 40                          # columns; assumed if a terminal reports
 
 
 def show(options: Options, data: dict[str, Any], text: Callable[[], None]) -> None:
-    """Prints `data` as JSON with --json; calls `text`, which prints text, without."""
     if options.json:
         print(json.dumps(data, indent=2))
     else:

@@ -143,7 +143,6 @@ class DemoGPU(NamedTuple):
     environment: dict[str, str]         # of a program that uses the GPU without nvshared
 
     def sharing(self) -> dict[str, str]:
-        """The environment of a program that shares the GPU; keeps other preloaded libraries."""
         return library.preloaded(self.environment)
 
 
@@ -191,7 +190,6 @@ def _real(environment: dict[str, str], name: str, total: int, free: int) -> Demo
 
 
 async def _try(environment: dict[str, str]) -> tuple[int, Event, str]:
-    """Runs nvshare-workload: its exit status, "allocated" event, and last line on stderr."""
     command = [str(library.workload()), "--json", "--memory", "1MiB", "--steps", "1"]
     async with running(command, environment) as process:
         output, errors = await process.communicate()
@@ -209,13 +207,9 @@ SETTINGS = ("NVSHARE_BUS", "NVSHARE_METRICS_ENABLE", "STATE_DIRECTORY", "LISTEN_
 
 BUS = """\
 <busconfig>
-  <type>session</type>
-  <listen>unix:path={path}</listen>
-  <auth>EXTERNAL</auth>
+  <type>session</type> <listen>unix:path={path}</listen> <auth>EXTERNAL</auth>
   <policy context="default">
-    <allow send_destination="*"/>
-    <allow receive_sender="*"/>
-    <allow own="*"/>
+    <allow send_destination="*"/> <allow receive_sender="*"/> <allow own="*"/>
   </policy>
 </busconfig>
 """

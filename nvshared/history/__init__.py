@@ -42,7 +42,6 @@ MOST_PENDING = 4                        # pending queries of one user; more are 
 
 class HistoryFile:
     def __init__(self, folder: Path, size: int) -> None:
-        """`size`: bytes that the file may have at most."""
         self._store = Store(folder / store.FILE_NAME, size)
         self._thread = ThreadPoolExecutor(1, "history")
         self._pending: Counter[int | None] = Counter()      # queries by uid; None: of all users

@@ -22,8 +22,7 @@ logger = logging.getLogger(__name__)
 
 OTHERS = ""                             # the name in a sum over several users or tenants
 NOBODY = -1                             # the uid in a sum over several users
-# Maximum of a figure: far above real usage, and low enough that the sum of some fits sqlite's
-# 64-bit integers. A bound is needed, because programs report some of the figures themselves.
+# Maximum of a figure, as programs report some: the sum of a few fits sqlite's 64-bit integers.
 MOST = 1 << 60
 
 
@@ -111,8 +110,7 @@ def number(file: sqlite3.Connection, query: str, *values: object) -> int:
 FILE_NAME = "history.db"
 # By length of a step in seconds: number of steps kept, and of parties in each per GPU.
 STEPS = {60: (2880, 64), 3600: (1488, 256), 86400: (1827, 1024)}
-# By length: minimum number of steps that remain when old steps are deleted because the file is too
-# large. The second dictionary is used if the first one frees too little.
+# By length: number of steps that stay in a full file; the second if the first frees too little.
 FEWEST = {60: 60, 3600: 48, 86400: 1}, dict.fromkeys(STEPS, 1)
 LEAST_SIZE = 4 << 20                    # bytes: minimum size of the file; a batch takes up to 1/8
 FIELDS = Usage._fields
@@ -144,7 +142,6 @@ class Store:
     """The sqlite3 file at a path, created when needed. Raises sqlite3.Error or OSError."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """`size`: bytes that the file may have at most."""
         self.path = path
         self.pages = max(size, LEAST_SIZE) // PAGE
         self._open: sqlite3.Connection | None = None
@@ -189,8 +186,7 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise ForeignFile("it is no file")
-        # Usage is private: only the daemon's user may read the file. sqlite gives its journal the
-        # same mode.
+        # Usage is private: only the daemon's user may read the file, and the journal, likewise.
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except PermissionError as error:
@@ -256,7 +252,6 @@ class Store:
                        self.path, aside.name, reason)
 
     def add(self, batches: list[tuple[int, Batch]]) -> None:
-        """Adds the usage of some minutes. If this raises, no batch has been added."""
         with self.opened() as file:
             self._make_room(file)
             with file:

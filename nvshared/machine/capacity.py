@@ -39,16 +39,14 @@ class Capacity:
 
     @property
     def reserve(self) -> int:
-        if self.allowances.reserve is not None:
-            return self.allowances.reserve
-        return min(RESERVE, self.total // RESERVE_PART)
+        set_to = self.allowances.reserve
+        return min(RESERVE, self.total // RESERVE_PART) if set_to is None else set_to
 
     @property
     def context_reserve(self) -> int:
         """Bytes kept for each client while the samples may lack the client's context."""
-        if self.allowances.context_reserve is not None:
-            return self.allowances.context_reserve
-        return min(CONTEXT, self.total // CONTEXT_PART)
+        set_to = self.allowances.context_reserve
+        return min(CONTEXT, self.total // CONTEXT_PART) if set_to is None else set_to
 
     @property
     def offered(self) -> int:
@@ -88,8 +86,7 @@ class Capacity:
         if self._last is None:
             self.outside = max(0, outside - self._unseen * self.context_reserve)
         else:
-            # While samples may lack a client's context, `used` may grow by that context and not by
-            # the reported bytes, so these are not subtracted.
+            # While samples may lack a client's context, `used` may grow by that, not by its report.
             used_before, held_before = self._last
             reported = 0 if self._young else max(0, held - held_before)
             seen_before = used_before - held_before - reported

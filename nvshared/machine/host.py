@@ -41,8 +41,7 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
                   if limit.file == MEMINFO or limit.file.parent in groups]
         return limit.free + min(limit.used, sum(inside))
 
-    # A program may take or free memory between the reads of the limits and of its figures. Limits
-    # are read before and after, so that the smaller result has such memory at most once.
+    # Limits are read before and after, so that memory taken or freed meanwhile counts at most once.
     limits = (*before, *_limits()) if confirmed else before
     return int(SAFE_SHARE * min(map(available, limits)))
 

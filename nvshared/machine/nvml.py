@@ -24,9 +24,8 @@ Value = TypeVar("Value")
 
 UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
-# Errors (Xid) that a program causes and that end with the program: 13 invalid instructions, 31
-# invalid addresses, 43 and 45 the end of such a program, 68 of the video processor, 109 a timeout
-# of a context switch.
+# Errors (Xid) that a program causes and that end with it: 13 invalid instructions, 31 invalid
+# addresses, 43 and 45 the program's end, 68 video processor, 109 timeout of a context switch.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 FAULT_WAIT = 60_000                     # milliseconds that one call waits for an error event
 FAULT_PAUSE = 5.0                       # seconds after a failed wait until the next
@@ -43,8 +42,6 @@ def uuid_bytes(uuid: str) -> bytes:
 
 @dataclass(frozen=True)
 class Facts:
-    """The constant properties of a card."""
-
     index: int                          # NVML's, in the order of PCI addresses
     uuid: str                           # "GPU-" and 36 characters
     name: str                           # "NVIDIA H200"
@@ -68,8 +65,6 @@ class Facts:
 
 
 class Process(NamedTuple):
-    """A process with a context on the card."""
-
     pid: int                            # in the pid namespace that the driver reports
     memory: int | None                  # bytes on the card; None: the driver does not report it
     host: int = 0                       # bytes of the process's private host memory
@@ -262,16 +257,14 @@ class NVML:
     def _memory_total(self, handle: Any) -> int:
         """Returns the card's memory in bytes. Raises NvshareError if it has no own memory."""
         nvml = self._nvml
-        total = 0
         try:
-            total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+            if total := int(nvml.nvmlDeviceGetMemoryInfo(handle).total):
+                return total
         except nvml.NVMLError as error:
             if error.value != nvml.NVML_ERROR_NOT_SUPPORTED:
                 raise
-        if not total:
-            # For example GB10 and Jetson: evicted memory would stay in the same physical memory.
-            raise NvshareError("it has no memory of its own, but the host's, which is not shared")
-        return total
+        # For example GB10 and Jetson: evicted memory would stay in the same physical memory.
+        raise NvshareError("it has no memory of its own, but the host's, which is not shared")
 
     def _mig(self, handle: Any) -> bool:
         mode = self._query(lambda: self._nvml.nvmlDeviceGetMigMode(handle)[0])

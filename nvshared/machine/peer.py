@@ -49,12 +49,10 @@ class Peer:
 
     @property
     def user(self) -> str:
-        """The name of the process's user, or the number of a user without a name."""
         return self.tenants[0].name
 
     @property
     def tenant(self) -> Tenant:
-        """The process's most specific tenant."""
         return self.tenants[-1]
 
     @property

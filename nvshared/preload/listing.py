@@ -22,19 +22,15 @@ MODE = 0o644                            # of a new list: programs of all users r
 LABEL = "security.selinux"
 LABELLED_ALIKE = Path("/etc/ld.so.cache")
 
-_BLANKS = re.compile(rb"[ \t:]+")
+_NAMES = re.compile(rb"[^ \t:]+")
 
 
 def entries(data: bytes) -> list[str]:
-    found: list[str] = []
-    for line in data.splitlines():
-        names = _BLANKS.split(line.partition(b"#")[0])
-        found += [os.fsdecode(name) for name in names if name]
-    return found
+    return [os.fsdecode(name) for line in data.splitlines()
+            for name in _NAMES.findall(line.partition(b"#")[0])]
 
 
 def ours(entry: str) -> bool:
-    """Whether an entry is libnvshare.so, in any folder."""
     return entry.rpartition("/")[2] == OURS
 
 
@@ -48,11 +44,10 @@ def with_library(data: bytes, library: Path) -> bytes:
 
 
 def without_library(data: bytes) -> bytes:
-    """The list without any libnvshare.so; all else is unchanged."""
     kept = []
     for line in data.splitlines(keepends=True):
         names, mark, comment = line.partition(b"#")
-        found = [name for name in _BLANKS.split(names.strip()) if name]
+        found = _NAMES.findall(names.strip())
         others = [name for name in found if not ours(os.fsdecode(name))]
         if len(others) == len(found):
             kept.append(line)

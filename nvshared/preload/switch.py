@@ -61,8 +61,6 @@ STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))
 
 
 class State(NamedTuple):
-    """The state of the list."""
-
     place: str                          # path of the list outside the Tree, for this process
     entries: tuple[str, ...]            # entries that are libnvshare.so
     others: tuple[str, ...]             # entries of other libraries

@@ -58,8 +58,6 @@ class Unloadable(NvshareError):
 
 
 class TrialResult(NamedTuple):
-    """The result for one program of a trial: it passed, or could not be tried."""
-
     program: str                        # description of the program
     obstacle: str                       # why the program could not be tried; "": it was
 

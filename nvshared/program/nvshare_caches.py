@@ -23,8 +23,6 @@ PATIENCE = 10                           # seconds that the interpreter's end wai
 
 
 class Figures(NamedTuple):
-    """A framework's memory on a device."""
-
     held: int                           # bytes allocated from the driver
     cached: int                         # bytes of `held` that the framework can free
     release: Callable[[], object]       # frees `cached` bytes

@@ -26,8 +26,7 @@ Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 # For each metric: its name, its help text, and a function that returns its value; None: no sample.
 # The values of metrics named _seconds are in microseconds.
 Table = list[tuple[str, str, Callable[[Source], float | None]]]
-# For metrics of value 1 with the information in the labels: also the names of these labels.
-# The function returns the values of the labels.
+# For metrics of value 1: the function returns the values of further labels, whose names follow.
 InfoTable = list[tuple[str, str, Callable[[Source], tuple[str, ...] | None], tuple[str, ...]]]
 
 
@@ -47,7 +46,6 @@ class Samples(NamedTuple):
 
 
 def families() -> dict[str, Family]:
-    """All metrics by name, without values: for the manual and for tests of the documentation."""
     metrics = [one.family() for one in read_metrics((), (), TenantTotals())]
     return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in metrics}
 

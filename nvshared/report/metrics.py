@@ -60,7 +60,6 @@ class Figures(Collector):
             self._read_at = self._clock()
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics as they were read last; may be called in any thread."""
         return [one.family() for one in self._samples]
 
 

@@ -28,7 +28,6 @@ CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 class Trace:
     def __init__(self, path: Path) -> None:
-        """Opens the file for appending. Raises NvshareError if that fails."""
         self.path = path
         try:
             self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1)

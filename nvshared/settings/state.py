@@ -30,8 +30,7 @@ TENANTS_FILE = "tenants.json"
 VERSION = 1
 AUTO = "auto"                           # in the file: the quantum is automatic, tq None
 Read = TypeVar("Read")
-# Settings changed at run time, by UUID of the GPU ("": of all GPUs): `tq` and `anti_thrash` of the
-# scheduler's Settings, as far as they were changed.
+# By UUID of the GPU ("": of all GPUs): changed `tq` and `anti_thrash` of the scheduler's Settings.
 Overrides = dict[str, dict[str, Any]]
 # By tenant, then by term: the value, and one of TERM_SOURCES or "" for a term set by hand.
 KeptTerms = dict[str, dict[str, tuple[int, str]]]
@@ -83,7 +82,6 @@ def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Re
 
 
 def saved() -> Future[None]:
-    """A finished future: the result of save() without a folder to write to."""
     done: Future[None] = Future()
     done.set_result(None)
     return done

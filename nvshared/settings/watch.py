@@ -22,7 +22,6 @@ PATIENCE = 0.2                          # seconds from an event to the compariso
 # a file is not read while it is being written.
 EVENTS = 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x0100_0000
 FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
-READ_AT_ONCE = 1 << 16
 
 Metadata = dict[Path, tuple[int, ...]]
 
@@ -63,7 +62,7 @@ class Watch:
 
     def _happens(self) -> None:
         with suppress(BlockingIOError):
-            os.read(self._inotify, READ_AT_ONCE)
+            os.read(self._inotify, 1 << 16)
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().call_later(PATIENCE, self._compare)
 

@@ -74,11 +74,9 @@ def _level(value: float | None, most: float, full: int) -> int:
 
 
 class Grid(NamedTuple):
-    """A drawn table. `spans`: first and last column of the screen that each table column takes."""
-
     title: Text
     lines: list[Text]
-    spans: list[tuple[int, int]]
+    spans: list[tuple[int, int]]        # of each table column: its first column, and the next
 
 
 def grid(columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,

@@ -11,8 +11,7 @@ from nvshared.tui.programs import details, listing
 from nvshared.tui.state import COMMANDS, Frame, Hit, Screen, State, rows, tab_hint, target_name
 from nvshared.tui.terminal import Key
 
-# For each screen the keys in its bottom line: the key, its label, and its effect. A narrow line has
-# only the first keys. A click on an entry has the effect of the key.
+# For each screen the keys in its bottom line: key, label, effect. A narrow line has the first ones.
 _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
 _CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in COMMANDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {

@@ -191,15 +191,11 @@ class State:
 
 
 class Sort(NamedTuple):
-    """The target of a click on a heading: the list is sorted by this column."""
-
-    column: str
+    column: str                         # a click on its heading sorts the list by it
 
 
 class Row(NamedTuple):
-    """The target of a click on a program: it is selected or, if it is selected, opened."""
-
-    key: ProgramKey
+    key: ProgramKey                     # a click selects the program, another one opens it
 
 
 class Hit(NamedTuple):
@@ -226,7 +222,6 @@ def program_key(client: ClientSnapshot) -> ProgramKey:
 
 
 def all_rows(snapshot: Snapshot) -> list[ClientSnapshot]:
-    """All programs on all GPUs, including programs that use a GPU unshared."""
     return [
         *snapshot.clients,
         *(_unshared_row(gpu, one) for gpu in snapshot.gpus for one in gpu.unshared)]
@@ -397,17 +392,7 @@ def _key_pressed(state: State, key: str, frame: Frame) -> Answer:
         return state, None
     if key in VERB_BY_KEY:
         return _begin_command(state, VERB_BY_KEY[key]), None
-    if state.screen is Screen.MAIN:
-        return _in_list(state, key)
-    return _unknown(state, key)
-
-
-def _unknown(state: State, key: str) -> Answer:
-    return replace(state, message=f"{key} does nothing here. ? lists all keys."), None
-
-
-def _in_list(state: State, key: str) -> Answer:
-    match key:
+    match key if state.screen is Screen.MAIN else "":
         case "enter" | "right" | "d":
             return _open_details(state)
         case "/" | "f":
@@ -418,7 +403,7 @@ def _in_list(state: State, key: str) -> Answer:
             return _sorted_next(state, 1), None
         case "i" | "I":
             return reselected(replace(state, reverse=not state.reverse)), None
-    return _unknown(state, key)
+    return replace(state, message=f"{key} does nothing here. ? lists all keys."), None
 
 
 _END = 1 << 30

@@ -34,8 +34,7 @@ CONTROL_KEYS = {
 SEQUENCE = re.compile(r"\x1b(?:\[(<?)([\d;]*)([A-Za-z~])|O([A-Za-z]))")
 # The beginning of an escape sequence: more bytes may follow.
 INCOMPLETE = re.compile(r"\x1b(?:\[<?[\d;]*|O)?\Z")
-# Button, column and line of a mouse report, of five digits at most. Columns and lines are numbered
-# from 1.
+# Button, column and line (both from 1) of a mouse report, of five digits at most.
 MOUSE = re.compile(r"(\d{1,5});([1-9]\d{0,4});([1-9]\d{0,4})")
 LEFT, WHEEL_UP, WHEEL_DOWN = 0, 64, 65
 
@@ -45,16 +44,12 @@ class Key(NamedTuple):
 
 
 class Click(NamedTuple):
-    """A click of the left button. Columns and lines are numbered from 0."""
-
-    column: int
-    line: int
+    column: int                         # from 0
+    line: int                           # from 0
 
 
 class Wheel(NamedTuple):
-    """A turn of the mouse wheel, in notches; negative: up."""
-
-    notches: int
+    notches: int                        # negative: up
 
 
 Event = Key | Click | Wheel
