@@ -30,6 +30,8 @@ NOT_RUN: dict[tuple[str, str], str] = {
         "needs a user's session; tests/unit/test_tenant.py has its control group",
     ("docs/lab-server.md", "C = total"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "S = n"): "a formula, which tests/unit/test_documents.py calculates",
+    ("docs/connections.md", "hook"): "a diagram",
+    ("docs/scheduler.md", "latency + pace"): "a formula, for maintainers",
     ("docs/lab-server.md", "D = S"): "a formula, which tests/unit/test_documents.py calculates",
     ("docs/lab-server.md", "gpu0: held by you"): OUTPUT,
     ("docs/lab-server.md", "libnvshare[604]"): OUTPUT,

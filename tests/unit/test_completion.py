@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.cli.completion import SCRIPTS
-from nvshared.cli.main import VERBS
+from nvshared.cli.main import VERBS, main
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
@@ -148,6 +148,11 @@ def in_fish(line: str) -> set[str]:
     return {found.partition("\t")[0] for found in ended.stdout.splitlines()}
 
 
+# What nvsharectl prints for the shell: files complete the word, or a program's own completion does
+# from that word on.
+FILES, PROGRAM_AT_2, PROGRAM_AT_3 = {"@files"}, {"@program 2"}, {"@program 3"}
+
+
 @pytest.mark.parametrize(("line", "offered"), [
     ("sta", {"status"}), ("--ver", {"--version"}), ("anti-thrash o", {"on", "off"}),
     ("set-tq a", {"auto"}), ("set-tq --g", {"--gpu"}), ("-S ", {"auto", "on", "off"}),
@@ -162,14 +167,30 @@ def in_fish(line: str) -> set[str]:
     ("anti-thrash --gpu on o", {"on", "off"}),
     ("anti-thrash --gpu 00000000:17:00.0 o", {"on", "off"}), ("--json completion z", {"zsh"}),
     ("clients --gpu ", set()), ("limit --memory ", set()), ("weight --gpu 0 --b", {"--bus"}),
-    ("preload --root pyproj", {"pyproject.toml"}), ("preload --root on s", {"status"}),
-    ("run --so", {"--socket"}), ("run --socket pyproj", {"pyproject.toml"}),
-    ("run --socket on --js", {"--json"}), ("run -- head pyproj", {"pyproject.toml"}),
-    ("run -- status --js", set()), ("run head pyproj", {"pyproject.toml"}),
+    ("preload --root pyproj", FILES), ("preload --root on s", {"status"}),
+    ("run --so", {"--socket"}), ("run --socket pyproj", FILES),
+    ("run --socket on --js", {"--json"}), ("run -- head pyproj", PROGRAM_AT_3),
+    ("run -- status --js", PROGRAM_AT_3), ("run head pyproj", PROGRAM_AT_2),
+    ("run -- head --bus s", PROGRAM_AT_3),
+    ("run head --socket pyproj", PROGRAM_AT_2),
+])
+def test_completion_prints_matching_words(
+        capsys: pytest.CaptureFixture[str], line: str, offered: set[str]) -> None:
+    assert main(["completion", "bash", *line.split(), *([""] if line.endswith(" ") else [])]) == 0
+    assert set(capsys.readouterr().out.split("\n")) - {""} == offered
+
+
+@pytest.mark.parametrize(("line", "offered"), [
+    ("sta", {"status"}), ("-S ", {"auto", "on", "off"}), ("clients --gpu ", set()),
+    ("--bus=unix:path=/x anti-thrash o", {"on", "off"}),
+    ("anti-thrash --gpu 00000000:17:00.0 o", {"on", "off"}),
+    ("preload --root pyproj", {"pyproject.toml"}), ("run --socket pyproj", {"pyproject.toml"}),
+    ("run -- head pyproj", {"pyproject.toml"}), ("run -- status --js", set()),
     ("run -- head --bus s", {"setup.py", "systemd"}),
     ("run head --socket pyproj", {"pyproject.toml"}),
 ])
-def test_completion_offers_matching_words(tab: Tab, line: str, offered: set[str]) -> None:
+def test_completion_in_a_shell_offers_matching_words(
+        tab: Tab, line: str, offered: set[str]) -> None:
     assert {one.rstrip("/") for one in tab(line)} == offered
 
 
