@@ -227,10 +227,9 @@ API(cuDevicePrimaryCtxRetain, CUcontext *handle, CUdevice ordinal)
     FAIL_IF(handle == NULL, CUDA_ERROR_INVALID_VALUE);
     FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     LOCKED(context_lock);
-    CUresult result = primary_retain(device);
-    if (result == CUDA_SUCCESS)
-        *handle = (CUcontext)device->primary;
-    return result;
+    TRY(primary_retain(device));
+    *handle = (CUcontext)device->primary;
+    return CUDA_SUCCESS;
 }
 
 /* context_lock is held. */
@@ -256,8 +255,7 @@ static CUresult release(CUdevice ordinal, CUresult too_often)
     struct device *device = device_at(ordinal);
     FAIL_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
     LOCKED(context_lock);
-    bool retained = primary_release(device);
-    return retained ? CUDA_SUCCESS : too_often;
+    return primary_release(device) ? CUDA_SUCCESS : too_often;
 }
 
 FORWARD(cuDevicePrimaryCtxRelease, (CUdevice device), ENTRY_INIT, release(device, CUDA_SUCCESS))
@@ -341,16 +339,13 @@ GETTER(cuCtxGetDevice, (CUdevice *device), ENTRY_INIT, device,
        context_current()->device->ordinal)
 
 /* Waits for all work in the context, which invalidates a capture in it. */
-static CUresult synchronize(struct context *context)
+API(cuCtxSynchronize, void)
 {
+    ENTER(ENTRY_CONTEXT);
     LOCKED(engine_lock);
-    CUresult result = capture_forbids_context(context);
-    if (result == CUDA_SUCCESS)
-        result = context_wait(context);
-    return result;
+    TRY(capture_forbids_context(context_current()));
+    return context_wait(context_current());
 }
-
-FORWARD(cuCtxSynchronize, (void), ENTRY_CONTEXT, synchronize(context_current()))
 
 /* These succeed in a context that a fault has broken. */
 GETTER(cuCtxGetFlags, (unsigned int *flags), ENTRY_INIT, flags,
@@ -375,10 +370,9 @@ static CUresult limit_check(CUlimit limit)
 API(cuCtxSetLimit, CUlimit limit, size_t value)
 {
     ENTER(ENTRY_CONTEXT);
-    CUresult result = limit_check(limit);
-    if (result == CUDA_SUCCESS)
-        context_current()->limits[limit] = value;
-    return result;
+    TRY(limit_check(limit));
+    context_current()->limits[limit] = value;
+    return CUDA_SUCCESS;
 }
 
 GETTER(cuCtxGetLimit, (size_t *value, CUlimit limit), ENTRY_CONTEXT, value, limit_check(limit),
@@ -492,9 +486,7 @@ API(cuDevResourceGenerateDesc, CUdevResourceDesc *handle, CUdevResource *resourc
 
 static CUresult make(struct device *device, CUgreenCtx *green)
 {
-    CUresult result = primary_retain(device);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(primary_retain(device));
     CUgreenCtx made = calloc(1, sizeof *made);
     struct context *context = context_make(device, false);
     if (made == NULL || context == NULL)
@@ -502,7 +494,7 @@ static CUresult make(struct device *device, CUgreenCtx *green)
     context->owner = device->primary;
     context->green = made;
     made->context = context;
-    result = context_enliven(context, 0);
+    CUresult result = context_enliven(context, 0);
     if (result == CUDA_SUCCESS) {
         object_add(made, OBJECT_GREEN);
         *green = made;

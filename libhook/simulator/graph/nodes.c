@@ -183,8 +183,9 @@ static struct node *node_of_kind(CUgraphNode handle, enum work_kind kind)
     return node != NULL && node->work.kind == kind ? node : NULL;
 }
 
-static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *p)
+API(cuGraphKernelNodeGetParams_v2, CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *p)
 {
+    ENTER(ENTRY_INIT);
     struct node *node = node_of_kind(handle, WORK_KERNEL);
     FAIL_IF(node == NULL || p == NULL, CUDA_ERROR_INVALID_VALUE);
     for (int i = 0; i < KERNEL_ARGUMENTS; i++)
@@ -198,9 +199,6 @@ static CUresult get_kernel(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *p)
     return CUDA_SUCCESS;
 }
 
-
-FORWARD(cuGraphKernelNodeGetParams_v2, (CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters),
-        ENTRY_INIT, get_kernel(node, parameters))
 
 API(cuGraphMemsetNodeGetParams, CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS *p)
 {

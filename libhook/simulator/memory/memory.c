@@ -26,10 +26,9 @@ API(cuMemAllocPitch_v2, CUdeviceptr *address, size_t *pitch, size_t width, size_
             || (element != 4 && element != 8 && element != 16), CUDA_ERROR_INVALID_VALUE);
     size_t row = (width + 511) / 512 * 512;
     FAIL_IF(row < width || height > SIZE_MAX / row, CUDA_ERROR_OUT_OF_MEMORY);
-    CUresult result = allocate(address, row * height);
-    if (result == CUDA_SUCCESS)
-        *pitch = row;
-    return result;
+    TRY(allocate(address, row * height));
+    *pitch = row;
+    return CUDA_SUCCESS;
 }
 
 /* Frees memory of a pool without a wait: at the end of all work submitted so far. */
@@ -44,8 +43,9 @@ static CUresult free_behind_all(struct context *context, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-static CUresult free_memory(CUdeviceptr address)
+API(cuMemFree_v2, CUdeviceptr address)
 {
+    ENTER(ENTRY_INIT | ENTRY_UNSAFE);
     if (address == 0)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&allocations_lock);
@@ -60,30 +60,22 @@ static CUresult free_memory(CUdeviceptr address)
         allocation->freeing = allocation->lost = true;
     pthread_mutex_unlock(&allocations_lock);
     FAIL_IF(!ours, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_check(context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_check(context));
     if (pooled)
         /* Memory of a pool belongs to no context: the caller's context has the work that may use
          * it. */
         return free_behind_all(context_current() != NULL ? context_current() : context, address);
-    result = context_drain(context);        /* as in the driver: work in flight may use the
-                                               memory */
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&allocations_lock);
+    TRY(context_drain(context));     /* as the driver: work in flight may use the memory */
+    LOCKED(allocations_lock);
     allocation = allocation_find(address);
-    if (allocation == NULL || allocation->base != address)
-        result = CUDA_ERROR_INVALID_VALUE;   /* another thread has freed it meanwhile */
-    else if (allocation->kind == ALLOCATED_MANAGED)
+    FAIL_IF(allocation == NULL || allocation->base != address,
+            CUDA_ERROR_INVALID_VALUE);       /* another thread has freed it meanwhile */
+    if (allocation->kind == ALLOCATED_MANAGED)
         host_free(allocation);
     else
         device_free(allocation);
-    pthread_mutex_unlock(&allocations_lock);
-    return result;
+    return CUDA_SUCCESS;
 }
-
-FORWARD(cuMemFree_v2, (CUdeviceptr address), ENTRY_INIT | ENTRY_UNSAFE, free_memory(address))
 
 API(cuMemGetInfo_v2, size_t *free_bytes, size_t *total_bytes)
 {

@@ -89,8 +89,7 @@ static CUresult attribute_locked(CUmemoryPool handle, CUmemPool_attribute name, 
     struct pool *pool = pool_from(handle);
     FAIL_IF(pool == NULL || value == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(allocations_lock);
-    CUresult result = attribute(pool, name, value, set);
-    return result;
+    return attribute(pool, name, value, set);
 }
 
 FORWARD(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute name, void *value),

@@ -67,14 +67,12 @@ API(cuMemCreate, CUmemGenericAllocationHandle *handle, size_t size,
 {
     ENTER(ENTRY_INIT);
     FAIL_IF(handle == NULL || size == 0 || !on_grain(size) || flags != 0, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = check_properties(properties);
+    TRY(check_properties(properties));
     struct physical *physical;
-    if (result == CUDA_SUCCESS)
-        result = physical_create(device_at(properties->location.id), size,
-                                 properties->requestedHandleTypes, &physical);
-    if (result == CUDA_SUCCESS)
-        *handle = hand_out(physical);
-    return result;
+    TRY(physical_create(device_at(properties->location.id), size,
+                        properties->requestedHandleTypes, &physical));
+    *handle = hand_out(physical);
+    return CUDA_SUCCESS;
 }
 
 API(cuMemRelease, CUmemGenericAllocationHandle handle)
@@ -213,10 +211,9 @@ API(cuMemGetAllocationGranularity, size_t *grain, const CUmemAllocationProp *pro
     ENTER(ENTRY_INIT);
     if (grain == NULL || option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = check_properties(properties);
-    if (result == CUDA_SUCCESS)
-        *grain = PHYSICAL_GRAIN;
-    return result;
+    TRY(check_properties(properties));
+    *grain = PHYSICAL_GRAIN;
+    return CUDA_SUCCESS;
 }
 
 API(cuMemGetAllocationPropertiesFromHandle, CUmemAllocationProp *properties,
@@ -249,8 +246,7 @@ API(cuMemImportFromShareableHandle, CUmemGenericAllocationHandle *handle, void *
     struct physical *physical;
     if (handle == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = physical_import((int)(intptr_t)shareable, &physical);
-    if (result == CUDA_SUCCESS)
-        *handle = hand_out(physical);
-    return result;
+    TRY(physical_import((int)(intptr_t)shareable, &physical));
+    *handle = hand_out(physical);
+    return CUDA_SUCCESS;
 }

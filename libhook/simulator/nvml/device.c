@@ -196,7 +196,6 @@ NVML(nvmlDeviceGetTemperature, nvmlDevice_t device, int sensor, unsigned *celsiu
 }
 
 NVML_FIGURE(nvmlDeviceGetPowerUsage, unsigned, 75000 + 6000 * device->percent)
-
 NVML_FIGURE(nvmlDeviceGetComputeMode, int, 0)
 
 NVML(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned *current, unsigned *pending)

@@ -79,37 +79,24 @@ static CUresult copy_submit(CUstream handle, struct work work, enum copy_wait wa
     return result;
 }
 
+#define LINE(to, from, wait) return copy_submit(on, copy_line(to, from, bytes), wait);
+
 API_PTDS(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
-         return copy_submit(on, copy_line(side_unified(to), side_unified(from), bytes),
-                            COPY_SYNC);)
-
+         LINE(side_unified(to), side_unified(from), COPY_SYNC))
 API_PTDS(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes),
-         return copy_submit(on, copy_line(side_device(to), side_host(from), bytes), COPY_SYNC);)
-
+         LINE(side_device(to), side_host(from), COPY_SYNC))
 API_PTDS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes),
-         return copy_submit(on, copy_line(side_host(to), side_device(from), bytes), COPY_SYNC);)
-
+         LINE(side_host(to), side_device(from), COPY_SYNC))
 API_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
-         return copy_submit(on, copy_line(side_device(to), side_device(from), bytes),
-                            COPY_SYNC);)
-
+         LINE(side_device(to), side_device(from), COPY_SYNC))
 API_PTSZ(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
-         return copy_submit(on, copy_line(side_unified(to), side_unified(from), bytes),
-                            COPY_ASYNC);)
-
-API_PTSZ(cuMemcpyHtoDAsync_v2,
-         (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
-         return copy_submit(on, copy_line(side_device(to), side_host(from), bytes),
-                            COPY_ASYNC);)
-
+         LINE(side_unified(to), side_unified(from), COPY_ASYNC))
+API_PTSZ(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+         LINE(side_device(to), side_host(from), COPY_ASYNC))
 API_PTSZ(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
-         return copy_submit(on, copy_line(side_host(to), side_device(from), bytes),
-                            COPY_ASYNC);)
-
-API_PTSZ(cuMemcpyDtoDAsync_v2,
-         (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
-         return copy_submit(on, copy_line(side_device(to), side_device(from), bytes),
-                            COPY_ASYNC);)
+         LINE(side_host(to), side_device(from), COPY_ASYNC))
+API_PTSZ(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+         LINE(side_device(to), side_device(from), COPY_ASYNC))
 
 static CUresult copy_peer(CUdeviceptr to, CUcontext to_handle, CUdeviceptr from,
                           CUcontext from_handle, size_t bytes, CUstream stream,
@@ -138,14 +125,10 @@ API_PTSZ(cuMemcpyPeerAsync,
     CUresult result = convert(copy, &work);                                              \
     return result == CUDA_SUCCESS ? copy_submit(on, work, wait) : result;
 
-API_PTDS(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy),
-         SUBMIT(copy_from_2d, COPY_SYNC))
-API_PTDS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy),
-         SUBMIT(copy_from_2d, COPY_SYNC))
-API_PTDS(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy),
-         SUBMIT(copy_from_3d, COPY_SYNC))
-API_PTDS(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *copy),
-         SUBMIT(copy_from_peer, COPY_SYNC))
+API_PTDS(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *copy), SUBMIT(copy_from_2d, COPY_SYNC))
+API_PTDS(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *copy), SUBMIT(copy_from_2d, COPY_SYNC))
+API_PTDS(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *copy), SUBMIT(copy_from_3d, COPY_SYNC))
+API_PTDS(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER *copy), SUBMIT(copy_from_peer, COPY_SYNC))
 API_PTSZ(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *copy, CUstream stream),
          SUBMIT(copy_from_2d, COPY_ASYNC))
 API_PTSZ(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *copy, CUstream stream),
@@ -162,36 +145,23 @@ API_PTSZ(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER *copy, CUstream stream),
     name.address += (offset);
 
 API_PTDS(cuMemcpyDtoA_v2, (CUarray to, size_t offset, CUdeviceptr from, size_t bytes),
-         ARRAY_SIDE(side, to, offset)
-         return copy_submit(on, copy_line(side, side_device(from), bytes), COPY_SYNC);)
-
+         ARRAY_SIDE(side, to, offset) LINE(side, side_device(from), COPY_SYNC))
 API_PTDS(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t offset, size_t bytes),
-         ARRAY_SIDE(side, from, offset)
-         return copy_submit(on, copy_line(side_device(to), side, bytes), COPY_SYNC);)
-
+         ARRAY_SIDE(side, from, offset) LINE(side_device(to), side, COPY_SYNC))
 API_PTDS(cuMemcpyHtoA_v2, (CUarray to, size_t offset, const void *from, size_t bytes),
-         ARRAY_SIDE(side, to, offset)
-         return copy_submit(on, copy_line(side, side_host(from), bytes), COPY_SYNC);)
-
+         ARRAY_SIDE(side, to, offset) LINE(side, side_host(from), COPY_SYNC))
 API_PTDS(cuMemcpyAtoH_v2, (void *to, CUarray from, size_t offset, size_t bytes),
-         ARRAY_SIDE(side, from, offset)
-         return copy_submit(on, copy_line(side_host(to), side, bytes), COPY_SYNC);)
-
+         ARRAY_SIDE(side, from, offset) LINE(side_host(to), side, COPY_SYNC))
 API_PTDS(cuMemcpyAtoA_v2,
          (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
-         ARRAY_SIDE(to_side, to, to_offset)
-         ARRAY_SIDE(from_side, from, from_offset)
-         return copy_submit(on, copy_line(to_side, from_side, bytes), COPY_SYNC);)
-
+         ARRAY_SIDE(to_side, to, to_offset) ARRAY_SIDE(from_side, from, from_offset)
+         LINE(to_side, from_side, COPY_SYNC))
 API_PTSZ(cuMemcpyHtoAAsync_v2,
          (CUarray to, size_t offset, const void *from, size_t bytes, CUstream stream),
-         ARRAY_SIDE(side, to, offset)
-         return copy_submit(on, copy_line(side, side_host(from), bytes), COPY_ASYNC);)
-
+         ARRAY_SIDE(side, to, offset) LINE(side, side_host(from), COPY_ASYNC))
 API_PTSZ(cuMemcpyAtoHAsync_v2,
          (void *to, CUarray from, size_t offset, size_t bytes, CUstream stream),
-         ARRAY_SIDE(side, from, offset)
-         return copy_submit(on, copy_line(side_host(to), side, bytes), COPY_ASYNC);)
+         ARRAY_SIDE(side, from, offset) LINE(side_host(to), side, COPY_ASYNC))
 
 /* Batches, which the driver may execute in any order. */
 
@@ -235,8 +205,7 @@ static CUresult copy_lines(const struct batch *batch, size_t *failed)
 API_PTSZ(cuMemcpyBatchAsync, (LINES, size_t *failed, CUstream stream),
          return copy_lines(LINES_TO(on), failed);)
 
-API_PTSZ(cuMemcpyBatchAsync_v2, (LINES, CUstream stream),
-         return copy_lines(LINES_TO(on), NULL);)
+API_PTSZ(cuMemcpyBatchAsync_v2, (LINES, CUstream stream), return copy_lines(LINES_TO(on), NULL);)
 
 /* The offset in an array counts bytes here; elements wider than a byte are not supported. */
 static CUresult operand(const CUmemcpy3DOperand *operand, size_t width, size_t height,

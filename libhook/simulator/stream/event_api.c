@@ -104,11 +104,9 @@ API(cuEventQuery, CUevent handle)
 {
     ENTER(ENTRY_INIT | ENTRY_CALLBACK);
     struct event *event = event_from(handle);
-    CUresult result = check_askable(event);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(check_askable(event));
     LOCKED(engine_lock);
-    result = context_check(event->context);
+    CUresult result = context_check(event->context);
     if (result == CUDA_SUCCESS && !event_reached(event))
         result = CUDA_ERROR_NOT_READY;
     return result;
@@ -118,11 +116,9 @@ API(cuEventSynchronize, CUevent handle)
 {
     ENTER(ENTRY_INIT);
     struct event *event = event_from(handle);
-    CUresult result = check_askable(event);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(check_askable(event));
     LOCKED(engine_lock);
-    result = context_check(event->context);
+    CUresult result = context_check(event->context);
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
         /* The driver has freed the event with its context: its behaviour is undefined. */
         fputs("simulated GPU: an event is waited for that went with its context\n", stderr);

@@ -10,11 +10,8 @@ static CUresult launch(CUfunction function, const unsigned grid[3], const unsign
 {
     struct stream *stream;
     struct work work;
-    CUresult result = stream_from(handle, context_current(), &stream);
-    if (result == CUDA_SUCCESS)
-        result = launch_work(function, grid, block, parameters, extra, stream->context, &work);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(stream_from(handle, context_current(), &stream));
+    TRY(launch_work(function, grid, block, parameters, extra, stream->context, &work));
     LOCKED(engine_lock);
     return stream_submit(stream, &work);
 }
@@ -85,10 +82,9 @@ static CUresult launch_graph(CUgraphExec handle, CUstream stream_handle)
     struct graph_exec *exec = graph_exec_from(handle);
     FAIL_IF(exec == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
-    result = capture_forbids_stream(stream);
-    if (result == CUDA_SUCCESS)
-        graph_exec_queue(exec, stream);
-    return result;
+    TRY(capture_forbids_stream(stream));
+    graph_exec_queue(exec, stream);
+    return CUDA_SUCCESS;
 }
 
 API_PTSZ(cuGraphLaunch, (CUgraphExec exec, CUstream stream), return launch_graph(exec, on);)

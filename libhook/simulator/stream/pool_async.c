@@ -118,5 +118,4 @@ API_PTSZ(cuMemAllocFromPoolAsync,
          (CUdeviceptr *address, size_t size, CUmemoryPool pool, CUstream stream),
          return allocate_from(address, size, pool, on);)
 
-API_PTSZ(cuMemFreeAsync, (CUdeviceptr address, CUstream stream),
-         return free_async(address, on);)
+API_PTSZ(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), return free_async(address, on);)

@@ -172,14 +172,12 @@ static CUresult set_attribute(CUstream handle, CUstreamAttrID attribute, const C
     return CUDA_SUCCESS;
 }
 
-static CUresult copy_attributes(CUstream to_handle, CUstream from_handle)
+API(cuStreamCopyAttributes, CUstream to_handle, CUstream from_handle)
 {
+    ENTER(ENTRY_CONTEXT);
     struct stream *to, *from;
-    CUresult result = stream_from(to_handle, context_current(), &to);
-    if (result == CUDA_SUCCESS)
-        result = stream_from(from_handle, context_current(), &from);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(stream_from(to_handle, context_current(), &to));
+    TRY(stream_from(from_handle, context_current(), &from));
     LOCKED(engine_lock);
     to->priority = from->priority;
     return CUDA_SUCCESS;
@@ -193,27 +191,21 @@ API_PTSZ(cuStreamSetAttribute,
          (CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue *value),
          return set_attribute(on, attribute, value);)
 
-FORWARD(cuStreamCopyAttributes, (CUstream to, CUstream from), ENTRY_CONTEXT, copy_attributes(to, from))
-
 CUresult context_record(struct context *context, CUevent event_handle)
 {
-    CUresult result = context_check(context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_check(context));
     FAIL_IF(!object_is(event_handle, OBJECT_EVENT), CUDA_ERROR_INVALID_HANDLE);
     struct event *event = (struct event *)event_handle;
     FAIL_IF(event->context != context->owner, CUDA_ERROR_INVALID_HANDLE);
     struct work work = {.kind = WORK_RECORD, .event = event};
     LOCKED(engine_lock);
-    result = capture_forbids_context(context);
-    if (result == CUDA_SUCCESS) {
-        size_t count;
-        struct position *positions = context_positions(context, &count);
-        event_set(event, context->recorder,
-                  stream_queue(context->recorder, &work, 1, positions, count));
-        positions_drop(positions, count);
-    }
-    return result;
+    TRY(capture_forbids_context(context));
+    size_t count;
+    struct position *positions = context_positions(context, &count);
+    event_set(event, context->recorder,
+              stream_queue(context->recorder, &work, 1, positions, count));
+    positions_drop(positions, count);
+    return CUDA_SUCCESS;
 }
 
 FORWARD(cuCtxRecordEvent, (CUcontext handle, CUevent event), ENTRY_INIT,
@@ -231,18 +223,16 @@ static void wait_behind(struct context *context, struct event *event)
 
 CUresult context_wait_event(struct context *context, CUevent event_handle)
 {
-    CUresult result = context_check(context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_check(context));
     FAIL_IF(!object_is(event_handle, OBJECT_EVENT), CUDA_ERROR_INVALID_HANDLE);
     struct event *event = (struct event *)event_handle;
     LOCKED(engine_lock);
-    result = capture_forbids_context(context);
-    bool waits = result == CUDA_SUCCESS && !event_reached(event);
+    TRY(capture_forbids_context(context));
+    bool waits = !event_reached(event);
     for (struct context *one = all_contexts; one != NULL && waits; one = one->next)
         if ((one == context || one->owner == context) && atomic_load(&one->alive))
             wait_behind(one, event);
-    return result;
+    return CUDA_SUCCESS;
 }
 
 API(cuCtxWaitEvent, CUcontext handle, CUevent event)
