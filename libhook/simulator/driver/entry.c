@@ -123,28 +123,28 @@ static CUresult refusal(const char *name, unsigned needs)
 }
 
 static void (*_Atomic subscribed)(const char *name);
-static _Atomic unsigned telling_now;   /* threads inside the subscriber, or about to call it */
+static _Atomic unsigned subscriber_calls;   /* threads inside the subscriber, or about to call it */
 
 /* Returns when no thread is inside the previous subscriber any more. */
 void simulator_subscribe(void (*subscriber)(const char *name))
 {
     atomic_store(&subscribed, subscriber);
-    while (atomic_load(&telling_now) > 0)
+    while (atomic_load(&subscriber_calls) > 0)
         nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 }
 
-static void tell_subscriber(const char *name)
+static void call_subscriber(const char *name)
 {
-    static __thread bool telling;
-    if (telling || atomic_load(&subscribed) == NULL)
+    static __thread bool inside_subscriber;
+    if (inside_subscriber || atomic_load(&subscribed) == NULL)
         return;
-    telling = true;
-    atomic_fetch_add(&telling_now, 1);
+    inside_subscriber = true;
+    atomic_fetch_add(&subscriber_calls, 1);
     void (*subscriber)(const char *name) = atomic_load(&subscribed);
     if (subscriber != NULL)
         subscriber(name);
-    atomic_fetch_sub(&telling_now, 1);
-    telling = false;
+    atomic_fetch_sub(&subscriber_calls, 1);
+    inside_subscriber = false;
 }
 
 /* With driver 580 on an H100, queries of events and streams take no lock of the driver. */
@@ -161,7 +161,7 @@ CUresult entry(const char *name, unsigned needs)
     atomic_fetch_add(&inside, 1);
     CUresult result = refusal(name, needs);
     if (result == CUDA_SUCCESS)
-        tell_subscriber(name);
+        call_subscriber(name);
     return result;
 }
 

@@ -180,7 +180,7 @@ API(cuGraphDestroyNode, CUgraphNode handle)
 }
 
 /* Stores as many list elements as the caller has room for, and returns how many there are. */
-static CUresult give_nodes(struct node *const *found, size_t count, CUgraphNode *nodes,
+static CUresult copy_nodes(struct node *const *found, size_t count, CUgraphNode *nodes,
                            size_t *room)
 {
     for (size_t i = 0; nodes != NULL && i < *room; i++)
@@ -196,7 +196,7 @@ API(cuGraphGetNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
     struct graph *graph = graph_from(handle);
     FAIL_IF(graph == NULL || room == NULL, CUDA_ERROR_INVALID_VALUE);
     LOCKED(engine_lock);
-    give_nodes(graph->nodes, graph->count, nodes, room);
+    copy_nodes(graph->nodes, graph->count, nodes, room);
     return CUDA_SUCCESS;
 }
 
@@ -211,7 +211,7 @@ API(cuGraphGetRootNodes, CUgraph handle, CUgraphNode *nodes, size_t *room)
     for (size_t i = 0; roots != NULL && i < graph->count; i++)
         if (graph->nodes[i]->after_count == 0)
             roots[count++] = graph->nodes[i];
-    give_nodes(roots, count, nodes, room);
+    copy_nodes(roots, count, nodes, room);
     free(roots);
     return CUDA_SUCCESS;
 }

@@ -73,32 +73,32 @@ static bool from_mapping(CUdeviceptr address, struct known *known)
     return found;
 }
 
-static CUresult tell(const struct known *known, CUpointer_attribute attribute,
-                     CUdeviceptr address, void *value)
+static CUresult store_attribute(const struct known *known, CUpointer_attribute attribute,
+                                CUdeviceptr address, void *value)
 {
     switch ((int)attribute) {
-#define TELL(name, type, is)                                                             \
+#define ATTRIBUTE(name, type, is)                                                        \
     case CU_POINTER_ATTRIBUTE_##name: *(type *)value = (is); return CUDA_SUCCESS;
-    TELL(CONTEXT, CUcontext, (CUcontext)known->context)
-    TELL(MEMORY_TYPE, unsigned, known->type)
-    TELL(DEVICE_POINTER, CUdeviceptr, address)
-    TELL(SYNC_MEMOPS, bool, known->sync_memops)
-    TELL(BUFFER_ID, unsigned long long, known->id)
-    TELL(IS_MANAGED, bool, known->managed)
-    TELL(DEVICE_ORDINAL, int, known->device->ordinal)
-    TELL(IS_LEGACY_CUDA_IPC_CAPABLE, bool, known->ipc)
-    TELL(RANGE_START_ADDR, CUdeviceptr, known->base)
-    TELL(RANGE_SIZE, size_t, known->size)
-    TELL(MAPPED, bool, true)
-    TELL(ALLOWED_HANDLE_TYPES, cuuint64_t, known->handle_types)
-    TELL(IS_GPU_DIRECT_RDMA_CAPABLE, bool, false)
-    TELL(IS_HW_DECOMPRESS_CAPABLE, bool, false)
-    TELL(ACCESS_FLAGS, unsigned, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-    TELL(MEMPOOL_HANDLE, CUmemoryPool, (CUmemoryPool)known->pool)
-    TELL(MAPPING_SIZE, size_t, known->mapping_size)
-    TELL(MAPPING_BASE_ADDR, CUdeviceptr, known->mapping_base)
-    TELL(MEMORY_BLOCK_ID, unsigned long long, known->id)
-#undef TELL
+    ATTRIBUTE(CONTEXT, CUcontext, (CUcontext)known->context)
+    ATTRIBUTE(MEMORY_TYPE, unsigned, known->type)
+    ATTRIBUTE(DEVICE_POINTER, CUdeviceptr, address)
+    ATTRIBUTE(SYNC_MEMOPS, bool, known->sync_memops)
+    ATTRIBUTE(BUFFER_ID, unsigned long long, known->id)
+    ATTRIBUTE(IS_MANAGED, bool, known->managed)
+    ATTRIBUTE(DEVICE_ORDINAL, int, known->device->ordinal)
+    ATTRIBUTE(IS_LEGACY_CUDA_IPC_CAPABLE, bool, known->ipc)
+    ATTRIBUTE(RANGE_START_ADDR, CUdeviceptr, known->base)
+    ATTRIBUTE(RANGE_SIZE, size_t, known->size)
+    ATTRIBUTE(MAPPED, bool, true)
+    ATTRIBUTE(ALLOWED_HANDLE_TYPES, cuuint64_t, known->handle_types)
+    ATTRIBUTE(IS_GPU_DIRECT_RDMA_CAPABLE, bool, false)
+    ATTRIBUTE(IS_HW_DECOMPRESS_CAPABLE, bool, false)
+    ATTRIBUTE(ACCESS_FLAGS, unsigned, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    ATTRIBUTE(MEMPOOL_HANDLE, CUmemoryPool, (CUmemoryPool)known->pool)
+    ATTRIBUTE(MAPPING_SIZE, size_t, known->mapping_size)
+    ATTRIBUTE(MAPPING_BASE_ADDR, CUdeviceptr, known->mapping_base)
+    ATTRIBUTE(MEMORY_BLOCK_ID, unsigned long long, known->id)
+#undef ATTRIBUTE
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *(void **)value = known->host ? (void *)(uintptr_t)address : NULL;
         return known->host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -116,7 +116,7 @@ static CUresult attribute_of(void *value, CUpointer_attribute attribute, CUdevic
     struct known known;
     if (value == NULL || (!from_allocation(address, &known) && !from_mapping(address, &known)))
         return CUDA_ERROR_INVALID_VALUE;
-    return tell(&known, attribute, address, value);
+    return store_attribute(&known, attribute, address, value);
 }
 
 FORWARD(cuPointerGetAttribute, (void *value, CUpointer_attribute attribute, CUdeviceptr address),
@@ -152,7 +152,7 @@ static bool from_reservation(CUdeviceptr address, struct known *known)
 }
 
 /* The values that cuPointerGetAttributes stores for an unknown address. */
-static void tell_nothing(void *value, CUpointer_attribute attribute, CUdeviceptr address)
+static void store_unknown(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     struct known known;
     bool unknown = !from_allocation(address, &known) && !from_mapping(address, &known);
@@ -185,7 +185,7 @@ API(cuPointerGetAttributes, unsigned int count, CUpointer_attribute *attributes,
     for (unsigned i = 0; i < count; i++) {
         FAIL_IF(values[i] == NULL, CUDA_ERROR_INVALID_VALUE);
         if (attribute_of(values[i], attributes[i], address) != CUDA_SUCCESS)
-            tell_nothing(values[i], attributes[i], address);
+            store_unknown(values[i], attributes[i], address);
     }
     return CUDA_SUCCESS;
 }

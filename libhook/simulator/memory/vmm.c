@@ -13,7 +13,7 @@ static struct physical *physical_from(CUmemGenericAllocationHandle handle)
     return object_is(pointer, OBJECT_PHYSICAL) ? (struct physical *)pointer : NULL;
 }
 
-static CUmemGenericAllocationHandle hand_out(struct physical *physical)
+static CUmemGenericAllocationHandle make_handle(struct physical *physical)
 {
     atomic_fetch_add(&physical->handles, 1);
     object_add(physical, OBJECT_PHYSICAL);
@@ -71,7 +71,7 @@ API(cuMemCreate, CUmemGenericAllocationHandle *handle, size_t size,
     struct physical *physical;
     TRY(physical_create(device_at(properties->location.id), size,
                         properties->requestedHandleTypes, &physical));
-    *handle = hand_out(physical);
+    *handle = make_handle(physical);
     return CUDA_SUCCESS;
 }
 
@@ -247,6 +247,6 @@ API(cuMemImportFromShareableHandle, CUmemGenericAllocationHandle *handle, void *
     if (handle == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     TRY(physical_import((int)(intptr_t)shareable, &physical));
-    *handle = hand_out(physical);
+    *handle = make_handle(physical);
     return CUDA_SUCCESS;
 }

@@ -168,7 +168,7 @@ static bool forget_export(uint64_t id)
 }
 
 /* Ends the hold of a slot on an export. The lock is held. */
-static void lets_go(struct export *export, int slot)
+static void release_hold(struct export *export, int slot)
 {
     export->holders[slot / 8] &= (uint8_t)~(1u << slot % 8);
     if (export->maker == slot)
@@ -184,12 +184,12 @@ static void sweep(struct shared *map)
             continue;
         memset(slot, 0, sizeof *slot);
         for (int j = 0; j < map->exports_end; j++)
-            lets_go(&map->exports[j], i);
+            release_hold(&map->exports[j], i);
     }
     for (int j = 0; j < map->exports_end; j++) {
-        static const uint8_t nobody[SHARED_PROCESSES / 8];
+        static const uint8_t no_holder[SHARED_PROCESSES / 8];
         struct export *export = &map->exports[j];
-        if (export->id != 0 && memcmp(export->holders, nobody, sizeof nobody) == 0
+        if (export->id != 0 && memcmp(export->holders, no_holder, sizeof no_holder) == 0
             && forget_export(export->id))
             export->id = 0;
     }
@@ -464,7 +464,7 @@ void shared_leave(uint64_t id)
     struct slot *slot = own_slot(map);
     struct export *export = &map->exports[id % EXPORTS];
     if (slot != NULL && export->id == id)
-        lets_go(export, (int)(slot - map->slots));
+        release_hold(export, (int)(slot - map->slots));
     sweep(map);
 }
 

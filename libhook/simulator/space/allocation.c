@@ -33,7 +33,7 @@ static struct {
 } state;
 
 /* Index of the first allocation after `address`. */
-static size_t place_behind(CUdeviceptr address)
+static size_t index_after(CUdeviceptr address)
 {
     size_t low = 0, high = state.count;
     while (low < high) {
@@ -48,7 +48,7 @@ static size_t place_behind(CUdeviceptr address)
 
 struct allocation *allocation_find(CUdeviceptr address)
 {
-    size_t place = place_behind(address);
+    size_t place = index_after(address);
     if (place == 0)
         return NULL;
     struct allocation *allocation = state.list[place - 1];
@@ -69,7 +69,7 @@ struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation
     *allocation = (struct allocation){.base = base, .size = size, .kind = kind,
                                       .context = context->owner, .device = context->device,
                                       .id = ++state.made};
-    size_t place = place_behind(base);
+    size_t place = index_after(base);
     memmove(&state.list[place + 1], &state.list[place],
             (state.count - place) * sizeof(struct allocation *));
     state.list[place] = allocation;
@@ -79,7 +79,7 @@ struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation
 
 static void allocation_remove(struct allocation *allocation)
 {
-    size_t place = place_behind(allocation->base) - 1;
+    size_t place = index_after(allocation->base) - 1;
     state.count--;
     memmove(&state.list[place], &state.list[place + 1],
             (state.count - place) * sizeof(struct allocation *));
@@ -182,7 +182,7 @@ static CUresult take_part(struct device *device, size_t size, struct chunk **chu
 }
 
 /* Overwrites the units at once, although the chunk stays mapped for other allocations. */
-static void give_part_back(struct chunk *chunk, CUdeviceptr address, size_t size)
+static void free_part(struct chunk *chunk, CUdeviceptr address, size_t size)
 {
     size_t units = (size + UNIT - 1) / UNIT;
     memset(&chunk->used[(address - chunk->base) / UNIT], false, units);
@@ -249,7 +249,7 @@ void device_free(struct allocation *allocation)
     if (allocation->kind == ALLOCATED_IMPORT)
         unmap_around(allocation->base);
     else if (allocation->chunk != NULL)
-        give_part_back(allocation->chunk, allocation->base, allocation->size);
+        free_part(allocation->chunk, allocation->base, allocation->size);
     else
         unmap(allocation->base, (allocation->size + PHYSICAL_GRAIN - 1) / PHYSICAL_GRAIN
                                     * PHYSICAL_GRAIN);

@@ -39,7 +39,7 @@ struct residency *residency_new(CUdeviceptr base, size_t size)
 }
 
 /* Moves pages of that GPU, or of any, to the host. Returns their number. */
-static size_t send_home(struct page *pages, size_t count, int gpu, size_t most)
+static size_t move_to_host(struct page *pages, size_t count, int gpu, size_t most)
 {
     size_t sent = 0;
     for (size_t i = 0; i < count && sent < most; i++) {
@@ -55,7 +55,7 @@ static size_t send_home(struct page *pages, size_t count, int gpu, size_t most)
 void residency_drop(struct residency *residency)
 {
     pthread_mutex_lock(&lock);
-    send_home(residency->pages, residency->count, RESIDENCY_HOST, SIZE_MAX);
+    move_to_host(residency->pages, residency->count, RESIDENCY_HOST, SIZE_MAX);
     struct residency **link = &all;
     while (*link != residency)
         link = &(*link)->next;
@@ -80,30 +80,30 @@ static bool make_room(int gpu, size_t wanted, const struct page *pages, size_t c
         bool around = pages >= one->pages && pages < one->pages + one->count;
         size_t before = around ? (size_t)(pages - one->pages) : one->count;
         size_t behind = around ? before + count : one->count;
-        missing -= send_home(one->pages, before, gpu, missing);
-        missing -= send_home(one->pages + behind, one->count - behind, gpu, missing);
+        missing -= move_to_host(one->pages, before, gpu, missing);
+        missing -= move_to_host(one->pages + behind, one->count - behind, gpu, missing);
     }
     return shared_take(gpu, wanted * RESIDENCY_PAGE);
 }
 
-static bool stays(const struct page *page, int gpu, bool asked)
+static bool keeps_location(const struct page *page, int gpu, bool asked)
 {
     return page->holder == gpu + 1
         || (!asked && page->preferred.type != CU_MEM_LOCATION_TYPE_INVALID
             && page->preferred.type != CU_MEM_LOCATION_TYPE_DEVICE);
 }
 
-static size_t bring(struct page *pages, size_t count, int gpu, bool asked)
+static size_t move_to_gpu(struct page *pages, size_t count, int gpu, bool asked)
 {
     size_t wanted = 0;
     for (size_t i = 0; i < count; i++)
-        wanted += !stays(&pages[i], gpu, asked);
+        wanted += !keeps_location(&pages[i], gpu, asked);
     if (wanted == 0 || (!shared_take(gpu, wanted * RESIDENCY_PAGE)
                         && !make_room(gpu, wanted, pages, count)))
         return 0;
     for (size_t i = 0; i < count; i++)
-        if (!stays(&pages[i], gpu, asked)) {
-            send_home(&pages[i], 1, RESIDENCY_HOST, 1);
+        if (!keeps_location(&pages[i], gpu, asked)) {
+            move_to_host(&pages[i], 1, RESIDENCY_HOST, 1);
             pages[i].holder = (uint8_t)(gpu + 1);
         }
     return wanted;
@@ -114,7 +114,7 @@ void residency_touch(struct residency *residency, int gpu, CUdeviceptr address, 
     size_t count;
     struct page *pages = pages_of(residency, address, size, &count);
     LOCKED(lock);
-    bring(pages, count, gpu, false);
+    move_to_gpu(pages, count, gpu, false);
 }
 
 size_t residency_move(struct residency *residency, int gpu, CUdeviceptr address, size_t size)
@@ -123,10 +123,10 @@ size_t residency_move(struct residency *residency, int gpu, CUdeviceptr address,
     struct page *pages = pages_of(residency, address, size, &count);
     LOCKED(lock);
     if (gpu != RESIDENCY_HOST)
-        moved = bring(pages, count, gpu, true);
+        moved = move_to_gpu(pages, count, gpu, true);
     for (size_t i = 0; i < count && gpu == RESIDENCY_HOST; i++)
         if (!pages[i].mostly_read)
-            moved += send_home(&pages[i], 1, gpu, 1);
+            moved += move_to_host(&pages[i], 1, gpu, 1);
     return moved * RESIDENCY_PAGE;
 }
 

@@ -52,7 +52,7 @@ void space_unlock(void)
         low_;                                                                            \
     })
 
-static void *grown(void *list, size_t count, size_t *room, size_t element)
+static void *with_room(void *list, size_t count, size_t *room, size_t element)
 {
     if (count < *room)
         return list;
@@ -99,8 +99,8 @@ CUdeviceptr space_reserve(size_t size, size_t alignment, CUdeviceptr hint, bool 
     if (base != hint)
         space.next = base + size;
     size_t i = FIRST_BEHIND(space.reservations, space.reservation_count, base);
-    space.reservations = grown(space.reservations, space.reservation_count,
-                               &space.reservation_room, sizeof *space.reservations);
+    space.reservations = with_room(space.reservations, space.reservation_count,
+                                   &space.reservation_room, sizeof *space.reservations);
     memmove(&space.reservations[i + 1], &space.reservations[i],
             (space.reservation_count - i) * sizeof *space.reservations);
     space.reservations[i] = (struct reservation){base, size, by_program};
@@ -146,8 +146,8 @@ bool space_map(const struct mapping *mapping)
     size_t i = FIRST_BEHIND(space.mappings, space.mapping_count, mapping->base);
     if (i < space.mapping_count && space.mappings[i].base < mapping->base + mapping->size)
         return false;
-    space.mappings = grown(space.mappings, space.mapping_count, &space.mapping_room,
-                           sizeof *space.mappings);
+    space.mappings = with_room(space.mappings, space.mapping_count, &space.mapping_room,
+                               sizeof *space.mappings);
     memmove(&space.mappings[i + 1], &space.mappings[i],
             (space.mapping_count - i) * sizeof *space.mappings);
     space.mappings[i] = *mapping;

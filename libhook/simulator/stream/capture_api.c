@@ -111,7 +111,7 @@ struct info {
 };
 
 /* Queries are always allowed, except of a NULL stream that cannot be used because of a capture. */
-static CUresult tell(CUstream handle, struct info info)
+static CUresult query_capture(CUstream handle, struct info info)
 {
     FIND_STREAM(handle);
     FAIL_IF(info.status == NULL, CUDA_ERROR_INVALID_VALUE);
@@ -133,15 +133,15 @@ static CUresult tell(CUstream handle, struct info info)
 }
 
 API_PTSZ(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status),
-         return tell(on, (struct info){.status = status});)
+         return query_capture(on, (struct info){.status = status});)
 API_PTSZ(cuStreamGetCaptureInfo,
          (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id),
-         return tell(on, (struct info){.status = status, .id = id});)
+         return query_capture(on, (struct info){.status = status, .id = id});)
 API_PTSZ(cuStreamGetCaptureInfo_v2,
          (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
           const CUgraphNode **ends, size_t *count),
-         return tell(on, (struct info){status, id, graph, ends, NULL, count});)
+         return query_capture(on, (struct info){status, id, graph, ends, NULL, count});)
 API_PTSZ(cuStreamGetCaptureInfo_v3,
          (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
           const CUgraphNode **ends, const CUgraphEdgeData **edges, size_t *count),
-         return tell(on, (struct info){status, id, graph, ends, edges, count});)
+         return query_capture(on, (struct info){status, id, graph, ends, edges, count});)

@@ -90,7 +90,7 @@ API_PTSZ(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned int flags)
          return wait_event(on, event, flags);)
 
 /* Querying an event of a capture fails and invalidates the capture. */
-static CUresult check_askable(struct event *event)
+static CUresult check_queryable(struct event *event)
 {
     FAIL_IF(event == NULL, CUDA_ERROR_INVALID_HANDLE);
     pthread_mutex_lock(&engine_lock);
@@ -104,7 +104,7 @@ API(cuEventQuery, CUevent handle)
 {
     ENTER(ENTRY_INIT | ENTRY_CALLBACK);
     struct event *event = event_from(handle);
-    TRY(check_askable(event));
+    TRY(check_queryable(event));
     LOCKED(engine_lock);
     CUresult result = context_check(event->context);
     if (result == CUDA_SUCCESS && !event_reached(event))
@@ -116,7 +116,7 @@ API(cuEventSynchronize, CUevent handle)
 {
     ENTER(ENTRY_INIT);
     struct event *event = event_from(handle);
-    TRY(check_askable(event));
+    TRY(check_queryable(event));
     LOCKED(engine_lock);
     CUresult result = context_check(event->context);
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
