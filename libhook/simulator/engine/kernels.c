@@ -12,6 +12,14 @@
 #define DEVICE_CODE __attribute__((no_sanitize("thread")))
 #define PIECE ((size_t)128 << 10)    /* bytes per step; between two steps mappings may change */
 
+#define UNUSED __attribute__((unused))
+#define STEP(name)                                                                       \
+    DEVICE_CODE static void name##_step(const struct span *span,                         \
+                                        const uint64_t *arguments UNUSED, uint64_t *sum UNUSED)
+#define RUN(name)                                                                        \
+    static CUresult run_##name(struct device *device UNUSED, const uint64_t *arguments,  \
+                               const _Atomic bool *doomed UNUSED)
+
 typedef uint64_t word __attribute__((may_alias));
 
 /* The part of the arrays that one step processes: `count` words from index `first`. */
@@ -50,18 +58,14 @@ static CUresult for_each_span(struct device *device, const CUdeviceptr *arrays,
     return CUDA_SUCCESS;
 }
 
-DEVICE_CODE static void fill_step(const struct span *span, const uint64_t *arguments,
-                                  uint64_t *sum)
+STEP(fill)
 {
-    (void)sum;
     for (uint64_t i = 0; i < span->count; i++)
         span->words[0][i] = arguments[2] + (span->first + i) * 0x9E3779B97F4A7C15ull;
 }
 
-DEVICE_CODE static void step_step(const struct span *span, const uint64_t *arguments,
-                                  uint64_t *sum)
+STEP(step)
 {
-    (void)sum;
     for (uint64_t i = 0; i < span->count; i++) {
         uint64_t x = span->words[0][i];
         span->words[0][i] = (x ^ x >> 29) * 0xBF58476D1CE4E5B9ull + arguments[2]
@@ -69,10 +73,8 @@ DEVICE_CODE static void step_step(const struct span *span, const uint64_t *argum
     }
 }
 
-DEVICE_CODE static void advance_step(const struct span *span, const uint64_t *arguments,
-                                     uint64_t *sum)
+STEP(advance)
 {
-    (void)sum;
     uint64_t factor = 1, offset = 0;     /* all rounds combined into one multiplication and one
                                             addition */
     for (uint64_t round = 0; round < arguments[2]; round++) {
@@ -83,18 +85,14 @@ DEVICE_CODE static void advance_step(const struct span *span, const uint64_t *ar
         span->words[0][i] = span->words[0][i] * factor + offset;
 }
 
-DEVICE_CODE static void add_step(const struct span *span, const uint64_t *arguments,
-                                 uint64_t *sum)
+STEP(add)
 {
-    (void)sum, (void)arguments;
     for (uint64_t i = 0; i < span->count; i++)
         span->words[0][i] = span->words[1][i] + span->words[2][i];
 }
 
-DEVICE_CODE static void checksum_step(const struct span *span, const uint64_t *arguments,
-                                      uint64_t *sum)
+STEP(checksum)
 {
-    (void)arguments;
     uint64_t total = 0;
     for (uint64_t i = 0; i < span->count; i++)
         total += span->words[0][i] * (2 * (span->first + i) + 1);
@@ -110,8 +108,7 @@ static uint64_t examine_key(uint64_t seed, uint64_t i)
 }
 
 /* arguments[2] is the seed. Of each 4 * arguments[3] words only the first 4 are examined. */
-DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *arguments,
-                                     uint64_t *sum)
+STEP(examine)
 {
     uint64_t group = 4 * arguments[3], keys[7], found[5] = {0};
     for (uint64_t i = 0; i < span->count;) {
@@ -138,8 +135,7 @@ DEVICE_CODE static void examine_step(const struct span *span, const uint64_t *ar
 }
 
 #define RUN_IN_PLACE(name)                                                               \
-    static CUresult run_##name(struct device *device, const uint64_t *arguments,         \
-                               const _Atomic bool *doomed)                               \
+    RUN(name)                                                                            \
     {                                                                                    \
         return for_each_span(device, (CUdeviceptr[]){arguments[0]},                      \
                              (enum access[]){ACCESS_WRITE}, 1, arguments[1], doomed,     \
@@ -150,16 +146,14 @@ RUN_IN_PLACE(fill)
 RUN_IN_PLACE(step)
 RUN_IN_PLACE(advance)
 
-static CUresult run_add(struct device *device, const uint64_t *arguments,
-                        const _Atomic bool *doomed)
+RUN(add)
 {
     return for_each_span(device, (CUdeviceptr[]){arguments[0], arguments[1], arguments[2]},
                          (enum access[]){ACCESS_WRITE, ACCESS_READ, ACCESS_READ}, 3,
                          arguments[3], doomed, add_step, arguments, NULL);
 }
 
-static CUresult run_checksum(struct device *device, const uint64_t *arguments,
-                             const _Atomic bool *doomed)
+RUN(checksum)
 {
     uint64_t sum = 0;
     CUresult result = for_each_span(device, (CUdeviceptr[]){arguments[0]},
@@ -198,8 +192,7 @@ static CUresult add_up(struct device *device, CUdeviceptr address, const uint64_
     return there ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-static CUresult run_examine(struct device *device, const uint64_t *arguments,
-                            const _Atomic bool *doomed)
+RUN(examine)
 {
     FAIL_IF(arguments[0] % 8 != 0 || arguments[4] % 8 != 0, CUDA_ERROR_MISALIGNED_ADDRESS);
     CUresult result = CUDA_SUCCESS;
@@ -220,10 +213,8 @@ static void pause_microseconds(long microseconds)
     nanosleep(&(struct timespec){.tv_nsec = microseconds * 1000}, NULL);
 }
 
-static CUresult run_spin(struct device *device, const uint64_t *arguments,
-                         const _Atomic bool *doomed)
+RUN(spin)
 {
-    (void)device, (void)doomed;
     uint64_t end = monotonic_nanoseconds() + arguments[0] * 1000;
     for (uint64_t now; driver_running() && (now = monotonic_nanoseconds()) < end;) {
         uint64_t left = (end - now) / 1000;
@@ -259,14 +250,12 @@ static CUresult await_word(struct device *device, const uint64_t *arguments,
     return CUDA_SUCCESS;
 }
 
-static CUresult run_wait_flag(struct device *device, const uint64_t *arguments,
-                              const _Atomic bool *doomed)
+RUN(wait_flag)
 {
     return await_word(device, arguments, doomed, 0, false);
 }
 
-static CUresult run_meet(struct device *device, const uint64_t *arguments,
-                         const _Atomic bool *doomed)
+RUN(meet)
 {
     return await_word(device, arguments, doomed, 1, true);
 }

@@ -2,38 +2,28 @@
 /*
  * How the simulated GPU works
  *
- * A process has one address space for all GPUs (space.c): reserved ranges, and in them mappings of
- * physical memory (physical.c). Physical memory is ordinary host memory of the process, at another
- * address than its device address. Only the amount that each process uses of each GPU is known to
- * all processes, in a file (shared_state.c). Code that accesses device memory translates each
- * address first, piece by piece, and holds the lock of the address space for reading meanwhile. It
- * therefore accesses mapped memory only, and no mapping disappears during an access.
+ * A process has one address space for all GPUs (space.c): reserved ranges with mappings of physical
+ * memory (physical.c), which is host memory of the process at another address. Only the amount that
+ * each process uses of each GPU is known to all, in a file (shared_state.c). Code that accesses
+ * device memory translates each address first, piece by piece, with the address space locked for
+ * reading: no mapping disappears during an access.
  *
- * Each stream is a queue of operations and, once it has had work, a thread that executes them one
- * after the other. An operation may wait for positions in other streams; events, the NULL stream
- * and operations on whole contexts are built of that. A position is a stream and the number of an
- * operation, so it is fixed at the time of the call, even if the event is recorded again later.
+ * Each stream is a queue of operations with a thread that executes them in order. An operation may
+ * wait for positions in other streams: a stream and the number of an operation, fixed at the call.
+ * An event stores the position of its last recording; a context's position is that of all its
+ * streams. An operation of the NULL stream waits for all that blocking streams of its context hold
+ * at the call, and theirs for all that the NULL stream holds. A captured stream queues nothing: its
+ * work becomes nodes of a graph (capture.c), later executed as one operation.
  *
- *   NULL stream    an operation waits for all operations that blocking streams of its context
- *                  hold at the call; an operation in a blocking stream waits for all operations
- *                  that the NULL stream holds
- *   event          a recording is an operation, and the event stores the position; a wait for the
- *                  event is a wait for that position
- *   context        the positions of all its streams
+ * An access to an unmapped address breaks the context: later work is dropped, and every later call
+ * fails with the same error. On a real GPU, memory may be unmapped under submitted work and mapped
+ * again before the work runs, unnoticed. Here each unmapping dooms all submitted operations that
+ * would access the memory: they fault, however late they run, so a program that moves memory with
+ * work in flight is always found.
  *
- * A captured stream queues nothing: its work becomes nodes of a graph (capture.c), which is
- * executed later as one operation.
- *
- * Faults. A kernel or copy that accesses an unmapped address breaks its context: all later work is
- * dropped, and every later call fails with the same error. On a real GPU, memory may be unmapped
- * under submitted work and mapped again before the work runs, which nothing detects. Here each
- * unmapping searches all submitted work, and dooms the operations that would access the memory:
- * they fault, however late they run. A program that moves memory while its work is in flight is
- * therefore always found to be wrong.
- *
- * Threads and locks. engine_lock protects all queues; it is not held while work or a callback runs.
- * `progress` wakes all threads that wait for a position. Threads of streams are never joined: they
- * end with their stream, or with the process, even if a kernel still runs.
+ * engine_lock protects all queues, and is not held while work or a callback runs. `progress` wakes
+ * threads that wait for a position. Threads of streams are never joined: they end with their stream
+ * or the process, even if a kernel still runs.
  */
 #include "engine/queue.h"
 

@@ -36,32 +36,19 @@ void graph_free(struct graph *graph)
 
 CUgraphNodeType node_type_of(const struct work *work)
 {
-    switch (work->kind) {
-    case WORK_KERNEL:
-        return CU_GRAPH_NODE_TYPE_KERNEL;
-    case WORK_COPY:
-        return CU_GRAPH_NODE_TYPE_MEMCPY;
-    case WORK_SET:
-        return CU_GRAPH_NODE_TYPE_MEMSET;
-    case WORK_HOST:
-    case WORK_CALLBACK:
-        return CU_GRAPH_NODE_TYPE_HOST;
-    case WORK_WRITE_VALUE:
-    case WORK_WAIT_VALUE:
-        return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-    case WORK_RECORD:
-        return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
-    case WORK_WAIT_EVENT:
-        return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
-    case WORK_GRAPH:
-        return CU_GRAPH_NODE_TYPE_GRAPH;
-    case WORK_GRAPH_MEMORY:
-        return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
-    case WORK_FREE:
-        return CU_GRAPH_NODE_TYPE_MEM_FREE;
-    default:
-        return CU_GRAPH_NODE_TYPE_EMPTY;
-    }
+    static const CUgraphNodeType types[] = {
+        [WORK_NOTHING] = CU_GRAPH_NODE_TYPE_EMPTY, [WORK_KERNEL] = CU_GRAPH_NODE_TYPE_KERNEL,
+        [WORK_COPY] = CU_GRAPH_NODE_TYPE_MEMCPY, [WORK_SET] = CU_GRAPH_NODE_TYPE_MEMSET,
+        [WORK_HOST] = CU_GRAPH_NODE_TYPE_HOST, [WORK_CALLBACK] = CU_GRAPH_NODE_TYPE_HOST,
+        [WORK_WRITE_VALUE] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+        [WORK_WAIT_VALUE] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+        [WORK_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+        [WORK_WAIT_EVENT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+        [WORK_FREE] = CU_GRAPH_NODE_TYPE_MEM_FREE, [WORK_PREFETCH] = CU_GRAPH_NODE_TYPE_EMPTY,
+        [WORK_GRAPH] = CU_GRAPH_NODE_TYPE_GRAPH,
+        [WORK_GRAPH_MEMORY] = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+    };
+    return types[work->kind];
 }
 
 void node_depend(struct node *node, struct node *other)

@@ -93,48 +93,27 @@ static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode
 }
 
 #define AFTER CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count
-#define ADD(conversion)                                                                  \
-    struct work work;                                                                    \
-    ENTER(ENTRY_INIT);                                                                   \
-    CUresult result = conversion;                                                        \
-    return add(node, graph, after, count, result, &work);
+#define ADD(name, parameters, conversion)                                                \
+    API(name, AFTER UNPACK parameters)                                                   \
+    {                                                                                    \
+        struct work work;                                                                \
+        ENTER(ENTRY_INIT);                                                               \
+        CUresult result = conversion;                                                    \
+        return add(node, graph, after, count, result, &work);                            \
+    }
 
-API(cuGraphAddKernelNode_v2, AFTER, const CUDA_KERNEL_NODE_PARAMS *parameters)
-{
-    ADD(node_work_kernel(parameters, &work))
-}
-
-API(cuGraphAddMemcpyNode, AFTER, const CUDA_MEMCPY3D *copy, CUcontext context)
-{
-    (void)context;
-    ADD(copy_from_3d(copy, &work))
-}
-
-API(cuGraphAddMemsetNode, AFTER, const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context)
-{
-    (void)context;
-    ADD(node_work_set(parameters, &work))
-}
-
-API(cuGraphAddHostNode, AFTER, const CUDA_HOST_NODE_PARAMS *parameters)
-{
-    ADD(node_work_host(parameters, &work))
-}
-
-API(cuGraphAddEventRecordNode, AFTER, CUevent event)
-{
-    ADD(node_work_event(event, WORK_RECORD, &work))
-}
-
-API(cuGraphAddEventWaitNode, AFTER, CUevent event)
-{
-    ADD(node_work_event(event, WORK_WAIT_EVENT, &work))
-}
-
-API(cuGraphAddEmptyNode, AFTER)
-{
-    ADD((work = (struct work){.kind = WORK_NOTHING}, CUDA_SUCCESS))
-}
+ADD(cuGraphAddKernelNode_v2, (, const CUDA_KERNEL_NODE_PARAMS *parameters),
+    node_work_kernel(parameters, &work))
+ADD(cuGraphAddMemcpyNode, (, const CUDA_MEMCPY3D *copy, CUcontext context __attribute__((unused))),
+    copy_from_3d(copy, &work))
+ADD(cuGraphAddMemsetNode,
+    (, const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context __attribute__((unused))),
+    node_work_set(parameters, &work))
+ADD(cuGraphAddHostNode, (, const CUDA_HOST_NODE_PARAMS *parameters),
+    node_work_host(parameters, &work))
+ADD(cuGraphAddEventRecordNode, (, CUevent event), node_work_event(event, WORK_RECORD, &work))
+ADD(cuGraphAddEventWaitNode, (, CUevent event), node_work_event(event, WORK_WAIT_EVENT, &work))
+ADD(cuGraphAddEmptyNode, (), (work = (struct work){.kind = WORK_NOTHING}, CUDA_SUCCESS))
 
 /* The node owns a copy of the child. */
 static CUresult add_child(AFTER, CUgraph child_handle)
@@ -248,31 +227,21 @@ static CUresult set_node(CUgraphNode handle, CUresult result, const struct work 
     return CUDA_SUCCESS;
 }
 
-#define SET(conversion)                                                                  \
-    struct work work;                                                                    \
-    ENTER(ENTRY_INIT);                                                                   \
-    CUresult result = conversion;                                                        \
-    return set_node(node, result, &work);
+#define SET(name, parameter, conversion)                                                 \
+    API(name, CUgraphNode node, parameter)                                               \
+    {                                                                                    \
+        struct work work;                                                                \
+        ENTER(ENTRY_INIT);                                                               \
+        CUresult result = conversion;                                                    \
+        return set_node(node, result, &work);                                            \
+    }
 
-API(cuGraphKernelNodeSetParams_v2, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *parameters)
-{
-    SET(node_work_kernel(parameters, &work))
-}
-
-API(cuGraphMemcpyNodeSetParams, CUgraphNode node, const CUDA_MEMCPY3D *copy)
-{
-    SET(copy_from_3d(copy, &work))
-}
-
-API(cuGraphMemsetNodeSetParams, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS *parameters)
-{
-    SET(node_work_set(parameters, &work))
-}
-
-API(cuGraphNodeSetParams, CUgraphNode node, CUgraphNodeParams *parameters)
-{
-    SET(node_work(parameters, &work))
-}
+SET(cuGraphKernelNodeSetParams_v2, const CUDA_KERNEL_NODE_PARAMS *parameters,
+    node_work_kernel(parameters, &work))
+SET(cuGraphMemcpyNodeSetParams, const CUDA_MEMCPY3D *copy, copy_from_3d(copy, &work))
+SET(cuGraphMemsetNodeSetParams, const CUDA_MEMSET_NODE_PARAMS *parameters,
+    node_work_set(parameters, &work))
+SET(cuGraphNodeSetParams, CUgraphNodeParams *parameters, node_work(parameters, &work))
 
 /* Entry points for nodes of executable graphs. */
 
@@ -302,36 +271,24 @@ static CUresult set_step(CUgraphExec handle, CUgraphNode node, CUresult result,
     return result;
 }
 
-#define SET_STEP(conversion)                                                             \
-    struct work work;                                                                    \
-    ENTER(ENTRY_INIT);                                                                   \
-    CUresult result = conversion;                                                        \
-    return set_step(exec, node, result, &work);
+#define SET_STEP(name, parameters, conversion)                                           \
+    API(name, CUgraphExec exec, CUgraphNode node, UNPACK parameters)                     \
+    {                                                                                    \
+        struct work work;                                                                \
+        ENTER(ENTRY_INIT);                                                               \
+        CUresult result = conversion;                                                    \
+        return set_step(exec, node, result, &work);                                      \
+    }
 
-API(cuGraphExecKernelNodeSetParams_v2, CUgraphExec exec, CUgraphNode node,
-    const CUDA_KERNEL_NODE_PARAMS *parameters)
-{
-    SET_STEP(node_work_kernel(parameters, &work))
-}
-
-API(cuGraphExecMemcpyNodeSetParams, CUgraphExec exec, CUgraphNode node,
-    const CUDA_MEMCPY3D *copy, CUcontext context)
-{
-    (void)context;
-    SET_STEP(copy_from_3d(copy, &work))
-}
-
-API(cuGraphExecMemsetNodeSetParams, CUgraphExec exec, CUgraphNode node,
-    const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context)
-{
-    (void)context;
-    SET_STEP(node_work_set(parameters, &work))
-}
-
-API(cuGraphExecNodeSetParams, CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *parameters)
-{
-    SET_STEP(node_work(parameters, &work))
-}
+SET_STEP(cuGraphExecKernelNodeSetParams_v2, (const CUDA_KERNEL_NODE_PARAMS *parameters),
+         node_work_kernel(parameters, &work))
+SET_STEP(cuGraphExecMemcpyNodeSetParams,
+         (const CUDA_MEMCPY3D *copy, CUcontext context __attribute__((unused))),
+         copy_from_3d(copy, &work))
+SET_STEP(cuGraphExecMemsetNodeSetParams,
+         (const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context __attribute__((unused))),
+         node_work_set(parameters, &work))
+SET_STEP(cuGraphExecNodeSetParams, (CUgraphNodeParams *parameters), node_work(parameters, &work))
 
 /* Only kernel, copy and memset nodes can be disabled; NULL for others. */
 static struct step *switchable(CUgraphExec exec, CUgraphNode node)

@@ -127,8 +127,7 @@ static bool is_mapped_by_program(CUdeviceptr address)
 {
     SPACE_LOCKED(read);
     const struct mapping *mapping = space_find(address);
-    bool by_program = mapping != NULL && mapping->physical != NULL && !mapping->allocated;
-    return by_program;
+    return mapping != NULL && mapping->physical != NULL && !mapping->allocated;
 }
 
 static bool is_known(CUdeviceptr address)

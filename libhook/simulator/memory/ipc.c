@@ -58,21 +58,11 @@ static CUresult open_handle(CUdeviceptr *address, CUipcMemHandle given)
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle.pid, (int)handle.file);
     int file = open(path, O_RDWR | O_CLOEXEC);
     FAIL_IF(file < 0, CUDA_ERROR_INVALID_VALUE);
+    CUdeviceptr base;
     CUresult result = physical_import(file, &physical);
     close(file);
-    if (result != CUDA_SUCCESS)
-        return result;
-    uint32_t bit = 1u << context_current()->device->ordinal;
-    space_lock_to_write();
-    CUdeviceptr base = space_reserve(physical->size, PHYSICAL_GRAIN, 0, false);
-    bool mapped = base != 0 && space_map(&(struct mapping){
-        .base = base, .size = physical->size, .physical = physical, .readable = bit,
-        .writable = bit, .allocated = true});
-    space_unlock();
-    if (!mapped) {
-        physical_drop(physical);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    TRY(result);
+    TRY(device_map(context_current()->device, physical, &base));
     pthread_mutex_lock(&allocations_lock);
     allocation_add(base + handle.offset, handle.size, ALLOCATED_IMPORT, context_current());
     pthread_mutex_unlock(&allocations_lock);

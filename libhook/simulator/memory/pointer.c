@@ -146,9 +146,8 @@ static size_t width_of(CUpointer_attribute attribute)
 static bool from_reservation(CUdeviceptr address, struct known *known)
 {
     SPACE_LOCKED(read);
-    bool found = space_is_reserved(address, 1)
+    return space_is_reserved(address, 1)
         && space_reservation(address, &known->base, &known->size);
-    return found;
 }
 
 /* The values that cuPointerGetAttributes stores for an unknown address. */

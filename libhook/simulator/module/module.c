@@ -276,39 +276,24 @@ API(cuModuleGetGlobal_v2, CUdeviceptr *address, size_t *size, CUmodule handle, c
 
 /* Attributes of functions. */
 
-static CUresult attribute_of(int *value, CUfunction_attribute attribute, CUfunction handle)
+API(cuFuncGetAttribute, int *value, CUfunction_attribute attribute, CUfunction handle)
 {
+    ENTER(ENTRY_CONTEXT);
     const struct function *function = function_from(handle);
     if (value == NULL || (int)attribute < 0
         || attribute > CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
         return CUDA_ERROR_INVALID_VALUE;
     if (function == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    switch ((int)attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        *value = 1024;
-        break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS:
-        *value = 16;
-        break;
-    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-        *value = 90;
-        break;
-    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-        *value = 49152;
-        break;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-        *value = -1;
-        break;
-    default:
-        *value = 0;
-    }
+    static const int values[CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE + 1] = {
+        [CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024, [CU_FUNC_ATTRIBUTE_NUM_REGS] = 16,
+        [CU_FUNC_ATTRIBUTE_PTX_VERSION] = 90, [CU_FUNC_ATTRIBUTE_BINARY_VERSION] = 90,
+        [CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 49152,
+        [CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = -1,
+    };
+    *value = values[attribute];
     return CUDA_SUCCESS;
 }
-
-FORWARD(cuFuncGetAttribute, (int *value, CUfunction_attribute attribute, CUfunction function),
-        ENTRY_CONTEXT, attribute_of(value, attribute, function))
 
 GETTER(cuFuncGetName, (const char **name, CUfunction function), ENTRY_INIT, name,
        function_from(function) == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS,

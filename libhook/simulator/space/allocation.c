@@ -99,21 +99,25 @@ bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size)
     return (whole || !allocated) && space_is_open(device, base, size);
 }
 
-/* Creates physical memory and maps it at a new address. */
+CUresult device_map(struct device *device, struct physical *physical, CUdeviceptr *base)
+{
+    uint32_t bit = 1u << device->ordinal;
+    space_lock_to_write();
+    *base = space_reserve(physical->size, PHYSICAL_GRAIN, 0, false);
+    bool mapped = *base != 0 && space_map(&(struct mapping){
+        .base = *base, .size = physical->size, .physical = physical, .readable = bit,
+        .writable = bit, .allocated = true});
+    space_unlock();
+    if (!mapped)
+        physical_drop(physical);
+    return mapped ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult map_new(struct device *device, size_t size, struct physical **physical,
                         CUdeviceptr *base)
 {
     TRY(physical_create(device, size, CU_MEM_HANDLE_TYPE_NONE, physical));
-    uint32_t bit = 1u << device->ordinal;
-    space_lock_to_write();
-    *base = space_reserve(size, PHYSICAL_GRAIN, 0, false);
-    bool mapped = *base != 0 && space_map(&(struct mapping){
-        .base = *base, .size = size, .physical = *physical, .readable = bit, .writable = bit,
-        .allocated = true});
-    space_unlock();
-    if (!mapped)
-        physical_drop(*physical);
-    return mapped ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return device_map(device, *physical, base);
 }
 
 static void unmap(CUdeviceptr base, size_t size)
@@ -259,10 +263,9 @@ void device_free(struct allocation *allocation)
 bool host_map(void *memory, size_t size, struct residency *residency)
 {
     SPACE_LOCKED(write);
-    bool mapped = space_map(&(struct mapping){.base = (uintptr_t)memory, .size = size,
+    return space_map(&(struct mapping){.base = (uintptr_t)memory, .size = size,
                                               .residency = residency,
                                               .readable = ~0u, .writable = ~0u});
-    return mapped;
 }
 
 size_t whole_pages(size_t size)

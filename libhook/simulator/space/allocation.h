@@ -46,6 +46,8 @@ struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation
 /* Device memory. These take the lock themselves. */
 CUresult device_allocate(struct context *context, size_t size, enum allocation_kind kind,
                          struct pool *pool, CUdeviceptr *address);
+/* Maps physical memory at a new address; drops the reference on failure. */
+CUresult device_map(struct device *device, struct physical *physical, CUdeviceptr *base);
 void device_free(struct allocation *allocation);     /* the lock is held */
 
 /* Only devices in the mask `to` may access the pool's memory from now on, but memory that shares

@@ -250,9 +250,8 @@ bool space_is_apart(CUdeviceptr one, CUdeviceptr other)
 {
     SPACE_LOCKED(read);
     const struct mapping *first = space_find(one), *second = space_find(other);
-    bool apart = first != NULL && second != NULL && first->physical != NULL
+    return first != NULL && second != NULL && first->physical != NULL
         && second->physical != NULL && first->physical->device != second->physical->device
         && is_closed(first, second->physical->device)
         && is_closed(second, first->physical->device);
-    return apart;
 }

@@ -10,10 +10,8 @@
 static CUresult allocate_in_graph(CUdeviceptr *address, size_t size, struct stream *stream)
 {
     struct work work = {.kind = WORK_GRAPH_MEMORY};
-    CUresult result = graph_memory_new(stream->context, size, &work.memory);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = capture_add(stream, &work);
+    TRY(graph_memory_new(stream->context, size, &work.memory));
+    CUresult result = capture_add(stream, &work);
     if (result == CUDA_SUCCESS)
         *address = work.memory->address;
     graph_memory_drop(work.memory);  /* the node holds the reference now */
@@ -32,8 +30,7 @@ static bool awaits_frees(const struct context *context)
     LOCKED(allocations_lock);
     frees_pending = false;
     allocations_each(context, note_pending);
-    bool pending = frees_pending;
-    return pending;
+    return frees_pending;
 }
 
 static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, CUstream handle)
@@ -50,10 +47,8 @@ static CUresult allocate(CUdeviceptr *address, size_t size, struct pool *pool, C
     pthread_mutex_unlock(&engine_lock);
     if (capturing)
         return result;
-    if (result == CUDA_SUCCESS)
-        result = capture_prohibits();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(result);
+    TRY(capture_prohibits());
     struct context *context = stream->context;
     result = pool_take(pool, context, size, address);
     if (result != CUDA_ERROR_OUT_OF_MEMORY || !awaits_frees(context))
@@ -84,9 +79,7 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
     pthread_mutex_unlock(&engine_lock);
     if (capturing)
         return result;
-    result = capture_prohibits();
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(capture_prohibits());
     pthread_mutex_lock(&allocations_lock);
     allocation = allocation_find(address);
     bool pooled = allocation != NULL && allocation->base == address && !allocation->hidden
@@ -96,10 +89,8 @@ static CUresult free_async(CUdeviceptr address, CUstream handle)
         allocation->freeing = true;
     pthread_mutex_unlock(&allocations_lock);
     FAIL_IF(!pooled, CUDA_ERROR_INVALID_VALUE);
-    pthread_mutex_lock(&engine_lock);
-    result = stream_submit(stream, &work);
-    pthread_mutex_unlock(&engine_lock);
-    return result;
+    LOCKED(engine_lock);
+    return stream_submit(stream, &work);
 }
 
 #define POOL_OF_DEVICE pool_current(context_current()->device)

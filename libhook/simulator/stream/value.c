@@ -9,8 +9,7 @@ static bool is_pooled(CUdeviceptr address)
 {
     LOCKED(allocations_lock);
     const struct allocation *allocation = allocation_find(address);
-    bool pooled = allocation != NULL && allocation->kind == ALLOCATED_POOL;
-    return pooled;
+    return allocation != NULL && allocation->kind == ALLOCATED_POOL;
 }
 
 static CUresult submit(CUstream handle, const struct work *works, size_t count)
