@@ -17,7 +17,7 @@
 struct run {
     size_t first, pages;
     struct region *region;
-    struct ring alike;               /* in its bucket; the run freed last is used first */
+    struct ring bucket_link;         /* in its bucket; the run freed last is used first */
 };
 
 /* A reserved range of addresses. */
@@ -39,14 +39,14 @@ static unsigned bucket_of(size_t pages)
 
 static void insert(struct run *run)
 {
-    ring_append(ring_ready(&buckets[bucket_of(run->pages)]), &run->alike);
+    ring_append(ring_ready(&buckets[bucket_of(run->pages)]), &run->bucket_link);
     run->region->boundary[run->first] = run;
     run->region->boundary[run->first + run->pages - 1] = run;
 }
 
 static void withdraw(struct run *run)
 {
-    ring_leave(&run->alike);
+    ring_leave(&run->bucket_link);
     run->region->boundary[run->first] = NULL;
     run->region->boundary[run->first + run->pages - 1] = NULL;
 }
@@ -91,11 +91,11 @@ static struct run *find(size_t pages)
     unsigned exact = bucket_of(pages);
     for (unsigned b = (pages & (pages - 1)) == 0 ? exact : exact + 1; b < BUCKETS; b++)
         if (!ring_empty(ring_ready(&buckets[b])))
-            return RING_MEMBER(buckets[b].previous, struct run, alike);
+            return RING_MEMBER(buckets[b].previous, struct run, bucket_link);
     const struct ring *head = ring_ready(&buckets[exact]);
     for (const struct ring *link = head->previous; link != head; link = link->previous)
-        if (RING_MEMBER(link, struct run, alike)->pages >= pages)
-            return RING_MEMBER(link, struct run, alike);
+        if (RING_MEMBER(link, struct run, bucket_link)->pages >= pages)
+            return RING_MEMBER(link, struct run, bucket_link);
     return NULL;
 }
 

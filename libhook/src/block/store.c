@@ -28,7 +28,7 @@ static void note_error(struct client *client, int error)
     client->store_error = error;
 }
 
-static void allow(struct client *client, uint64_t bytes)
+static void set_limit(struct client *client, uint64_t bytes)
 {
     client->file = bytes;
     disk_wake_writers();
@@ -61,7 +61,7 @@ static void finish(struct client *client, struct store *store)
         return;
     note_error(client, error);
     if (error != 0) {
-        allow(client, 0);            /* until the next STORE */
+        set_limit(client, 0);            /* until the next STORE */
         store_cancel(client);
     }
     client->store_changed = true;
@@ -115,7 +115,7 @@ void store_cancel(struct client *client)
 void store_forget_order(struct client *client)
 {
     store_cancel(client);
-    allow(client, 0);
+    set_limit(client, 0);
     client->store_number = 0;
     client->store_error = 0;
     client->store_changed = client->stored > 0;
@@ -124,7 +124,7 @@ void store_forget_order(struct client *client)
 void store_order(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     int error = order->file == 0 ? 0 : disk_open(client, descriptor);
-    allow(client, error == 0 ? order->file : 0);
+    set_limit(client, error == 0 ? order->file : 0);
     client->store_number = order->number;
     client->store_error = error;
     client->store_changed = true;

@@ -39,7 +39,7 @@
 /* At most one, as a process with several clients is not parked. */
 static struct client *_Atomic parked;
 
-static void called(void)
+static void wake_service(void)
 {
     client_wake(atomic_load(&parked));
 }
@@ -139,7 +139,7 @@ static enum nvshare_park may_park(const struct client *client, bool ahead)
 }
 
 /* The handle of the ended connection stays: the program's threads may be using it. */
-static void drop(const struct client *client)
+static void close_ended(const struct client *client)
 {
     UNFORKED;
     int descriptor = own_file_descriptor(client->socket);
@@ -218,7 +218,7 @@ static void stay_parked(struct client *client, const struct nvshare_report *hell
             complain("nvshared sent a record of type %u to a parked program; leaving it",
                      order->type);
         if (got < 0 || (got == 1 && order->type != NVSHARE_INTRODUCE))
-            drop(client);
+            close_ended(client);
     }
 }
 
@@ -240,7 +240,7 @@ void park(struct client *client, const struct nvshare_order *order)
     memcpy(end.gpu, client->uuid, sizeof end.gpu);
     if (report.park == NVSHARE_PARK_DONE) {
         atomic_store(&parked, client);
-        report.park = stubs_close(called) ? await_threads_asleep(ahead) : NVSHARE_PARK_UNSEEN;
+        report.park = stubs_close(wake_service) ? await_threads_asleep(ahead) : NVSHARE_PARK_UNSEEN;
         report.flags = wanted() ? NVSHARE_WANTS : 0;
         if (report.park == NVSHARE_PARK_DONE && send_as(client, report, NVSHARE_PARKED))
             stay_parked(client, hello, &report, &end);

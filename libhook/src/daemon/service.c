@@ -171,11 +171,11 @@ static void return_copies(struct client *client, const struct nvshare_order *ord
         client_send(client, (struct nvshare_report){ .type = NVSHARE_MEMORY });
 }
 
-static void obey(struct client *client, const struct nvshare_order *order, int descriptor);
+static void carry_out(struct client *client, const struct nvshare_order *order, int descriptor);
 
 /* Called during a drain: waits for about `us` microseconds or until an order arrives; carries it
  * out if overtakes_drain(), else postpones it. Releases service_lock meanwhile. */
-static void rest(void *argument, uint64_t us)
+static void await_order(void *argument, uint64_t us)
 {
     struct client *client = argument;
     struct nvshare_order order;
@@ -189,7 +189,7 @@ static void rest(void *argument, uint64_t us)
         got = connection_receive(connection, &order, &descriptor, 0);
     pthread_mutex_lock(&service_lock);
     if (got == 1 && overtakes_drain(&order)) {
-        obey(client, &order, own_file_descriptor(descriptor));
+        carry_out(client, &order, own_file_descriptor(descriptor));
     } else if (got == 1) {
         return_copies(client, &order);
         client_postpone(client, &order);
@@ -239,7 +239,7 @@ static void run(struct client *client, const struct nvshare_order *order)
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {
-        .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = rest, .argument = client,
+        .patience = PARTS_PATIENCE_US, .outlasts = true, .rest = await_order, .argument = client,
     };
     uint64_t began = now_microseconds();
     for (; clients_count() != 1; terms.patience *= 2) {
@@ -307,7 +307,7 @@ static void stop(struct client *client)
     client_update(client);
 }
 
-static void yield_spare_memory(struct client *client, const struct nvshare_order *order)
+static void release_spare_memory(struct client *client, const struct nvshare_order *order)
 {
     LOCKED(memory_lock);
     reclaim(client, RECLAIM_ALL, 0);
@@ -329,7 +329,7 @@ static void evict(struct client *client, const struct nvshare_order *order)
         moved = swap_write_back(client, order, &flags);
     } else {
         swap_return(client, order, &returned);
-        yield_spare_memory(client, order);
+        release_spare_memory(client, order);
         moved = swap_out(client, order, &flags);
     }
     LOCKED(memory_lock);
@@ -343,7 +343,7 @@ static void evict(struct client *client, const struct nvshare_order *order)
 
 /* service_lock is held; a drain releases it. `descriptor`: came with the order, or -1; the
  * caller closes it. */
-static void obey(struct client *client, const struct nvshare_order *order, int descriptor)
+static void carry_out(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     pthread_mutex_lock(&memory_lock);
     if (order->type == NVSHARE_PREALLOCATE)
@@ -611,7 +611,7 @@ static int64_t run_steps(struct service *service)
     return first;
 }
 
-static void obey_next(struct service *service, int64_t timeout_us)
+static void carry_out_next(struct service *service, int64_t timeout_us)
 {
     struct client *client = service->client;
     struct nvshare_order order;
@@ -621,7 +621,7 @@ static void obey_next(struct service *service, int64_t timeout_us)
     if (postponed || got == 1) {
         service->received |= got == 1;
         LOCKED(service_lock);
-        obey(client, &order, own_file_descriptor(descriptor));
+        carry_out(client, &order, own_file_descriptor(descriptor));
     } else if (got < 0) {
         disconnect(client);
     }
@@ -641,5 +641,5 @@ void *service_run(void *argument)
     capture_relax();
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
     for (;;)
-        obey_next(&service, run_steps(&service));
+        carry_out_next(&service, run_steps(&service));
 }

@@ -190,7 +190,7 @@ bool host_place(struct client *client, size_t size, struct place *place)
     return false;
 }
 
-static void note_room(struct client *client, struct host_slab *slab)
+static void note_free_pages(struct client *client, struct host_slab *slab)
 {
     client->host_empty += slab->used == 0;
     if (client->host_room == NULL || client->host_room->number < slab->number)
@@ -204,7 +204,7 @@ void host_unplace(struct client *client, size_t size, struct place *place)
            size / PAGE);
     slab->used -= size;
     slab->run = (slab->size - slab->used) / PAGE;
-    note_room(client, slab);
+    note_free_pages(client, slab);
 }
 
 /* The size of the next slab, at least `block_size`; 0: `allowance` permits none. The daemon may
@@ -229,7 +229,7 @@ static void add_slab(struct client *client, struct host_slab *slab)
     slab->number = ++client->host_slabs_made;
     slab->next = client->host_slabs;
     client->host_slabs = slab;
-    note_room(client, slab);
+    note_free_pages(client, slab);
     pthread_cond_broadcast(&memory_changed);
 }
 
@@ -305,7 +305,7 @@ static uint64_t free_bytes(const struct client *client)
 }
 
 /* The next slab to register so that registered slabs have places for `wanted` bytes. */
-static struct host_slab *registrable(const struct client *client, uint64_t wanted)
+static struct host_slab *next_to_register(const struct client *client, uint64_t wanted)
 {
     struct host_slab *first = NULL;
     uint64_t known = 0;
@@ -390,7 +390,7 @@ static struct work {
     pthread_t threads[ALLOCATORS_MOST];
 } allocating[CLIENTS_MAX], preallocating[CLIENTS_MAX];
 
-static unsigned *running(const struct work *work)
+static unsigned *thread_count(const struct work *work)
 {
     return work->early ? &work->client->preallocators : &work->client->allocators;
 }
@@ -458,7 +458,7 @@ static void *make_slabs(void *argument)
     LOCKED(memory_lock);
     struct host_slab *slab;
     while (more && !work->early
-           && (slab = registrable(work->client, work->wanted + REGISTERED_AHEAD)) != NULL)
+           && (slab = next_to_register(work->client, work->wanted + REGISTERED_AHEAD)) != NULL)
         register_again(slab);
     while ((slab = work->slab != NULL ? work->slab : more ? begin_slab(work) : NULL) != NULL) {
         char *piece = slab->memory + slab->begun;
@@ -475,7 +475,7 @@ static void *make_slabs(void *argument)
         if (slab->filled == slab->size)
             more &= finish_slab(work, slab);
     }
-    --*running(work);
+    --*thread_count(work);
     pthread_cond_broadcast(&memory_changed);
     return NULL;
 }
@@ -501,7 +501,7 @@ static void begin_to_allocate(struct client *client, struct work *work, uint64_t
         target = client->memory.host;
     uint64_t lacking = target > client->memory.host ? target - client->memory.host : 0;
     uint64_t jobs = (lacking + PIECE - 1) / PIECE;
-    if (registrable(client, work->wanted + REGISTERED_AHEAD) != NULL)
+    if (next_to_register(client, work->wanted + REGISTERED_AHEAD) != NULL)
         jobs += REGISTRARS;
     work->begun = true;
     work->context = client->copy_context;
