@@ -51,34 +51,26 @@ static void withdraw(struct run *run)
     run->region->boundary[run->first + run->pages - 1] = NULL;
 }
 
-static void *table(size_t entries)
-{
-    void *memory = mmap(NULL, entries * sizeof(void *), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
-}
-
 static CUresult add_region(size_t size)
 {
     struct region *region = malloc(sizeof *region);
     struct run *run = malloc(sizeof *run);
     size_t pages = size / PAGE;
-    struct page_owner **owner = table(pages);
-    struct run **boundary = table(pages);
+    void **tables = mmap(NULL, 2 * pages * sizeof *tables, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CUdeviceptr base = 0;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (region != NULL && run != NULL && owner != NULL && boundary != NULL)
+    if (region != NULL && run != NULL && tables != MAP_FAILED)
         result = REAL(cuMemAddressReserve)(&base, size, PAGE, 0, 0);
     if (result != CUDA_SUCCESS) {
         free(region);
         free(run);
-        if (owner != NULL)
-            munmap(owner, pages * sizeof *owner);
-        if (boundary != NULL)
-            munmap(boundary, pages * sizeof *boundary);
+        if (tables != MAP_FAILED)
+            munmap(tables, 2 * pages * sizeof *tables);
         return result;
     }
-    *region = (struct region){ base, pages, owner, boundary, regions };
+    *region = (struct region){ base, pages, (struct page_owner **)tables,
+                               (struct run **)(tables + pages), regions };
     regions = region;
     *run = (struct run){ .first = 0, .pages = pages, .region = region };
     insert(run);

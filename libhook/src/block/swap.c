@@ -111,26 +111,21 @@ static CUcontext own_context(struct client *client)
     return client->own_context;
 }
 
-/* The program has a context again. */
-static void end_own_context(struct client *client)
-{
-    pthread_mutex_lock(&memory_lock);
-    swap_leave_context(client, client->own_context, true);
-    pthread_mutex_unlock(&memory_lock);
-    REAL(cuCtxDestroy_v2)(client->own_context);
-    client->own_context = NULL;
-}
-
 bool swap_enter_context(struct client *client)
 {
     CUcontext context = contexts_of(client->device, 0);
     pthread_mutex_lock(&memory_lock);
     bool alone = context == NULL && client->memory.allocated > 0;
     pthread_mutex_unlock(&memory_lock);
-    if (alone)
+    if (alone) {
         context = own_context(client);
-    else if (context != NULL && client->own_context != NULL)
-        end_own_context(client);
+    } else if (context != NULL && client->own_context != NULL) {
+        pthread_mutex_lock(&memory_lock);
+        swap_leave_context(client, client->own_context, true);
+        pthread_mutex_unlock(&memory_lock);
+        REAL(cuCtxDestroy_v2)(client->own_context);
+        client->own_context = NULL;
+    }
     if (context == NULL || REAL(cuCtxSetCurrent)(context) != CUDA_SUCCESS)
         return false;
     if (client->copy_context == context)
@@ -535,40 +530,33 @@ static uint64_t surplus(const struct eviction *eviction)
     return filled > eviction->order->room ? filled - eviction->order->room : 0;
 }
 
-/* `read`: read just now; `zero`: all zero. False: the driver refuses to unmap. */
-static bool evict_without_copy(struct block *block, bool read, bool zero)
-{
-    if (block_unmap(block) != CUDA_SUCCESS) {
-        end_move(block, BLOCK_RESIDENT);
-        return false;
-    }
-    block_set_state(block, BLOCK_SWAPPED);
-    pthread_cond_broadcast(&memory_changed);
-    if (read) {
-        if (zero)
-            block_give_place(block);
-        block->zero = zero;
-        block->changed_before = false;
-        block->part_valid = true;
-        block->part = block->reading.part;
-    }
-    return true;
-}
-
-/* False: no more can be evicted now. May release memory_lock. */
+/* Starts to evict one block. False: no more can be evicted now. May release memory_lock. */
 static bool evict(struct eviction *eviction, struct block *block)
 {
     if (block->doomed || eviction->client->pin_reason != NVSHARE_PIN_NONE) {
         end_move(block, BLOCK_RESIDENT);
         return true;
     }
-    bool saved = block_is_clean(block), gone;
+    bool clean = block_is_clean(block);
     enum verdict verdict = classify(eviction, block);
     if (verdict == CHANGED)
         return start_copy(eviction, block);
-    gone = evict_without_copy(block, !saved, verdict == EMPTY);
-    eviction->progress.failed |= !gone;
-    return gone;
+    if (block_unmap(block) != CUDA_SUCCESS) {
+        end_move(block, BLOCK_RESIDENT);
+        eviction->progress.failed = true;
+        return false;
+    }
+    block_set_state(block, BLOCK_SWAPPED);
+    pthread_cond_broadcast(&memory_changed);
+    if (!clean) {                    /* the block was read just now */
+        block->zero = verdict == EMPTY;
+        if (block->zero)
+            block_give_place(block);
+        block->changed_before = false;
+        block->part_valid = true;
+        block->part = block->reading.part;
+    }
+    return true;
 }
 
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags)

@@ -222,17 +222,6 @@ static bool can_map(CUdevice device)
     return false;
 }
 
-/* If NVSHARE_GANG ends with a colon, LOCAL_WORLD_SIZE is appended: torchrun's number of
- * processes. */
-static void name_gang(struct client *client)
-{
-    const char *name = setting("NVSHARE_GANG"), *ranks = setting("LOCAL_WORLD_SIZE");
-    size_t length = name != NULL ? strlen(name) : 0;
-    bool open = length > 0 && name[length - 1] == ':' && ranks != NULL;
-    snprintf(client->gang, sizeof client->gang, "%s%s", name != NULL ? name : "",
-             open ? ranks : "");
-}
-
 static struct client *new_client(CUdevice device)
 {
     struct client *client = calloc(1, sizeof *client);
@@ -249,7 +238,12 @@ static struct client *new_client(CUdevice device)
     client->prints_waits = waiting_is_printed();
     const char *name = setting("NVSHARE_NAME");
     strncpy(client->name, name != NULL ? name : "", sizeof client->name - 1);
-    name_gang(client);
+    /* If the gang's name ends with a colon, torchrun's number of processes is appended. */
+    const char *gang = setting("NVSHARE_GANG"), *ranks = setting("LOCAL_WORLD_SIZE");
+    size_t length = gang != NULL ? strlen(gang) : 0;
+    bool open = length > 0 && gang[length - 1] == ':' && ranks != NULL;
+    snprintf(client->gang, sizeof client->gang, "%s%s", gang != NULL ? gang : "",
+             open ? ranks : "");
     spares_prepare(client);
     CUuuid uuid;
     CUresult result = device_uuid(device, &uuid);

@@ -35,17 +35,6 @@ bool waiting_is_printed(void)
     return is_set("NVSHARE_VERBOSE");
 }
 
-/* False: no daemon is connected. */
-static bool request_reason(struct client *client)
-{
-    LOCKED(memory_lock);
-    if (client->socket < 0)
-        return false;
-    client_send(client, (struct nvshare_report){
-        .type = NVSHARE_WAITING, .flags = client->running ? 0 : NVSHARE_WANTS });
-    return true;
-}
-
 /* Whether one COMMIT has been open since the last step. */
 static bool waits_for_commit(const struct client *client)
 {
@@ -82,7 +71,14 @@ int64_t waiting_step(struct client *client)
         complain("waits for GPU %u: nvshared has not yet granted the memory that it asked for", i);
         waits[i].printed = true;
     }
-    waits[i].requested = waits[i].requested || for_memory || request_reason(client);
+    if (!waits[i].requested && !for_memory) {
+        LOCKED(memory_lock);
+        waits[i].requested = client->socket >= 0;
+        if (waits[i].requested)
+            client_send(client, (struct nvshare_report){
+                .type = NVSHARE_WAITING, .flags = client->running ? 0 : NVSHARE_WANTS });
+    }
+    waits[i].requested |= for_memory;
     return NEVER;
 }
 

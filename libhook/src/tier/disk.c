@@ -303,28 +303,22 @@ static void *start(void *argument)
     return write_chunks(disk);
 }
 
-static struct disk *new_disk(struct client *client, int descriptor)
-{
-    struct disk *disk = calloc(1, sizeof *disk);
-    if (disk == NULL)
-        return NULL;
-    disk->client = client;
-    disk->threads = 1;               /* the thread that opens the file */
-    disk->opened = -1;
-    UNFORKED;
-    disk->handle = own_file_add(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
-    return disk;
-}
-
 int disk_open(struct client *client, int descriptor)
 {
     struct disk *before = disks[client->index];
     if (before != NULL && (descriptor < 0 || before->used > 0))
         return 0;
-    struct disk *disk = descriptor < 0 ? NULL : new_disk(client, descriptor);
+    struct disk *disk = descriptor < 0 ? NULL : calloc(1, sizeof *disk);
     pthread_t thread;
     if (disk == NULL)
         return descriptor < 0 ? EBADF : ENOMEM;
+    disk->client = client;
+    disk->threads = 1;               /* the thread that opens the file */
+    disk->opened = -1;
+    {
+        UNFORKED;
+        disk->handle = own_file_add(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    }
     disk->descriptor = own_file_descriptor(disk->handle);
     int error = disk->descriptor < 0 ? errno : own_thread_start(&thread, start, disk);
     if (error == 0) {
