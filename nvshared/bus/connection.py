@@ -93,15 +93,15 @@ class BusConnection:
                 reply = await answer
             answered: list[Any] = reply.values()
         except TimeoutError as error:
-            said = f"{peer[0]} did not answer {member} within {patience:.0f} s"
-            raise BusError(ErrorType.NO_REPLY, said) from error
+            text = f"{peer[0]} did not answer {member} within {patience:.0f} s"
+            raise BusError(ErrorType.NO_REPLY, text) from error
         except _LOST as error:
             raise BusError(ErrorType.DISCONNECTED, "the message bus went away") from error
         finally:
             del self._answers[serial]
         if reply.message.message_type is MessageType.ERROR:
-            said = str(answered[0]) if answered else f"{member} failed without a reason"
-            raise BusError(reply.message.error_name, said)
+            text = str(answered[0]) if answered else f"{member} failed without a reason"
+            raise BusError(reply.message.error_name, text)
         return answered
 
     def post(self, message: Message | Callable[[], Message]) -> None:

@@ -354,10 +354,10 @@ class ManagerInterface(TurnSettings):
         await _kept(self.manager.reset_settings())
 
     async def _drain(self, sender: Caller) -> None:
-        there = True
-        while there:
+        is_present = True
+        while is_present:
             await asyncio.sleep(DRAINER_INTERVAL)
-            there = await sender.present()
+            is_present = await sender.present()
         await asyncio.sleep(DRAINER_LINGER)
         del self._drainers[sender.name]
         self.manager.drain(bool(self._drainers))

@@ -139,15 +139,15 @@ def not_running(bus: str) -> NotRunning:
     """The error if nvshared does not own its name on that bus; with systemd's reason, if any."""
     from nvshared.control import unit
 
-    words = "nvshared is not running"
+    text = "nvshared is not running"
     if bus != "system":
-        return NotRunning(words, f"start it with: nvshared --bus {bus}")
+        return NotRunning(text, f"start it with: nvshared --bus {bus}")
     with suppress(NvshareError):        # without systemd's reply there is no reason to add
         state = unit.state("nvshared.service") if unit.runs_here() else {}
         if why := unit.failure(state):
             return NotRunning(
-                f"{words}: {why}", f"once it is mended, start it with: {unit.start_again()}")
-    return NotRunning(words, f"start it with: {unit.START}")
+                f"{text}: {why}", f"once it is mended, start it with: {unit.start_again()}")
+    return NotRunning(text, f"start it with: {unit.START}")
 
 
 def _unanswered(error: NvshareError) -> NvshareError:

@@ -178,9 +178,9 @@ class Terms:
 
     def claim(self, claimed: Claimed) -> "Future[None]":
         """Sets the terms that pods have by claims. The future is done when nvshared has them."""
-        known: Future[None] = Future()
-        self.handle("CLAIMED", (claimed, known))
-        return known
+        confirmed: Future[None] = Future()
+        self.handle("CLAIMED", (claimed, confirmed))
+        return confirmed
 
     def _run(self) -> None:
         problem = ""
@@ -196,11 +196,11 @@ class Terms:
                     self._claim_error = error
                     if problem != (problem := str(error)):
                         logger.warning("names and annotations of pods are not sent yet: %s", error)
-                for known in self._waiting:
+                for confirmed in self._waiting:
                     if self._claim_error is None:
-                        known.set_result(None)
+                        confirmed.set_result(None)
                     else:
-                        known.set_exception(self._claim_error)
+                        confirmed.set_exception(self._claim_error)
                 self._waiting, self._claim_error = [], None
             for pod, whys in self._refusals.items():
                 self._report(pod, ". ".join(whys))
@@ -214,19 +214,19 @@ class Terms:
 
     def _apply(self, event: str, payload: Any) -> None:
         if event == "LISTED":
-            there = {pod.uid for pod in payload}
-            for pod in [pod for uid, pod in self._pods.items() if uid not in there]:
+            uids = {pod.uid for pod in payload}
+            for pod in [pod for uid, pod in self._pods.items() if uid not in uids]:
                 self._remove_pod(pod)
             for pod in sorted(payload, key=lambda pod: pod.created):
                 self._update_pod(pod)
             self._unlisted.clear()
             self._listed = self._renamed = True
         elif event == "CLAIMED":
-            claimed, known = payload
+            claimed, confirmed = payload
             for pod, terms in claimed.items():
                 self._claim(pod, terms)
             self._unlisted -= claimed.keys()
-            self._waiting.append(known)
+            self._waiting.append(confirmed)
         elif event == "RESTARTED":
             self._renamed |= bool(self._pods)
             for pod, held in self._set.items():

@@ -282,8 +282,8 @@ def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[
     chosen = list(must[:size])
     free = sorted(set(available).difference(must), key=lambda share: (len(share), share))
     while len(chosen) < size and free:
-        here, left = Counter(map(card_of, chosen)), Counter(map(card_of, free))
-        share = min(free, key=lambda one: (here[card_of(one)], -left[card_of(one)], card_of(one)))
+        taken, left = Counter(map(card_of, chosen)), Counter(map(card_of, free))
+        share = min(free, key=lambda one: (taken[card_of(one)], -left[card_of(one)], card_of(one)))
         free.remove(share)              # the GPU's free share with the lowest number
         chosen.append(share)
     return chosen

@@ -148,7 +148,7 @@ def quantity(text: str) -> int:
 def read(api_object: Mapping[str, Any]) -> Claim:
     """Makes a Claim from the API server's object. Raises InvalidArgs."""
     meta = api_object["metadata"]
-    called = f"{meta['namespace']}/{meta['name']}"
+    name = f"{meta['namespace']}/{meta['name']}"
     status = api_object.get("status") or {}
     devices = (status.get("allocation") or {}).get("devices") or {}
     try:
@@ -156,9 +156,9 @@ def read(api_object: Mapping[str, Any]) -> Claim:
             _share(result, devices.get("config") or ())
             for result in devices.get("results") or () if result["driver"] == DRIVER)
     except ValueError as wrong:
-        raise InvalidArgs(f"claim {called}: {wrong}") from wrong
+        raise InvalidArgs(f"claim {name}: {wrong}") from wrong
     if not shares:
-        raise InvalidArgs(f"claim {called} has nothing of {DRIVER}")
+        raise InvalidArgs(f"claim {name} has nothing of {DRIVER}")
     return Claim(
         meta["namespace"], meta["name"], meta["uid"],
         tuple(
@@ -206,17 +206,17 @@ def terms(claims: Iterable[Claim], *, strictly: bool = True) -> dict[str, int]:
     found: dict[str, int] = {}
     for claim in claims:
         for share in claim.shares:
-            here = by_card[share.device]
+            amounts = by_card[share.device]
             for term, value in share.consumed.items():
                 part = max(1, value // len(claim.pods))
-                here[term] = here.get(term, 0) + part
+                amounts[term] = amounts.get(term, 0) + part
             for term, value in share.given.items():
                 if found.setdefault(term, value) != value and strictly:
                     raise InvalidArgs(
                         f"claim {claim}: its pod was to have a {term} of {found[term]} and of "
                         f"{value}", "a pod has one for all its GPUs")
     for term in TERMS.values():
-        values = {here.get(term, 0) for here in by_card.values()} or {0}
+        values = {amounts.get(term, 0) for amounts in by_card.values()} or {0}
         if len(values) > 1 and strictly:
             raise InvalidArgs(
                 f"a pod was to have a {term} of {' and of '.join(map(str, sorted(values)))} on "

@@ -42,16 +42,16 @@ class StaticPods:
 
     def handle(self, event: str, payload: Any) -> list[tuple[Pod, str]]:
         """Handles an event of api.watch(). Returns pods newly found without a share, and why."""
-        there: list[Pod] = payload if event == "LISTED" else [] if event == "DELETED" else [payload]
-        gone = self._without.keys() - there if event == "LISTED" else {payload}.difference(there)
+        pods: list[Pod] = payload if event == "LISTED" else [] if event == "DELETED" else [payload]
+        gone = self._without.keys() - pods if event == "LISTED" else {payload}.difference(pods)
         for one in gone:
             self._without.pop(one, None)
         found = []
-        for one in there:
+        for one in pods:
             if one.static and one not in self._without and (
-                    lacking := self._containers_without_share(one)):
+                    names := self._containers_without_share(one)):
                 self._without[one] = (
-                    f"{', '.join(sorted(lacking))} started without {RESOURCE} and shares no GPU: "
+                    f"{', '.join(sorted(names))} started without {RESOURCE} and shares no GPU: "
                     "kubelet did not know of it yet")
                 found.append((one, self._without[one]))
         try:
@@ -122,12 +122,12 @@ class Pods:
         self._terms.handle(event, payload)
         for one, why in self._static.handle(event, payload):
             self._write_pod_event(one, f"{why}; {ADVICE}", WITHOUT_SHARE)
-        there = {one.uid for one in payload} if event == "LISTED" else {payload.uid}
+        present = {one.uid for one in payload} if event == "LISTED" else {payload.uid}
         for claim in self.prepared.claims():
             pods = set(claim.uids)
-            gone = pods & there if event == "DELETED" and claim.is_shareable else set()
+            gone = pods & present if event == "DELETED" and claim.is_shareable else set()
             if claim.uid in self._before:
-                gone = pods - there
+                gone = pods - present
                 if gone == pods:
                     logger.info("claim %s is gone", claim)
                     self.renew(claim.uid, None)
@@ -135,7 +135,7 @@ class Pods:
             if gone:
                 claim = claim.without(gone)
                 self.renew(claim.uid, claim)
-            if claim.is_shareable and event in ("LISTED", "ADDED") and there - pods:
+            if claim.is_shareable and event in ("LISTED", "ADDED") and present - pods:
                 # Kubelet does not report further pods of a claim: the API server is asked.
                 now = self.ask(claim.namespace, claim.name)
                 if now.uid == claim.uid and now.uids != claim.uids:
@@ -161,14 +161,14 @@ class Pods:
             "source": {"component": "nvshare-kubelet", "host": self._node},
             "firstTimestamp": _now(), "lastTimestamp": _now(), "count": 1})
 
-    def _write_condition(self, pod: Pod, wrong: str) -> None:
+    def _write_condition(self, pod: Pod, refusals: str) -> None:
         """Writes the pod's condition CONDITION: whether annotations are refused; `wrong`: why."""
         path = f"{NAMESPACE}{pod.namespace}/pods/{pod.name}/status"
         self._write(f"the status of {pod}", "PATCH", path, {
             "metadata": {"uid": pod.uid},       # refused for a new pod of the same name
             "status": {"conditions": [{
-                "type": CONDITION, "status": "True" if wrong else "False",
-                "reason": REFUSED if wrong else "NothingRefused", "message": wrong,
+                "type": CONDITION, "status": "True" if refusals else "False",
+                "reason": REFUSED if refusals else "NothingRefused", "message": refusals,
                 "lastTransitionTime": _now()}]}})
 
     def _write(self, written: str, method: str, path: str, body: Any) -> None:

@@ -76,14 +76,14 @@ def choose(
 
 def _spared(one: Contender, states: Mapping[str, CardState], card: str) -> float:
     """The part of its waiting time that the client would save on a card; 0 or less: none."""
-    there = states[card]
-    if one.size > there.largest:
+    target = states[card]
+    if one.size > target.largest:
         return 0.0
-    home = max(states[one.card].load, one.weight)
-    part, then = one.weight / home, one.weight / (there.load + one.weight)
+    load = max(states[one.card].load, one.weight)
+    current, expected = one.weight / load, one.weight / (target.load + one.weight)
     if one.wait == inf:
-        return then
-    return 0.0 if part >= 1 else (then - part) / (1 - part)
+        return expected
+    return 0.0 if current >= 1 else (expected - current) / (1 - current)
 
 
 class Balancing:

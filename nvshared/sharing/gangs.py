@@ -224,14 +224,14 @@ class Gangs:
 
     def _together(self, gang: Gang, members: Members, now: int) -> bool:
         """Marks members that exceed their card together as crowded. False: schedule them singly."""
-        for mine in _by_card(members):
-            needed, room = sum(members[one].takes for one in mine), members[mine[0]].alone
-            if needed > room and not any(members[one].crowded for one in mine):
+        for crowded in _by_card(members):
+            needed, room = sum(members[one].takes for one in crowded), members[crowded[0]].alone
+            if needed > room and not any(members[one].crowded for one in crowded):
                 break
         else:
             gang.exceeds = None
             return True
-        for one in mine:
+        for one in crowded:
             members[one] = members[one]._replace(crowded=True)
         if gang.exceeds is None:
             gang.exceeds = now
@@ -241,7 +241,7 @@ class Gangs:
         if not gang.exceeded:
             logger.warning(
                 "%s: its programs on %s need %d MiB together, and no more than %d MiB of the GPU "
-                "can be had: %s", gang, mine[0].gpu, needed // MIB, room // MIB,
+                "can be had: %s", gang, crowded[0].gpu, needed // MIB, room // MIB,
                 "it waits" if chosen else "each has turns of its own")
         gang.exceeded = True
         return chosen
@@ -252,8 +252,8 @@ class Gangs:
             self._set_standing(gang, members)
             return
         claiming = Standing.CLAIMS
-        for mine in _by_card(members):
-            heavy = [one for one in mine if not members[one].needs_no_room]
+        for on_card in _by_card(members):
+            heavy = [one for one in on_card if not members[one].needs_no_room]
             self._set_standing(gang, heavy, claiming)
             if not all(members[one].ready for one in heavy):
                 claiming = Standing.APART
@@ -276,7 +276,7 @@ class Gangs:
             self._set_standing(gang, members, Standing.GRANTED)
 
     def _run(self, gang: Gang, members: Members, now: int) -> None:
-        """Stops a gang that runs, when one of its members is stopped."""
+        """Stops a gang that runs, when one of its members is waiting."""
         held_up = {
             c for c, m in members.items() if m.phase is Phase.DRAINING and not m.is_permanent}
         # Work in flight on one card may wait for work on another, so all members are paced.
@@ -293,24 +293,25 @@ class Gangs:
             m.crowded and m.wants and m.phase not in OPEN)}
         idle = [m.idle for m in members.values() if m.phase is Phase.RUNNING]
         # If all members are of one process, one idle member shows that the process is idle.
-        alone = len({one.peer.pid for one in members}) == 1
-        quiet = any(idle) if alone else idle and all(idle)
+        is_one_process = len({one.peer.pid for one in members}) == 1
+        is_idle = any(idle) if is_one_process else idle and all(idle)
         if not any(m.phase in OPEN or m.phase is Phase.LOADING for m in members.values()):
             gang.turn(State.OUT, now)
             self._stale[gang] = None
-        elif held_up or quiet:
+        elif held_up or is_idle:
             gang.turn(State.ENDING, now)
             self._set_standing(gang, members, Standing.ENDS)
             self._stale[gang] = None
         else:
-            late = [c for c, m in members.items() if m.wants and m.phase not in OPEN]
-            late = [one for one in late if not _is_loaded(members[one])]
-            for gpu in {one.gpu: None for one in late if not members[one].needs_no_room}:
+            waiting = [c for c, m in members.items() if m.wants and m.phase not in OPEN]
+            waiting = [one for one in waiting if not _is_loaded(members[one])]
+            for gpu in {one.gpu: None for one in waiting if not members[one].needs_no_room}:
                 self._take_back_grants(gang, gpu, now)
-            still = [c for c, m in members.items() if m.phase is Phase.IDLE and not m.wants]
-            self._set_standing(gang, late, Standing.GRANTED)
-            self._set_standing(gang, still)
-            self._set_standing(gang, members.keys() - {*late, *still}, Standing.OPEN, paced=paced)
+            inactive = [c for c, m in members.items() if m.phase is Phase.IDLE and not m.wants]
+            self._set_standing(gang, waiting, Standing.GRANTED)
+            self._set_standing(gang, inactive)
+            active = members.keys() - {*waiting, *inactive}
+            self._set_standing(gang, active, Standing.OPEN, paced=paced)
 
     def _take_back_grants(self, late: Gang, gpu: GPU, now: int) -> None:
         for gang in [*self._forming[gpu]]:
@@ -388,7 +389,7 @@ def _latest(members: Members) -> int:
 def _by_card(members: Iterable[Client]) -> list[list[Client]]:
     """Returns the members of each card, in the order in which cards are claimed."""
     in_order = sorted(members, key=_claim_order)
-    return [[*mine] for _, mine in groupby(in_order, key=lambda one: one.gpu.facts.index)]
+    return [[*on_card] for _, on_card in groupby(in_order, key=lambda one: one.gpu.facts.index)]
 
 
 def _claim_order(client: Client) -> tuple[int, int]:

@@ -231,8 +231,8 @@ class Moving:
             client.parking = RESTORING
             await _make_room(client, target)
             others = [gpu for gpu in self._possible_cards(client) if gpu is not target]
-            words = await self._restore(client, [target, *others])
-            if not words:
+            reason = await self._restore(client, [target, *others])
+            if not reason:
                 client.moved = why
                 rest = client.gpu.now - began - self._pace.value * resident
                 self._rest_time = self._rest_time.after(max(0.0, rest))
@@ -243,8 +243,8 @@ class Moving:
                 client.parking = PARKED
             if client.parking == PARKED and _parkable(client).has_turn:
                 self.wake(client)       # an earlier wake() was a no-op during the move
-        if words:
-            raise NvshareError(f"{client} was not moved: {words}")
+        if reason:
+            raise NvshareError(f"{client} was not moved: {reason}")
 
     async def _checkpoint(self, client: Client, *, ahead: bool) -> None:
         """Checkpoints a client. If that fails, the program goes on; raises NvshareError then."""
@@ -339,16 +339,16 @@ class Moving:
     async def _wake(self, client: Client) -> None:
         while _is_there(client):
             try:
-                words = await self._restore(client, self._possible_cards(client))
+                reason = await self._restore(client, self._possible_cards(client))
                 await self._wait_until_joined(client)
             except Exception:           # a fault of the daemon: the program must go on
                 logger.exception("%s could not be restored", client)
-                words, client.parking = "a fault of the daemon", PARKED
+                reason, client.parking = "a fault of the daemon", PARKED
             finally:
                 self.arriving.pop(client, None)
             if client.parking != PARKED or not _is_there(client):
                 return
-            logger.debug("%s cannot be restored yet: %s", client, words)
+            logger.debug("%s cannot be restored yet: %s", client, reason)
             await asyncio.sleep(RETRY_AFTER)
             if client.parking != PARKED:
                 return                  # a move restores it, or another _wake()
@@ -356,13 +356,13 @@ class Moving:
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
         """Restores a client on the first card that accepts it. Returns why the first did not."""
-        words = ""
+        reason = ""
         for gpu in targets:
             if gpu is not client.gpu:
                 try:                    # again: other clients may have moved to the card since
                     self.check_target(client, gpu)
                 except NvshareError as error:
-                    words = words or error.message
+                    reason = reason or error.message
                     continue
                 self.arriving[client] = gpu, _size(client)
             answer = await self._try(client, "wake", self._pairs(client.gpu, gpu))
@@ -371,14 +371,14 @@ class Moving:
             if answer.state == "running":
                 restored = any(one.name == "restore" and not one.code for one in answer.steps)
                 await self._resume(client, gpu if restored else None)
-                return words
-            words = words or answer.reason
+                return reason
+            reason = reason or answer.reason
             if answer.state == "failed":    # final: the program's calls return the driver's error
                 await self._resume(client, None)
-                return words
+                return reason
         client.parking = PARKED
         client.suspend_to_park(False)
-        return words
+        return reason
 
     async def _resume(self, client: Client, gpu: GPU | None) -> None:
         """Lets the program go on, as its process runs on this card; None: NVML tells the card."""
@@ -455,7 +455,6 @@ def _require(client: Client) -> None:
 
 
 async def _settle(client: Client) -> None:
-    """Returns once the client is neither being parked nor restored. Raises as _require()."""
     await _poll(None, lambda: (
         client.parking not in (PARKING, RESTORING) or not _is_there(client)))
     _require(client)

@@ -143,18 +143,18 @@ class Tenancy:
         """Raises InvalidArgs for a request that cannot be met, unless only rules contradict."""
         if not {"compute-request", "compute-limit"} & new.keys():
             return
-        inside = [other for other in self._clients if name in self._enclosing(other)]
-        for one in (name, *inside):
-            for whole in (one, *self._enclosing(one)):
+        inner_tenants = [other for other in self._clients if name in self._enclosing(other)]
+        for one in (name, *inner_tenants):
+            for outer in (one, *self._enclosing(one)):
                 request = self._after(one, "compute-request", name, new)
-                limit = self._after(whole, "compute-limit", name, new)
+                limit = self._after(outer, "compute-limit", name, new)
                 if request is None or limit is None or request.value <= limit.value:
                     continue
-                if (one == name and not request.pattern) or (whole == name and not limit.pattern):
+                if (one == name and not request.pattern) or (outer == name and not limit.pattern):
                     raise InvalidArgs(
                         f"the compute-request of {self._shown(one)}, {request.value} % "
                         f"{request.source}, contradicts the compute-limit of "
-                        f"{self._shown(whole)}, {limit.value} % {limit.source}",
+                        f"{self._shown(outer)}, {limit.value} % {limit.source}",
                         "lower the one or raise the other")
         if not (percent := new.get("compute-request")):
             return
