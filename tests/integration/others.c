@@ -9,10 +9,7 @@ void *ibv_reg_mr_new(void *, void *, size_t, int);
 __asm__(".symver ibv_reg_mr_old, ibv_reg_mr@IBVERBS_1.0");
 __asm__(".symver ibv_reg_mr_new, ibv_reg_mr@@IBVERBS_1.1");
 
-void *ibv_reg_mr_old(void)
-{
-    return NULL;
-}
+void *ibv_reg_mr_old(void) { return NULL; }
 
 void *ibv_reg_mr_new(void *domain, void *address, size_t size, int access)
 {
@@ -28,10 +25,7 @@ uint64_t cuFileBufRegister(const void *address, size_t size, int flags)
 #elif defined(ENCODER)
 int NvEncodeAPICreateInstance(int *list);
 
-int NvEncodeAPICreateInstance(int *list)
-{
-    return *list;
-}
+int NvEncodeAPICreateInstance(int *list) { return *list; }
 #else
 int optixQueryFunctionTable(int, unsigned, void *, const void **, int *, size_t);
 

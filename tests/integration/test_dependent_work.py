@@ -82,15 +82,9 @@ assert get(address, MIB) == bytes([7]) * MIB
 # What is called, and what the driver says to it. cuCtxDestroy, of whatever context, and
 # cuModuleLoad are not here, as they wait for work in flight themselves.
 CALLS = {
-    "allocates(8 * MIB)": 0,
-    "allocates(1 << 40)": OUT_OF_MEMORY,
-    "makes_an_array": 0,
-    "allocates_managed": 0,
-    "creates": 0,
-    "allocates_in_a_stream(8 * MIB)": 0,
-    "allocates_in_a_stream(1 << 40)": OUT_OF_MEMORY,
-    "frees_in_a_stream": 0,
-    "asks": 0,
+    "allocates(8 * MIB)": 0, "allocates(1 << 40)": OUT_OF_MEMORY, "makes_an_array": 0,
+    "allocates_managed": 0, "creates": 0, "allocates_in_a_stream(8 * MIB)": 0,
+    "allocates_in_a_stream(1 << 40)": OUT_OF_MEMORY, "frees_in_a_stream": 0, "asks": 0,
 }
 EXPORTS = ["exports_by_handle", "exports_by_descriptor"]
 WORK = ["spins", "waits_for_a_value", "calls_back"]

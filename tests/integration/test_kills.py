@@ -22,11 +22,8 @@ SETTINGS = ("--tq", "100ms", "--capacity", "60MiB")
 
 # The last line of the trace before the victim is in that state.
 STATES: dict[str, tuple[str, object]] = {
-    "waiting": ("wants", True),
-    "loading": ("order", "load"),
-    "running": ("report", "turn-started"),
-    "draining": ("order", "stop"),
-    "evicting": ("order", "evict"),
+    "waiting": ("wants", True), "loading": ("order", "load"), "running": ("report", "turn-started"),
+    "draining": ("order", "stop"), "evicting": ("order", "evict"),
 }
 # A state in which memory moves is in the ordinary tests, all of them are in the long ones.
 STATES_TO_TRY = [

@@ -249,8 +249,7 @@ def test_program_is_not_moved_to_a_card_without_enough_free_memory(
 ) -> None:
     control = start()
     program = Program(site)
-    foreign = Process(site.program(
-        [sys.executable, "-c", FILLS_SECOND_CARD], {"LD_PRELOAD": ""}))
+    foreign = Process(site.program([sys.executable, "-c", FILLS_SECOND_CARD], {"LD_PRELOAD": ""}))
     assert foreign.line() == "0"
     with pytest.raises(NvshareError, match="GPU 1 is too small"):
         control.move(only(control).id, "1")
@@ -823,8 +822,7 @@ def test_park_and_move_of_a_program_on_two_cards_are_refused(site: Site, start: 
 def test_park_and_move_of_a_gang_of_two_programs_are_refused(site: Site, start: Start) -> None:
     control = start()
     # Neither has a turn before both have joined.
-    programs = [
-        Program(site, environment={"NVSHARE_GANG": "g:2"}, wait=False) for _ in range(2)]
+    programs = [Program(site, environment={"NVSHARE_GANG": "g:2"}, wait=False) for _ in range(2)]
     for program in programs:
         assert program.line() == "ready"
     refuse_all(control, programs[0], "it has its turns together with other programs")

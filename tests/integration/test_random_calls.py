@@ -66,11 +66,8 @@ def runner(tmp_path: Path) -> Runner:
     if not (build / "random").exists():
         pytest.fail(f"{build / 'random'} is missing; make it with: make -C libhook random")
     return Runner(tmp_path, build, {
-        "LD_LIBRARY_PATH": str(build / "simulator"),
-        "NVSHARE_SIM_DIR": str(tmp_path),
-        "NVSHARE_SIM_MEMORY": str(CARD),
-        "NVSHARE_SIM_GPUS": "2",
-        "NVSHARE_SIM_COPY_RATE": "0",
+        "LD_LIBRARY_PATH": str(build / "simulator"), "NVSHARE_SIM_DIR": str(tmp_path),
+        "NVSHARE_SIM_MEMORY": str(CARD), "NVSHARE_SIM_GPUS": "2", "NVSHARE_SIM_COPY_RATE": "0",
     }, SECOND_CARD)
 
 

@@ -16,8 +16,7 @@ WORKLOAD = f"{HOME}/nvshare-workload"
 
 # Of the daemon and of every program. Without it there is no GPU.
 ENVIRONMENT = {
-    "LD_LIBRARY_PATH": f"{HOME}/simulator",
-    "NVSHARE_SIM_DIR": FOLDER,
+    "LD_LIBRARY_PATH": f"{HOME}/simulator", "NVSHARE_SIM_DIR": FOLDER,
     "NVSHARE_SIM_MEMORY": f"{MEMORY}M",
 }
 

@@ -32,20 +32,9 @@ static void proceed(void)
     }
 }
 
-uint64_t now_microseconds(void)
-{
-    return clock_us;
-}
-
-unsigned clients_count(void)
-{
-    return several ? 2 : 1;
-}
-
-bool capture_going_on(void)
-{
-    return capturing;
-}
+uint64_t now_microseconds(void) { return clock_us; }
+unsigned clients_count(void) { return several ? 2 : 1; }
+bool capture_going_on(void) { return capturing; }
 
 uint64_t gate_passes(void)
 {
@@ -53,10 +42,7 @@ uint64_t gate_passes(void)
     return passes;
 }
 
-bool gate_has_waiters(void)
-{
-    return waits;
-}
+bool gate_has_waiters(void) { return waits; }
 
 void client_send(struct client *client, struct nvshare_report report)
 {
@@ -79,10 +65,7 @@ bool drain_step(struct drain *drain)
     return clock_us >= drain->moment;
 }
 
-void drain_abandon(struct drain *drain)
-{
-    drain->moment = 0;
-}
+void drain_abandon(struct drain *drain) { drain->moment = 0; }
 
 /* Begins a turn; the program waits at the gate. */
 SEEN void turn(void)
@@ -101,10 +84,7 @@ SEEN void stop(uint64_t microseconds)
     clock_us = (ends_at > clock_us ? ends_at : clock_us) + microseconds;
 }
 
-SEEN void forget(void)
-{
-    activity_forget_gaps(&activity);
-}
+SEEN void forget(void) { activity_forget_gaps(&activity); }
 
 /* For `duration` the program works for `work` us and pauses for `gap` us in turn. The service
  * thread samples when a sample is due, or `late` us later. */

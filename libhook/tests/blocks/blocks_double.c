@@ -126,10 +126,7 @@ static CUresult enregister(void)
     pthread_mutex_unlock(&memory_lock);
     return CUDA_ERROR_UNKNOWN;
 }
-static CUresult nothing(void)
-{
-    return CUDA_SUCCESS;
-}
+static CUresult nothing(void) { return CUDA_SUCCESS; }
 
 void *real_find(enum real_index index)
 {
@@ -254,10 +251,7 @@ SEEN void release(unsigned first, unsigned count)
 }
 
 /* The program runs, and may change all blocks. */
-SEEN void runs(void)
-{
-    one.turns++;
-}
+SEEN void runs(void) { one.turns++; }
 
 /* Changes one block, or fills it with zeros. */
 SEEN void changes(unsigned index, bool to_zero)
@@ -291,10 +285,7 @@ SEEN void come(unsigned blocks, unsigned host, bool ahead)
 
 /* From now on blocks are evicted to another GPU; return_borrowed() moves all of them to the
  * host. */
-SEEN void borrow(unsigned blocks)
-{
-    one.loan = blocks * SIZE;
-}
+SEEN void borrow(unsigned blocks) { one.loan = blocks * SIZE; }
 
 SEEN unsigned return_borrowed(unsigned host)
 {
@@ -337,10 +328,7 @@ SEEN void write_back(unsigned blocks, unsigned host)
     swap_write_back(&one, &saving, &flags);
 }
 
-SEEN unsigned resident(void)
-{
-    return (unsigned)(one.memory.resident / SIZE);
-}
+SEEN unsigned resident(void) { return (unsigned)(one.memory.resident / SIZE); }
 
 SEEN bool searches_are_right(void)
 {
@@ -350,7 +338,4 @@ SEEN bool searches_are_right(void)
     return right;
 }
 
-void disk_end_reads(struct client *client)
-{
-    (void)client;
-}
+void disk_end_reads(struct client *client) { (void)client; }

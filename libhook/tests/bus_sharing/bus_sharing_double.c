@@ -34,16 +34,8 @@ uint64_t now_microseconds(void)
     return now;
 }
 
-struct client *client_current(void)
-{
-    return &one;
-}
-
-bool capture_going_on(void)
-{
-    return capturing;
-}
-
+struct client *client_current(void) { return &one; }
+bool capture_going_on(void) { return capturing; }
 void client_wake(struct client *client) { __atomic_add_fetch(&woken, 1, __ATOMIC_RELAXED); }
 
 void client_send(struct client *client, struct nvshare_report report)
@@ -52,20 +44,9 @@ void client_send(struct client *client, struct nvshare_report report)
     flags = report.flags;
 }
 
-SEEN void watch(bool watched)
-{
-    bus_sharing_watch(&one, watched);
-}
-
-SEEN void look(void)
-{
-    bus_sharing_step(&one);
-}
-
-SEEN bool is_watched(void)
-{
-    return bus_sharing_is_watched();
-}
+SEEN void watch(bool watched) { bus_sharing_watch(&one, watched); }
+SEEN void look(void) { bus_sharing_step(&one); }
+SEEN bool is_watched(void) { return bus_sharing_is_watched(); }
 
 SEEN void measured(int way, uint64_t bytes, uint64_t microseconds)
 {
@@ -80,10 +61,7 @@ SEEN void begin(unsigned call, int way, uint64_t bytes, bool waits)
     bus_copy_begins(&calls[call], (enum bus_direction)way, bytes, waits);
 }
 
-SEEN void end(unsigned call)
-{
-    bus_copy_ends(&calls[call]);
-}
+SEEN void end(unsigned call) { bus_copy_ends(&calls[call]); }
 
 #ifdef THREADS
 static void *copies(void *argument)

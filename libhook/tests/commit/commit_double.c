@@ -44,10 +44,7 @@ void complain(const char *format, ...)
     va_end(arguments);
 }
 
-SEEN const char *complained(void)
-{
-    return complaints;
-}
+SEEN const char *complained(void) { return complaints; }
 
 /* Requests to pin `bytes`, in a thread of the test. After a grant the thread must call take(). */
 SEEN bool ask_to_pin(uint64_t bytes)

@@ -22,10 +22,7 @@ void *real_find(enum real_index index)
     return index == REAL_cuCtxGetDevice ? (void *)current : NULL;
 }
 
-bool pinned_counts_on(CUdevice device)
-{
-    return device == 0 || device == 1;
-}
+bool pinned_counts_on(CUdevice device) { return device == 0 || device == 1; }
 
 SEEN int counted_at(int type, int id)
 {

@@ -11,12 +11,9 @@ import pytest
 
 KERNELS = Path(__file__).parents[2] / "demo" / "kernels.ptx"
 PARAMETERS = {
-    "nvshare_fill": ["u64", "u64", "u64"],
-    "nvshare_step": ["u64", "u64", "u64"],
-    "nvshare_advance": ["u64", "u64", "u64"],
-    "nvshare_checksum": ["u64", "u64", "u64"],
-    "nvshare_add": ["u64", "u64", "u64", "u64"],
-    "nvshare_spin": ["u64"],
+    "nvshare_fill": ["u64", "u64", "u64"], "nvshare_step": ["u64", "u64", "u64"],
+    "nvshare_advance": ["u64", "u64", "u64"], "nvshare_checksum": ["u64", "u64", "u64"],
+    "nvshare_add": ["u64", "u64", "u64", "u64"], "nvshare_spin": ["u64"],
     "nvshare_wait_flag": ["u64", "u32"],
 }
 CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))

@@ -21,12 +21,9 @@ OUT_OF_MEMORY, USAGE, NO_DRIVER = 3, 2, 5
 def environment(tmp_path: Path) -> dict[str, str]:
     """Variables of a program on a simulated GPU of 64 MiB that no other process uses."""
     return {
-        "PATH": os.environ["PATH"],
-        "LD_LIBRARY_PATH": str(library.simulator()),
-        "NVSHARE_SOCKET": str(tmp_path / "nobody"),
-        "NVSHARE_SIM_DIR": str(tmp_path / "simulator"),
-        "NVSHARE_SIM_GPUS": "1",
-        "NVSHARE_SIM_MEMORY": "64M",
+        "PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(library.simulator()),
+        "NVSHARE_SOCKET": str(tmp_path / "nobody"), "NVSHARE_SIM_DIR": str(tmp_path / "simulator"),
+        "NVSHARE_SIM_GPUS": "1", "NVSHARE_SIM_MEMORY": "64M",
     }
 
 

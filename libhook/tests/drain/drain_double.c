@@ -38,11 +38,7 @@ static CUresult destroy(CUevent event)
 }
 
 static CUresult query(CUevent event) { return CUDA_ERROR_NOT_READY; }
-
-static CUresult succeed(void)
-{
-    return CUDA_SUCCESS;
-}
+static CUresult succeed(void) { return CUDA_SUCCESS; }
 
 void *real_find(enum real_index index)
 {
@@ -64,10 +60,7 @@ _Atomic uint64_t gate_closed;
 static uint64_t clock_us = 1000000;
 static bool captures_meanwhile;
 
-bool client_none(void)
-{
-    return true;
-}
+bool client_none(void) { return true; }
 
 uint64_t now_microseconds(void)
 {
@@ -87,15 +80,8 @@ SEEN uint64_t age_of_a_capture_that_begins_meanwhile(void)
     return capture_oldest();
 }
 
-static CUcontext named(unsigned number)
-{
-    return (CUcontext)(uintptr_t)number;
-}
-
-SEEN void begins(unsigned number)
-{
-    contexts_add(named(number), 0, named(number));
-}
+static CUcontext named(unsigned number) { return (CUcontext)(uintptr_t)number; }
+SEEN void begins(unsigned number) { contexts_add(named(number), 0, named(number)); }
 
 /* The driver destroys the context's events with it. */
 SEEN void ends(unsigned number)
@@ -110,12 +96,5 @@ SEEN void drain_starts(void)
     drain_step(&drain);
 }
 
-SEEN void drain_goes_on(void)
-{
-    drain_step(&drain);
-}
-
-SEEN void drain_is_over(void)
-{
-    drain_abandon(&drain);
-}
+SEEN void drain_goes_on(void) { drain_step(&drain); }
+SEEN void drain_is_over(void) { drain_abandon(&drain); }

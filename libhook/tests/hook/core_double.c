@@ -32,10 +32,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
 }
 
 /* How often this thread has entered the gate without leaving it. */
-SEEN int core_inside(void)
-{
-    return gate_self == NULL ? 0 : (int)gate_self->inside;
-}
+SEEN int core_inside(void) { return gate_self == NULL ? 0 : (int)gate_self->inside; }
 
 bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context,
     CUcontext *from_context) { return false; }

@@ -166,22 +166,10 @@ def build(
 
 HOOKS = Path(__file__).parents[2] / "src" / "driver" / "hooks.def"
 WIDTHS = {
-    "unsigned char": 8,
-    "unsigned short": 16,
-    "unsigned int": 32,
-    "int": 32,
-    "CUdevice": 32,
-    "CUdeviceptr_v1": 32,
-    "cuuint32_t": 32,
-    "CUlogicalEndpointId": 32,
-    "CUfunction_attribute": 32,
-    "CUlimit": 32,
-    "CUmem_advise": 32,
-    "CUmem_range_attribute": 32,
-    "CUpointer_attribute": 32,
-    "CUmemAllocationHandleType": 32,
-    "CUmemRangeHandleType": 32,
-    "CUstreamCaptureMode": 32,
+    "unsigned char": 8, "unsigned short": 16, "unsigned int": 32, "int": 32, "CUdevice": 32,
+    "CUdeviceptr_v1": 32, "cuuint32_t": 32, "CUlogicalEndpointId": 32, "CUfunction_attribute": 32,
+    "CUlimit": 32, "CUmem_advise": 32, "CUmem_range_attribute": 32, "CUpointer_attribute": 32,
+    "CUmemAllocationHandleType": 32, "CUmemRangeHandleType": 32, "CUstreamCaptureMode": 32,
     "CUmemPool_attribute": 32,
 }
 

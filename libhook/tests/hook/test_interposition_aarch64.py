@@ -61,9 +61,7 @@ def test_dlsym_on_aarch64_finds_the_object_behind_the_caller(
         "-lcuda",
         compiler=f"{ARM}-gcc")
     assert run(program, arm_library, arm_driver) == [
-        f"libnvshare.so {LAUNCH} {LAUNCH}",
-        "libc.so.6",
-        "libnvshare.so",
+        f"libnvshare.so {LAUNCH} {LAUNCH}", "libc.so.6", "libnvshare.so",
     ]
 
 

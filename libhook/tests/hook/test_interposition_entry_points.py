@@ -110,10 +110,6 @@ say([hasattr(driver, "cuLaunchKernelEx"), hasattr(process, "cuLaunchKernelEx"),
 """,
         library,
         driver) == [
-        False,
-        False,
-        None,
-        True,
-        ["libnvshare.so", "cuLaunchKernel"],
+        False, False, None, True, ["libnvshare.so", "cuLaunchKernel"],
         recorded.result_of("cuMemcpyAsync"),
     ]

@@ -54,9 +54,7 @@ def test_library_when_loaded_runs_a_single_constructor(library: Path) -> None:
 def test_library_links_against_the_c_library_alone(library: Path) -> None:
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", library))
     assert {name.split(".so")[0] for name in needed} <= {
-        "libc",
-        "ld-linux-x86-64",
-        "ld-linux-aarch64",
+        "libc", "ld-linux-x86-64", "ld-linux-aarch64",
     }
 
 

@@ -71,14 +71,9 @@ def test_recorded_cuda_types_include_handles_error_codes_and_struct_offsets() ->
     found = set(expressions())
     assert len(found) > 700
     assert {
-        "CUDA_ERROR_OUT_OF_MEMORY",
-        "sizeof(CUdeviceptr)",
-        "sizeof(CUcontext)",
-        "CU_STREAM_LEGACY",
-        "offsetof(CUmemAllocationProp, allocFlags)",
-        "offsetof(CUlaunchConfig, hStream)",
-        "offsetof(CUDA_MEMCPY3D, Depth)",
-        "offsetof(CUipcMemHandle, reserved)",
+        "CUDA_ERROR_OUT_OF_MEMORY", "sizeof(CUdeviceptr)", "sizeof(CUcontext)", "CU_STREAM_LEGACY",
+        "offsetof(CUmemAllocationProp, allocFlags)", "offsetof(CUlaunchConfig, hStream)",
+        "offsetof(CUDA_MEMCPY3D, Depth)", "offsetof(CUipcMemHandle, reserved)",
     } <= found
 
 

@@ -24,10 +24,8 @@ FILES = [path for path in sorted(SOURCE.rglob("*.c")) if path.parent.name != "ap
 HEADERS = sorted(SOURCE.rglob("*.h"))
 # Symbols that another header declares, or none, with the reason.
 ELSEWHERE = {
-    "tier_disk": "tier.h names all tiers",
-    "tier_host": "tier.h names all tiers",
-    "tier_managed": "tier.h names all tiers",
-    "tier_peer": "tier.h names all tiers",
+    "tier_disk": "tier.h names all tiers", "tier_host": "tier.h names all tiers",
+    "tier_managed": "tier.h names all tiers", "tier_peer": "tier.h names all tiers",
     "examine_ptx": "in assembly, for its own file",
 }
 

@@ -29,62 +29,29 @@ static struct client one;
 static struct activity activity;
 struct client *clients[CLIENTS_MAX] = { &one };
 
-uint64_t now_microseconds(void)
-{
-    return clock_us;
-}
-
+uint64_t now_microseconds(void) { return clock_us; }
 void client_wake(struct client *client) { woken++; }
 
 /* The drain covers the work submitted so far. */
-void drain_begin(struct drain *drain)
-{
-    drain->moment = submitted;
-}
-
-bool drain_step(struct drain *drain)
-{
-    return finished >= drain->moment;
-}
-
-void drain_abandon(struct drain *drain)
-{
-    drain->moment = 0;
-}
+void drain_begin(struct drain *drain) { drain->moment = submitted; }
+bool drain_step(struct drain *drain) { return finished >= drain->moment; }
+void drain_abandon(struct drain *drain) { drain->moment = 0; }
 
 SEEN void prepare(void)
 {
 }
 
-SEEN void publish(int descriptor)
-{
-    inflight_publish(&one, descriptor);
-}
-
-SEEN void watch(uint64_t number, int descriptor)
-{
-    inflight_watch(&one, number, descriptor);
-}
-
-SEEN void forget(void)
-{
-    inflight_forget(&one);
-}
+SEEN void publish(int descriptor) { inflight_publish(&one, descriptor); }
+SEEN void watch(uint64_t number, int descriptor) { inflight_watch(&one, number, descriptor); }
+SEEN void forget(void) { inflight_forget(&one); }
 
 SEEN bool may_pass(void)
 {
     return (gate_closed & GATE_PUBLISHING) == 0 || gate_publishing->may_pass();
 }
 
-SEEN bool must_count(void)
-{
-    return (gate_closed & GATE_PUBLISHING) != 0;
-}
-
-SEEN uint64_t look(bool stalled)
-{
-    return inflight_poll(clock_us, stalled);
-}
+SEEN bool must_count(void) { return (gate_closed & GATE_PUBLISHING) != 0; }
+SEEN uint64_t look(bool stalled) { return inflight_poll(clock_us, stalled); }
 
 SEEN uint64_t settle(void)
 {
@@ -99,10 +66,7 @@ SEEN void launch(void)
     gate_leave();
 }
 
-SEEN void end_all(void)
-{
-    finished = submitted;
-}
+SEEN void end_all(void) { finished = submitted; }
 
 #ifdef THREADS
 #define LAUNCHES 3000

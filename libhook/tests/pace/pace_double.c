@@ -34,59 +34,25 @@ static bool capturing, wants;
 static struct client one;
 
 
-static CUresult nothing(void)
-{
-    return CUDA_SUCCESS;
-}
-
+static CUresult nothing(void) { return CUDA_SUCCESS; }
 void *real_find(enum real_index index) { return (void *)nothing; }
-
-uint64_t now_microseconds(void)
-{
-    return clock_us;
-}
+uint64_t now_microseconds(void) { return clock_us; }
 
 static bool urgent, urgent_works;
 
-bool inflight_urgent(void)
-{
-    return urgent_works;
-}
-
-bool inflight_is_watching(void)
-{
-    return urgent;
-}
-
-bool capture_going_on(void)
-{
-    return capturing;
-}
+bool inflight_urgent(void) { return urgent_works; }
+bool inflight_is_watching(void) { return urgent; }
+bool capture_going_on(void) { return capturing; }
 
 _Atomic uint64_t gate_taken, gate_goal;
 void (*gate_on_taken)(uint64_t number);
 bool (*gate_on_paced)(uint64_t *since);
 static uint64_t closed;
 
-bool gate_has_waiters(void)
-{
-    return wants;
-}
-
-void gate_close(uint64_t reason)
-{
-    closed |= reason;
-}
-
-void gate_open(uint64_t reason)
-{
-    closed &= ~reason;
-}
-
-void gate_allow(uint64_t goal)
-{
-    gate_goal = goal;
-}
+bool gate_has_waiters(void) { return wants; }
+void gate_close(uint64_t reason) { closed |= reason; }
+void gate_open(uint64_t reason) { closed &= ~reason; }
+void gate_allow(uint64_t goal) { gate_goal = goal; }
 
 SEEN uint64_t markers;
 
@@ -96,15 +62,8 @@ void drain_begin(struct drain *drain)
     drain->count = (unsigned)submitted;
 }
 
-bool drain_step(struct drain *drain)
-{
-    return finished >= drain->count;
-}
-
-void drain_abandon(struct drain *drain)
-{
-    drain->count = 0;
-}
+bool drain_step(struct drain *drain) { return finished >= drain->count; }
+void drain_abandon(struct drain *drain) { drain->count = 0; }
 
 /* Results for the test: us, us, a count, us. */
 SEEN uint64_t idle, longest_drain, submissions, most_in_steps;
@@ -148,24 +107,15 @@ static bool submit(uint64_t length, uint64_t needs)
 }
 
 /* Whether the client is in the background of an urgent client. */
-SEEN void background(bool on)
-{
-    urgent = on;
-}
+SEEN void background(bool on) { urgent = on; }
 
 /* Whether the urgent client has work in flight. */
-SEEN void others_work(bool on)
-{
-    urgent_works = on;
-}
+SEEN void others_work(bool on) { urgent_works = on; }
 
 /* The program waits for its work after this number of submissions; 0: never. */
 static uint64_t unit;
 
-SEEN void synchronise(uint64_t each)
-{
-    unit = each;
-}
+SEEN void synchronise(uint64_t each) { unit = each; }
 
 static bool waits_for_all(void)
 {
@@ -179,10 +129,7 @@ SEEN void step(bool on, uint64_t pause)
     one.step_pause = pause;
 }
 
-SEEN void capture(bool on)
-{
-    capturing = on;
-}
+SEEN void capture(bool on) { capturing = on; }
 
 /* One step of the service thread. Returns pace_pressing(). */
 SEEN bool look(bool others_wait)

@@ -21,10 +21,8 @@ def make_environment(tmp_path: Path) -> dict[str, str]:
     if not (SIMULATOR / "libcuda.so.1").exists():
         pytest.fail(f"{SIMULATOR} is not built; run make -C libhook")
     return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ} | {
-        "LD_LIBRARY_PATH": str(SIMULATOR),
-        "NVSHARE_SIM_DIR": str(tmp_path / "gpus"),
-        "NVSHARE_SIM_GPUS": "2",
-        "NVSHARE_SIM_MEMORY": "1G",
+        "LD_LIBRARY_PATH": str(SIMULATOR), "NVSHARE_SIM_DIR": str(tmp_path / "gpus"),
+        "NVSHARE_SIM_GPUS": "2", "NVSHARE_SIM_MEMORY": "1G",
     }
 
 

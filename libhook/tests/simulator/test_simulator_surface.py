@@ -91,11 +91,8 @@ def test_simulator_returns_errors_for_calls_named_in_sim_fail(
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("NVSHARE_SIM_FAIL", "cuMemAlloc"),
-        ("NVSHARE_SIM_FAIL", "cuMemAlloc:0"),
-        ("NVSHARE_SIM_DRIVER", "53"),
-        ("NVSHARE_SIM_MEMORY", "much"),
-        ("NVSHARE_SIM_MEMORY", "-1"),
+        ("NVSHARE_SIM_FAIL", "cuMemAlloc"), ("NVSHARE_SIM_FAIL", "cuMemAlloc:0"),
+        ("NVSHARE_SIM_DRIVER", "53"), ("NVSHARE_SIM_MEMORY", "much"), ("NVSHARE_SIM_MEMORY", "-1"),
         ("NVSHARE_SIM_MEMORY", "1GB"),
     ])
 def test_invalid_setting_of_the_simulator_is_reported_with_its_value(
@@ -176,12 +173,8 @@ print(code, count.value, bus.value.decode())
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
-        ("1,0", "0 2 0000:18:00.0"),
-        ("1", "0 1 0000:18:00.0"),
-        ("0,7,1", "0 1 0000:17:00.0"),
-        ("GPU-76", "0 1 0000:18:00.0"),
-        ("", "100 0 "),
-        ("0,0", "100 0 "),
+        ("1,0", "0 2 0000:18:00.0"), ("1", "0 1 0000:18:00.0"), ("0,7,1", "0 1 0000:17:00.0"),
+        ("GPU-76", "0 1 0000:18:00.0"), ("", "100 0 "), ("0,0", "100 0 "),
     ])
 def test_simulator_obeys_cuda_visible_devices(python: Python, visible: str, expected: str) -> None:
     assert python(VISIBLE, CUDA_VISIBLE_DEVICES=visible).rstrip("\n") == expected
