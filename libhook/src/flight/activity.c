@@ -113,16 +113,6 @@ static bool gaps_are_known(const struct client *client)
         && client->pin_reason == NVSHARE_PIN_NONE;
 }
 
-static bool is_gap(const struct client *client, struct activity *activity, uint64_t now)
-{
-    if (!gaps_are_known(client)) {
-        activity->empty_since = now;
-        return true;
-    }
-    /* While a thread waits at the gate, the library itself keeps the card from having work. */
-    return activity->empty && activity->prompt && !gate_has_waiters();
-}
-
 static void report_gaps(struct client *client, struct activity *activity, bool gaps)
 {
     bool known = activity->gaps.reported == (gaps ? BUSY_GAPS : BUSY_ALWAYS);
@@ -141,7 +131,11 @@ static void update_gaps(struct client *client, struct activity *activity, uint64
     if (!activity->gaps.active)
         activity->gaps.sampled = activity->empty_since = now;
     activity->gaps.active = true;
-    bool gap = is_gap(client, activity, now);
+    bool known = gaps_are_known(client);
+    if (!known)
+        activity->empty_since = now;
+    /* While a thread waits at the gate, the library itself keeps the card from having work. */
+    bool gap = !known || (activity->empty && activity->prompt && !gate_has_waiters());
     uint64_t passed = now - activity->gaps.sampled;
     activity->gaps.sampled = now;
     activity->gaps.open_us += passed;

@@ -48,5 +48,4 @@ bool activity_released(const struct activity *activity);
 void activity_release(void);
 /* Voids an earlier release: called when a turn of one of the process's clients begins. */
 void activity_begin_turn(void);
-/* Drops the figures for BUSY reports. */
 void activity_forget_gaps(struct activity *activity);

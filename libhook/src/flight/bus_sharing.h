@@ -13,7 +13,6 @@ enum bus_direction { BUS_NONE = -1, BUS_IN, BUS_OUT, BUS_DIRECTIONS };
 
 struct client;
 
-/* A call of the program that copies. */
 struct bus_copy {
     struct client *client;           /* NULL: the copy does not count */
     enum bus_direction direction;

@@ -209,17 +209,15 @@ static bool is_own(const struct capture *capture)
     return !capture->thread_ended && pthread_equal(capture->thread, pthread_self());
 }
 
-static bool is_in(const struct capture *capture, CUstream stream)
-{
-    return capture->stream == stream && (stream != CU_STREAM_PER_THREAD || is_own(capture));
-}
-
 struct capture *capture_take(CUstream stream, CUcontext context)
 {
     struct capture *taken = NULL;
     LOCKED(captures_lock);
     EACH_LISTED(struct capture, capture, captures)
-        if (stream != NULL ? is_in(capture, stream) : capture->context == context) {
+        if (stream == NULL
+                ? capture->context == context
+                : capture->stream == stream
+                  && (stream != CU_STREAM_PER_THREAD || is_own(capture))) {
             LIST_REMOVE(captures, capture);
             capture->next = taken;
             taken = capture;

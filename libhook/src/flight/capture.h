@@ -14,7 +14,6 @@ bool capture_going_on(void);
  * their own. False: a capture is in progress; with `despite_captures` that is no reason to fail. */
 bool capture_forbid(bool despite_captures);
 void capture_allow(void);
-/* Destroys an event, in its context. */
 void event_destroy(CUcontext context, CUevent event);
 /* Destroys the events recorded in a context that is about to end. */
 void capture_leave_context(CUcontext context);

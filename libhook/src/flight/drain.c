@@ -167,9 +167,7 @@ static bool add(struct drain *drain, CUcontext context)
         drain->part = part;
         drain->room = room;
     }
-    drain->part[drain->count++] = (struct drain_part){
-        .context = context, .moment = drain->moment,
-    };
+    drain->part[drain->count++] = (struct drain_part){ .context = context };
     return true;
 }
 
@@ -197,11 +195,11 @@ void drain_begin(struct drain *drain)
         drain->whole = add(drain, context);
 }
 
-static CUresult part_step(struct drain_part *part)
+static CUresult part_step(struct drain_part *part, uint64_t moment)
 {
     CUresult result = CUDA_SUCCESS;
     if (!part->started)
-        result = record(part->context, false, 0, part->moment, &part->event);
+        result = record(part->context, false, 0, moment, &part->event);
     if (result == CUDA_ERROR_NOT_READY && part->event == NULL && capture_without_work())
         result = CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && part->event != NULL)
@@ -221,7 +219,7 @@ bool drain_step(struct drain *drain)
         drain_begin(drain);
     bool all = drain->whole, failing = !drain->whole;
     for (unsigned i = 0; i < drain->count && drain->whole; i++) {
-        CUresult result = part_step(&drain->part[i]);
+        CUresult result = part_step(&drain->part[i], drain->moment);
         if (result != CUDA_SUCCESS)
             all = false;
         if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)

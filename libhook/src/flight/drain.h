@@ -38,7 +38,6 @@ struct drain {
     bool failing;                    /* calls failed in the last step, but no context for good */
     struct drain_part {
         CUcontext context;
-        uint64_t moment;
         CUevent event;
         bool started;
     } *part;

@@ -15,7 +15,6 @@ bool streams_add(CUstream stream);
 /* Called before a stream is destroyed; the result is passed to streams_destroyed() afterwards. */
 struct listed_stream *streams_destroying(CUstream stream);
 void streams_destroyed(struct listed_stream *listed);
-/* Removes all streams of a context that is about to end. */
 void streams_end_with(CUcontext context);
 
 uint64_t streams_moment(void);

@@ -6,7 +6,6 @@
 
 struct sockaddr_un;
 
-/* An importer's request. */
 struct ipc_request {
     uint64_t secret;                 /* proves that the importer was given the handle */
     uint64_t address;                /* the allocation's address in the owner */
@@ -43,5 +42,4 @@ CUresult ipc_export_pin(CUdeviceptr address);
 
 /* False: not the library's memory; call the driver. */
 bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result);
-/* Whether this process has issued the ticket. */
 bool ipc_export_own(const struct ipc_ticket *ticket);

@@ -7,8 +7,7 @@
 bool ipc_import_open(const CUipcMemHandle *handle, CUdeviceptr *address, CUresult *result);
 bool ipc_import_close(CUdeviceptr address, CUresult *result);
 
-/* Closes imports that were opened in a context that ends. With memory_lock held. */
-void ipc_import_context_ends(CUcontext context);
+void ipc_import_context_ends(CUcontext context);   /* memory_lock is held */
 
 struct ipc_part;
 struct ipc_ticket;

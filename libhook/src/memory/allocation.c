@@ -415,16 +415,6 @@ static struct ring *alike(struct client *client, size_t size)
     return ring_ready(&spares_of(client)->alike[size / PAGE % SPARE_BUCKETS]);
 }
 
-static bool is_resident(const struct large *large)
-{
-    for (size_t i = 0; i < large->owner.block_count; i++) {
-        const struct block *block = large->blocks[i];
-        if (block->state != BLOCK_RESIDENT || block->immovable || block->doomed)
-            return false;
-    }
-    return true;
-}
-
 /* Makes a spare of a freed allocation that no work uses. False: the caller must release it. */
 static bool spare_keep(struct large *large)
 {
@@ -436,8 +426,12 @@ static bool spare_keep(struct large *large)
         > total - total / PART_LEFT;
     /* Memory without a context belongs to a pool or a VMM allocation. */
     if (spares->stay == 0 || size > most || large->owner.context == NULL || large->vmm != NULL
-        || !client_may_keep_freed(client) || card_is_full || !is_resident(large))
+        || !client_may_keep_freed(client) || card_is_full)
         return false;
+    for (size_t i = 0; i < large->owner.block_count; i++)
+        if (large->blocks[i]->state != BLOCK_RESIDENT || large->blocks[i]->immovable
+            || large->blocks[i]->doomed)
+            return false;
     if (spares->bytes + size > most)
         spares_reclaim(client, spares->bytes + size - most, 0);
     uint64_t need = client_need(client);

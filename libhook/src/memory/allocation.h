@@ -30,7 +30,6 @@ struct memory_description {
     CUdevice reader;                 /* if imported: another device that can access it */
 };
 
-/* One allocation of the program. */
 struct object {
     unsigned long long id;
     size_t size : 62;                /* bytes as requested; 0: none */
@@ -49,7 +48,6 @@ struct owner_operations {
                      struct memory_description *description);
     /* Releases a retired object. NULL: the owner has only one, and is destroyed. */
     void (*release)(struct page_owner *owner, CUdeviceptr address);
-    /* Frees the owner with all allocations in it. */
     void (*destroy)(struct page_owner *owner);
 };
 
@@ -67,7 +65,6 @@ struct large {
 
 /* *result: the value to return; *address: the new address if that is CUDA_SUCCESS. */
 bool memory_allocate(size_t bytes, CUdeviceptr *address, CUresult *result);
-/* Waits for work in flight as cuMemFree does. */
 bool memory_free(CUdeviceptr address, CUresult *result);
 bool memory_describe(CUdeviceptr address, struct memory_description *description);
 bool memory_set_sync_memops(CUdeviceptr address, bool on);
@@ -80,15 +77,12 @@ bool memory_total(CUdevice device, size_t *total_bytes);
 /* Allocates addresses, and memory as far as the client's room suffices. */
 CUresult allocation_make(struct client *client, CUcontext context, size_t bytes,
                          CUdeviceptr *address);
-/* False: the program has no allocation there. */
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);
 /* False: no allocation begins there, or it is retired already. */
 bool allocation_retire(CUdeviceptr address);
-/* Frees the memory of a retired allocation. */
 void allocation_release(CUdeviceptr address);
 /* Gives a retired allocation back to the program as a new one of `bytes`, which must fit. */
 void allocation_renew(CUdeviceptr address, size_t bytes);
-/* Frees all memory of a context that ends, in use or not. */
 void allocations_context_ends(const struct client *client, CUcontext context);
 
 unsigned long long allocation_id(void);           /* a new unique id */

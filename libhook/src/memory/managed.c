@@ -85,7 +85,6 @@ static void note_prefetch(struct ranges *prefetches, CUdeviceptr address, size_t
     add_run(prefetches, begin, end, location);
 }
 
-/* One allocation. */
 struct managed {
     struct range range;              /* `size`: as requested */
     struct client *client;

@@ -15,7 +15,6 @@ bool managed_beyond(CUdeviceptr *address, size_t bytes);
 /* `plain`: only memory from cuMemAlloc. False: no such allocation begins there. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 
-/* Records that the program has prefetched a range. */
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location);
 /* *location: to which the program last prefetched the whole range; type INVALID: to none. False:
  * the driver knows, as the library has prefetched nothing there. */
@@ -25,5 +24,4 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *loca
 
 /* memory_describe() for an allocation beyond the card that the program made with cuMemAlloc. */
 bool managed_describe(CUdeviceptr address, struct memory_description *description);
-/* Forgets all managed memory of a context that is about to end. */
 void managed_context_ends(CUcontext context);

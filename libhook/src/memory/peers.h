@@ -3,8 +3,7 @@
 
 #include "driver/driver.h"
 
-/* Records that this process has mapped memory of another process, on any card. */
-void memory_imported(void);
+void memory_imported(void);         /* this process has mapped memory of another process */
 /* Whether two addresses lie in memory of the library on different devices that cannot both access
  * each other's memory; returns the context of each then. */
 bool memory_apart(CUdeviceptr to, CUdeviceptr from, CUcontext *to_context, CUcontext *from_context);

@@ -26,7 +26,6 @@ static inline CUdeviceptr range_end(const struct range *range)
 
 /* The first range that overlaps [address, end), or NULL. */
 struct range *ranges_between(const struct ranges *ranges, CUdeviceptr address, CUdeviceptr end);
-/* The range that contains `address`, or NULL. */
 struct range *ranges_at(const struct ranges *ranges, CUdeviceptr address);
 
 /* Reserves an entry for ranges_insert(). False: out of host memory. */

@@ -121,13 +121,11 @@ static struct alias *alias_at(CUdeviceptr address) /* the alias that contains `a
     return (struct alias *)ranges_at(&aliases, address);
 }
 
-/* The first alias that overlaps [address, end), or NULL. */
 static struct alias *alias_between(CUdeviceptr address, CUdeviceptr end)
 {
     return (struct alias *)ranges_between(&aliases, address, end);
 }
 
-/* A loop over the aliases that overlap a range. */
 #define EACH_ALIAS(alias, address, size)                                           \
     for (struct alias *alias = alias_between(address, (address) + (size)); alias != NULL; \
          alias = alias_between(range_end(&alias->range), (address) + (size)))
@@ -158,7 +156,6 @@ bool vmm_describe(CUdeviceptr address, struct memory_description *description)
     return true;
 }
 
-/* Removes an alias that the driver has unmapped. */
 static void alias_remove(struct alias *alias)
 {
     ranges_remove(&aliases, &alias->range);
@@ -184,16 +181,18 @@ static CUresult map_at(const struct alias *alias, CUdeviceptr address, size_t si
     return result;
 }
 
+static CUresult map_in(const struct alias *alias, const struct block *block)
+{
+    return map_at(alias, address_in(alias, block), block->size, block->handle);
+}
+
 static CUresult map_block(struct page_owner *owner, struct block *block)
 {
     struct alias *first = ((const struct large *)owner)->vmm->aliases, *last = first;
     CUresult result = CUDA_SUCCESS;
-    while (last != NULL && result == CUDA_SUCCESS) {
-        result = map_at(last, address_in(last, block), block->size, block->handle);
-        if (result == CUDA_SUCCESS)
-            last = last->next;
-    }
-    for (struct alias *done = last == NULL ? NULL : first; done != last; done = done->next)
+    while (last != NULL && (result = map_in(last, block)) == CUDA_SUCCESS)
+        last = last->next;
+    for (struct alias *done = first; last != NULL && done != last; done = done->next)
         REAL(cuMemUnmap)(address_in(done, block), block->size);
     return result;
 }
@@ -229,13 +228,10 @@ static CUresult map_blocks(const struct alias *alias)
     const struct large *memory = alias->vmm->memory;
     CUresult result = CUDA_SUCCESS;
     size_t done = 0;
-    while (done < memory->owner.block_count && result == CUDA_SUCCESS) {
-        struct block *block = memory->blocks[done];
-        if (is_mapped(block))
-            result = map_at(alias, address_in(alias, block), block->size, block->handle);
-        if (result == CUDA_SUCCESS)
-            done++;
-    }
+    while (done < memory->owner.block_count
+           && (!is_mapped(memory->blocks[done])
+               || (result = map_in(alias, memory->blocks[done])) == CUDA_SUCCESS))
+        done++;
     for (size_t i = 0; result != CUDA_SUCCESS && i < done; i++)
         if (is_mapped(memory->blocks[i]))
             REAL(cuMemUnmap)(address_in(alias, memory->blocks[i]), memory->blocks[i]->size);
@@ -255,32 +251,18 @@ static CUresult alias_open(const struct alias *alias, const CUmemAccessDesc *acc
     return result;
 }
 
-/* The driver knows reservations that the library did not see, but only while they are mapped. */
-static void learn_reservation(struct alias *alias)
-{
-    struct range range;
-    CUdeviceptr address = alias->range.address;
-    const struct reservation *known = reservation_at(address);
-    if (known != NULL)
-        alias->reservation = known->range;
-    else if (REAL(cuPointerGetAttribute)(&range.address, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                                         address) == CUDA_SUCCESS
-             && REAL(cuPointerGetAttribute)(&range.size, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-                                            address) == CUDA_SUCCESS)
-        alias->reservation = range;
-}
-
-/* Maps the resident blocks of a VMM allocation at `address`. */
 static CUresult alias_add(struct vmm_allocation *vmm, CUdeviceptr address)
 {
     if (alias_between(address, address + vmm->size) != NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    struct alias *alias = calloc(1, sizeof *alias);
+    struct alias *alias = malloc(sizeof *alias);
     if (alias == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    const struct reservation *known = reservation_at(address);
+    struct range range = { address, vmm->size };
     *alias = (struct alias){
-        .range = { address, vmm->size }, .reservation = { address, vmm->size },
-        .vmm = vmm, .next = vmm->aliases,
+        .range = range, .reservation = known != NULL ? known->range : range, .vmm = vmm,
+        .next = vmm->aliases,
     };
     CUresult result = vmm->memory != NULL
         ? map_blocks(alias) : map_at(alias, address, vmm->size, vmm->real);
@@ -296,7 +278,13 @@ static CUresult alias_add(struct vmm_allocation *vmm, CUdeviceptr address)
     ranges_insert(&aliases, &alias->range);
     vmm->aliases = alias;
     vmm->written = true;
-    learn_reservation(alias);
+    /* The driver knows reservations that the library did not see, but only while they are mapped. */
+    if (known == NULL
+        && REAL(cuPointerGetAttribute)(&range.address, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                       address) == CUDA_SUCCESS
+        && REAL(cuPointerGetAttribute)(&range.size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)
+            == CUDA_SUCCESS)
+        alias->reservation = range;
     return CUDA_SUCCESS;
 }
 

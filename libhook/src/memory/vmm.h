@@ -28,7 +28,6 @@ bool vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *acc
                     size_t count, CUresult *result);
 bool vmm_mapped_in(CUdeviceptr address, size_t size);
 
-/* *flags: a location's access to an address. */
 bool vmm_access_of(CUdeviceptr address, const CUmemLocation *location, unsigned long long *flags);
 
 /* Pins an allocation for good, because something other than this program's kernels is about to

@@ -79,7 +79,6 @@ static size_t whole_grains(size_t bytes)
     return (bytes + POOL_GRAIN - 1) / POOL_GRAIN * POOL_GRAIN;
 }
 
-/* Bytes by which an allocation may make the pool grow. */
 static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
 {
     size_t reserved = pool_attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);

@@ -55,7 +55,6 @@ struct pool {
     struct pool *next;
 };
 
-/* An allocation by cuMemAllocAsync. */
 struct async_allocation {
     CUdeviceptr address;
     size_t size;                     /* bytes as requested */
@@ -146,7 +145,6 @@ static struct async_allocation *async_at(CUdeviceptr address)
     return async;
 }
 
-/* Bytes that an allocation occupies, and its size class. */
 static size_t room_of(size_t bytes, unsigned *class)
 {
     if (bytes <= SMALL_MAX)
@@ -332,7 +330,6 @@ static void pending_frees_put(struct async_allocation *async, const struct mark 
     ring_append(&mark->pending->allocations, &async->order);
 }
 
-/* Takes the allocation out of its pending or idle list. */
 static void pending_frees_leave(struct async_allocation *async)
 {
     ring_leave(&async->order);
@@ -362,7 +359,6 @@ static bool event_reached(const struct async_allocation *async)
         || (result != CUDA_ERROR_NOT_READY && context_error(async->context) != CUDA_SUCCESS);
 }
 
-/* Makes pending allocations idle if their work is done. True if any became idle. */
 static bool pending_frees_poll(void)
 {
     bool any = false;
@@ -404,7 +400,6 @@ void pending_frees_context_ends(CUcontext context)
         }
 }
 
-/* Whether work in the context's `stream` may use the free allocation now. */
 static bool usable(const struct async_allocation *async, CUcontext context, uint64_t stream)
 {
     return (async->pending == NULL && (async->stream == 0 || async->pool->opportunistic))
@@ -434,15 +429,6 @@ static struct async_allocation *fitting(const struct pool *pool, size_t room, un
         }
     }
     return best;
-}
-
-static void reuse(struct async_allocation *async, size_t bytes)
-{
-    pending_frees_leave(async);
-    ring_leave(&async->alike);
-    async->freed = false;
-    async->size = bytes;
-    allocation_renew(async->address, bytes);
 }
 
 /* The pool keeps at most its threshold, and little more than its largest use: memory that fits no
@@ -499,15 +485,19 @@ static CUresult async_take(struct pool *pool, struct client *client, size_t byte
     if (result == CUDA_ERROR_OUT_OF_MEMORY && pool->dependencies
         && (async = fitting(pool, room, class, context, name, true)) != NULL) {
         made = false;
-        /* `stream` first waits for the work that still touches the allocation. */
         RELAXED;
         result = async->pending == NULL
             ? CUDA_SUCCESS : REAL(cuStreamWaitEvent)(stream, async->marker->event, 0);
     }
     if (result != CUDA_SUCCESS)
         return result;
-    if (!made)
-        reuse(async, bytes);
+    if (!made) {
+        pending_frees_leave(async);
+        ring_leave(&async->alike);
+        async->freed = false;
+        async->size = bytes;
+        allocation_renew(async->address, bytes);
+    }
     *address = async->address;
     pool->used += bytes;
     if (pool->used + pool->lost > pool->used_high)
