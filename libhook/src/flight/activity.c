@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Samples whether a client has work in flight. A marker is an event recorded after all work
- * submitted so far: while it is pending, work is in flight. Once it is done and no thread has
- * passed the gate since its recording, nothing is in flight, and a sample costs no driver call.
- */
+/* A marker is an event recorded after all work submitted so far: while it is pending, work is in
+ * flight. Once it is done and no thread has passed the gate since, nothing is in flight. */
 #include "flight/activity.h"
 
 #include <string.h>
@@ -179,9 +176,7 @@ static bool burst_is_over(struct client *client, struct activity *activity, uint
 static int64_t update_burst(struct client *client, struct activity *activity, uint64_t now)
 {
     bool began = !activity->burst.active;
-    activity->burst.active = inflight_busy(client);
-    if (!activity->burst.active)
-        return NEVER;
+    activity->burst.active = true;
     if (began)
         activity->burst.began = now;
     if (began || !activity->quiet) {

@@ -2,8 +2,6 @@
 /* Stream captures, which no call of the library may invalidate. */
 #pragma once
 
-#include <stdbool.h>
-
 #include "driver/driver.h"
 #include "driver/locked.h"
 #include "driver/real.h"

@@ -24,7 +24,6 @@
 #define CAPTURE_PATIENCE_US 50000
 #define CAPTURE_LONGEST_US 30000000    /* a capture that lasts longer counts as endless */
 #define STREAMS_PATIENCE_US 30000000   /* for streams that other threads keep busy */
-#define PARTS 16
 
 /* Records the context's work in *event, or finds it done and leaves *event NULL. NOT_READY: a
  * capture forbids recording (not if `despite_captures`), or streams are busy. `moment`: as in
@@ -160,12 +159,11 @@ bool drain_ending(CUcontext context)
 static bool add(struct drain *drain, CUcontext context)
 {
     if (drain->count == drain->room) {
-        unsigned room = drain->room + PARTS;
-        struct drain_part *part = realloc(drain->part, room * sizeof *part);
+        struct drain_part *part = realloc(drain->part, (drain->room + 1) * sizeof *part);
         if (part == NULL)
             return false;
         drain->part = part;
-        drain->room = room;
+        drain->room++;
     }
     drain->part[drain->count++] = (struct drain_part){ .context = context };
     return true;
@@ -175,8 +173,7 @@ static bool add(struct drain *drain, CUcontext context)
 static void forget_all(struct drain *drain)
 {
     for (unsigned i = 0; i < drain->count; i++)
-        if (drain->part[i].event != NULL
-            && contexts_lasts(drain->part[i].context, drain->contexts_ended))
+        if (contexts_lasts(drain->part[i].context, drain->contexts_ended))
             forget(drain->part[i].context, &drain->part[i].event);
     drain->count = 0;
 }

@@ -2,7 +2,6 @@
 /* Waits until no work is in flight. With service_lock held, unless stated otherwise. */
 #pragma once
 
-#include "driver/driver.h"
 #include "gate/client.h"
 
 #define DRAIN_PATIENCE_US 2000000
@@ -23,10 +22,9 @@ struct drain_terms {
     void *argument;
 };
 
-/* With the gate closed, waits until nothing is in flight in any context of the process. Gives up
- * when threads have been blocked in this library (gate_has_blocked()), calls have failed or a
- * capture has not ended for `patience`; and soon, if a capture is in progress and threads are
- * blocked or the terms do not `outlast` captures. */
+/* With the gate closed, waits until nothing is in flight in any context. Gives up when threads have
+ * been blocked (gate_has_blocked()), calls have failed or a capture has not ended for `patience`;
+ * and soon, if during a capture threads are blocked or the terms do not `outlast` captures. */
 enum drained drain_all(const struct drain_terms *terms);
 
 /* A drain in steps, to find out whether work is done. */

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bounds the work that a program has in flight while others wait, so that a drain lasts about
- * `target`. A marker is an event recorded after all work submitted so far, which completes after
- * the time that a drain would have taken. The gate lets passes through up to the passes known to be
- * done, plus `limit`. A slow marker lowers the limit; a fast one, while the program came near the
- * limit, raises it. As passes differ (a copy of a few bytes, a graph of a second), at most LEAST
- * may be in flight while the oldest marker is older than the target.
- *
- * Work in flight may wait for work that is still to be submitted: if nothing completes for long, a
- * few more passes are let through, repeatedly. During a capture, which submits nothing and which
- * markers would invalidate, all threads pass.
+ * `target`. A marker is an event recorded after all work submitted so far: it completes after the
+ * time that a drain would have taken. The gate lets passes through up to the passes known to be
+ * done, plus `limit`, which a slow marker lowers and a fast one raises. As passes differ (a copy of
+ * a few bytes, a graph of a second), at most LEAST may be in flight while the oldest marker is
+ * older than the target. Work in flight may wait for work that is still to be submitted: if nothing
+ * completes for long, a few more passes are let through, repeatedly. During a capture, which
+ * submits nothing and which markers would invalidate, all threads pass.
  *
  * Beside an urgent client that does not wait for a turn (gate/inflight.c), the target is much
  * shorter, and the limit follows the most expensive recent passes: it would else grow during small

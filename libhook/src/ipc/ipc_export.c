@@ -3,11 +3,9 @@
  * Exports memory to other processes by legacy IPC. The driver gives no IPC handle for mapped
  * memory, so the library exports the blocks as file descriptors; its handle says where to fetch
  * them. A block becomes shared by a copy into exportable memory, which replaces it at the same
- * address and is never evicted.
- *
- * No work may run meanwhile, and work in flight may wait for the thread that requests the handle.
- * That thread therefore waits only briefly; blocks that are not shared by then are shared when
- * another process first requests them.
+ * address and is never evicted. No work may run meanwhile, and work in flight may wait for the
+ * thread that requests the handle: it waits only briefly; blocks that are not shared by then are
+ * shared when another process first requests them.
  */
 #define _GNU_SOURCE
 #include "ipc/ipc_export.h"
@@ -129,15 +127,13 @@ static uint64_t not_shared(const struct page_owner *owner)
 static CUresult share(const struct ipc_request *request, uint64_t patience)
 {
     struct memory_description description;
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
     LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
-    if (owner != NULL)
-        result = not_shared(owner) == 0
-            ? CUDA_SUCCESS
-            : exclusively(owner->client, owner->blocks[0]->size /* the largest */,
-                          not_shared(owner), patience, share_all, (void *)request);
-    return result;
+    uint64_t bytes = owner == NULL ? 0 : not_shared(owner);
+    if (bytes == 0)
+        return owner == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return exclusively(owner->client, owner->blocks[0]->size /* the largest */, bytes, patience,
+                       share_all, (void *)request);
 }
 
 /* The block's descriptor as a handle of own_file.h (-1: no such allocation), and the answer. */
@@ -390,8 +386,7 @@ static void *serve(void *argument)
     }
     debug("memory is no longer given to other processes: the program has closed the socket");
     for (unsigned i = 0; i < PEERS_MAX; i++)
-        if (peers[i].socket >= 0)
-            drop_peer(&peers[i]);
+        drop_peer(&peers[i]);
     own_file_close(listener);
     LOCKED(server_lock);
     server.open--;

@@ -85,10 +85,9 @@ int ipc_client_part(int from, const struct ipc_ticket *ticket, struct ipc_part *
         return -1;
     ssize_t got = own_file_receive(from, part, sizeof *part, &file);
     *again = got < 0 ? errno == ECONNRESET : got == 0;
-    bool sound = got == (ssize_t)sizeof *part && part->secret == ticket->secret && part->size > 0
+    if (got == (ssize_t)sizeof *part && part->secret == ticket->secret && part->size > 0
         && part->size % PAGE == 0 && part->left >= part->size && part->left % PAGE == 0
-        && part->left / PAGE <= PAGES_MAX;
-    if (sound)
+        && part->left / PAGE <= PAGES_MAX)
         return file;
     own_file_close(file);
     return -1;

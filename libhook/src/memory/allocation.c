@@ -339,16 +339,14 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 
 /*
  * Spares: memory that the program has freed, kept mapped for a short time and given back by the
- * next allocation of as many pages in the same context. Many programs allocate the same sizes again
- * and again (Thrust, CUB); while another client is evicted, mapping takes about a millisecond
- * (measured on an H200).
+ * next allocation of as many pages in the same context, because mapping may take a millisecond
+ * while another client is evicted (measured on an H200). A kernel that uses a freed address
+ * succeeds; NVSHARE_KEEP_FREED_MS=0 turns spares off, to find such errors.
  *
- * For the program a spare is freed, but a kernel that uses its address succeeds;
- * NVSHARE_KEEP_FREED_MS=0 turns spares off, to find such errors. For the daemon a spare is resident
- * memory. Spares are released before anything is refused (reclaim()), and before the library
- * evicts, copies or reports anything (client_may_keep_freed()). Their age is limited because no
- * turn ends while all programs fit the card; their amount, because the daemon may refuse growth to
- * other clients for them, and the driver needs memory for modules and kernel stacks.
+ * For the daemon a spare is resident memory. Spares are released before anything is refused
+ * (reclaim()), and before the library evicts, copies or reports anything (client_may_keep_freed()).
+ * Their age is limited because no turn ends while all programs fit the card; their amount, because
+ * the daemon may refuse growth to others for them, and the driver needs memory for modules.
  */
 
 #define DEFAULT_STAY_MS 1000

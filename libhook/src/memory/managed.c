@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Managed memory in blocks, loaded by a prefetch to the card and evicted by a prefetch to the host.
- * The driver keeps the bytes valid throughout, so the worst case is a kernel that waits for a page.
- * The figures are upper bounds: a page counts as resident while its block is, wherever the CPU has
- * migrated it. Only submitted work migrates pages to the card, so none is there while the gate is
- * closed.
+ * A page counts as resident while its block is, wherever the CPU has migrated it. Only submitted
+ * work migrates pages to the card, so no page of an evicted block is there while the gate is closed.
  *
  * With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card could ever hold.
  * The excess stays on the host, which the card accesses over the bus, and has no blocks. On devices

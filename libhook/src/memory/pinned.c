@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts memory that cannot be swapped, and lets it be allocated only where there is room. If the
- * client has spare room, the bytes are counted before the driver's call and the thread does not
- * wait at the gate: work in flight may wait for this thread. Otherwise the request is added to
- * `pending`, a part of the client's need: the gate does not open before there is room, and no other
- * client can take it while the thread is inside. Programs often destroy the context instead of the
- * objects, so each object counts at most until its context ends.
+ * Counts memory that cannot be swapped. If the client has room, the bytes are counted before the
+ * driver's call and the thread does not wait at the gate: work in flight may wait for this thread.
+ * Otherwise the request is added to `pending`, a part of the client's need: the gate does not open
+ * before there is room, which no other client can take while the thread is inside. Programs often
+ * destroy the context instead of the objects, so each object counts until its context ends.
  */
 #include "memory/pinned.h"
 

@@ -5,12 +5,8 @@
 #include "driver/driver.h"
 
 /* For memory that cannot be swapped (arrays, pools, physical allocations). pinned_begin() returns when the card has room for `bytes` more, inside the gate if
- * it had to wait for that; pinned_end() counts the bytes really taken and leaves the gate.
- *     CUresult r = pinned_begin(bytes);
- *     if (r != CUDA_SUCCESS) return r;          // out of memory, refused
- *     r = real(...);
- *     pinned_end(r == CUDA_SUCCESS ? bytes : 0);
- * If the device has no client, both do nothing, and pinned_begin() succeeds. */
+ * it had to wait for that. After its success, pinned_end() counts the bytes really taken and leaves
+ * the gate. If the device has no client, both do nothing, and pinned_begin() succeeds. */
 CUresult pinned_begin(size_t bytes);
 /* For any device; the memory belongs to no context. `submits`: the driver's call also submits work
  * to a stream, so this returns inside the gate in any case. */

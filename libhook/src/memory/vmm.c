@@ -3,11 +3,8 @@
  * Makes the program's own virtual memory (cuMemCreate, cuMemMap) swappable. cuMemCreate returns a
  * handle number of the library, for blocks at a home, an address range of the library, through
  * which they are evicted and loaded. Wherever the program maps the allocation (an alias), the same
- * blocks are mapped once more.
- *
- * Export to another process, multicast and NICs need a single handle of the driver and memory that
- * stays on the card. The first such request pins the allocation; its handle number and addresses
- * stay valid.
+ * blocks are mapped once more. Export to another process, multicast and NICs need a handle of the
+ * driver: the first such request pins the allocation; its handle number and addresses stay valid.
  */
 #include "memory/vmm.h"
 
@@ -310,11 +307,9 @@ static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access,
 }
 
 /*
- * Pins a VMM allocation: from now on it stays on the card, under one handle of the driver.
- *
- * An allocation of a single block already has such a handle, and is only counted as pinned, without
- * waiting for work in flight, which may wait for the calling thread. A larger allocation is copied
- * while no work runs; the steps after the copy fail only if the context fails.
+ * Pins a VMM allocation. A single block already has a handle of the driver, and is only counted as
+ * pinned, without waiting for work in flight, which may wait for the calling thread. A larger
+ * allocation is copied while no work runs; later steps fail only if the context fails.
  */
 
 /* Copies the allocation's blocks to `copy`, while no block moves. Releases memory_lock meanwhile. */
@@ -620,10 +615,10 @@ CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size)
 
 static bool any_remapping(void)
 {
-    unsigned i = 0;
-    while (i < CLIENTS_MAX && (clients[i] == NULL || !clients[i]->remapping))
-        i++;
-    return i < CLIENTS_MAX;
+    EACH_CLIENT(client)
+        if (client->remapping)
+            return true;
+    return false;
 }
 
 /* Takes memory_lock. No mapping may change while pin_in_place() replaces memory. */

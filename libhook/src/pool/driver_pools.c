@@ -138,15 +138,16 @@ void driver_pool_ends(CUmemoryPool handle, bool counted)
         gate_leave();
         return;
     }
-    CUstreamCaptureMode mode = capture_relax();
-    pthread_mutex_lock(&driver_pools_lock);
-    /* Another thread may have destroyed the pool meanwhile. */
-    struct driver_pool *pool = counted_pool(handle);
-    size_t growth = pool == NULL ? 0 : recount(pool);
-    if (pool != NULL)
-        pool->counted += growth;
-    pthread_mutex_unlock(&driver_pools_lock);
-    capture_exchange(&mode);
+    size_t growth = 0;
+    {
+        RELAXED;
+        LOCKED(driver_pools_lock);
+        struct driver_pool *pool = counted_pool(handle);
+        if (pool != NULL) {          /* another thread may have destroyed it */
+            growth = recount(pool);
+            pool->counted += growth;
+        }
+    }
     pinned_end(growth);
 }
 

@@ -5,15 +5,11 @@
  *
  * Until an event signals that the stream has reached a free, the allocation is in the stream's
  * pending list; then it is idle in its pool. An allocation uses
- *
  *   1. a free allocation that fits: one freed in the same stream, because the stream's order
  *      separates the uses; or an idle one, unless the program forbids reuse for its pool;
  *   2. else new memory, after the pool has released idle allocations beyond its threshold;
- *   3. else pending memory that fits: the stream first waits for the work that still touches it,
- *      unless the program forbids that.
- *
- * Before a client is evicted, idle memory is released even below the threshold of its pool: that
- * costs less than to copy it once.
+ *   3. else pending memory, for whose work the stream first waits, unless the program forbids it.
+ * Before a client is evicted, all idle memory is released: that costs less than to copy it once.
  */
 #include "pool/pool.h"
 
@@ -730,10 +726,8 @@ bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result)
     struct mark mark;
     if (!memory_is_ours(address))
         return false;
-    if (capture_refuses(result))
-        return true;
-    *result = pending_frees_mark(stream, &mark);
-    if (*result != CUDA_SUCCESS)
+    if (capture_refuses(result)
+        || (*result = pending_frees_mark(stream, &mark)) != CUDA_SUCCESS)
         return true;
     LOCKED(memory_lock);
     struct async_allocation *async = async_retire(address);

@@ -21,9 +21,8 @@ CUmemoryPool pool_of(CUdeviceptr address);
 
 /* The driver has created `handle`. `most`: bytes, 0 for no maximum. */
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most);
-/* cuMemPoolDestroy; calls the driver. */
+/* These two call the driver. */
 bool pool_destroy(CUmemoryPool handle, CUresult *result);
-/* cuMemPoolSetAccess; calls the driver. */
 CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count);
 
 /* After the driver's call: add the library's bytes to a value, apply an accepted value, or release
