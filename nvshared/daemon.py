@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING
 
 from nvshared import __version__
 from nvshared.clock import Timer, monotonic
@@ -41,9 +40,6 @@ from nvshared.sharing.sampler import Sampler
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.sharing.unshared import Unshared
 from nvshared.units import SECOND
-
-if TYPE_CHECKING:
-    from nvshared.history import History  # imports sqlite3
 
 logger = logging.getLogger("nvshared")
 
@@ -160,7 +156,15 @@ async def _serve(config: Config, read: Callable[[], Config], watch: Watch,
             target=nvml.watch_faults, name="nvml faults", daemon=True,
             args=([facts.uuid for facts in cards],
                   lambda uuid, error: post(partial(sampler.report, uuid, error)))).start()
-        history = _history(config, stack, manager, timer)
+        history = None
+        if config.state_dir is not None and config.history is not None:
+            from nvshared.history import History, HistoryFile  # they import sqlite3
+
+            history = History(
+                HistoryFile(config.state_dir, config.history), monotonic, timer, time.time)
+            stack.callback(history.close)
+            for gpu in manager.gpus:
+                history.follow(gpu)
         if config.metrics:
             from nvshared.report import metrics
 
@@ -243,20 +247,6 @@ def _manager(cards: Sequence[Facts], config: Config, read: Callable[[], Config],
     safe.follow(manager)
     ControlGroups(manager, monotonic, timer, lanes.run)
     return manager
-
-
-def _history(config: Config, stack: AsyncExitStack, manager: Manager,
-             timer: Timer) -> "History | None":
-    if config.state_dir is None or config.history is None:
-        return None
-    from nvshared.history import History, HistoryFile
-
-    history_file = HistoryFile(config.state_dir, config.history)
-    history = History(history_file, monotonic, timer, time.time)
-    stack.callback(history.close)
-    for gpu in manager.gpus:
-        history.follow(gpu)
-    return history
 
 
 def _descriptors(config: Config) -> int:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public names: on the bus, in the environment, in the file system."""
 
+import pwd
+
 BUS_NAME = "com.nvshare"
 
 MANAGER_PATH = "/com/nvshare"
@@ -44,6 +46,14 @@ DEFAULT_SOCKET = "/run/nvshare/nvshare.sock"
 TRIAL_FOLDER = "/run/nvshare-trial"      # state of the simulated GPUs of nvsharectl trial
 KUBELET_STATE = "/var/lib/nvshare-kubelet"
 WITHOUT_GPU = "without-gpu.json"        # in KUBELET_STATE: static pods without requested GPUs
+
+
+def user(uid: int) -> str:
+    """The name of a user, or the number of a user without a name. May block."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def gpu_path(index: int) -> str:

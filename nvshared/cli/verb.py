@@ -25,6 +25,7 @@ Options = argparse.Namespace
 Act = Callable[[Options], ExitCode | None]          # None: OK
 Argument = tuple[list[str], dict[str, Any]]         # parameters of add_argument()
 LONGEST_PID = 1 << 22                   # the kernel's PID_MAX_LIMIT
+NARROWEST = 40                          # columns; assumed if a terminal reports fewer
 EXAMPLE = re.compile(r"^ *(\S.*?)\s+# (.+)$", re.MULTILINE)
 
 
@@ -113,9 +114,6 @@ TARGET = (
              f"shows it: {TENANT_KINDS}", type=_target),
     gpu("all GPUs that the program uses"),
 )
-
-
-NARROWEST = 40                          # columns; assumed if a terminal reports fewer
 
 
 def show(options: Options, data: dict[str, Any], text: Callable[[], None]) -> None:

@@ -49,12 +49,9 @@ class Group(NamedTuple):
     def limit(self) -> Limit | None:
         """The tightest memory limit of this group; None: it has no limit, or was removed."""
         pairs = MEMORY if self.controllers else UNIFIED
-        found: list[tuple[int, int, Path]] = []
-        for most, taken in pairs:
-            size = _number(self.folder / most)
-            used = None if size is None else _number(self.folder / taken)
-            if size is not None and used is not None:
-                found.append((size, used, self.folder / most))
+        found = [(size, used, self.folder / most) for most, taken in pairs
+                 if (size := _number(self.folder / most)) is not None
+                 and (used := _number(self.folder / taken)) is not None]
         if not found:
             return None
         files = _files(self.folder / "memory.stat")

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import takewhile
 
+from nvshared.names import user
+
 
 class Kind(StrEnum):
     """The kind of a tenant, from the most to the least specific."""
@@ -89,13 +91,6 @@ OTHERS = -1                             # instead of an owner: others can write 
 OwnerOf = Callable[[str, str], int | None]      # None: the directory is not visible
 JobOf = Callable[[str, str], str]               # "": the job's number is not found
 ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
-
-
-def user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def groups(name: str) -> frozenset[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvshared import quantity
 from nvshared.errors import ConfigError, InvalidArgs
@@ -27,8 +27,7 @@ TIERS = ("neighbour", "host", "disk")
 SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     attribute: str                      # the name of its field in Config
     name: str                           # as in files, and with two dashes on the command line
     section: str

@@ -11,7 +11,6 @@ nvshared/scheduler/events.py, its words in nvshared/tui/figures.py and an option
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,8 +18,8 @@ from typing import NamedTuple
 from nvshared import quantity
 from nvshared.errors import ConfigError
 from nvshared.machine import host
-from nvshared.machine.tenant import Kind, user
-from nvshared.names import PRIORITIES, TENANT_KINDS
+from nvshared.machine.tenant import Kind
+from nvshared.names import PRIORITIES, TENANT_KINDS, user
 from nvshared.quantity import HEAVIEST, LARGEST, limit, or_word
 from nvshared.scheduler.events import UNLIMITED
 
@@ -72,8 +71,7 @@ TERMS: Mapping[str, Term] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     pattern: str
     term: str                           # a key of TERMS
     value: int                          # for memory limits, 0 is no limit

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes, times and names as short text; terms: their parsing, for tables, and in sentences."""
 
-import pwd
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple
 
+from nvshared import names
 from nvshared.control.snapshot import ClientSnapshot, Tenant, Term
 from nvshared.names import PRIORITIES, USUAL_TERMS
 from nvshared.quantity import OFF, limit, limit_or_off, share, sized, weight
@@ -54,14 +54,6 @@ def quantum(microseconds: int) -> str:
     return f"{microseconds / MILLISECOND:g}ms" if rest else f"{seconds}s"
 
 
-@cache
-def user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def short_tenant(name: str) -> str:
     before, mark, id = name.rpartition("/" if "/" in name else ":")
     long = len(id) >= LONG_ID and set(id) <= set("0123456789abcdef-")
@@ -90,6 +82,7 @@ def command(client: ClientSnapshot) -> str:
 
 
 UNLIMITED = USUAL_TERMS["compute-limit"]
+user = cache(names.user)
 
 
 class TermFormat(NamedTuple):
@@ -103,12 +96,11 @@ class TermFormat(NamedTuple):
     of_program: str = ""                # "": a program has no such term
 
 
-def _memory(limit: int) -> str:
-    return sized(limit) if limit else "any amount"
+def _sized_or(unlimited: str) -> Callable[[int], str]:
+    return lambda limit: sized(limit) if limit else unlimited
 
 
-def _limit(limit: int) -> str:
-    return sized(limit) if limit else "no limit"
+_memory, _limit = _sized_or("any amount"), _sized_or("no limit")
 
 
 def _priority(value: int) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from nvshared.history.store import FIELDS, STEPS
 from nvshared.hook.protocol import Type
-from nvshared.machine.tenant import user
+from nvshared.names import user
 from nvshared.units import MIB
 from tests.integration.conftest import Site
 from tests.integration.fakehook import pump

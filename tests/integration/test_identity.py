@@ -19,7 +19,7 @@ import pytest
 
 from bench.trace import Line
 from nvshared.machine import cgroup
-from nvshared.machine.tenant import user
+from nvshared.names import user
 from tests.integration.conftest import BUILD, ROOT, Process, Site, wait_until
 from tests.unit.test_tenant import CONTAINER, ENDS, LINES, NAMES, SLICED, UID
 

@@ -10,7 +10,8 @@ from nvshared.hook.protocol import OrderRecord
 from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Facts
 from nvshared.machine.peer import Peer
-from nvshared.machine.tenant import Kind, Tenant, user
+from nvshared.machine.tenant import Kind, Tenant
+from nvshared.names import user
 from nvshared.scheduler.actions import Action, ClientState, Limits, MoveOrder, Order, Stop, Stuck
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.events import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvshared.machine import peer, subordinate
-from nvshared.machine.tenant import user
+from nvshared.names import user
 
 ALICE = 1000
 NOBODY_HAS = "no-such-user"

@@ -16,8 +16,8 @@ from nvshared.machine.tenant import (
     OwnerOf,
     Tenant,
     locate,
-    user,
 )
+from nvshared.names import user
 
 UID = "01234567-89ab-cdef-0123-456789abcdef"
 SLICED = UID.replace("-", "_")
