@@ -158,6 +158,7 @@ class HookConnection:
         self.admitted = refusal is None
         self._kept = name is not None or self.admitted
         self._server, self._socket = server, connected
+        self._complain = partial(server.complain, identity)     # kind and description of a fault
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = self._finishing = False
         self._listens = True            # False: the last packet waits in Rotation or for a lookup
@@ -212,10 +213,9 @@ class HookConnection:
         logger.debug("%s: connection closed: %s", self.peer, reason)
         if self._timeout is not None:
             self._timeout.cancel()
-        if self._queue:
-            self._loop.remove_writer(self._socket)
         for _, descriptor in self._queue:
             _close(descriptor)
+        self._loop.remove_writer(self._socket)
         self._loop.remove_reader(self._socket)
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
@@ -326,9 +326,6 @@ class HookConnection:
         if self.session.client is None and not self.session.looking_up:
             self._complain("silent", "it connected and sent no HELLO")
             self.end("it sent no HELLO")
-
-    def _complain(self, kind: str, words: str) -> None:
-        self._server.complain(self.peer, kind, words)
 
 
 def descriptors(clients: int) -> int:
@@ -447,7 +444,12 @@ class Server:
             except OSError as error:
                 if error.errno not in OUT_OF_RESOURCES:
                     raise
-                self._hold_off(error)
+                if not self._warned:
+                    logger.warning("no new client can be accepted for now: %s; raise LimitNOFILE= "
+                                   "if this lasts", error.strerror)
+                self._warned = True
+                self._loop.remove_reader(self._listening)
+                self._pause = self._loop.call_later(ACCEPT_PAUSE, self._resume)
                 return
             self._take(connected, lender)
             if self._loop.time() >= end:
@@ -520,7 +522,14 @@ class Server:
             self._decline_all(process)
             return
         for path in identity.unknown_paths:
-            self._log_unknown_cgroup(path, identity)
+            # Paths that differ in numbers only are logged once.
+            kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)
+            if kind not in self._unknown_cgroups and len(self._unknown_cgroups) < UNKNOWN_MOST:
+                self._unknown_cgroups.add(kind)
+                logger.warning(
+                    "%s is in the control group %s, which identifies no pod, job, container or "
+                    "unit: it counts as its user's, %s", identity, peer.printable(path),
+                    identity.user)
 
         def name_read(name: str | None) -> None:        # None: it could not be read
             process.identity = replace(identity, name=name or identity.name)
@@ -558,29 +567,9 @@ class Server:
             logger.debug("%s: died before it was served", identity)
             self.shut_down(connected, name, partial(self._release, identity.account, admitted))
 
-    def _log_unknown_cgroup(self, path: str, identity: Peer) -> None:
-        """Logs an unknown cgroup path once per kind; paths that differ in numbers are one kind."""
-        kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)
-        if kind in self._unknown_cgroups or len(self._unknown_cgroups) >= UNKNOWN_MOST:
-            return
-        self._unknown_cgroups.add(kind)
-        logger.warning(
-            "%s is in the control group %s, which identifies no pod, job, container or unit: it "
-            "counts as its user's, %s", identity, peer.printable(path), identity.user)
-
     def _decline_all(self, process: _Process) -> None:
         for connected, name in self._take_unserved(process, len(process.unserved)):
             self.shut_down(connected, name)
-
-    def _hold_off(self, error: OSError) -> None:
-        """Stops accepting for ACCEPT_PAUSE; new connections wait in the kernel's queue."""
-        if not self._warned:
-            logger.warning(
-                "no new client can be accepted for now: %s; raise LimitNOFILE= if this lasts",
-                error.strerror)
-            self._warned = True
-        self._loop.remove_reader(self._listening)
-        self._pause = self._loop.call_later(ACCEPT_PAUSE, self._resume)
 
     def _resume(self) -> None:
         self._pause = None
@@ -630,8 +619,9 @@ def shut_down(
         connected.close()
 
     def empty() -> None:
-        while _is_queued(connected):
-            connected.recv(1)
+        with suppress(OSError):
+            while connected.recvmsg(1, CREDENTIALS_SPACE, socket.MSG_PEEK)[1]:
+                connected.recv(1)
         with suppress(RuntimeError):    # the loop has ended
             loop.call_soon_threadsafe(finish)
 
@@ -670,18 +660,10 @@ def close_copy(connected: socket.socket) -> None:
 
 def _drop_harmless(connected: socket.socket) -> bool:
     """Reads queued packets up to the first one with descriptors. False: there is such a packet."""
-    try:
-        while receive(connected, 1) is not None:
-            continue
-    except ProtocolError:
-        return False
-    except OSError:
-        pass
+    with suppress(OSError):
+        try:
+            while receive(connected, 1) is not None:
+                continue
+        except ProtocolError:
+            return False
     return True
-
-
-def _is_queued(connected: socket.socket) -> bool:
-    try:
-        return bool(connected.recvmsg(1, CREDENTIALS_SPACE, socket.MSG_PEEK)[1])
-    except OSError:
-        return False

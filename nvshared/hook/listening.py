@@ -11,15 +11,13 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from nvshared.errors import AlreadyRunning, InvalidArgs, NotPermitted, NvshareError
 
 MODE = 0o666                            # any user's program may ask for the GPU
-# Maximum number of connections in the kernel's queue, which is first in, first out for all users.
-# If the queue is full, connect() blocks. nvshared.socket sets the same number.
-BACKLOG = 256
+BACKLOG = 256                           # longest queue of connections, as in nvshared.socket
 PATH_LONGEST = 107                      # sun_path without its final zero
 
 
@@ -32,8 +30,7 @@ class Listening:
         if len(os.fsencode(path)) > PATH_LONGEST:
             raise InvalidArgs(
                 f"the socket path {path} is longer than the {PATH_LONGEST} bytes a socket's may be",
-                "choose a shorter one with --socket",
-            )
+                "choose a shorter one with --socket")
         self._folder_made = False
         try:
             self._folder_made = _make_folder(path.parent)
@@ -89,8 +86,7 @@ def _remove_stale(path: Path) -> bool:
         return False
     if not stat.S_ISSOCK(kind):
         raise InvalidArgs(
-            f"{path} exists and is no socket", "remove it, or choose another path with --socket"
-        )
+            f"{path} exists and is no socket", "remove it, or choose another path with --socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.setblocking(False)
         try:
@@ -107,17 +103,14 @@ def _remove_stale(path: Path) -> bool:
                 raise
     raise AlreadyRunning(
         f"another nvshared listens on {path}",
-        "stop it (systemctl stop nvshared), or choose another path with --socket",
-    )
+        "stop it (systemctl stop nvshared), or choose another path with --socket")
 
 
 def _bind(path: Path) -> socket.socket:
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         listening.bind(str(path))
         path.chmod(MODE)
         listening.listen(BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
+        stack.pop_all()                 # it succeeded, so the socket stays open
     return listening

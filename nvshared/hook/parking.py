@@ -49,19 +49,17 @@ class ParkedHook:
         return any(isinstance(one, actions.Load | actions.Run) for one, _, _ in self._held or ())
 
     async def park(self, context: int, *, ahead: bool) -> None:
-        """Makes the hook keep the program out of the driver; `ahead`: the hook refuses if the
-        program wants the GPU.
+        """Makes the hook keep the program out of the driver; `ahead`: not if that wants the GPU.
 
-        `context`: Client.context, which the hook's HELLO to a later daemon repeats.
-
-        Raises NvshareError with the hook's reason to refuse. Orders are held back in any case,
-        until unpark().
+        `context`: Client.context, which the hook's HELLO to a later daemon repeats. Raises
+        NvshareError with the hook's reason to refuse. Orders are held back until unpark() anyway.
         """
         self._held, self.driver_wanted = [], False
         self._answer = asyncio.get_running_loop().create_future()
         self._number += 1
-        self._send(protocol.encode_order(OrderRecord(
-            Type.PARK, Flag.AHEAD if ahead else 0, self._number, host=context)), None)
+        flags = Flag.AHEAD if ahead else 0
+        order = OrderRecord(Type.PARK, flags, self._number, host=context)
+        self._send(protocol.encode_order(order), None)
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await self._answer
@@ -77,10 +75,8 @@ class ParkedHook:
         self._held, self.checkpointed = [], True
 
     def unpark(self, gpu: bytes, *, moved: bool = False) -> None:
-        """Sends UNPARK, as the process runs on the card with this UUID, then the held orders.
-
-        `moved`: the process has moved to another card, so the held orders are dropped.
-        """
+        """Sends UNPARK, as the process runs on the card with this UUID, then the held orders, which
+        are dropped if it has `moved` to another card."""
         self.checkpointed = self.driver_wanted = False
         self._send(protocol.encode_unpark(gpu), None)
         if moved:
@@ -127,7 +123,7 @@ class ParkedHook:
             raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
         # A late reply belongs to an earlier PARK, whose threads have been released since.
         if record.number == self._number and self._answer is not None and not self._answer.done():
-            self.driver_wanted = bool(record.flags & Flag.WANTS)
+            self.driver_wanted = record.has(Flag.WANTS)
             self._answer.set_result(Park(record.moved))
 
     def adjusted(self, memory: events.Memory) -> events.Memory:

@@ -8,6 +8,7 @@ is valid in the state of its connection.
 import struct
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from functools import partial
 
 from nvshared.errors import ProtocolError
 from nvshared.scheduler.events import Memory, PinReason
@@ -112,6 +113,7 @@ TEXT = struct.Struct("<HHIQ88s")
 REPORT = struct.Struct("<HHHHQ7Q16s2Q")
 ANSWERS = struct.Struct("<2Q")
 SIZE = 104
+TYPES = {int(one): one for one in Type}
 REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    # from hooks
 TEXT_PIECE = 88                         # bytes of text in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in a whole REASON
@@ -160,6 +162,10 @@ class ReportRecord:
     version: int = VERSION
     text: str = ""                      # in NAME, GANG
 
+    def has(self, flag: Flag) -> bool:
+        """Whether the record has this flag."""
+        return bool(self.flags & flag)
+
 
 def encode_order(order: OrderRecord) -> bytes:
     """Returns the packet of an order."""
@@ -167,8 +173,7 @@ def encode_order(order: OrderRecord) -> bytes:
     return ORDER.pack(
         order.type, VERSION, order.flags, order.number,
         order.room, order.host, order.writeback, order.step_pause, order.idle_window,
-        *begin, order.total, order.host_slab, order.beyond, order.loan,
-    )
+        *begin, order.total, order.host_slab, order.beyond, order.loan)
 
 
 def encode_unpark(gpu: bytes) -> bytes:
@@ -196,42 +201,29 @@ def decode_report(packet: bytes) -> ReportRecord:
     HELLO, NAME and GANG are decoded in any version, so that a hook of another version gets a
     refusal in reply to its HELLO.
     """
-    kind, version = _head(packet)
-    if kind < Type.HELLO:
-        raise ProtocolError(f"a {kind.name} came, which only the daemon may send")
-    if kind in TEXTS:
-        return ReportRecord(
-            kind, version=version, text=TEXT.unpack(packet)[-1].partition(b"\0")[0].decode(
-                errors="ignore"))
-    _, _, flags, pin_reason, number, *figures, tail, first, second = REPORT.unpack(packet)
-    answers, uuid = ((0, 0), tail) if kind in NAMES_GPU else (ANSWERS.unpack(tail), NO_UUID)
-    memory = Memory(*[*figures, *answers, _pin_reason(pin_reason, version)])
-    match kind:
-        case Type.HELLO:
-            return ReportRecord(
-                kind, flags, number, memory, uuid, commit=first, pins=second, version=version)
-        case Type.COMMIT:
-            return ReportRecord(kind, flags, number, memory, uuid, wanted=first, pins=second)
-    return ReportRecord(kind, flags, number, memory, uuid, moved=first, took=second)
-
-
-def _pin_reason(code: int, version: int) -> PinReason:
-    if version != VERSION:
-        return PinReason.NONE                # other versions may use the field differently
-    if code not in REASONS:
-        raise ProtocolError(f"the unknown reason {code} to stay came")
-    return REASONS[code]
-
-
-def _head(packet: bytes) -> tuple[Type, int]:
-    """Returns type and version. Raises ProtocolError if either is unknown, or the size is wrong."""
     if len(packet) != SIZE:
         raise ProtocolError(f"a record of {len(packet)} bytes came, and all have {SIZE}")
     code, version, _, _ = HEAD.unpack_from(packet)
-    try:
-        kind = Type(code)
-    except ValueError:
-        raise ProtocolError(f"a record of the unknown type {code} came") from None
+    if code not in TYPES:
+        raise ProtocolError(f"a record of the unknown type {code} came")
+    kind = TYPES[code]
     if version != VERSION and kind not in (Type.HELLO, *TEXTS):
         raise ProtocolError(f"a {kind.name} of version {version} came, and we speak {VERSION}")
-    return kind, version
+    if kind < Type.HELLO:
+        raise ProtocolError(f"a {kind.name} came, which only the daemon may send")
+    if kind in TEXTS:
+        text = TEXT.unpack(packet)[-1].partition(b"\0")[0].decode(errors="ignore")
+        return ReportRecord(kind, version=version, text=text)
+    _, _, flags, reason, number, *figures, tail, first, second = REPORT.unpack(packet)
+    reason = reason if version == VERSION else 0    # other versions may use the field differently
+    if reason not in REASONS:
+        raise ProtocolError(f"the unknown reason {reason} to stay came")
+    answers, uuid = ((0, 0), tail) if kind in NAMES_GPU else (ANSWERS.unpack(tail), NO_UUID)
+    memory = Memory(*[*figures, *answers, REASONS[reason]])
+    record = partial(ReportRecord, kind, flags, number, memory, uuid)
+    match kind:
+        case Type.HELLO:
+            return record(commit=first, pins=second, version=version)
+        case Type.COMMIT:
+            return record(wanted=first, pins=second)
+    return record(moved=first, took=second)

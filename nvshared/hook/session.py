@@ -28,6 +28,10 @@ ANSWERS = {
     actions.Evict: events.Evicted, actions.Load: events.Loaded,
     actions.Writeback: events.WrittenBack,
 }
+WAITS = {
+    actions.ClientState.SUSPENDED: Wait.RESUME, actions.ClientState.LIMITED: Wait.SHARE,
+    actions.ClientState.CROWDED: Wait.ROOM,
+}
 logger = logging.getLogger(__name__)
 
 ERRORS_MOST = 4095                      # the largest errno
@@ -38,10 +42,7 @@ class Wire(Protocol):
     """The part of the connection that a session uses."""
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        """Sends or queues a packet, and closes the descriptor. Must not raise.
-
-        A broken connection ends later.
-        """
+        """Sends or queues a packet, and closes the descriptor. Must not raise."""
 
     def drop(self, reason: str) -> None:
         """Ends the connection soon, for a protocol violation."""
@@ -50,37 +51,33 @@ class Wire(Protocol):
         """Ends the connection after all queued packets are sent; the session sends no more."""
 
     def resume(self, work: Callable[[], None]) -> None:
-        """Does `work` in its user's turn, then passes packets to the session again: the lookup that
-        `work` waited for is finished."""
+        """Does `work`, which waited for a lookup, in its user's turn, then passes packets again."""
 
 
 class StoringHook:
     """A session's part of the disk tier: the client's file, and its reports about the file.
 
-    The first STORE of a connection carries the file's descriptor, unless the hook already has a
-    file from an earlier daemon. The file is made in a thread. Of the STOREs ordered meanwhile, only
-    the last is sent, once the file exists.
+    The first STORE carries the file's descriptor, unless the hook has a file from an earlier
+    daemon. The file is made in a thread; of the STOREs ordered meanwhile, only the last is sent.
     """
 
     def __init__(self, disk: Disk, wire: Wire) -> None:
         self.bytes = 0                  # in the client's file, by its last STORED
         self.error = 0                  # errno of its last failed write, by its last STORED
+        self.acknowledged = 0           # number of the last STORE that the hook has acknowledged
         self._disk, self._wire = disk, wire
         self._file: File | None = None
         self._sent = False              # the hook has got the file's descriptor
         self._most = 0                  # the most bytes that any order allowed so far
         self._number = 0                # of the last STORE
-        self.acknowledged = 0           # number of the last STORE that the hook has acknowledged
         self._waits: actions.Store | None = None    # to be sent when the file exists
         self._ended = False
 
     def order(
         self, peer: Peer, order: actions.Store, answer: Callable[[actions.Store, bool], None]
     ) -> None:
-        """Sends the order once the client has a file, or calls `answer` with the order and a flag.
-
-        The flag is True if no file can be made, False if the order needs none.
-        """
+        """Sends the order once the client has a file, or calls `answer` with the order and whether
+        it has failed. (A field for `answer` would make a reference cycle with the session.)"""
         self._number, self._most = order.number, max(self._most, order.size)
         if self._sent or self.bytes:
             self._pass(order)
@@ -119,10 +116,8 @@ class StoringHook:
             Type.STORE, number=order.number, writeback=order.size)), descriptor)
 
     def handle_stored(self, record: ReportRecord, *, known: bool) -> bool:
-        """Handles STORED. True: order or error differs from the last STORED.
-
-        `known`: the client has sent HELLO. Raises ProtocolError for more bytes than were allowed.
-        """
+        """Handles STORED; `known`: after HELLO. True: order or error differs from the last STORED.
+        Raises ProtocolError for more bytes than were allowed."""
         if known and record.moved > self._most:
             raise ProtocolError(
                 f"it claims {record.moved} bytes on the disk, and may have {self._most} there")
@@ -153,15 +148,10 @@ class Session:
         self.peer = peer
         self.client: Client | None = None
         self.finished = False           # refused or ended: further records are ignored
-        # The last record waits for a lookup about the process, so received() must not be called.
-        self.looking_up = False
-        self._manager = manager
-        self._wire = wire
-        self._refusal = refusal
-        # From the last BORROWED: swapped bytes on the lender's card, how many of them have no other
-        # copy, and the UUID of the lender.
-        self._borrowed = self._dirty = 0
-        self._lender = b""
+        self.looking_up = False         # a record waits for a lookup: received() must not be called
+        self._manager, self._wire, self._refusal = manager, wire, refusal
+        self._borrowed = self._dirty = 0    # of the last BORROWED; bytes
+        self._lender = b""              # its UUID, also of the last BORROWED
         self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
         self._parked = ParkedHook(wire.send)
         self.park = self._parked.park   # Parkable
@@ -172,8 +162,8 @@ class Session:
         """Sends INTRODUCE with a random number to a client that knows an earlier daemon or card."""
         self._introduction = (int.from_bytes(os.urandom(8)) >> 1) + 1
         self._manager.await_hello(self, awaited=True)
-        self._wire.send(protocol.encode_order(OrderRecord(
-            Type.INTRODUCE, number=self._introduction)))
+        order = OrderRecord(Type.INTRODUCE, number=self._introduction)
+        self._wire.send(protocol.encode_order(order))
 
     def received(self, packet: bytes) -> None:
         """Handles a packet. Raises ProtocolError, on which the caller ends the connection."""
@@ -201,18 +191,18 @@ class Session:
             if record.type is not Type.HELLO or record.number != self._introduction:
                 return
             self._introduction = 0
+
+        def lookup_done() -> None:
+            self.looking_up = False
+            if not self.finished:
+                self._wire.resume(partial(self._handle, record))
+
         # HELLO and COMMIT are answered only once the limits of the client's cgroups are known.
         if record.type is Type.COMMIT or (record.type is Type.HELLO and self._refusal is None):
             more = record.memory.host + record.memory.beyond if self.client is None else 0
-            if self._manager.read_limits(self.peer, more, partial(self._lookup_done, record)):
-                self.looking_up = True
-                return
-        self._handle(record)
-
-    def _lookup_done(self, record: ReportRecord) -> None:
-        self.looking_up = False
-        if not self.finished:
-            self._wire.resume(partial(self._handle, record))
+            self.looking_up = self._manager.read_limits(self.peer, more, lookup_done)
+        if not self.looking_up:
+            self._handle(record)
 
     def _handle(self, record: ReportRecord) -> None:
         if self.client is None:
@@ -222,7 +212,7 @@ class Session:
         if record.type is Type.PARKED:
             self._parked.handle_parked(record)
             return
-        wants = record.type is Type.WAKE or bool(record.flags & Flag.WANTS)
+        wants = record.type is Type.WAKE or record.has(Flag.WANTS)
         if wants and self._parked.holds and self._parked.want_driver():
             self.client.gpu.expect_context(self.client)
         self.client.gpu.tell(self._event(self.client, record, wants))
@@ -242,7 +232,6 @@ class Session:
             client.id, memory, self._storing.acknowledged, failed=bool(error)))
 
     def _answer_store(self, order: actions.Store, failed: bool) -> None:
-        """Answers, in place of the hook, a STORE that was not sent to it."""
         if (client := self.client) is not None:
             client.gpu.tell(events.Stored(client.id, client.memory, order.number, failed))
 
@@ -320,11 +309,10 @@ class Session:
             else:
                 self._storing.order(self.peer, order, self._answer_store)
             return
-        page = None
-        if isinstance(order, actions.Publish | actions.Watch) and order.on:
-            page = self._page(order)
-            if page is None:
-                return
+        needs_page = isinstance(order, actions.Publish | actions.Watch) and order.on
+        page = self._page(order) if needs_page else None
+        if needs_page and page is None:
+            return
         self._send(protocol.encode_order(_record(order)), page, order)
         if self._parked.checkpointed and isinstance(order, actions.Load | actions.Run):
             assert self.client is not None
@@ -338,14 +326,13 @@ class Session:
         else:
             self._wire.send(packet, page)
 
-    def _page(self, order: actions.Publish | actions.Watch) -> int | None:
-        """Returns a descriptor of an inflight page. None: its client has left, or an error."""
+    def _page(self, order: actions.Order) -> int | None:
+        """A descriptor of an inflight page. None: its client has left, or an error."""
         assert self.client is not None
-        clients = self.client.gpu.clients
         try:
-            if isinstance(order, actions.Publish):
+            if not isinstance(order, actions.Watch):
                 return self.client.inflight_page.writable()
-            watched = clients.get(order.watched)
+            watched = self.client.gpu.clients.get(order.watched)
             return None if watched is None else watched.inflight_page.readable()
         except OSError as error:
             logger.warning(
@@ -355,29 +342,24 @@ class Session:
     def _hello(self, record: ReportRecord) -> None:
         if record.type is not Type.HELLO:
             raise ProtocolError(f"a {record.type.name} came before HELLO")
-        if self._refusal is not None:
-            self._refuse(self._refusal)
-            return
-        if record.version != VERSION:
-            self._refuse(Refusal.VERSION)
+        refusal = self._refusal or (Refusal.VERSION if record.version != VERSION else None)
+        if refusal is not None:
+            self._refuse(refusal)
             return
         try:
             gpu = self._manager.gpu_by_uuid(record.uuid)
-            self._storing.handle_hello(gpu.facts.memory_total)
-            memory = _bounded(record.memory, gpu.facts.memory_total)
-            wants = bool(record.flags & Flag.WANTS)
+            total, wants = gpu.facts.memory_total, record.has(Flag.WANTS)
+            self._storing.handle_hello(total)
+            memory = _bounded(record.memory, total)
             self.client = Client(self._manager.next_id(), gpu, self.peer, self)
             self.client.parkable = self
-            if record.flags & Flag.IS_PARKED:
+            if record.has(Flag.IS_PARKED):
                 self._parked.take_over()
                 self._parked.driver_wanted = wants
             gpu.join(
-                self.client, self._parked.adjusted(memory),
-                running=bool(record.flags & Flag.RUNNING),
-                wants=wants,
-                commit=min(record.commit, gpu.facts.memory_total), lender=self._lender,
-                before=self._moved,
-            )
+                self.client, self._parked.adjusted(memory), running=record.has(Flag.RUNNING),
+                wants=wants, commit=min(record.commit, total), lender=self._lender,
+                before=self._moved)
             self._moved = None
             if self._parked.checkpointed:
                 # The driver has the checkpoint in private memory of the process.
@@ -388,21 +370,21 @@ class Session:
 
     def _refuse(self, refusal: Refusal) -> None:
         self._wire.send(protocol.encode_order(OrderRecord(Type.REFUSED, flags=refusal)))
-        self.finished = True
-        self._refusal = refusal
+        self.finished, self._refusal = True, refusal
         self._wire.finish()
 
     def _event(self, client: Client, record: ReportRecord, wants: bool) -> events.Event:
         id = client.id
         memory = self._parked.adjusted(_bounded(record.memory, client.gpu.facts.memory_total))
+        stopping = client.gpu.lost or client.gpu.scheduler.stopping(client.id)
+        if record.type in (Type.STOPPED, Type.REOPENED) and not stopping:
+            raise ProtocolError(f"a {record.type.name} came, and no STOP was open")
         match record.type:
             case Type.IDLE:
                 return events.WentIdle(id, memory)
             case Type.STOPPED:
-                _check_stop(client, record)
                 return events.Stopped(id, memory, wants, record.took, record.moved or None)
             case Type.REOPENED:
-                _check_stop(client, record)
                 return events.Reopened(id, memory)
             case Type.MOVED:
                 return _moved(client, memory, record)
@@ -412,11 +394,9 @@ class Session:
                 wanted, pins = (min(size, MOST_BYTES) for size in (record.wanted, record.pins))
                 return events.CommitAsked(id, memory, record.number, wanted, pins)
             case Type.COPIES:
-                return events.Copies(
-                    id, memory, bool(record.flags & Flag.INWARD),
-                    bool(record.flags & Flag.OUTWARD))
+                return events.Copies(id, memory, record.has(Flag.INWARD), record.has(Flag.OUTWARD))
             case Type.BUSY:
-                return events.Busy(id, memory, bool(record.flags & Flag.GAPS))
+                return events.Busy(id, memory, record.has(Flag.GAPS))
         raise ProtocolError(f"a second {record.type.name} came")
 
 
@@ -424,15 +404,11 @@ def _record(order: actions.Order) -> OrderRecord:
     assert not isinstance(order, actions.Store)     # which StoringHook sends
     match order:
         case actions.Run():
-            flags = (
-                (Flag.PACE if order.pace else 0)
-                | (Flag.REPORT_IDLE if order.report_idle else 0)
-                | (Flag.REPORT_COPIES if order.report_copies else 0)
-                | (Flag.REPORT_BUSY if order.report_busy else 0)
-                | (Flag.STEP if order.step else 0)
-            )
-            return OrderRecord(
-                Type.RUN, flags, step_pause=order.step_pause, idle_window=order.idle_window)
+            flags = {
+                Flag.PACE: order.pace, Flag.REPORT_IDLE: order.report_idle, Flag.STEP: order.step,
+                Flag.REPORT_COPIES: order.report_copies, Flag.REPORT_BUSY: order.report_busy}
+            return OrderRecord(Type.RUN, sum(flag for flag, on in flags.items() if on),
+                               step_pause=order.step_pause, idle_window=order.idle_window)
         case actions.Stop():
             return OrderRecord(Type.STOP)
         case actions.Writeback():
@@ -456,40 +432,24 @@ def _record(order: actions.Order) -> OrderRecord:
 
 
 def _wait(client: Client) -> OrderRecord:
-    """Returns a QUEUED record: the reason of the client's wait, and its position in the queue."""
-    position = client.position
-    match client.view.state:
-        case actions.ClientState.SUSPENDED:
-            wait = Wait.RESUME
-        case actions.ClientState.LIMITED:
-            wait = Wait.SHARE
-        case actions.ClientState.CROWDED:
-            wait = Wait.ROOM
-        case actions.ClientState.WAITING if client.gang:
-            wait = Wait.GANG
-        case _:
-            wait = Wait.TURN if position else Wait.MOVES
+    """A QUEUED record: the reason of the client's wait, and its position in the queue."""
+    state, position = client.view.state, client.position
+    wait = WAITS.get(state, Wait.TURN if position else Wait.MOVES)
+    if state is actions.ClientState.WAITING and client.gang:
+        wait = Wait.GANG
     return OrderRecord(Type.QUEUED, wait, position)
 
 
-def _check_stop(client: Client, record: ReportRecord) -> None:
-    if not client.gpu.lost and not client.gpu.scheduler.stopping(client.id):
-        raise ProtocolError(f"a {record.type.name} came, and no STOP was open")
-
-
 def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> events.Event:
-    """Returns the event for a MOVED, the reply to an order that moves memory."""
     order = client.gpu.scheduler.unanswered(client.id, record.number)
     if order is None and client.gpu.lost:       # then its unanswered orders were dropped
         return events.MemoryChanged(client.id, memory)
     if order is None:
         raise ProtocolError(
             f"a MOVED with the number {record.number} came, which answers no open order")
-    flags = record.flags
     return ANSWERS[type(order)](
         client.id, memory, record.number, _plausible(record.moved), record.took,
-        bool(flags & Flag.NO_MEMORY), bool(flags & Flag.DRIVER_ERROR), bool(flags & Flag.YIELDED),
-    )
+        *(record.has(flag) for flag in (Flag.NO_MEMORY, Flag.DRIVER_ERROR, Flag.YIELDED)))
 
 
 def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
@@ -500,10 +460,8 @@ def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
 
 
 def _bounded(memory: events.Memory, total: int) -> events.Memory:
-    """Returns the client's figures, limited to possible values on a card of `total` bytes.
-
-    Raises ProtocolError for impossible figures.
-    """
+    """The client's figures, limited to possible values on a card of `total` bytes. Raises
+    ProtocolError for impossible figures."""
     if memory.filled > total:
         raise ProtocolError(f"it claims to hold {memory.filled} bytes of a card of {total}")
     if memory.borrowed > memory.host:
@@ -524,5 +482,5 @@ def _plausible(size: int) -> int:
 
 
 def _slab(total: int) -> int:
-    """Returns the size of one host allocation: large for speed, small for a small card."""
+    """The size of one host allocation: large for speed, small for a small card."""
     return max(2 * MIB, min(128 * MIB, 1 << max(0, (total // 64).bit_length() - 1)))
