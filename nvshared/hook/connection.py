@@ -26,7 +26,7 @@ from nvshared.hook.protocol import OrderRecord, Refusal, Type
 from nvshared.hook.session import Session
 from nvshared.lanes import Lanes
 from nvshared.machine import peer, subordinate
-from nvshared.machine.peer import Credentials, Peer
+from nvshared.machine.peer import Peer
 from nvshared.report.systemd import KEPT_AS, Notifier
 from nvshared.settings.config import Config
 from nvshared.sharing.manager import Manager
@@ -40,7 +40,6 @@ OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 MOMENT = 0.001                          # seconds of Rotation's work before other events are handled
 NAME_PATIENCE = 200 * MILLISECOND       # to read a program's name, which the program can block
 UNKNOWN_MOST = 64                       # kinds of unknown cgroup paths that are logged
-
 ROOT = ""                               # the account of the host's root
 FOR_ROOT = 16                           # 1/16 of all connections is reserved for root
 FOR_OTHERS = 4                          # users with many connections leave 1/4 free for others;
@@ -50,7 +49,6 @@ UNSERVED_MOST = 4096                    # connections of all users that are not 
 DESCRIPTORS_UNSERVED = 2                # a socket, and a pidfd of its process
 DESCRIPTORS_EACH = 4                    # a socket, a pidfd, an inflight page, a file of the disk
 DESCRIPTORS_OWN = 64                    # bus, NVML, files, metrics
-
 PACKETS_AT_A_TIME = 4                   # read from a connection before other users have a turn
 QUEUE_LONGEST = 256                     # unsent packets; the socket's buffer holds as many again
 LINGER = 1.0                            # seconds for a refused client to send HELLO and be refused
@@ -63,8 +61,7 @@ CREDENTIALS_SPACE = socket.CMSG_LEN(struct.calcsize("3i"))
 class Rotation:
     """Divides the event loop's time among users: pieces of work by account (machine/peer.py), done
     round-robin for at most MOMENT, then after all else that is due in the loop. While there is less
-    work than that, as nearly always, each piece is done at once.
-    """
+    work than that, as nearly always, each piece is done at once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -113,11 +110,8 @@ class Rotation:
 
 
 class ConnectionQuota:
-    """Counts connections by account (machine/peer.py), and bounds them in total and per user.
-
-    The more connections a user has, the more it must leave free for others. A pod or container
-    counts as a separate user. Root in a container is not the host's root.
-    """
+    """Counts connections by account (machine/peer.py), and bounds them in total and per user. The
+    more connections a user (or pod, or container) has, the more it must leave free for others."""
 
     def __init__(self, most: int, most_of_a_user: int) -> None:
         self._left = self._most = most
@@ -180,7 +174,6 @@ class HookConnection:
             server.keeper.keep(self.name, connected.fileno())
 
     def send(self, packet: bytes, descriptor: int | None = None) -> None:
-        """Sends the packet, or queues it if the socket's buffer is full. Closes the descriptor."""
         if self._ended:
             _close(descriptor)
             return
@@ -194,7 +187,6 @@ class HookConnection:
                 self._loop.call_soon(self.end, "it did not read")
 
     def drop(self, reason: str) -> None:
-        """Closes the connection in the next pass of the event loop, for a protocol violation."""
         self._complain("malformed", f"dropped: {reason}")
         self._loop.call_soon(self.end, reason)
 
@@ -241,7 +233,6 @@ class HookConnection:
         self._server.rotation.offer(self.peer.account, partial(self.end, "its process ended"))
 
     def resume(self, work: Callable[[], None]) -> None:
-        """Does `work`, which waited for a lookup about the process, and reads packets again."""
         self._server.rotation.offer(self.peer.account, partial(self._read, work))
 
     def _listen(self, *, on: bool) -> None:
@@ -363,12 +354,10 @@ class Server:
         complain: Callable[[Peer, str, str], None], keeper: Notifier,
         kept: Mapping[str, socket.socket], lanes: Lanes, programs: Lanes,
     ) -> None:
-        """Must be called in a running event loop.
-
-        `open_files`: the daemon's limit of descriptors; `complain`: logs a client's fault, its kind
-        and a description; `kept`: connections of an earlier daemon, by their names in `keeper`;
-        `lanes`: for reads that always end; `programs`: for reads that a program can block for ever.
-        """
+        """Must be called in a running event loop. `open_files`: the daemon's limit of descriptors;
+        `complain`: logs a client's fault, its kind and a description; `kept`: connections of an
+        earlier daemon, by their names in `keeper`; `lanes`: for reads that always end; `programs`:
+        for reads that a program can block for ever."""
         self.manager, self.keeper, self.config = manager, keeper, config
         self.complain = complain
         self._listening = listening
@@ -449,7 +438,8 @@ class Server:
                                    "if this lasts", error.strerror)
                 self._warned = True
                 self._loop.remove_reader(self._listening)
-                self._pause = self._loop.call_later(ACCEPT_PAUSE, self._resume)
+                self._pause = self._loop.call_later(
+                    ACCEPT_PAUSE, self._loop.add_reader, self._listening, self._acceptable)
                 return
             self._take(connected, lender)
             if self._loop.time() >= end:
@@ -464,8 +454,8 @@ class Server:
         user = lender(credentials.uid) if process is None else process.user
         waiting = self._unserved[user] + (0 if process is None else len(process.unserved))
         if name is None and waiting >= self._room:
-            self.complain(
-                Peer.unknown(*credentials), "unserved", "refused: too many are not served yet")
+            unknown = Peer.unknown(*credentials)
+            self.complain(unknown, "unserved", "refused: too many are not served yet")
             turn_away(connected, TOO_MANY, self._loop)
             return
         prepare(connected)
@@ -474,31 +464,23 @@ class Server:
             process = None
         if process is None:
             try:
-                process = self._add_process(credentials, user, connected)
+                pidfd = peer.watch(connected, credentials.pid)
             except ProcessLookupError:
                 self.shut_down(connected, name)
                 return
+            # Without a pidfd, a new process may get the same pid. Processes in pid namespaces that
+            # are not visible from here all have pid 0. Both are identified once per connection.
+            known = pidfd is not None and credentials.pid
+            process = _Process(credentials if known else object(), user, pidfd)
+            self._processes[process.key] = process
+            grouped = self.manager.tenancy.has_group_rules
+            self._lanes.run(user, partial(peer.identify, *credentials, grouped=grouped),
+                            partial(self._identified, process))
         process.unserved.append((connected, name))
         self._unserved[user] += 1
         self._room -= 1
         if process.identity is not None:
             self._offer(process)
-
-    def _add_process(
-        self, credentials: Credentials, user: Hashable, connected: socket.socket
-    ) -> _Process:
-        """Raises ProcessLookupError."""
-        pidfd = peer.watch(connected, credentials.pid)
-        # Without a pidfd, a new process may get the same pid. Processes in pid namespaces that are
-        # not visible from here all have pid 0. Both kinds are identified once per connection.
-        known = pidfd is not None and credentials.pid
-        process = _Process(credentials if known else object(), user, pidfd)
-        self._processes[process.key] = process
-        self._lanes.run(
-            user,
-            partial(peer.identify, *credentials, grouped=self.manager.tenancy.has_group_rules),
-            partial(self._identified, process))
-        return process
 
     def _take_unserved(
         self, process: _Process, number: int
@@ -522,14 +504,13 @@ class Server:
             self._decline_all(process)
             return
         for path in identity.unknown_paths:
-            # Paths that differ in numbers only are logged once.
-            kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)
+            kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)    # numbers make no other kind
             if kind not in self._unknown_cgroups and len(self._unknown_cgroups) < UNKNOWN_MOST:
                 self._unknown_cgroups.add(kind)
                 logger.warning(
                     "%s is in the control group %s, which identifies no pod, job, container or "
-                    "unit: it counts as its user's, %s", identity, peer.printable(path),
-                    identity.user)
+                    "unit: it counts as its user's, %s",
+                    identity, peer.printable(path), identity.user)
 
         def name_read(name: str | None) -> None:        # None: it could not be read
             process.identity = replace(identity, name=name or identity.name)
@@ -570,10 +551,6 @@ class Server:
     def _decline_all(self, process: _Process) -> None:
         for connected, name in self._take_unserved(process, len(process.unserved)):
             self.shut_down(connected, name)
-
-    def _resume(self) -> None:
-        self._pause = None
-        self._loop.add_reader(self._listening, self._acceptable)
 
 
 def _close(descriptor: int | None) -> None:

@@ -113,9 +113,9 @@ class ParkedHook:
     def leave(self) -> list[actions.MoveOrder]:
         """Records that the process is checkpointed. Returns orders that the session answers."""
         self.checkpointed = True
-        held, self._held = self._held or [], []
-        self._held = [one for one in held if not answerable(one[0])]
-        return [one for one, _, _ in held if isinstance(one, actions.MoveOrder) and answerable(one)]
+        held, answered = self._held or [], actions.Evict | actions.Writeback
+        self._held = [one for one in held if not isinstance(one[0], answered)]
+        return [order for order, _, _ in held if isinstance(order, answered)]
 
     def handle_parked(self, record: ReportRecord) -> None:
         """Handles PARKED, the reply to PARK. Raises ProtocolError if it is no member of Park."""
@@ -133,11 +133,6 @@ class ParkedHook:
             return memory
         pending = memory.pinned + memory.pending if self.driver_wanted else 0
         return replace(memory, resident=0, pinned=0, pending=pending, room=0)
-
-
-def answerable(order: actions.Order | None) -> bool:
-    """Whether the order evicts or writes back memory, so that no hook is needed to answer it."""
-    return isinstance(order, actions.MoveOrder) and not isinstance(order, actions.Load)
 
 
 def _is_unasked_limits(order: actions.Order | None) -> bool:

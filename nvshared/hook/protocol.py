@@ -123,13 +123,10 @@ NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # with `uuid` instead of
 
 @dataclass(frozen=True, slots=True)
 class OrderRecord:
-    """struct nvshare_order, daemon to hook.
-
-    `flags` is a Refusal in REFUSED, and a Wait in QUEUED.
-    """
+    """struct nvshare_order, daemon to hook."""
 
     type: Type
-    flags: int = 0
+    flags: int = 0                      # in REFUSED a Refusal, in QUEUED a Wait
     number: int = 0
     room: int = 0
     host: int = 0
@@ -196,11 +193,8 @@ def encode_reason(reason: str) -> list[bytes]:
 
 
 def decode_report(packet: bytes) -> ReportRecord:
-    """Decodes a hook's report. Raises ProtocolError unless the packet is one record of known type.
-
-    HELLO, NAME and GANG are decoded in any version, so that a hook of another version gets a
-    refusal in reply to its HELLO.
-    """
+    """Decodes a hook's report. Raises ProtocolError unless the packet is one record of known type;
+    of another version only HELLO, which gets a refusal, NAME and GANG."""
     if len(packet) != SIZE:
         raise ProtocolError(f"a record of {len(packet)} bytes came, and all have {SIZE}")
     code, version, _, _ = HEAD.unpack_from(packet)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from nvshared.errors import GPULost, NoSuchGPU, ProtocolError
-from nvshared.hook import parking, protocol
+from nvshared.hook import protocol
 from nvshared.hook.parking import ParkedHook
 from nvshared.hook.protocol import VERSION, Flag, OrderRecord, Refusal, ReportRecord, Type, Wait
 from nvshared.machine.nvml import uuid_bytes
@@ -55,11 +55,8 @@ class Wire(Protocol):
 
 
 class StoringHook:
-    """A session's part of the disk tier: the client's file, and its reports about the file.
-
-    The first STORE carries the file's descriptor, unless the hook has a file from an earlier
-    daemon. The file is made in a thread; of the STOREs ordered meanwhile, only the last is sent.
-    """
+    """A session's part of the disk tier: the client's file, made in a thread, whose descriptor the
+    first STORE carries. Of the STOREs ordered before the file exists, only the last is sent."""
 
     def __init__(self, disk: Disk, wire: Wire) -> None:
         self.bytes = 0                  # in the client's file, by its last STORED
@@ -228,8 +225,7 @@ class Session:
         if error and error != before:
             self._manager.disk.failed(self.peer, error)
         memory = replace(client.memory, disk=self._storing.bytes)
-        client.gpu.tell(events.Stored(
-            client.id, memory, self._storing.acknowledged, failed=bool(error)))
+        client.gpu.tell(events.Stored(client.id, memory, self._storing.acknowledged, bool(error)))
 
     def _answer_store(self, order: actions.Store, failed: bool) -> None:
         if (client := self.client) is not None:
@@ -255,19 +251,17 @@ class Session:
             client.gpu.leave(client)
 
     def confirm_checkpoint(self) -> None:
-        """Parkable: reports to the scheduler that the process is checkpointed."""
         assert self.client is not None
-        orders = self._parked.leave()
+        orders, client = self._parked.leave(), self.client
         memory = self._parked.adjusted(self._parked.memory)
-        self.client.gpu.tell(events.Parked(self.client.id, memory))
+        client.gpu.tell(events.Parked(client.id, memory))
         if self._parked.driver_wanted:
-            self.client.gpu.expect_context(self.client)
-            self.client.gpu.tell(events.MemoryChanged(self.client.id, memory, wants=True))
+            client.gpu.expect_context(client)
+            client.gpu.tell(events.MemoryChanged(client.id, memory, wants=True))
         for order in orders:
             self._answer(order)
 
     def resume_on(self, gpu: GPU) -> None:
-        """Parkable: lets the hook go on, as the process runs again, on this card."""
         client = self.client
         assert client is not None
         moved = gpu is not client.gpu
@@ -279,13 +273,11 @@ class Session:
             self.take_over()
 
     def resume_unparked(self) -> None:
-        """Parkable: lets the hook go on, as the process was not checkpointed."""
         assert self.client is not None
         self._parked.unpark(self.client.gpu.facts.uuid_bytes)
 
     @property
     def has_turn(self) -> bool:
-        """Parkable: whether a LOAD or RUN is held back, so that the client has to wake."""
         return self._parked.has_turn
 
     def _answer(self, order: actions.MoveOrder) -> None:
@@ -296,19 +288,19 @@ class Session:
 
     def order(self, order: actions.Order) -> None:
         """Link: sends an order of the scheduler to the hook. The first order is Limits."""
-        if isinstance(order, actions.Limits):
-            for packet in protocol.encode_reason(order.reason):
-                self._send(packet)
-        if (self._parked.checkpointed and isinstance(order, actions.MoveOrder)
-                and parking.answerable(order)):
-            self._answer(order)
-            return
-        if isinstance(order, actions.Store):
-            if self._parked.holds:
+        match order:
+            case actions.Limits():
+                for packet in protocol.encode_reason(order.reason):
+                    self._send(packet)
+            case actions.Evict() | actions.Writeback() if self._parked.checkpointed:
+                self._answer(order)
+                return
+            case actions.Store() if self._parked.holds:
                 self._answer_store(order, True)
-            else:
+                return
+            case actions.Store():
                 self._storing.order(self.peer, order, self._answer_store)
-            return
+                return
         needs_page = isinstance(order, actions.Publish | actions.Watch) and order.on
         page = self._page(order) if needs_page else None
         if needs_page and page is None:
@@ -387,7 +379,15 @@ class Session:
             case Type.REOPENED:
                 return events.Reopened(id, memory)
             case Type.MOVED:
-                return _moved(client, memory, record)
+                order = client.gpu.scheduler.unanswered(id, record.number)
+                if order is not None:
+                    return ANSWERS[type(order)](
+                        id, memory, record.number, _plausible(record.moved), record.took,
+                        *map(record.has, (Flag.NO_MEMORY, Flag.DRIVER_ERROR, Flag.YIELDED)))
+                if client.gpu.lost:     # its unanswered orders were dropped
+                    return events.MemoryChanged(id, memory)
+                raise ProtocolError(
+                    f"a MOVED with the number {record.number} came, which answers no open order")
             case Type.MEMORY | Type.WAITING | Type.WAKE:
                 return events.MemoryChanged(id, memory, wants)
             case Type.COMMIT:
@@ -426,9 +426,11 @@ def _record(order: actions.Order) -> OrderRecord:
         case actions.Yield():
             return OrderRecord(Type.YIELD, number=order.number)
         case actions.Limits():
+            # The size of one host allocation: large for speed, small for a small card.
+            slab = max(2 * MIB, min(128 * MIB, 1 << max(0, (order.total // 64).bit_length() - 1)))
             return OrderRecord(
                 Type.LIMITS, number=order.number, commit=order.commit, most=order.most,
-                total=order.total, host_slab=_slab(order.total), beyond=order.beyond)
+                total=order.total, host_slab=slab, beyond=order.beyond)
 
 
 def _wait(client: Client) -> OrderRecord:
@@ -438,18 +440,6 @@ def _wait(client: Client) -> OrderRecord:
     if state is actions.ClientState.WAITING and client.gang:
         wait = Wait.GANG
     return OrderRecord(Type.QUEUED, wait, position)
-
-
-def _moved(client: Client, memory: events.Memory, record: ReportRecord) -> events.Event:
-    order = client.gpu.scheduler.unanswered(client.id, record.number)
-    if order is None and client.gpu.lost:       # then its unanswered orders were dropped
-        return events.MemoryChanged(client.id, memory)
-    if order is None:
-        raise ProtocolError(
-            f"a MOVED with the number {record.number} came, which answers no open order")
-    return ANSWERS[type(order)](
-        client.id, memory, record.number, _plausible(record.moved), record.took,
-        *(record.has(flag) for flag in (Flag.NO_MEMORY, Flag.DRIVER_ERROR, Flag.YIELDED)))
 
 
 def _move(kind: Type, order: actions.MoveOrder, flags: int = 0) -> OrderRecord:
@@ -479,8 +469,3 @@ def _plausible(size: int) -> int:
     if size > MOST_BYTES:
         raise ProtocolError(f"{size} bytes is more than any machine has")
     return size
-
-
-def _slab(total: int) -> int:
-    """The size of one host allocation: large for speed, small for a small card."""
-    return max(2 * MIB, min(128 * MIB, 1 << max(0, (total // 64).bit_length() - 1)))
