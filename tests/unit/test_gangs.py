@@ -357,27 +357,31 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens_its_gat
     assert [client.view.state for client in (first, second)] == [ClientState.RUNNING] * 2
 
 
-def test_programs_finish_if_a_running_gang_wants_a_card_granted_to_another(
-        machine: Machine) -> None:
+@pytest.mark.parametrize("late_first", [True, False])
+def test_running_gang_that_wants_a_card_granted_to_another_gets_it_first(
+        machine: Machine, late_first: bool) -> None:
     """A member that was idle wants its card: the grant of the other gang is taken back."""
     runs = machine.program(1, 11, 3 * GIB, POD)
     runs.compute(30 * SECOND)
     machine.advance(MILLISECOND)
-    late = machine.program(0, 10, 3 * GIB, POD)
+    late = machine.program(0, 10, 3 * GIB, POD) if late_first else None
     beside = machine.program(0, 30, 3 * GIB)
     beside.kernel = 3 * SECOND
     beside.compute(6 * SECOND)
     one = Team(machine)
     for card, size in enumerate((2 * GIB, GIB)):
         machine.rank(one, card, replace(peer(20 + card, 0), gang="b", gang_size=2), size)
+    late = late or machine.program(0, 10, 3 * GIB, POD)
     one.compute(200)
     machine.advance(300 * MILLISECOND)
     machine.time.now += SECOND          # the daemon is late: in one event its claim gets ready,
-    client = machine.client(late)       # and the other wants its card
-    client.gpu.tell(MemoryChanged(client.id, client.memory, True))
+    client, other = machine.client(late), machine.client(one.ranks[0])
+    client.gpu.tell(MemoryChanged(client.id, client.memory, True))      # and the other wants it
     late.compute(SECOND)
     machine.advance(60 * SECOND)
     assert [late.work, runs.work, beside.work, one.left] == [0, 0, 0, 0]
+    started = [one for _, one in machine.starts]
+    assert started.index(client) < started.index(other)
 
 
 @pytest.mark.parametrize("seed", seeds(8, 400))
