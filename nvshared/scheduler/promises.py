@@ -33,8 +33,22 @@ Commits = dict[DiskLimits, tuple[int, int]]     # sum and largest of the commits
 
 
 def welcome(card: Card, client: ScheduledClient, commit: int) -> None:
-    """Sends the first LIMITS to a client, which may hold a commit from an earlier daemon."""
-    _judge_joined(card, client, commit, _left(card))
+    """Sends the first LIMITS to a client, which may hold memory and a commit from an earlier
+    daemon: they count as far as they are shown, or could be promised anew."""
+    memory, promise, left = client.memory, client.promise, _left(card)
+    if not client.account:
+        promise.commit = commit
+    else:
+        client.unproved = memory.disk
+        filled = _excess_claim(memory.filled, client.evidence.card)
+        host = _excess_claim(memory.host - memory.borrowed, client.evidence.host)
+        client.room = min(client.room, memory.filled - filled) if filled else client.room
+        more = max(0, _promisable_to_account(card, client, left))
+        promise.commit = min(max(commit, memory.need), client.shown + more)
+        more -= max(0, promise.commit - client.shown)
+        client.overclaims = Overclaims(filled, host, max(0, memory.beyond - more))
+        client.memory = replace(memory, disk=min(
+            memory.disk, promise.commit, max(0, card.disk.budget.unneeded)))
     if client.committed == 0 and card.now >= card.gathered:
         client.promise.commit = _grant(card, client, 0, min(_left(card), _bound(card, client)[0]))
     _send_limits(card, client, 0, _most(card, client))
@@ -493,24 +507,6 @@ def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
             card.groups.settle()
             if not limit:
                 domains.drop(tenant)
-
-
-def _judge_joined(card: Card, client: ScheduledClient, commit: int, left: int) -> None:
-    """Counts the claims of a new client that are shown, or could be promised of `left` bytes."""
-    if not client.account:
-        client.promise.commit = commit
-        return
-    memory, client.unproved = client.memory, client.memory.disk
-    filled = _excess_claim(memory.filled, client.evidence.card)
-    host = _excess_claim(memory.host - memory.borrowed, client.evidence.host)
-    if filled:
-        client.room = min(client.room, memory.filled - filled)
-    more = max(0, _promisable_to_account(card, client, left))
-    client.promise.commit = min(max(commit, memory.need), client.shown + more)
-    more -= max(0, client.promise.commit - client.shown)
-    client.overclaims = Overclaims(filled, host, max(0, memory.beyond - more))
-    client.memory = replace(memory, disk=min(
-        memory.disk, client.promise.commit, max(0, card.disk.budget.unneeded)))
 
 
 def _excess_claim(claimed: int, seen: int | None) -> int:

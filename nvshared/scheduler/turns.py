@@ -447,11 +447,17 @@ def _start(card: Card) -> bool:
     """Starts the turns of chosen clients that are whole. True: a hand-over's cost was measured."""
     learnt = False
     for client in card.groups[Phase.LOADING]:
-        turn = client.its_turn
+        turn, before = client.its_turn, client.cost
         if not client.whole or client.standing not in MAY_START:
             continue
-        turn.started = card.now
-        learnt = _measure_handover(card, client) or learnt
+        turn.started, took, client.cost = card.now, card.now - turn.chosen, None
+        if turn.bytes_missing is not None:
+            if turn.bytes_missing >= MEASURABLE:
+                pace = min(took / turn.bytes_missing, 1 / SLOWEST_PACE)
+                client.pace, card.pace = client.pace.after(pace), card.pace.after(pace)
+            client.cost = card.load_time(client, turn.bytes_missing)
+            card.count(client, handovers=1, handover=took)
+        learnt = learnt or client.cost is not None or before is not None
         client.failures.load.length = 0
         if client.written_back:         # the program makes the copies stale
             client.writeback_after = min(2 * client.writeback_after, WRITEBACK_AFTER_MOST)
@@ -486,8 +492,11 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
     watched = not card.contended and ahead.pauses_matter(card)
     moves = card.contended and not card.busy_members    # whether memory moves between turns
     hinders = _awaits_idle(card)
-    if not endless:
-        _update_shown_tq(card, blocked)
+    if not endless and _fixed_tq(card) is None:
+        # It follows from measured hand-overs, or the estimated one to a client without a measured.
+        fresh = _tq_now(card, None if blocked is None or blocked.cost is not None else blocked)
+        if SHOWN_CHANGE * abs(fresh - card.shown_tq) > card.shown_tq:
+            card.shown_tq = fresh
     common = Run(
         0, pace=card.contended or bool(card.busy_members),
         report_idle=moves or watched or hinders,
@@ -644,21 +653,6 @@ def pace_background(card: Card) -> None:
     card.watching = watching
 
 
-def _measure_handover(card: Card, client: ScheduledClient) -> bool:
-    """Measures the hand-over to a client whose gate opens. True: client.cost has changed."""
-    turn = client.its_turn
-    if turn.bytes_missing is None:
-        known, client.cost = client.cost is not None, None
-        return known
-    took = card.now - turn.chosen
-    if turn.bytes_missing >= MEASURABLE:
-        pace = min(took / turn.bytes_missing, 1 / SLOWEST_PACE)
-        client.pace, card.pace = client.pace.after(pace), card.pace.after(pace)
-    client.cost = card.load_time(client, turn.bytes_missing)
-    card.count(client, handovers=1, handover=took)
-    return True
-
-
 def _tq_now(card: Card, head: ScheduledClient | None) -> int:
     """The quantum now, in microseconds, while `head` is blocked."""
     if (tq := _fixed_tq(card)) is not None:
@@ -670,14 +664,6 @@ def _tq_now(card: Card, head: ScheduledClient | None) -> int:
         total, known = total + card.load_time(head, head.missing_bytes), known + 1
     mean = card.latency.value + (total / known if known else 0)
     return min(max(LEAST_TQ, round(HANDOVER_FACTOR * mean)), card.settings.longest_tq)
-
-
-def _update_shown_tq(card: Card, head: ScheduledClient | None) -> None:
-    """Updates the automatic quantum that users are shown. It follows from measured hand-overs, and
-    from the estimated one to a blocked `head` without a measurement."""
-    fresh = _tq_now(card, None if head is None or head.cost is not None else head)
-    if _fixed_tq(card) is None and SHOWN_CHANGE * abs(fresh - card.shown_tq) > card.shown_tq:
-        card.shown_tq = fresh
 
 
 def tq_in_force(card: Card) -> int:
@@ -700,12 +686,10 @@ def _idle_window(card: Card, head: ScheduledClient | None) -> int:
 
 
 def _idle_window_of(client: ScheduledClient, window: int) -> int:
-    """The client's idle window: the common window, halved `halvings` times."""
     return max(min(window, IDLE_LEAST), window >> client.halvings)
 
 
 def _adapt_idle_window(client: ScheduledClient, now: int) -> None:
-    """Adapts the idle window of a client that wants the card again."""
     window, client.idle_end_window = client.idle_end_window, None
     if window is not None and now - client.since >= IDLE_MOST:
         client.halvings = min(client.halvings + 1, MOST_HALVINGS)
