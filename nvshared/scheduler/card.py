@@ -163,7 +163,25 @@ class Groups:
     def settle(self) -> None:
         """Counts anew the clients that have changed, also in the sums of their domains."""
         while self.touched:
-            self._count(self.touched.pop())
+            id = self.touched.pop()
+            for changed in self._news.values():
+                changed.add(id)
+            before, client = self._counted.pop(id, NOTHING), self._clients.get(id)
+            now = NOTHING if client is None else counted(client)
+            if before.account != now.account:
+                self._accounts = None
+            if client is not None:
+                self._counted[id] = now
+            for name in {*before.groups} ^ {*now.groups}:
+                self._members[name] ^= {id}
+                self._sorted.pop(name, None)
+            self._sums = Figures(*map(add, self._sums, map(sub, now.figures, before.figures)))
+            for held, new_stakes in zip(before.stakes, now.stakes, strict=True):
+                if held != new_stakes:
+                    for domain in held[0]:
+                        domain.count(id, None)
+                    for domain in new_stakes[0]:
+                        domain.count(id, new_stakes[1])
 
     def __getitem__(self, name: str) -> list[ScheduledClient]:
         """The members of a group, in the order in which the clients joined the card."""
@@ -216,26 +234,6 @@ class Groups:
         changed = self._news.get(reader, self._clients.keys())
         self._news[reader] = set()
         return [self._clients[id] for id in sorted(changed) if id in self._clients]
-
-    def _count(self, id: int) -> None:
-        for changed in self._news.values():
-            changed.add(id)
-        before, client = self._counted.pop(id, NOTHING), self._clients.get(id)
-        now = NOTHING if client is None else counted(client)
-        if before.account != now.account:
-            self._accounts = None
-        if client is not None:
-            self._counted[id] = now
-        for name in {*before.groups} ^ {*now.groups}:
-            self._members[name] ^= {id}
-            self._sorted.pop(name, None)
-        self._sums = Figures(*map(add, self._sums, map(sub, now.figures, before.figures)))
-        for held, new_stakes in zip(before.stakes, now.stakes, strict=True):
-            if held != new_stakes:
-                for domain in held[0]:
-                    domain.count(id, None)
-                for domain in new_stakes[0]:
-                    domain.count(id, new_stakes[1])
 
 
 @dataclass(slots=True)

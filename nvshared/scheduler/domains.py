@@ -224,11 +224,6 @@ class Neighbour:
             self.loans[client] = loan
 
     @property
-    def held(self) -> int:
-        """Bytes of the card that borrowers hold, as they last reported."""
-        return sum(loan.held for loan in self.loans.values())
-
-    @property
     def lent(self) -> int:
         """Bytes of the card's room that clients of other cards hold, or may by orders."""
         return sum(loan.charged for loan in self.loans.values())

@@ -146,7 +146,9 @@ def bill_holders(card: Card) -> None:
         node.ahead = 0
     card.expecting = []
     for client in card.groups["holding"]:
-        lasted = _lasted(card, client) * DEFAULT_WEIGHT
+        turn = client.its_turn
+        until = turn.stop_sent if client.phase is Phase.DRAINING else card.now
+        lasted = 0 if turn.started is None else (until - turn.counted) * DEFAULT_WEIGHT
         for node in client.path[1:3]:
             node.bill(card.now)
             node.ahead += max(0, _adds(card, node) - lasted / node.rate)
@@ -170,12 +172,6 @@ def choose(card: Card, client: ScheduledClient) -> None:
 def _adds(card: Card, node: Node) -> float:
     """The virtual time that a turn of usual length adds to a node."""
     return (card.settings.tq or USUAL) * DEFAULT_WEIGHT / node.rate
-
-
-def _lasted(card: Card, client: ScheduledClient) -> int:
-    turn = client.its_turn
-    until = turn.stop_sent if client.phase is Phase.DRAINING else card.now
-    return 0 if turn.started is None else until - turn.counted
 
 
 def forget(card: Card, path: Path, names: Iterable[str]) -> None:

@@ -81,7 +81,8 @@ class Scheduler:
 
     def filled(self) -> int:
         """Bytes of the card that clients and borrowers fill, without overclaims."""
-        return self._card.groups.sums.filled + self._card.neighbour.held
+        borrowed = sum(loan.held for loan in self._card.neighbour.loans.values())
+        return self._card.groups.sums.filled + borrowed
 
     def memory(self, client: int) -> events.Memory:
         """A client's figures by its last record; zeros after it left."""
