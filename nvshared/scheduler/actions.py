@@ -81,8 +81,7 @@ class Evict(MoveOrder):
 
 @dataclass(frozen=True, slots=True)
 class Load(MoveOrder):
-    """LOAD: fill `room` bytes of the card with swapped blocks, then hold `host` bytes on the host
-    at most."""
+    """LOAD: fill `room` bytes of the card with swapped blocks, then keep `host` on the host."""
 
 
 @dataclass(frozen=True, slots=True)

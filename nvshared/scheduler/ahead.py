@@ -24,8 +24,7 @@ BLOCKS = 2                              # more blocks are preallocated, as block
 
 
 def interrupt(card: Card) -> None:
-    """Cuts short (YIELD) each speculative move if the move's conditions no longer hold. Called at
-    the start of a plan, and again after turns and other moves are decided."""
+    """Cuts short (YIELD) each speculative move whose conditions no longer hold."""
     for client in card.groups["speculating"]:
         rests = _calm(card) and client.is_idle
         for move in client.moves:
@@ -48,8 +47,7 @@ def interrupt(card: Card) -> None:
 
 
 def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
-    """Orders the next speculative moves, once the moves that clients wait for are ordered. `tq`:
-    the quantum in microseconds, if turns end for the head of the queue."""
+    """Orders speculative moves. `tq`: the quantum (us), if turns end for the head of the queue."""
     _share_bus(card, head, tq)
     interrupt(card)
     if head is not None and not any(c.lacks_room for c in card.groups["lacking"]):
@@ -69,8 +67,7 @@ def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
 
 
 def pauses_matter(card: Card) -> bool:
-    """Whether the pauses of clients must be measured: not all fit together and an idle client has
-    swapped memory, or idle clients may be parked to free their contexts."""
+    """Whether the lengths of idle clients' pauses decide what is written back or parked."""
     return card.settings.deep_idle or (_most_swapped(card)[0] > 0 and not _fit_together(card))
 
 
@@ -143,8 +140,7 @@ def _load_ahead(
     card: Card, client: ScheduledClient, missing: int, victims: Iterable[ScheduledClient],
     goal: Goal | None,
 ) -> bool:
-    """Orders evictions from `victims` and a LOAD of up to `missing` bytes for the client. No client
-    waits for these moves yet. False: nothing was ordered."""
+    """Orders evictions and a LOAD of up to `missing` bytes. False: nothing was ordered."""
     before = len(card.actions)
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)  # is left for holders to grow
     short = missing + cushion - card.free - coming(card) if missing else 0
@@ -241,8 +237,7 @@ def _copy_borrowed(card: Card) -> None:
 
 
 def _preallocate(card: Card, head: ScheduledClient | None) -> None:
-    """Orders running clients to allocate host memory for the evictions that the next client needs,
-    beyond free room and the room of clients without a turn. The oldest turn is evicted first."""
+    """Makes running clients allocate host memory for evictions, the oldest turn first."""
     comes = head or card.clients.get(_most_swapped(card)[1])
     if comes is None or comes.holds:
         return

@@ -111,8 +111,7 @@ class Counted(NamedTuple):
 
 
 def counted(client: ScheduledClient) -> Counted:
-    """A client's part in groups and sums. Computed at each change of a client, so it must be fast:
-    figures that are used more than once are computed once."""
+    """A client's part in groups and sums. Fast, as it is computed at each change of the client."""
     committed, expected, shown = client.committed, client.pinned_expected, client.pinned_shown
     unshown, beyond, unpinned = client.unshown, client.beyond, max(0, committed - expected)
     groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
@@ -325,8 +324,7 @@ class Card:
 
     @property
     def gathered(self) -> int:
-        """The time at which gathering ends: later while a client of an earlier daemon, which may be
-        draining or stopped, has not said HELLO."""
+        """When gathering ends; later while a client of an earlier daemon has not said HELLO."""
         return self.gathering_until + (self.settings.drain_patience if self.awaiting else 0)
 
     @property
@@ -346,8 +344,7 @@ class Card:
 
     @property
     def host_free(self) -> int:
-        """Bytes of host memory that no client has or may take; negative after the budget shrank, or
-        the needs of other cards grew by margins."""
+        """Bytes of host memory that no client has or may take; negative: more than there is."""
         return self.host.takeable - self.groups.sums.host_charged - self.groups.sums.beyond
 
     def disk_free_for(self, client: ScheduledClient) -> int:
@@ -357,8 +354,7 @@ class Card:
         return min([free, *(limit.untaken for limit in client.disk_limits)])
 
     def host_free_for(self, client: ScheduledClient) -> int:
-        """Bytes of host memory that the client may still take: `host_free`, bounded by its domains.
-        """
+        """Bytes of host memory that the client may still take under all limits."""
         self.groups.settle()
         return min([self.host_free, *(domain.untaken for domain in client.domains)])
 
@@ -484,16 +480,14 @@ class Card:
         self._move(client, actions.Evict, room, host, goal, loan)
 
     def load(self, client: ScheduledClient, room: int, host: int, goal: Goal | None = None) -> None:
-        """Orders a client to load memory into `room` bytes. The sum of the clients' room never
-        exceeds the capacity, unless the card is lost."""
+        """Orders a client to load memory into `room` bytes."""
         more = max(0, room - client.charged)
         assert more == 0 or more <= self.free or self.lost, "the card has no such room"
         client.cut = False
         self._move(client, Load, room, host, goal)
 
     def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
-        """Orders a client to copy memory until `size` bytes could be evicted without a copy. It may
-        then hold up to `host` bytes on the host."""
+        """Orders copies until `size` bytes need none to be evicted; `host`: as in `evict`."""
         self._move(
             client, partial(actions.Writeback, size=size), client.ordered, host, Goal.WRITEBACK,
             self._lend(client, size))

@@ -126,8 +126,7 @@ class Domains:
 
 
 def margin(host: int, clients: int) -> int:
-    """The part of `host` bytes that is never promised, as nothing can move if card and host are
-    full."""
+    """The bytes of `host` that are never promised: nothing can move if all is full."""
     return min(max(host // MARGIN_PART, MARGIN_EACH * clients), host // MARGIN_MOST)
 
 
@@ -177,8 +176,7 @@ class BudgetPart:
 
     @property
     def most(self) -> int:
-        """Bytes of this card's needs that host memory may cover if the disk covers the rest, less a
-        part for each other card, whose blocks pass through host memory to the disk."""
+        """Bytes that host memory may cover if the disk covers the rest, less others' transit."""
         budget = self.budget
         least = budget.size // (TRANSIT_PART * len(budget.cards))
         return self.promisable - sum(

@@ -306,8 +306,7 @@ class CapacityChanged:
 
 @dataclass(frozen=True, slots=True)
 class BudgetChanged:
-    """The size of a budget that all cards share (domains.py), or a card's part of it, has changed.
-    """
+    """The size of a budget of all cards (domains.py), or a card's part, has changed."""
 
 
 @dataclass(frozen=True, slots=True)

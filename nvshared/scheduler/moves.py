@@ -452,8 +452,7 @@ def store_blocks(card: Card, short: int) -> None:
 def _storing(
     card: Card, short: int, candidates: Iterable[ScheduledClient]
 ) -> Iterable[tuple[ScheduledClient, int]]:
-    """Clients that are to store blocks, and how many more bytes each. If no eviction waits, a hook
-    may keep up to a block in host memory, as its load buffer."""
+    """Clients that are to store blocks, and how many bytes more each is to store."""
     park_after = card.settings.park_after
     little = card.host.takeable // STORE_FREE_PART - card.host_free
     for client in candidates:

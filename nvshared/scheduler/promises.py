@@ -227,8 +227,7 @@ def _overdue(card: Card, client: ScheduledClient) -> bool:
 def _recall(
     card: Card, asker: ScheduledClient, clients: list[ScheduledClient], enough: Callable[[], bool]
 ) -> bool:
-    """Calls back unused commits of `clients`, if `enough` holds and the request is not overdue.
-    True: called back, so the request of `asker` waits."""
+    """Calls back unused commits of `clients` if that may be `enough`. False: it is not."""
     for client in clients:
         _forget_grant(card, client)
     recalled = enough() and not _overdue(card, asker)
@@ -262,8 +261,7 @@ def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
 def _send_limits(
     card: Card, client: ScheduledClient, number: int, most: int, reason: str = ""
 ) -> None:
-    """Sends LIMITS. They may allow host memory beyond the card that no client was promised, but not
-    to clients with a memory limit: these are shown a card of that size."""
+    """Sends LIMITS. A client with a memory limit may hold no memory beyond the card."""
     promise = client.promise
     bounded = client.terms.memory_limit or client.tenancies
     more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
@@ -476,8 +474,7 @@ def members(card: Card, domain: Domain) -> list[ScheduledClient]:
 
 
 def bind_limits(card: Card, client: ScheduledClient, groups: Iterable[str] | None = None) -> None:
-    """Binds a client to the limits of its tenants, and to those of these control groups (names of
-    all levels; None: unchanged)."""
+    """Binds a client to limits of its tenants, and of `groups` (names; None: unchanged)."""
     if groups is None:
         groups = [one.name for one in client.domains if one.name not in client.tenants]
     terms = {name: card.tenants.terms_for(name) for name in client.tenants}

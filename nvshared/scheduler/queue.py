@@ -254,8 +254,7 @@ def set_compute_limit(card: Card, tenant: str) -> None:
 
 
 def _set_compute_limit_of(card: Card, node: Node, percent: int) -> None:
-    """Sets the limit of a client or a tenant's account. A changed limit gives no new time: that
-    used in the window still counts."""
+    """Sets a limit. The time used in the current window still counts."""
     old = node.quota
     if percent == (UNLIMITED if old is None else old.percent):
         return
@@ -320,8 +319,7 @@ def enforce_compute_limits(card: Card) -> None:
 
 
 def time_left(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
-    """The client's microseconds left by all compute limits, whether a turn may begin with them, and
-    when more are left."""
+    """Microseconds left by all limits, whether a turn may begin, when more are left."""
     accounting = card.settings.accounting
     accounts = [(one.quota, one.billed(card.now, accounting)) for one in client.limits if one.quota]
     short = [both for both in accounts if both[0].left(both[1]) < both[0].least(accounting)]

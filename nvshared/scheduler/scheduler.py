@@ -44,8 +44,7 @@ class Scheduler:
             self._card.deadline = now + settings.gather
 
     def handle(self, event: events.Event, now: int) -> list[Action]:
-        """Handles an event. Returns the actions to carry out, in order. A client's first action is
-        its Limits, the reply to HELLO."""
+        """Handles an event. Returns actions, in order; of a new client, Limits come first."""
         card = self._card
         card.now, card.actions, card.deadline = max(now, card.now), [], None
         if card.lost:

@@ -146,8 +146,7 @@ class Node:
         self.draining += draining
 
     def credit(self, unused: int) -> None:
-        """Subtracts unused time of a turn that is over from the bill, unless another client of the
-        node had a turn meanwhile."""
+        """Takes unused time off the bill, unless another client had a turn meanwhile."""
         if not self.open and self.turns == 1:
             self.unused += unused
             self.virtual = max(0, self.virtual - unused * DEFAULT_WEIGHT / self.rate)
@@ -159,8 +158,7 @@ class Node:
         self.request = request
 
     def divide(self, now: int) -> None:
-        """Updates `divided` after a change of children. Their virtual times start at 0 when a
-        second line appears."""
+        """Updates `divided` after a change of children, whose virtual times then start at 0."""
         children = self.children.values()
         before, self.divided = self.divided, len({child.line for child in children}) > 1
         for child in children if self.divided and not before else ():

@@ -184,8 +184,7 @@ Admission = tuple[ScheduledClient | None, int]
 
 
 def plan(card: Card) -> Admission:
-    """Chooses and stops clients. Returns the blocked client for which turns end, and their length.
-    """
+    """Chooses and stops clients. Returns the blocked client and how long turns last (us)."""
     if card.settings.draining:          # turns do not change without a daemon: as many run as fit
         for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.takes):
             if not client.terms.suspended:
@@ -207,8 +206,7 @@ def plan(card: Card) -> Admission:
 
 
 def _settle(card: Card) -> Admission:
-    """Chooses clients as far as they fit, ends turns for the head if it does not fit, and starts
-    the turns of chosen clients that are whole."""
+    """Chooses clients that fit, ends turns for the head, and starts turns of whole clients."""
     starts = True
     while starts:
         blocked, tq = _admit_all(card)
@@ -221,8 +219,7 @@ def _settle(card: Card) -> Admission:
 
 
 def _admit_all(card: Card) -> Admission:
-    """Repeats admission while it chooses clients: the new turns count in advance, so the head of
-    the queue may change."""
+    """Repeats admission while it chooses clients, as the head may change with each."""
     while True:
         before, found = card.groups.size("holding"), _admit(card)
         if found[0] is None or card.groups.size("holding") == before:
@@ -374,8 +371,7 @@ def _may_overtake(
 def _ended(
     card: Card, head: ScheduledClient | None, holders: list[ScheduledClient], tq: int
 ) -> dict[int, TurnEnd]:
-    """The clients whose turns may end now for the head of the queue, with the reasons; `tq`: us.
-    Lowers the deadline to the end of the next turn."""
+    """The clients whose turns may end now for the head, with the reasons; `tq`: us."""
     settings = card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
@@ -673,8 +669,7 @@ def tq_in_force(card: Card) -> int:
 
 
 def _idle_window(card: Card, head: ScheduledClient | None) -> int:
-    """Microseconds of idleness after which a holder sends IDLE, before halvings: that of the last
-    RUN, unless the window that the cost gives differs by RESEND_FACTOR."""
+    """Microseconds of idleness after which holders send IDLE, before halvings."""
     if not card.contended:
         return IDLE_USUAL
     costs = 0
