@@ -33,14 +33,14 @@ struct position {
 struct context {
     struct device *device;
     bool primary;
-    struct context *owner;           /* of memory, events, modules: itself or a primary context */
+    struct context *owner;           /* owns memory, events, modules: itself or a primary one */
     CUgreenCtx green;                /* the handle of a green context */
     const void *thread;              /* the thread in which a green context is current, */
-    unsigned entered;                /* and its entries in that thread's stack (context_lock) */
+    unsigned entered;                /* and how often it is on that thread's stack */
     _Atomic bool alive;
     unsigned flags;
     unsigned long long id;
-    unsigned attached;               /* cuCtxAttach without cuCtxDetach (context_lock) */
+    unsigned attached;               /* calls of cuCtxAttach without cuCtxDetach */
     struct stream *legacy;           /* the NULL stream */
     struct stream *recorder;         /* the operations of cuCtxRecordEvent and cuCtxWaitEvent */
     struct position gate;            /* all later operations wait for it (cuCtxWaitEvent) */
@@ -52,14 +52,14 @@ struct context {
 
 /* The calling thread's current context; NULL or CUDA_ERROR_INVALID_CONTEXT if it has none. */
 struct context *context_current(void);
-bool context_push(struct context *context);          /* false: green, current elsewhere */
+bool context_push(struct context *context);          /* false: a green one of another thread */
 void context_pop(void);
-CUresult context_check(struct context *context);     /* an error: destroyed or broken */
-struct context *context_from(CUcontext handle);      /* NULL: the current one */
+CUresult context_check(struct context *context);     /* an error: it is destroyed or broken */
+struct context *context_from(CUcontext handle);      /* of NULL: the current context */
 void context_fault(CUresult error);
-CUresult context_error(void);                        /* of the first fault */
+CUresult context_error(void);                        /* of the first fault; CUDA_SUCCESS: none */
 
-/* Protects primary contexts and the list. Locked before all other locks. */
+/* Protects primary contexts, the list, `entered` and `attached`. Locked before all other locks. */
 extern pthread_mutex_t context_lock;
 extern struct context *all_contexts;
 

@@ -71,11 +71,11 @@ struct work {
     };
 };
 
-/* In the calling thread. An error breaks the context. Doomed work has no effect. */
+/* Runs the work in the calling thread. An error breaks the context. Doomed work has no effect. */
 CUresult work_run(struct context *context, const struct work *work,
                   const _Atomic bool *doomed);
 
-/* References of the work; a child graph belongs to its node. engine_lock is held. */
+/* Take and drop references of the work; a child graph belongs to its node. engine_lock is held. */
 void work_hold(const struct work *work);
 void work_drop(const struct work *work);
 

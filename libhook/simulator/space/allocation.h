@@ -26,9 +26,9 @@ struct allocation {
     struct residency *residency;     /* of managed memory: where its pages are */
     unsigned long long id;
     bool sync_memops, hidden;        /* no pointer finds it: array, free pool memory */
-    bool freeing;                    /* cuMemFreeAsync was called, not yet reached */
+    bool freeing;                    /* the stream has not reached its cuMemFreeAsync yet */
     bool lost;                       /* memory of a pool that was freed by cuMemFree */
-    bool graphs;                     /* of a graph, and lasts as long */
+    bool graphs;                     /* of a graph's node; lasts as long as the graph */
 };
 
 /* Protects all allocations. Locked after engine_lock; its holder may lock the address space. */
@@ -39,7 +39,7 @@ extern pthread_mutex_t allocations_lock;
 bool range_is_valid(const struct device *device, CUdeviceptr base, size_t size);
 
 /* The lock is held for the following functions. */
-struct allocation *allocation_find(CUdeviceptr address);     /* that has the address, or NULL */
+struct allocation *allocation_find(CUdeviceptr address);     /* NULL: none has the address */
 struct allocation *allocation_add(CUdeviceptr base, size_t size, enum allocation_kind kind,
                                   struct context *context);
 

@@ -20,14 +20,14 @@ struct physical {
     _Atomic unsigned references;     /* of handles and mappings */
     _Atomic unsigned handles;        /* cuMemCreate, Retain, Import less Release */
     CUmemAllocationHandleType handle_types;
-    pthread_mutex_t filling;         /* garbage is generated; no other lock is taken */
-    _Atomic unsigned char *touched;  /* of each piece: has content. NULL: all have */
+    pthread_mutex_t filling;         /* held to generate garbage; the last lock */
+    _Atomic unsigned char *touched;  /* one for each piece: it has content; NULL: all */
     int file;                        /* of exportable memory, which is in a file; else -1 */
     uint64_t export_id;              /* 0: counted for this process */
     bool counted;                    /* counts against the GPU's memory */
 };
 
-/* One reference, no handle. OUT_OF_MEMORY: of the GPU or the host. */
+/* Creates it with one reference and no handle. OUT_OF_MEMORY: of the GPU or the host. */
 CUresult physical_create(struct device *device, size_t size, CUmemAllocationHandleType types,
                          struct physical **physical);
 void physical_hold(struct physical *physical);
@@ -40,7 +40,7 @@ void physical_touch(struct physical *physical, size_t offset, size_t size, bool 
 /* Fills bytes of freed memory with garbage. */
 void physical_spoil(struct physical *physical, size_t offset, size_t size);
 
-/* To a file, for an export. The address space is locked for writing. */
+/* Moves it to a file, for an export. The address space is locked for writing. */
 CUresult physical_publish(struct physical *physical);
 
 CUresult physical_export(struct physical *physical, int *file);

@@ -45,10 +45,12 @@ static inline bool space_is_device(CUdeviceptr address)
     return address >= SPACE_BEGIN && address < SPACE_END;
 }
 
-/* Mapped, and accessible to the device or to the one that holds them. Takes the lock itself. */
+/* Whether all bytes are mapped, and accessible to the device or to the one that holds them.
+ * Takes the lock itself. */
 bool space_is_open(const struct device *device, CUdeviceptr base, size_t size);
 
-/* On different devices, mapped without access for the other. Takes the lock itself. */
+/* Whether the addresses are on different devices without access to each other's mapping. Takes
+ * the lock itself. */
 bool space_is_apart(CUdeviceptr one, CUdeviceptr other);
 
 /* The lock is held for the following functions; for writing if they change anything. */
@@ -60,15 +62,15 @@ bool space_is_reserved(CUdeviceptr base, size_t size);   /* the range lies in on
                                                             the program */
 bool space_reservation(CUdeviceptr address, CUdeviceptr *base, size_t *size);
 
-bool space_map(const struct mapping *mapping);           /* false: not free */
+bool space_map(const struct mapping *mapping);           /* false: the range is not free */
 struct mapping *space_find(CUdeviceptr address);
 /* The mappings that cover exactly [base, base + size); 0: the range cuts one or has a hole. */
 size_t space_whole(CUdeviceptr base, size_t size, struct mapping **first);
-/* The range may have holes. False: it cuts a mapping. */
+/* Finds the mappings in the range, which may have holes. False: it cuts a mapping. */
 bool space_within(CUdeviceptr base, size_t size, struct mapping **first, size_t *count);
-/* Found by the functions above. The caller drops the references to physical memory. */
+/* Removes found mappings. The caller drops the references to physical memory. */
 void space_unmap(struct mapping *first, size_t count);
 
-/* The host address. *size: in, bytes wanted; out, bytes contiguous there. NULL: a fault. */
+/* Returns the host address. *size: in, bytes wanted; out, bytes contiguous there. NULL: a fault. */
 char *space_resolve(const struct device *device, CUdeviceptr address, enum access access,
                     bool overwrite, size_t *size);

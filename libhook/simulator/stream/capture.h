@@ -10,7 +10,7 @@ struct event;
 
 /* engine_lock is held for all of them. */
 
-/* The node depends on the stream's last nodes. Takes references as stream_queue() does. */
+/* Adds a node that depends on the stream's last nodes. Takes references as stream_queue() does. */
 CUresult capture_add(struct stream *stream, const struct work *work);
 CUresult capture_record(struct stream *stream, struct event *event);
 CUresult capture_wait(struct stream *stream, struct event *event);
@@ -19,7 +19,7 @@ CUresult capture_wait(struct stream *stream, struct event *event);
  * the attempt invalidates the capture. */
 CUresult capture_allows(struct stream *stream);
 
-bool capture_blocks(const struct stream *stream);    /* NULL stream: unusable */
+bool capture_blocks(const struct stream *stream);    /* makes this NULL stream unusable */
 
 /* Synchronising a captured stream, or a context that has one, invalidates the capture. */
 CUresult capture_forbids_stream(struct stream *stream);

@@ -21,7 +21,7 @@ enum block_state {
     BLOCK_LOST,                      /* its context failed (block.c); no figure counts it */
 };
 
-/* Computed by examine.cu. */
+/* The digest of a block, computed by examine.cu. */
 struct content {
     uint64_t sum[4];
     uint64_t any;                    /* bitwise OR of all words: 0 if the block is all zero */
@@ -82,16 +82,15 @@ static inline bool block_is_clean(const struct block *block)
 {
     return block->clean_as_of_turn == block->client->turns;
 }
-/* No turn since the block was read. */
+/* Whether the client had no turn since the block was read. */
 static inline bool block_reading_is_valid(const struct block *block)
 {
     return block->reading.turn == block->client->turns;
 }
-/* Until the program's next turn; no effect while the client runs. */
+/* Marks the block clean until the client's next turn; no effect while the client runs. */
 void block_note_clean(struct block *block);
 void block_hold(struct block *block, bool held);
-/* The block is EMPTY, at the end of its client's list, and counted as allocated. NULL: out of
- * memory. */
+/* Adds an EMPTY block to its client's list, counted as allocated. NULL: out of memory. */
 struct block *block_new(struct client *client, bool managed, CUdeviceptr address, size_t size);
 /* Takes a place in the first of the block's tiers with space, with `allowance` as in take(). If
  * no tier has space, resident blocks give up the places that they keep. */
@@ -111,7 +110,7 @@ size_t block_readers(const struct client *client, CUmemAccessDesc *access);
 extern unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];
 /* Maps an EMPTY or SWAPPED block and counts it as resident; the caller sets the state. */
 CUresult block_map(struct block *block);
-/* An error: the context has failed for good. The memory stays on the card, and counted. */
+/* Unmaps and releases the memory. After an error (the context has failed) it stays counted. */
 CUresult block_unmap(struct block *block);
 void block_share(struct block *block);
 /* Makes a resident or swapped block LOST without saving its bytes; no effect on a moving block. */

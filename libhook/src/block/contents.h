@@ -11,5 +11,5 @@
  * stays invalid. Service thread, in the copy context, with service_lock but without memory_lock.
  * False: no result is valid. */
 bool content_read(struct client *client, struct block *const *blocks, size_t count);
-/* The copy context is about to end. */
+/* Drops the objects in the copy context, which is about to end. */
 void content_leave_context(struct client *client);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Changes memory that the program's work may use. The calling thread waits until the client runs
  * with the requested room free, closes the gate and drains. While it then holds service_lock, no
- * order is carried out, so nothing is evicted; for the daemon the client runs all the time. A
- * STOP during the drain has the whole repeated.
+ * order is carried out, so nothing is evicted; for the daemon the client runs all the time. If a
+ * STOP arrives during the drain, the sequence is repeated.
  *
  * Work in flight may wait for the calling thread, so the caller's patience bounds all drains and
  * waits for captures; not the wait for the client's turn, when no work is in flight. */

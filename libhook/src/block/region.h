@@ -18,20 +18,20 @@ struct page_owner {
     struct block *const *blocks;     /* all blocks, in the order of addresses */
     size_t block_count;
 };
-/* At further addresses than block->address (memory/vmm.c). */
+/* Map and unmap a block at further addresses than block->address (memory/vmm.c). */
 struct owner_mappings {
     CUresult (*map)(struct page_owner *owner, struct block *block);
     CUresult (*unmap)(struct page_owner *owner, struct block *block);
 };
 
-/* For `size` bytes (whole pages). Returns the driver's error if no addresses are left. */
+/* Takes `size` bytes of addresses (whole pages), or returns the driver's error. */
 CUresult region_take(size_t size, CUdeviceptr *address);
 void region_give(CUdeviceptr address, size_t size);
 /* Creates memory and maps it at new addresses. Changes nothing if the driver refuses. */
 CUresult region_map_new(size_t size, const CUmemAllocationProp *properties,
                         const CUmemAccessDesc *access, size_t count, CUdeviceptr *address,
                         CUmemGenericAllocationHandle *handle);
-/* Gives the addresses back; the handle stays valid. */
+/* Unmaps memory of region_map_new(); the handle stays valid. */
 void region_unmap(CUdeviceptr address, size_t size);
 
 void region_set_owner(CUdeviceptr address, size_t size, struct page_owner *owner);

@@ -22,14 +22,14 @@ enum search {
     SEARCHES = SEARCH_UNREADY + RANKS,
 };
 
-/* NULL: no block satisfies the search. */
+/* The oldest or youngest block that satisfies the search; NULL: there is none. */
 struct block *search_oldest(const struct client *client, enum search search);
 struct block *search_youngest(const struct client *client, enum search search);
 uint64_t search_bytes(const struct client *client, enum search search);
 
-/* As the youngest. False: out of memory. */
+/* Adds the block as the youngest. False: out of memory. */
 bool search_enter(struct block *block);
 /* To be called after a change of the block that may affect a search. */
 void search_note(struct block *block);
-/* The block is about to be freed. */
+/* Removes a block that is about to be freed. */
 void search_leave(struct block *block);

@@ -5,12 +5,13 @@
 
 #include "gate/client.h"
 
-/* `descriptor`: sent with the order, or -1; the caller keeps it. May release the lock. */
+/* Carries out STORE with the descriptor sent with it, or -1; the caller keeps it. May release
+ * the lock. */
 void store_order(struct client *client, const struct nvshare_order *order, int descriptor);
 /* Completes and begins writes. Returns the us until the next call is due; NEVER: no write is in
  * flight. */
 int64_t store_step(struct client *client);
-/* Each write ends after its current disk request; store_step() begins it again later. */
+/* Ends each write after its current disk request; store_step() begins it again later. */
 void store_cancel(struct client *client);
-/* A new daemon is connected that has not sent a STORE yet. */
+/* Voids the last STORE: a new daemon is connected that has not sent one. */
 void store_forget_order(struct client *client);

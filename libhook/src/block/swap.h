@@ -8,11 +8,11 @@
 struct client;
 struct nvshare_order;
 
-/* Also carries out LOADs that arrive meanwhile; answers each with MOVED. */
+/* Carries out LOAD, and LOADs that arrive meanwhile; answers each with MOVED. */
 void swap_in(struct client *client, const struct nvshare_order *order);
-/* EVICT without KEEP; `*flags` receives the errors. Returns the bytes copied. */
+/* Carries out EVICT without KEEP; `*flags` receives the errors. Returns the bytes copied. */
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags);
-/* EVICT with KEEP. Returns the bytes that can now be evicted without a copy. */
+/* Carries out EVICT with KEEP. Returns the bytes that can now be evicted without a copy. */
 uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags);
 /* While more bytes are on another GPU than the order's loan, gives up places there of resident
  * blocks and of swapped blocks with a copy on the host. memory_lock is held. Returns the loan

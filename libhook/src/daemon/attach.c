@@ -107,7 +107,7 @@ static const char *introduce(struct client *client)
                                                       : "does not answer";
 }
 
-/* True: admitted. */
+/* True: the daemon has admitted the client. */
 static bool introduce_patiently(struct client *client)
 {
     const char *problem;

@@ -15,5 +15,5 @@ bool client_awaits_context(CUdevice device, unsigned *tries);
 void context_ends(CUcontext context);
 
 /* The driver returned an entry point that this library does not know, though it hooks other
- * versions of the function. No client is attached from then on. */
+ * versions of the function. If no client is attached yet, none is from then on. */
 void unknown_entry(const char *name);

@@ -23,7 +23,7 @@ __attribute__((visibility("protected"))) int nvshare_trim_wait(void);
 /* Asks the program, unless it was asked for this reason since caches_rest(). Called repeatedly
  * while other clients wait for the card. */
 void caches_ask(struct client *client, enum caches_occasion occasion);
-/* No other client waits: caches_ask() may ask again. */
+/* Called while no other client waits: caches_ask() may then ask again. */
 void caches_rest(struct client *client);
 
 /* With memory_lock held: the turn has ended, and no work is in flight. */

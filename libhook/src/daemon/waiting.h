@@ -10,13 +10,13 @@ struct nvshare_order;
 
 /* Service thread. Returns the us until the next call. */
 int64_t waiting_step(struct client *client);
-/* From the daemon's QUEUED. */
+/* Prints the reason for the wait, from the daemon's QUEUED. */
 void waiting_for(const struct client *client, const struct nvshare_order *order);
 bool waiting_is_printed(void);                    /* NVSHARE_VERBOSE=1 */
 
-/* The program has no daemon; `problem`: as "does not answer". True: NVSHARE_REQUIRED is set, and
- * 250 ms have passed: try again. False: run unshared. */
+/* Called while the program has no daemon; `problem` is like "does not answer". True:
+ * NVSHARE_REQUIRED is set, and 250 ms have passed: try again. False: run unshared. */
 bool waiting_for_daemon(const char *problem);
-/* A daemon is connected, but does not answer yet. */
+/* Called while a daemon is connected, but does not answer. */
 void waiting_for_answer(void);
 void waiting_for_daemon_ends(void);

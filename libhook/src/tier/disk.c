@@ -135,7 +135,7 @@ static size_t next_chunk(const struct disk_extent *extent)
     return left < CHUNK ? left : CHUNK;
 }
 
-/* Called with memory_lock held, and release it meanwhile, as resize() and read_next() do. */
+/* memory_lock is held, and released meanwhile, as in resize() and read_next(). */
 static void write_next(struct disk *disk)
 {
     struct disk_write *write = disk->writes;
@@ -339,7 +339,7 @@ int disk_open(struct client *client, int descriptor)
     return error;
 }
 
-/* `most`: there are no `count` free pages in a row below page `most` */
+/* The first of `count` free pages in a row below page `most`; `most`: there are none. */
 static uint64_t find_pages(struct disk *disk, uint64_t count, uint64_t most)
 {
     for (uint64_t page = 0, run = 0; page < most; page++) {

@@ -25,7 +25,7 @@ void host_placed(struct client *client, uint64_t size);
 
 /* Makes memory while the program runs, up to `most` bytes that its blocks could use. */
 void host_preallocate(struct client *client, uint64_t most);
-/* Ends that. A slab in progress is kept if at most `most` bytes are held then. */
+/* Ends the preallocation. A slab in progress is kept if at most `most` bytes are held then. */
 void host_preallocated(struct client *client, uint64_t most);
 
 /* The upper bound of host memory that blocks of the client could use. */
