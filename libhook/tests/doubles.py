@@ -9,6 +9,9 @@ import ctypes
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent / "src"
@@ -23,6 +26,15 @@ def compile_double(name: str, sources: list[str], target: Path, flags: list[str]
     files = [HERE / name / f"{name}_double.c", HERE / "doubles.c", *(SOURCE / s for s in sources)]
     subprocess.run(["gcc", *FLAGS, *flags, *files, "-o", target], check=True)
     return target
+
+
+def built_double(name: str, sources: list[str]) -> Any:
+    """A fixture of a module: the library that compile_double() makes."""
+    @pytest.fixture(scope="module")
+    def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return compile_double(name, sources, tmp_path_factory.mktemp(name) / f"{name}.so", LIBRARY)
+
+    return built
 
 
 def load_fresh(library: Path, folder: Path) -> ctypes.CDLL:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
+from libhook.tests.doubles import built_double, load_fresh
 
 MS = 1000                               # in us, as all times here
 SECOND = 1000 * MS
@@ -49,10 +49,7 @@ class Program:
         return ctypes.c_uint64.in_dll(self.c, "questions").value
 
 
-@pytest.fixture(scope="module", name="built")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("activity") / "activity.so"
-    return compile_double("activity", ["flight/activity.c"], library, LIBRARY)
+built = built_double("activity", ["flight/activity.c"])
 
 
 @pytest.fixture(name="program")

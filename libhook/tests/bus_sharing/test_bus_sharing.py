@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libhook.tests.doubles import LIBRARY, compile_double, load_fresh, run_threads
+from libhook.tests.doubles import built_double, load_fresh, run_threads
 from nvshared.hook.protocol import Flag
 from nvshared.units import MIB
 
@@ -46,10 +46,7 @@ class Program:
         return self.figure("flags") if self.figure("sent") != before else None
 
 
-@pytest.fixture(scope="module", name="built")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("bus_sharing") / "bus_sharing.so"
-    return compile_double("bus_sharing", SOURCES, library, LIBRARY)
+built = built_double("bus_sharing", SOURCES)
 
 
 @pytest.fixture(name="fresh")

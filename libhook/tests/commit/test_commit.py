@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
+from libhook.tests.doubles import built_double, load_fresh
 from nvshared.units import SECOND
 
 PATIENCE = 600                          # s; only a failing test waits that long
@@ -86,10 +86,7 @@ class Process:
         return int(self.c.to_pin())
 
 
-@pytest.fixture(scope="module", name="built")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("commit") / "commit.so"
-    return compile_double("commit", ["gate/client.c"], library, LIBRARY)
+built = built_double("commit", ["gate/client.c"])
 
 
 @pytest.fixture

@@ -2,26 +2,17 @@
 """The device for which memory at a location counts: counted_device() in wrapper.h."""
 
 import ctypes
-import subprocess
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src"
+from libhook.tests.doubles import built_double
+
 INVALID, DEVICE, HOST, HOST_NUMA, HOST_NUMA_CURRENT, DOMAIN, UNKNOWN = 0, 1, 2, 3, 4, 6, 77
 HOST_MEMORY = -1                        # CU_DEVICE_CPU
 
 
-@pytest.fixture(scope="module", name="c")
-def build(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = tmp_path_factory.mktemp("counted") / "counted.so"
-    subprocess.run(
-        ["gcc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared",
-         "-fvisibility=hidden", f"-I{SOURCE}", f"-I{SOURCE.parent}/include",
-         HERE / "counted_double.c", "-o", library],
-        check=True)
-    return ctypes.CDLL(str(library))
+built = built_double("counted", [])
 
 
 @pytest.mark.parametrize(("kind", "number", "device"), [
@@ -33,6 +24,6 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     (UNKNOWN, 0x0301, 1), (UNKNOWN, 0x0309, 0), (UNKNOWN, -1, 0),
 ])
 def test_allocation_is_counted_on_the_device_that_its_cumemlocation_names(
-    c: ctypes.CDLL, kind: int, number: int, device: int
+    built: Path, kind: int, number: int, device: int
 ) -> None:
-    assert c.counted_at(kind, number) == device
+    assert ctypes.CDLL(str(built)).counted_at(kind, number) == device

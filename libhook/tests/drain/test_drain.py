@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
+from libhook.tests.doubles import built_double, load_fresh
+
+built = built_double("drain", ["flight/drain.c", "flight/capture.c", "gate/contexts.c"])
 
 
-@pytest.fixture(name="c")
-def build(tmp_path: Path) -> ctypes.CDLL:
-    sources = ["flight/drain.c", "flight/capture.c", "gate/contexts.c"]
-    return load_fresh(compile_double("drain", sources, tmp_path / "drain.so", LIBRARY), tmp_path)
+@pytest.fixture
+def c(built: Path, tmp_path: Path) -> ctypes.CDLL:
+    return load_fresh(built, tmp_path)
 
 
 def events(c: ctypes.CDLL) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from libhook.tests.doubles import LIBRARY, compile_double, load_fresh, run_threads
+from libhook.tests.doubles import built_double, load_fresh, run_threads
 from nvshared.sharing.gpu import InflightPage
 
 SOURCES = ["gate/gate.c", "gate/inflight.c", "flight/activity.c"]
@@ -57,10 +57,7 @@ class Page:
         return bool(begun != done)
 
 
-@pytest.fixture(scope="module", name="built")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("inflight") / "inflight.so"
-    return compile_double("inflight", SOURCES, library, LIBRARY)
+built = built_double("inflight", SOURCES)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libhook.tests.doubles import LIBRARY, compile_double, load_fresh
+from libhook.tests.doubles import built_double, load_fresh
 
 MS = 1000                               # in us, as all times here
 TARGET = 50 * MS
@@ -49,10 +49,7 @@ class Card:
             self.figure(name)
 
 
-@pytest.fixture(scope="module", name="built")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("pace") / "pace.so"
-    return compile_double("pace", ["flight/pace.c"], library, LIBRARY)
+built = built_double("pace", ["flight/pace.c"])
 
 
 @pytest.fixture(name="card")
