@@ -139,13 +139,18 @@ class Site:
         self.hooks.append(hook)
         return hook
 
-    def wanting(self, size: int, card: int = 0) -> Hook:
-        """A client that has also allocated these bytes and wants the card."""
+    def allocating(self, size: int, card: int = 0) -> Hook:
+        """A client that has also been admitted and granted these bytes."""
         hook = self.hook(card)
         answer = hook.hello()
         assert answer is not None
         assert answer.type is Type.LIMITS
         assert hook.allocate(size)
+        return hook
+
+    def wanting(self, size: int, card: int = 0) -> Hook:
+        """The same, and it wants the card."""
+        hook = self.allocating(size, card)
         hook.want()
         return hook
 

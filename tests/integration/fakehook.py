@@ -108,14 +108,7 @@ class Hook:
         """As cuMemAlloc: asks if it must, grows, and is whole only when room has come."""
         target = self.memory.allocated + self.memory.pinned + size
         if target > self.limits.commit:
-            self.questions += 1
-            self.say(Type.COMMIT, number=self.questions, wanted=target)
-            while True:
-                record = self.hear()
-                assert record is not None
-                self.obey(record)
-                if record.type is Type.LIMITS and record.number == self.questions:
-                    break
+            self.ask(target)
             if target > self.limits.commit:
                 return False
         self.memory = replace(self.memory, allocated=self.memory.allocated + size)
@@ -124,16 +117,18 @@ class Hook:
         self.say(Type.MEMORY)
         return True
 
-    def settle(self) -> None:
-        """Carries out orders until the daemon has received all answers."""
+    def ask(self, wanted: int) -> None:
+        """Sends a COMMIT, and carries out orders until it is answered."""
         self.questions += 1
-        self.say(Type.COMMIT, number=self.questions, wanted=self.limits.commit)
+        self.say(Type.COMMIT, number=self.questions, wanted=wanted)
         while True:
-            record = self.hear()
-            assert record is not None
-            self.obey(record)
+            record = self.obey_next()
             if record.type is Type.LIMITS and record.number == self.questions:
                 return
+
+    def settle(self) -> None:
+        """Carries out orders until the daemon has received all answers."""
+        self.ask(self.limits.commit)
 
     def fill(self) -> None:
         """Map memory up to the room of a client with the turn; report a lack of room at once."""
@@ -209,13 +204,16 @@ class Hook:
         self.lack_told = False
         self.say(Type.MOVED, number=order.number, moved=resident - memory.resident)
 
+    def obey_next(self) -> OrderRecord:
+        """Carries out the next order. Fails at the end of the connection."""
+        record = self.hear()
+        assert record is not None, "the connection has ended"
+        self.obey(record)
+        return record
+
     def obey_until(self, done: "Type") -> None:
-        while True:
-            record = self.hear()
-            assert record is not None, f"the connection ended before a {done.name}"
-            self.obey(record)
-            if record.type is done:
-                return
+        while self.obey_next().type is not done:
+            continue
 
 
 def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
@@ -231,9 +229,7 @@ def pump(hooks: list[Hook], done: Callable[[], bool]) -> None:
         ready = ears.poll(PATIENCE * 1000)
         assert ready, "nothing happens any more"
         for number, _ in ready:
-            record = by_socket[number].hear()
-            assert record is not None
-            by_socket[number].obey(record)
+            by_socket[number].obey_next()
         for uuid in {hook.uuid for hook in hooks}:
             resident = sum(hook.memory.resident for hook in hooks if hook.uuid == uuid)
             assert resident <= hooks[0].limits.total

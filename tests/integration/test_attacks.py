@@ -141,9 +141,7 @@ def hand_over(site: Site, card: int = 0) -> None:
         for hook in hooks:
             if hook.socket not in ready:
                 continue
-            record = hook.hear()
-            assert record is not None, "it was dropped"
-            hook.obey(record)
+            record = hook.obey_next()
             if hook.running and hook not in turns[-1:]:
                 turns.append(hook)
             if record.type is Type.RUN and hook.running and hook.paced:
@@ -260,9 +258,7 @@ def test_turns_are_handed_over_while_the_identification_of_an_attackers_process_
         for name in ("answer_nothing", "come_and_go")
     ]
     hand_over(site)
-    control = site.hook()
-    assert control.hello() is not None
-    assert control.allocate(MIB)
+    site.allocating(MIB)                # others are served meanwhile
     for attacker in attackers:
         rest(attacker)
     daemon.process.terminate()
@@ -332,9 +328,7 @@ def test_daemon_restarted_during_an_attack_takes_over_its_clients(
         attack(site, name, str(site.socket), "--width", str(WIDTH))
         for name in ("hold", "come_and_go", "garbage")
     ]
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(MIB)
+    hook = site.allocating(MIB)
     hook.close()
     first.process.send_signal(how)
     assert first.process.wait(PATIENCE) == (0 if how is signal.SIGTERM else -how)

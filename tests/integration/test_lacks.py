@@ -115,9 +115,7 @@ def test_full_disk_ends_the_trace_at_a_whole_line(site: Site) -> None:
 def test_daemon_serves_clients_when_the_journal_is_unwritable(site: Site) -> None:
     site.before = ["sh", "-c", 'exec "$@" 2>/dev/full', "sh"]
     daemon = site.start()
-    hook = site.hook()
-    hook.hello()
-    assert hook.allocate(MIB)
+    hook = site.allocating(MIB)
     hook.close()
     assert site.hook().hello() is not None
     daemon.send_signal(signal.SIGTERM)

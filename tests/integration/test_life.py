@@ -76,9 +76,7 @@ def comes_back(program: Life) -> str:
 def until_wanted(hook: Hook) -> None:
     """Obey orders until the daemon reports another program that waits at the gate."""
     while not hook.paced:
-        record = hook.hear()
-        assert record is not None
-        hook.obey(record)
+        hook.obey_next()
 
 
 LARGE = """

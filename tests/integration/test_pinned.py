@@ -31,9 +31,7 @@ def test_pinning_again_after_a_free_is_not_refused(site: Site) -> None:
     pin counts on, also when it is freed: on a busy machine that may be a hundred of theirs.
     """
     site.start("--tq", "1")
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(600 * MIB)
+    hook = site.allocating(600 * MIB)
     program = Program(site, CHURNED + '''
 threads = [threading.Thread(target=pin_and_free, args=(400,)) for _ in range(4)]
 for thread in threads:
@@ -46,9 +44,7 @@ assert not refused, (len(refused), set(refused))
     # and is asked for the rest.
     while program.popen.poll() is None:
         if select.select([hook.socket], [], [], 0.1)[0]:
-            record = hook.hear()
-            assert record is not None
-            hook.obey(record)
+            hook.obey_next()
     program.ends_well()
 
 

@@ -39,9 +39,7 @@ def begin(site: Site, *options: str) -> Program:
 
 def other(site: Site) -> Hook:
     """A client that will need the card, and does not want a turn yet."""
-    hook = site.hook()
-    hook.hello()
-    assert hook.allocate(THEIRS * MIB)
+    hook = site.allocating(THEIRS * MIB)
     hook.say(Type.MEMORY)
     return hook
 

@@ -7,7 +7,7 @@ import sys
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
 from tests.integration.conftest import CARD, ROOT, Site
-from tests.integration.fakehook import Hook, pump
+from tests.integration.fakehook import pump
 
 PROGRAM = "import sys; from nvshared.cli.main import main; sys.exit(main())"
 NVSHARECTL = (sys.executable, "-c", PROGRAM)
@@ -56,17 +56,10 @@ def test_busy_holder_is_stopped_when_its_quantum_is_over(site: Site) -> None:
         pump([one, two], lambda: two.running)
 
 
-def absent(site: Site, size: int) -> Hook:
-    hook = site.hook()
-    assert hook.hello() is not None
-    assert hook.allocate(size)
-    return hook
-
-
 def test_drain_command_lets_fitting_clients_run_and_lists_the_others(site: Site, bus: str) -> None:
     daemon = site.start("--bus", bus)
     one = site.holding(LARGE)
-    large, small = absent(site, LARGE), absent(site, SMALL)
+    large, small = site.allocating(LARGE), site.allocating(SMALL)
     with subprocess.Popen(
         [*NVSHARECTL, "--bus", bus, "drain", "--no-wait"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as drain:
