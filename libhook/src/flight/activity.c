@@ -222,7 +222,8 @@ int64_t activity_sample(struct client *client, struct activity *activity, unsign
     activity->burst.active &= burst;
     if (!gaps)
         return next;
-    int64_t rest = activity->gaps.rests_until > now ? (int64_t)(activity->gaps.rests_until - now) : 0;
-    rest = rest > GAPS_SAMPLE_US ? rest : GAPS_SAMPLE_US;
+    int64_t rest = (int64_t)(activity->gaps.rests_until - now);
+    if (activity->gaps.rests_until <= now || rest < GAPS_SAMPLE_US)
+        rest = GAPS_SAMPLE_US;
     return rest < next ? rest : next;
 }

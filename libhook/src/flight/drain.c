@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waits until nothing is in flight. Recording a context's work in an event (cuCtxRecordEvent; before
- * driver 12.5 streams.c queries the streams) invalidates captures in the context, so it happens
+ * Waits until nothing is in flight. Recording a context's work in an event (cuCtxRecordEvent; with
+ * drivers before 12.5 streams.c queries instead) invalidates captures in the context, so it happens
  * only while none may begin (capture_forbid()); then the event is polled.
  *
  * During a capture, a drain is over when the work before it is done and none has been submitted
@@ -60,7 +60,7 @@ static void forget(CUcontext context, CUevent *event)
     *event = NULL;
 }
 
-/* After these errors a context runs no work any more. UNKNOWN: the card fell off the bus. */
+/* After these errors a context runs no work any more. UNKNOWN: of a card off the bus. */
 static const CUresult FOR_GOOD[] = {
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_ECC_UNCORRECTABLE,
     CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_CONTAINED, CUDA_ERROR_ILLEGAL_ADDRESS,

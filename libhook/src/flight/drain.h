@@ -47,8 +47,8 @@ void drain_abandon(struct drain *drain);           /* at any time; sets `drain` 
 /* Waits for all work of one context, at most `most` us (UINT64_MAX: no limit); any thread. False:
  * *result is the error; NOT_READY: `most` has passed, or a capture forbids the wait. */
 bool drain_context(CUcontext context, uint64_t most, CUresult *result);
-/* Drains a context that is about to be destroyed; any thread. False: a capture in it forbids that, or
- * it has failed. */
+/* Drains a context that is about to be destroyed; any thread. False: a capture in it forbids that,
+ * or the context has failed. */
 bool drain_ending(CUcontext context);
 /* The error with which a context has ended or failed for good, or success; any thread. */
 CUresult context_error(CUcontext context);

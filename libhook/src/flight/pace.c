@@ -93,7 +93,7 @@ static uint64_t clamped(uint64_t value, uint64_t from, uint64_t to)
     return value < from ? from : value > to ? to : value;
 }
 
-/* Work beside that of the urgent client, or a few passes done soon, say nothing about the cost. */
+/* Markers of work beside the urgent client's, or of a few passes done soon, tell no cost. */
 static void adapt_to_cost(const struct marker *marker, uint64_t now)
 {
     bool few = marker->ahead < limit / 2 && latency < target / 2;
@@ -224,7 +224,7 @@ static void collect_and_mark(uint64_t number, uint64_t now)
     set_goal(now);
 }
 
-/* gate_on_paced: called outside the gate. Between two polls the service thread can take the lock. */
+/* gate_on_paced: called outside the gate. Between polls the service thread can take the lock. */
 static bool pass_waits(uint64_t *since)
 {
     uint64_t now = now_microseconds();

@@ -9,7 +9,7 @@ struct client;
 
 /* To be called every few milliseconds while this client runs and other clients wait. */
 void pace_step(struct client *client);
-/* Lets `passes` passes of waiting threads through the gate, closed by GATE_STOPPED of this client. */
+/* Lets `passes` passes of waiting threads through a gate closed by GATE_STOPPED of this client. */
 void pace_let_through(struct client *client, uint64_t passes);
 /* Ends pacing: no other client waits, or this client does not run any more. */
 void pace_end(const struct client *client);

@@ -2,7 +2,7 @@
 /*
  * Queries streams with drivers before 12.5, which lack cuCtxRecordEvent: cuCtxSynchronize cannot be
  * interrupted, and an event in the NULL stream would delay later work. The NULL stream stands for
- * all streams that it synchronises with (the threads' default streams, too: measured on driver 580).
+ * all streams that it synchronises with (threads' default streams, too: measured on driver 580).
  * Others (CU_STREAM_NON_BLOCKING) are listed; a destroyed stream leaves an event behind, because
  * its work goes on. The streams need not be empty at the same time.
  */
@@ -166,8 +166,8 @@ static uint64_t thread_number(void)
     return number;
 }
 
-/* Without the driver's ids (before CUDA 12), the handle with the number of streams destroyed so far:
- * the driver may reuse a handle. */
+/* Without the driver's ids (before CUDA 12): the handle, which the driver may reuse, with the
+ * number of streams destroyed so far. */
 uint64_t stream_name(CUstream stream)
 {
     unsigned long long id = 0;

@@ -135,7 +135,7 @@ extern struct client *clients[CLIENTS_MAX];       /* by device ordinal; never re
 /* True: wrappers must only call the driver, because the process never had a client or the calling
  * thread holds memory_lock (client_is_called_back()). */
 bool client_none(void);
-/* If client_none(), returns `value` from the function; else locks memory_lock until the block's end. */
+/* If client_none(), the function returns `value`; else memory_lock is held to the block's end. */
 #define LOCKED_OR_RETURN(value)                                                    \
     if (client_none())                                                             \
         return value;                                                              \

@@ -12,7 +12,7 @@ struct ipc_request {
     uint64_t id;                     /* identifies the allocation, as addresses are reused */
 };
 
-/* The content of the library's handle, which entitles processes of the same user to open the memory.
+/* The content of the library's handle, with which processes of the same user may open the memory.
  * The socket's name proves nothing: /proc/net/unix shows it to every process, and after the owner's
  * end any process may bind it. */
 struct ipc_ticket {

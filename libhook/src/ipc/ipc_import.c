@@ -191,8 +191,8 @@ static CUresult map_part(struct ipc_import *import, size_t offset, size_t size, 
                                 import->device == import->reader ? 1 : 2);
 }
 
-/* Maps all parts; the first has arrived, with the descriptor *file. The caller closes the *file that
- * is left. Without memory_lock. */
+/* Maps all parts; the first has arrived, with the descriptor *file. The caller closes the last
+ * *file. Called without memory_lock. */
 static CUresult fetch_all(int from, const struct ipc_ticket *ticket, struct ipc_part *part,
                           int *file, struct ipc_import **made)
 {

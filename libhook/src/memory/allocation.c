@@ -120,8 +120,8 @@ void allocation_fill(struct block *const *blocks, size_t count)
         continue;
 }
 
-/* Creates an owner's blocks at new addresses, `most` bytes each but the last, and maps as many as fit
- * the room. Changes nothing on failure. */
+/* Creates an owner's blocks at new addresses, `most` bytes each but the last, and maps as many as
+ * fit the room. Changes nothing on failure. */
 static CUresult make_blocks(struct page_owner *owner, struct block **blocks, size_t size,
                             size_t most, CUdeviceptr *base)
 {
@@ -210,7 +210,7 @@ static void slab_release(struct page_owner *owner, CUdeviceptr address)
     struct ring *list = list_of(owner->client, slab->class);
     if (ring_empty(&slab->alike))
         ring_append(list, &slab->alike);
-    /* The only slab with a free slot stays: a program may allocate and free in turn. */
+    /* The last slab with a free slot stays mapped, for programs that allocate and free in turn. */
     if (slab->used == 0 && list->next != list->previous)
         slab_destroy(owner);
 }
@@ -460,7 +460,7 @@ static bool spare_keep(struct large *large)
 
 static bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
-    /* If the daemon has lowered the commit since, the request must go to it as for new memory. */
+    /* If the daemon has lowered the commit, it must decide about the request as for new memory. */
     if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);
@@ -514,8 +514,8 @@ int64_t spares_expire(struct client *client)
 /* us of one wait for a context, which delays the destruction of that context */
 #define SLICE_US 1000
 
-/* Memory freed during a capture, when no thread may wait for work in flight: kept until a later wait
- * in the context, at the latest until its bytes are needed. The latest first. */
+/* Memory freed during a capture, when no thread may wait for work in flight: kept until a later
+ * wait in the context, at the latest until its bytes are needed. The latest first. */
 struct deferred {
     CUdeviceptr address;
     CUcontext context;
@@ -640,7 +640,7 @@ bool memory_free(CUdeviceptr address, CUresult *result)
 
     LOCKED(memory_lock);
     if (region_owner(address) != owner)
-        return true;                 /* the context has ended during the wait, and with it `owner` */
+        return true;                 /* the context has ended meanwhile, and with it `owner` */
     if (waited) {
         bool is_large = owner->operations == &LARGE_OPERATIONS;
         deferred_frees_waited(context, earlier);

@@ -2,7 +2,7 @@
 /*
  * Managed memory in blocks, loaded by a prefetch to the card and evicted by a prefetch to the host.
  * A page counts as resident while its block is, wherever the CPU has migrated it. Only submitted
- * work migrates pages to the card, so no page of an evicted block is there while the gate is closed.
+ * work migrates pages to the card, so an evicted block has no page there while the gate is closed.
  *
  * With NVSHARE_ENABLE_SINGLE_OVERSUB=1 a program may allocate more than the card could ever hold.
  * The excess stays on the host, which the card accesses over the bus, and has no blocks. On devices
@@ -23,7 +23,7 @@
 #include "memory/allocation.h"
 #include "memory/ranges.h"
 
-/* Where the program last prefetched a run of pages; the driver would name the library's prefetch. */
+/* The program's last prefetch of a run of pages; the driver would report the library's prefetch. */
 struct prefetch {
     struct range range;
     CUmemLocation location;
@@ -59,7 +59,7 @@ static void drop_run(struct ranges *prefetches, struct prefetch *run)
     free(run);
 }
 
-/* Joins the new run with neighbours of its location. */
+/* Records a prefetch, joined with neighbouring runs of the same location. */
 static void note_prefetch(struct ranges *prefetches, CUdeviceptr address, size_t size,
                           CUmemLocation location)
 {
@@ -101,7 +101,7 @@ static struct ranges table;          /* of all managed allocations but those in 
 #define GRAIN ((size_t)64 << 10)     /* granularity of the driver's pages on the card */
 #define ATTACH_GLOBAL 1u
 
-/* Allocations that the driver is freeing: another thread may already have got their addresses. */
+/* Allocations that the driver is freeing: other threads may already have got their addresses. */
 static struct managed *freed;
 
 static size_t whole_grains(size_t bytes)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The program's managed memory (cuMemAllocManaged), for wrappers on any thread with no lock held. */
+/* The program's managed memory (cuMemAllocManaged), for wrappers, any thread, no lock held. */
 #pragma once
 
 #include "driver/driver.h"
 
 struct memory_description;
 
-/* False: no client, or its managed memory cannot be evicted. Else *result is the value to return. */
+/* False: no client, or its managed memory is not evictable. Else *result is the return value. */
 bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result);
 
 /* For cuMemAlloc: memory that stays on the host. False: not enabled, or not available. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peer access. The driver opens mapped memory, as the library's is, only range by range. The library
- * therefore opens the resident blocks of the device, whichever context owns them, at once, and
+ * Peer access. The driver opens mapped memory, as the library's is, only range by range. Therefore
+ * the library opens the resident blocks of the device, whichever context owns them, at once, and
  * blocks that are loaded later when they are mapped (block.c).
  *
  * Without peer access the driver copies mapped memory between devices only if the call names both

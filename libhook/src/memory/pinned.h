@@ -4,16 +4,16 @@
 
 #include "driver/driver.h"
 
-/* For memory that cannot be swapped (arrays, pools, physical allocations). pinned_begin() returns when the card has room for `bytes` more, inside the gate if
- * it had to wait for that. After its success, pinned_end() counts the bytes really taken and leaves
- * the gate. If the device has no client, both do nothing, and pinned_begin() succeeds. */
+/* For memory that cannot be swapped (arrays, pools, physical allocations): returns when the card
+ * has room for `bytes` more, inside the gate if the thread had to wait. After that, pinned_end()
+ * counts the bytes really taken and leaves the gate. Without a client both do nothing. */
 CUresult pinned_begin(size_t bytes);
 /* For any device; the memory belongs to no context. `submits`: the driver's call also submits work
  * to a stream, so this returns inside the gate in any case. */
 CUresult pinned_begin_on(CUdevice device, size_t bytes, bool submits);
 bool pinned_counts_on(CUdevice device);            /* whether the device has a client */
 void pinned_end(size_t bytes_taken);
-/* For memory of unknown size that the driver itself needs: `room`, initially zero, grows from call to
+/* For memory of unknown size that the driver itself needs: `room`, initially zero, grows with each
  * call. True: call the driver again, then pinned_end(0). False: no more room can be made. */
 struct room {
     size_t bytes;

@@ -47,7 +47,7 @@ struct alias {
     CUmemAccessDesc *access;         /* one entry for each device named in cuMemSetAccess */
 };
 
-/* The driver reports a reservation of the program only while something is mapped there. */
+/* Recorded because the driver reports a reservation only while something is mapped there. */
 struct reservation {
     struct range range;
     bool mixed;                      /* the driver maps memory there that is not the library's */
@@ -60,7 +60,7 @@ static struct reservation *reservation_at(CUdeviceptr address)
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* Without memory for the record, calls that map swapped memory in this range wait at the gate. */
+/* Without a record, calls that map swapped memory in the reservation wait at the gate. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))
@@ -275,7 +275,7 @@ static CUresult alias_add(struct vmm_allocation *vmm, CUdeviceptr address)
     ranges_insert(&aliases, &alias->range);
     vmm->aliases = alias;
     vmm->written = true;
-    /* The driver knows reservations that the library did not see, but only while they are mapped. */
+    /* The driver reports reservations that the library did not see, while they are mapped. */
     if (known == NULL
         && REAL(cuPointerGetAttribute)(&range.address, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                        address) == CUDA_SUCCESS
@@ -312,7 +312,7 @@ static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access,
  * allocation is copied while no work runs; later steps fail only if the context fails.
  */
 
-/* Copies the allocation's blocks to `copy`, while no block moves. Releases memory_lock meanwhile. */
+/* Copies the blocks to `copy`, while no block moves. Releases memory_lock meanwhile. */
 static CUresult fill(struct vmm_allocation *vmm, CUdeviceptr copy)
 {
     const struct large *memory = vmm->memory;
@@ -454,7 +454,7 @@ static bool can_move(const CUmemAllocationProp *properties)
         && properties->allocFlags.usage == 0;
 }
 
-/* Most properties matter only once the allocation is pinned, but the driver must refuse them now. */
+/* Whether the driver accepts the properties, although most matter only once memory is pinned. */
 static bool accepted(const CUmemAllocationProp *properties)
 {
     static CUmemAllocationProp last; /* last accepted; protected by memory_lock */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The program's own virtual memory (cuMemAddressReserve, cuMemCreate, cuMemMap), for wrappers on any
- * thread with no lock held. False: not the library's memory, call the driver; else *result is the
+ * The program's own virtual memory (cuMemAddressReserve, cuMemCreate, cuMemMap), for wrappers, any
+ * thread, no lock held. False: not the library's memory, call the driver; else *result is the
  * value to return.
  */
 #pragma once

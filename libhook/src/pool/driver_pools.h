@@ -10,9 +10,9 @@ void driver_pool_add(CUmemoryPool handle, CUdevice device); /* the program made 
 CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
 void driver_pool_ends(CUmemoryPool handle, bool counted);
 CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */
-/* After a drain: pools_settle(), and counts the driver's pools, which release memory later. */
+/* Called after a drain: pools_settle(), then counts what the driver's pools have released. */
 void pools_recount(void);
 
-/* Releases graph memory that no graph uses: the driver keeps it, it cannot be evicted, and it counts
+/* Releases graph memory that no graph uses: the driver keeps it, it cannot be evicted and counts
  * for no client. Nothing may be in flight. */
 void graph_memory_trim(CUdevice device);

@@ -465,7 +465,7 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     return CUDA_SUCCESS;
 }
 
-/* `name`: of the stream. May release the lock meanwhile. */
+/* `name`: stream_name() of `stream`. May release memory_lock meanwhile. */
 static CUresult async_take(struct pool *pool, struct client *client, size_t bytes,
                            CUcontext context, CUstream stream, uint64_t name, CUdeviceptr *address)
 {
@@ -541,7 +541,7 @@ static struct pool *of_device(CUmemoryPool handle, CUdevice device)
     return pool;
 }
 
-/* A default pool of a client's device becomes the library's before the program allocates from it. */
+/* A default pool of a client's device becomes the library's, before it is allocated from. */
 static struct pool *pool_adopted(CUmemoryPool handle)
 {
     struct pool *pool = pool_named(handle);
@@ -551,7 +551,7 @@ static struct pool *pool_adopted(CUmemoryPool handle)
     return pool;
 }
 
-/* Grants or withdraws access for `readers`; clears the bits of those done. Without the lock. */
+/* Grants or withdraws access for `readers`; clears a bit when done. Called without memory_lock. */
 static CUresult open_to(CUdevice device, uint32_t *readers, bool open)
 {
     CUresult result = CUDA_SUCCESS;

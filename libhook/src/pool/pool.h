@@ -9,7 +9,7 @@
 
 struct client;
 
-/* cuMemAllocFromPoolAsync outside captures. `handle` NULL: the current pool of the stream's device. */
+/* cuMemAllocFromPoolAsync outside captures. `handle` NULL: the stream's device's current pool. */
 bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdeviceptr *address,
                    CUresult *result);
 /* cuMemFreeAsync outside captures, for any memory of the library. */
@@ -38,7 +38,7 @@ void pools_settle(void);
 
 /* Releases free memory of pools without waiting for work. True if any was released. */
 bool pools_yield(const struct client *client);
-/* A `reclaimer` (gate/client.h). `until` 0: releases nothing, as thresholds allow the memory. */
+/* A `reclaimer` (gate/client.h). `until` 0: releases nothing, as thresholds let pools keep it. */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 /* Completes all frees that wait for a context that ends: its work is done, its events destroyed. */
 void pending_frees_context_ends(CUcontext context);
