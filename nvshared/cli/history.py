@@ -146,7 +146,7 @@ def history(options: Options) -> None:
         print(json.dumps({"by": by, "gpus": cards, **found.as_dict()}, indent=2))
         return
     if options.csv:
-        _csv(found, by, labels)
+        _csv(found, by)
     elif options.plot is not None:
         draw_plot(options.plot, found, labels, cards)
     else:
@@ -206,7 +206,7 @@ def _gib_hours(mib_seconds: int) -> str:
     return f"{hours:.{0 if hours >= 99.5 else 1 if hours >= 9.95 else 2}f}"
 
 
-def _csv(found: History, by: str, labels: dict[str, str]) -> None:
+def _csv(found: History, by: str) -> None:
     import csv
 
     out = csv.writer(sys.stdout, lineterminator="\n")
@@ -214,20 +214,17 @@ def _csv(found: History, by: str, labels: dict[str, str]) -> None:
     out.writerow([
         "start", "seconds", by, *(["user"] if by == "tenant" else []), "gpu_seconds",
         "held_seconds", "waited_seconds", "turns", "handovers", "handover_seconds", "bytes_in",
-        "bytes_out", "gpu_memory_gib_hours", "host_memory_gib_hours",
-        "borrowed_gib_hours", "disk_gib_hours"])
+        "bytes_out", "gpu_memory_gib_hours", "host_memory_gib_hours", "borrowed_gib_hours",
+        "disk_gib_hours"])
     for row in found.rows:
         begins = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.start_usec // SECOND))
         names: list[Any] = [row.name or OTHERS, *([row.user] if by == "tenant" else [])]
         out.writerow([
-            begins, length // SECOND, *names, _seconds(row.gpu_usec), _seconds(row.held_usec),
-            _seconds(row.waited_usec), row.turns, row.handovers, _seconds(row.handover_usec),
+            begins, length // SECOND, *names,
+            *(f"{one / SECOND:.3f}" for one in (row.gpu_usec, row.held_usec, row.waited_usec)),
+            row.turns, row.handovers, f"{row.handover_usec / SECOND:.3f}",
             row.bytes_in, row.bytes_out, *(f"{one / GIB_HOUR:.3f}" for one in (
                 row.card_mib_sec, row.host_mib_sec, row.borrowed_mib_sec, row.disk_mib_sec))])
-
-
-def _seconds(usec: int) -> str:
-    return f"{usec / SECOND:.3f}"
 
 
 WIDTH, HEIGHT, MARGIN, LINE = 960, 360, 48, 20

@@ -155,7 +155,12 @@ async def find(folder: Path, simulate: bool) -> DemoGPU:
     environment[library.PRELOAD] = ":".join(library.preloads(environment))
     if simulate:
         return _simulated(environment, folder, "as requested")
-    status, answer, words = await _try(environment)
+    command = [str(library.workload()), "--json", "--memory", "1MiB", "--steps", "1"]
+    async with running(command, environment) as process:
+        output, errors = await process.communicate()
+    *_, words = errors.decode(errors="replace").strip().splitlines() or [""]
+    answer: Event = json.loads(output.splitlines()[0]) if output else {}
+    status = process.returncode
     if status == OUT_OF_MEMORY:
         raise NvshareError(
             "the GPU has no memory left for a demonstration", "try again with --simulate")
@@ -189,15 +194,6 @@ def _real(environment: dict[str, str], name: str, total: int, free: int) -> Demo
     return DemoGPU(name, total, capacity, False, why, free - capacity, environment)
 
 
-async def _try(environment: dict[str, str]) -> tuple[int, Event, str]:
-    command = [str(library.workload()), "--json", "--memory", "1MiB", "--steps", "1"]
-    async with running(command, environment) as process:
-        output, errors = await process.communicate()
-        words = errors.decode(errors="replace").strip().splitlines() or [""]
-        answer: Event = json.loads(output.splitlines()[0]) if output else {}
-        return await process.wait(), answer, words[-1]
-
-
 START = 20.0                            # seconds until the daemon must be ready
 POLL = 0.05                             # seconds between two checks whether the daemon is ready
 TRACE = "trace.jsonl"
@@ -214,17 +210,6 @@ BUS = """\
 </busconfig>
 """
 
-CONFIGURATION = """\
-[nvshared]
-socket = {socket}
-bus = {bus}
-trace = {trace}
-state-dir = {state}
-[gpu]
-tq = {tq}
-capacity = {capacity}
-"""
-
 
 @contextlib.asynccontextmanager
 async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
@@ -237,12 +222,11 @@ async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
         if program := shutil.which("dbus-daemon"):
             bus = await _start_bus(stack, program, folder)
         configuration = folder / "nvshared.conf"
-        configuration.write_text(CONFIGURATION.format(
-            socket=folder / "nvshare.sock", bus=bus or "none", trace=folder / TRACE,
-            state=folder / "state",
-            # In percent, as the setting applies to all cards, and another card may be smaller.
-            tq=TQ, capacity=f"{100 * gpu.capacity / gpu.total:.2f}%",
-        ))
+        # The capacity is in percent, as it applies to all cards, and another may be smaller.
+        configuration.write_text(
+            f"[nvshared]\nsocket = {folder / 'nvshare.sock'}\nbus = {bus or 'none'}\n"
+            f"trace = {folder / TRACE}\nstate-dir = {folder / 'state'}\n"
+            f"[gpu]\ntq = {TQ}\ncapacity = {100 * gpu.capacity / gpu.total:.2f}%\n")
         await _start_daemon(stack, gpu, folder, configuration)
         yield bus
 

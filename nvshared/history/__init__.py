@@ -216,7 +216,6 @@ class History:
             add(self._collected.setdefault(client.gpu.facts.uuid, {}), party, more)
 
     def _arm(self) -> None:
-        """Sets the timer to the end of the current minute of the wall clock."""
         left = MINUTE - self._wall() % MINUTE
         self._cancel_timer = self._timer(self._clock() + int(left * SECOND), self._minute_is_over)
 

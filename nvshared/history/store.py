@@ -346,7 +346,9 @@ def validate(query: Query) -> None:
 
 def find(file: sqlite3.Connection, query: Query) -> QueryResult:
     """Runs a query. Raises InvalidArgs if the result would have too many rows."""
-    kept = _kept(file)
+    dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
+    # By length of a step: the time from which on all steps of this length are kept.
+    kept = {length: dropped.get(length, -length) + length for length in STEPS}
     since, until = _rounded(kept, query.since, query.until)
     reach = next((one for one in STEPS if kept[one] <= since), min(STEPS))
     step = -(-query.step // reach) * reach
@@ -366,11 +368,6 @@ def find(file: sqlite3.Connection, query: Query) -> QueryResult:
     return QueryResult(since, until, step, [
         Row(start, name, user if by_tenant else OTHERS, Usage(*sums))
         for start, name, user, *sums in rows])
-
-
-def _kept(file: sqlite3.Connection) -> dict[int, int]:
-    dropped = dict(file.execute("SELECT length, start FROM dropped").fetchall())
-    return {length: dropped.get(length, -length) + length for length in STEPS}
 
 
 def _rounded(kept: dict[int, int], since: int, until: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -57,16 +58,8 @@ def _ranges(file: Path, *_version: int) -> tuple[Range, ...]:
 def _owner(uid: int, ranges: tuple[Range, ...]) -> int:
     for name, first, count in ranges:
         if first <= uid < first + count:
-            found = _number(name)
-            if found is not None and found > SYSTEM_LAST:
-                return found
+            with suppress(KeyError):    # no user has this name
+                found = int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+                if found > SYSTEM_LAST:
+                    return found
     return uid
-
-
-def _number(name: str) -> int | None:
-    if name.isdecimal():
-        return int(name)
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        return None

@@ -29,7 +29,8 @@ def report(status: dict[str, Any], pid: int) -> str:
     lines = []
     for gpu in status["gpus"]:
         there = [one for one in status["clients"] if one["gpu"] == gpu["index"]]
-        holders = [_name(one, pid) for one in there if one["id"] in gpu["holders"]]
+        holders = ["you" if one["pid"] == pid else f"{one['tenant']} ({one['command'][:30]})"
+                   for one in there if one["id"] in gpu["holders"]]
         lines.append(f"gpu{gpu['index']}: held by {', '.join(holders) or 'no program'}, "
                      f"{gpu['queue_length']} waiting")
         lines += [_own(one) for one in there if one["pid"] == pid]
@@ -43,10 +44,6 @@ def _own(client: dict[str, Any]) -> str:
     return (f"      yours: {_size(on_card)} on the GPU, {_size(client['swapped'])} swapped; "
             f"held for {client['held_usec'] / SECOND:.0f} s, "
             f"waited for {client['waited_usec'] / SECOND:.0f} s")
-
-
-def _name(client: dict[str, Any], pid: int) -> str:
-    return "you" if client["pid"] == pid else f"{client['tenant']} ({client['command'][:30]})"
 
 
 def _size(number: int) -> str:

@@ -109,8 +109,6 @@ def _has_restarted(before: Figures, now: Figures) -> bool:
 
 
 ProgramKey = tuple[int, int]            # see program_key()
-
-
 LONGEST_NAME = 32                       # characters of a tenant's name in a question
 
 

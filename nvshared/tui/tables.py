@@ -192,7 +192,6 @@ LAYOUT: dict[str, dict[str, Any]] = {
 }
 SORTS = [name for name in LAYOUT if name]
 
-
 TENANT_COLUMNS = [
     Column("TENANT", lambda tenant: tenant.name, shrinks_to=2 * PROCESS),
     figure("PROGRAMS", lambda tenant: tenant.programs, short="PROGS", drop_rank=3),
