@@ -19,7 +19,6 @@ from nvshared.quantity import counted, sized
 from nvshared.quantity import size as parse_size
 from nvshared.units import MIB
 
-ACTIONS = ("start", "stop")
 FOLDER = Path(TRIAL_FOLDER)
 STATE = FOLDER / "state"                # the service's state directory during a trial
 DROP_IN = Path("/run/systemd/system/nvshared.service.d/nvshare-trial.conf")
@@ -40,8 +39,8 @@ def _memory(text: str) -> int:
 
 @verb(
     "trial",
-    argument("action", "ACTION",
-             "start: run the service on simulated GPUs; stop: on real ones again", choices=ACTIONS),
+    argument("action", "ACTION", "start: run the service on simulated GPUs; stop: on real ones "
+             "again", choices=("start", "stop")),
     argument("--gpus", "N", "number of GPUs (default: 1)", default="1",
              type=whole(1, MOST_GPUS, "there cannot be {} GPUs")),
     argument("--memory", "SIZE", "memory of each GPU (default: 1GiB)", default="1GiB",

@@ -208,7 +208,6 @@ class Report(NamedTuple):
                 for act in self[1:]]}
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LONGEST_TMPDIR = 60                     # characters; socket paths below it must fit into 107
 
 
@@ -225,7 +224,7 @@ def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
                 task.cancel()
             received.append(number)
 
-        for number in SIGNALS:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, interrupt, number)
         return await play(simulate=simulate, file=file)
 

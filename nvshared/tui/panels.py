@@ -15,6 +15,8 @@ from nvshared.tui.tables import NARROWEST, PROCESS, STATES, Bar, Column, Part, h
 from nvshared.units import MIB
 
 NAMED = 2                               # holders named in a sentence, at most
+WAITS_FOR = {"limited": "until its time limit permits a turn", "suspended": "to be resumed",
+             "restoring": "for its context to be restored"}
 
 
 def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
@@ -33,18 +35,12 @@ def waiting_for(snapshot: Snapshot, client: ClientSnapshot) -> str:
                 loaded, whole = max(0, client.loading - client.swapped), client.loading
                 return f"for its memory, loading from disk: {size(loaded)} of {size(whole)}"
             return "for its memory to be loaded"
-        case "limited":
-            return "until its time limit permits a turn"
-        case "suspended":
-            return "to be resumed"
-        case "restoring":
-            return "for its context to be restored"
         case "crowded":
             held = [f"{one.name}[{one.pid}] has {size(one.memory)}"
                     for one in (gpu.unshared if gpu is not None else ())[:NAMED]]
             return "for memory of programs that do not share the GPU" + (
                 f" ({', '.join(held)})" if held else "")
-    return "for its turn" if client.waiting_usec else ""
+    return WAITS_FOR.get(client.state, "for its turn" if client.waiting_usec else "")
 
 
 def waited(client: ClientSnapshot) -> str:
