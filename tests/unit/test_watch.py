@@ -79,9 +79,9 @@ async def test_config_watch_notices_drop_ins_added_and_removed(
     watched = changes(file)
     folder = file.with_name("nvshared.conf.d")
     folder.mkdir()
-    put((folder / "lab.conf"), "[gpu]\n")
+    put(folder / "lab.conf", "[gpu]\n")
     await watched.noticed()
-    put((folder / "lab.conf"), "[gpu]\ntq = 3\n")
+    put(folder / "lab.conf", "[gpu]\ntq = 3\n")
     await watched.noticed()
     (folder / "lab.conf").unlink()
     await watched.noticed()
@@ -100,7 +100,7 @@ async def test_config_watch_notices_a_change_behind_the_links_of_a_kubernetes_vo
         changes: Callable[[Path], Changes], tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    put(    (tmp_path / name / "nvshared.conf"), f"# {name}\n")
+        put(tmp_path / name / "nvshared.conf", f"# {name}\n")
     data = tmp_path / "..data"
     data.symlink_to("one")
     file = tmp_path / "nvshared.conf"
@@ -110,7 +110,7 @@ async def test_config_watch_notices_a_change_behind_the_links_of_a_kubernetes_vo
     other.symlink_to("two")
     other.replace(data)
     await watched.noticed()
-    put((tmp_path / "two" / "nvshared.conf"), "# in place, where the link leads\n")
+    put(tmp_path / "two" / "nvshared.conf", "# in place, where the link leads\n")
     await watched.noticed()
 
 
