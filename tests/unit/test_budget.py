@@ -69,12 +69,6 @@ def test_host_budget_goes_to_the_only_card_in_use() -> None:
     assert not site.grows(site.program(), 10 * GIB)
 
 
-def test_host_budget_of_four_cards_serves_ten_notebooks_on_one() -> None:
-    site = Site(4, CARD, WHOLE)
-    for _ in range(10):
-        site.program(size=20 * GIB)
-
-
 def test_host_budget_leaves_other_cards_enough_for_their_clients() -> None:
     site = Site(2, CARD, WHOLE)
     for _ in range(2):

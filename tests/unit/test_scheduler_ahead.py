@@ -497,16 +497,6 @@ def test_prefetch_is_cancelled_when_turned_off() -> None:
     assert loads(talk.wait(10)) == []
 
 
-def test_evict_chooses_the_longest_idle_client_when_no_usual_pauses_are_known() -> None:
-    talk = programs((30, 30, 60))
-    ask(talk, A)
-    ask(talk, B)
-    talk.wait(10)
-    talk.obey(talk.want(C))
-    assert missing(talk, A) > 0
-    assert missing(talk, B) == 0
-
-
 def test_evict_chooses_the_client_idle_for_longer_than_its_usual_pauses() -> None:
     talk = programs((40, 40, 20, 60))
     for _ in range(6):                  # A has a request every second, B every 20 s

@@ -12,6 +12,7 @@ from nvshared.scheduler.events import (
     AntiThrash,
     Busy,
     Event,
+    MemoryChanged,
     PinReason,
     Priority,
     SettingsChanged,
@@ -272,6 +273,7 @@ def test_busy_turns_end_when_a_drain_does_not_end() -> None:
     lambda talk: TenantChanged("user:2", TenantTerms(priority=Priority.BACKGROUND)),
     lambda talk: TenantChanged("user:2", TenantTerms(priority=Priority.HIGH)),
     lambda talk: TermsChanged(TWO, Terms(suspended=True)),
+    lambda talk: MemoryChanged(ONE, talk.set(ONE, pin_reason=PinReason.GIVEN)),
 ])
 @pytest.mark.parametrize("before", [False, True])
 def test_busy_turns_do_not_begin_while_limits_priorities_or_modes_exclude_them(
@@ -283,13 +285,6 @@ def test_busy_turns_do_not_begin_while_limits_priorities_or_modes_exclude_them(
     else:
         pair.one_runs()
         pair.tell(change(pair))
-    assert not pair.takes_turns()
-
-
-def test_busy_turns_do_not_begin_with_an_undrainable_client() -> None:
-    pair = Pair()
-    pair.changed(ONE, pin_reason=PinReason.GIVEN)
-    pair.take_turns()
     assert not pair.takes_turns()
 
 

@@ -372,18 +372,6 @@ def test_chosen_client_is_loaded_into_free_memory_before_evictions_end() -> None
     assert loads(talk.want(2)) == [(2, 10), (2, 20)]
 
 
-def test_memory_under_eviction_counts_as_resident_until_the_evict_is_acknowledged() -> None:
-    talk = Talk()
-    talk.join(1, 100, 100)
-    talk.join(2, 50)
-    actions = talk.want(2)
-    assert evicts(actions) == [(1, 50)]
-    assert loads(actions) == []
-    assert talk.view(1).room == 100 * GIB
-    talk.changed(1, resident=70, room=50)   # half way through
-    assert talk.view(1).room == 100 * GIB
-
-
 def test_chosen_client_that_grew_after_its_load_gets_more_memory() -> None:
     talk = Talk()
     talk.join(1, 50)
