@@ -318,10 +318,12 @@ def test_program_built_with_a_sanitizer_is_evicted_and_loaded_without_a_sanitize
 
 
 def tool(folder: Path, name: str) -> Path:
-    """A library with the name of a profiler's."""
+    """A library with the name of a profiler's, which also defines a basename() that differs from
+    glibc's, as some programs do."""
     library = folder / name
-    command = ["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(library)]
-    subprocess.run(command, check=True)
+    code = 'char *basename(char *path) { return path[0] == 0 ? path : "another function"; }'
+    command = ["gcc", "-shared", "-fno-builtin", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(command, input=code, text=True, check=True)
     return library
 
 

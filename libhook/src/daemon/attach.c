@@ -150,12 +150,19 @@ static void discard(struct client *client)
 
 static const char *const TRACERS[] = { "libcuda-injection.so", "libsanitizer-collection.so" };
 
+/* Not basename(), which the program may define otherwise. */
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
 static int find_tracer(struct dl_phdr_info *object, size_t size, void *data)
 {
     const char **found = data;
     (void)size;
     for (size_t i = 0; i < sizeof TRACERS / sizeof TRACERS[0]; i++)
-        if (object->dlpi_name != NULL && strcmp(basename(object->dlpi_name), TRACERS[i]) == 0)
+        if (object->dlpi_name != NULL && strcmp(last_part(object->dlpi_name), TRACERS[i]) == 0)
             *found = TRACERS[i];
     return *found != NULL;
 }
@@ -168,7 +175,7 @@ static bool is_traced(void)
         return false;
     const char *path = setting("CUDA_INJECTION64_PATH"), *tool = NULL;
     if (path != NULL && *path != '\0')
-        tool = basename(path);
+        tool = last_part(path);
     else
         dl_iterate_phdr(find_tracer, &tool);
     if (tool != NULL && !reported)
