@@ -45,8 +45,7 @@ def run(program: Path, library: Path, driver: Path) -> list[str]:
 def test_dlsym_on_aarch64_finds_the_object_behind_the_caller(
     arm_library: Path, arm_driver: Path, tmp_path: Path
 ) -> None:
-    program = compile_c(
-        """
+    program = compile_c("""
         int main(void)
         {
             void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -55,11 +54,7 @@ def test_dlsym_on_aarch64_finds_the_object_behind_the_caller(
             printf("%s\\n", owner(dlsym(RTLD_NEXT, "strchr")));
             printf("%s\\n", owner(dlsym(RTLD_NEXT, "cuLaunchKernel")));
         }
-        """,
-        tmp_path / "program",
-        f"-L{arm_driver}",
-        "-lcuda",
-        compiler=f"{ARM}-gcc")
+    """, tmp_path / "program", f"-L{arm_driver}", "-lcuda", compiler=f"{ARM}-gcc")
     assert run(program, arm_library, arm_driver) == [
         f"libnvshare.so {LAUNCH} {LAUNCH}", "libc.so.6", "libnvshare.so",
     ]

@@ -63,11 +63,8 @@ def test_every_function_that_a_driver_exports_has_a_hook_or_a_listed_reason(driv
 
 
 def test_coverage_check_lists_functions_of_a_newer_driver_as_unknown(tmp_path: Path) -> None:
-    driver = compile_c(
-        """
+    driver = compile_c("""
         void cuMemTeleport(void) {} void cuMemTeleport_v2_ptsz(void) {} void cuMemFree(void) {}
         void cuGLGetDevices_v2(void) {} void cudbgApiInit(void) {} void helper(void) {}
-        """,
-        tmp_path / "libcuda.so.1",
-        "-shared")
+    """, tmp_path / "libcuda.so.1", "-shared")
     assert coverage.unknown(coverage.exported(driver)) == ["cuMemTeleport", "cuMemTeleport_v2_ptsz"]

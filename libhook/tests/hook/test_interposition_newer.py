@@ -137,8 +137,7 @@ def test_unknown_submitting_function_is_wrapped_and_gets_all_arguments(
 def test_unknown_functions_beyond_the_wrapper_slots_are_not_wrapped(
     library: Path, tomorrow: Path, tmp_path: Path
 ) -> None:
-    program = compile_c(
-        f"""
+    program = compile_c(f"""
         int main(void)
         {{
             void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -154,6 +153,5 @@ def test_unknown_functions_beyond_the_wrapper_slots_are_not_wrapped(
             }}
             printf("%d %d\\n", ours, right);
         }}
-        """,
-        tmp_path / "program")
+    """, tmp_path / "program")
     assert run(program, library, tomorrow) == [f"{MANY} {MANY}"]

@@ -50,8 +50,7 @@ def test_dlsym_with_every_handle_finds_the_wrapper(
     behind = compile_c(
         'void *next(void) { return dlsym(RTLD_NEXT, "cuLaunchKernel"); }',
         tmp_path / "libbehind.so", "-shared")
-    program = compile_c(
-        """
+    program = compile_c("""
         void *next(void);
         int main(void)
         {
@@ -63,18 +62,14 @@ def test_dlsym_with_every_handle_finds_the_wrapper(
             for (int i = 0; i < 5; i++)
                 printf("%s %d\\n", owner(found[i]), call(found[i]));
         }
-        """,
-        tmp_path / "program",
-        behind,
-        f"-Wl,-rpath,{tmp_path}")
+    """, tmp_path / "program", behind, f"-Wl,-rpath,{tmp_path}")
     assert run(program, library, driver) == [f"libnvshare.so {LAUNCH}"] * 5
 
 
 def test_dlsym_without_a_driver_returns_null_and_sets_dlerror(
     library: Path, tmp_path: Path
 ) -> None:
-    program = compile_c(
-        """
+    program = compile_c("""
         int main(void)
         {
             void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -85,8 +80,7 @@ def test_dlsym_without_a_driver_returns_null_and_sets_dlerror(
             printf("%s %d\\n", owner(found), error != NULL && strstr(error, "cuLaunchKernel"));
             printf("%s\\n", owner(dlsym(RTLD_DEFAULT, "cuInit")));
         }
-        """,
-        tmp_path / "program")
+    """, tmp_path / "program")
     assert run(program, library, tmp_path) == ["1 1", "nobody 1", "nobody"]
 
 
@@ -97,32 +91,26 @@ def test_dlsym_finds_symbols_of_the_callers_own_dependencies(
     own = compile_c(
         "int curl_own(void) { return 7; } int cuOwn(void) { return 8; }", tmp_path / "libown.so",
         "-shared")
-    plugin = compile_c(
-        """
+    plugin = compile_c("""
         void plugin(void)
         {
             int (*first)(void) = dlsym(RTLD_DEFAULT, "curl_own");
             int (*second)(void) = dlsym(RTLD_DEFAULT, "cuOwn");
             printf("%d %d\\n", first == NULL ? 0 : first(), second == NULL ? 0 : second());
         }
-        """,
-        tmp_path / "libplugin.so", "-shared", "-Wl,--no-as-needed", own,
-        f"-Wl,-rpath,{tmp_path}")
-    program = compile_c(
-        f"""
+    """, tmp_path / "libplugin.so", "-shared", "-Wl,--no-as-needed", own, f"-Wl,-rpath,{tmp_path}")
+    program = compile_c(f"""
         int main(void)
         {{
             dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2");
             ((void (*)(void))dlsym(dlopen("{plugin}", RTLD_NOW | RTLD_LOCAL), "plugin"))();
         }}
-        """,
-        tmp_path / "program")
+    """, tmp_path / "program")
     assert run(program, library, driver) == ["7 8"]
 
 
 def test_dlsym_sets_dlerror_only_on_failure(library: Path, driver: Path, tmp_path: Path) -> None:
-    program = compile_c(
-        """
+    program = compile_c("""
         int main(void)
         {
             void *driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -133,16 +121,14 @@ def test_dlsym_sets_dlerror_only_on_failure(library: Path, driver: Path, tmp_pat
             printf("%d", error != NULL && strstr(error, "cuNothing"));
             printf(" %d\\n", dlerror() == NULL);
         }
-        """,
-        tmp_path / "program")
+    """, tmp_path / "program")
     assert run(program, library, driver) == ["1", "1 1"]
 
 
 def test_program_without_cuda_gets_no_thread_descriptor_or_driver(
     library: Path, tmp_path: Path
 ) -> None:
-    program = compile_c(
-        """
+    program = compile_c("""
         #include <dirent.h>
         #include <sys/wait.h>
         static int entries(const char *path)
@@ -171,9 +157,7 @@ def test_program_without_cuda_gets_no_thread_descriptor_or_driver(
             wait(&status);
             return status;
         }
-        """,
-        tmp_path / "program",
-        "-lm")
+    """, tmp_path / "program", "-lm")
     lines = run(program, library, tmp_path)
     assert lines == ["3 0", "1 threads", "3 descriptors", "no driver", "child"]
 
@@ -185,8 +169,7 @@ def test_process_that_gets_an_unknown_version_of_a_memory_function_stays_unshare
     gets it unchanged. If there is a daemon, one line says at the first context why the GPU is
     not shared."""
     driver = recorded.build(tmp_path, newer=frozenset({"cuMemAlloc"}))
-    program = compile_c(
-        """
+    program = compile_c("""
         int main(void)
         {
             void *driver = dlopen("libcuda.so.1", RTLD_NOW), *entry, *context;
@@ -200,8 +183,7 @@ def test_process_that_gets_an_unknown_version_of_a_memory_function_stays_unshare
                 ((int (*)(void **, int, int))dlsym(driver, "cuCtxCreate_v2"))(&context, 0, i);
             }
         }
-        """,
-        tmp_path / "program")
+    """, tmp_path / "program")
     daemon = tmp_path / "daemon"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(daemon))

@@ -16,28 +16,21 @@ def test_plugin_opened_with_rtld_deepbind_calls_the_driver_without_wrappers(
 ) -> None:
     """The plugin finds the C library's dlsym() and the driver first, as its flag requests, and runs
     as without the library."""
-    compile_c(
-        """
+    compile_c("""
         void plugin(void)
         {
             void *entry = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel");
             printf("%d %d\\n", call(entry), call(cuLaunchKernel));
         }
-        """,
-        tmp_path / "libplugin.so",
-        "-shared",
-        f"-L{driver}",
-        "-lcuda")
-    program = compile_c(
-        f"""
+    """, tmp_path / "libplugin.so", "-shared", f"-L{driver}", "-lcuda")
+    program = compile_c(f"""
         int main(void)
         {{
             void *plugin = dlopen("{tmp_path}/libplugin.so", RTLD_NOW | RTLD_DEEPBIND);
             ((void (*)(void))dlsym(plugin, "plugin"))();
             printf("%s\\n", owner(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel")));
         }}
-        """,
-        tmp_path / "program")
+    """, tmp_path / "program")
     assert run(program, library, driver) == [f"{LAUNCH} {LAUNCH}", "libnvshare.so"]
 
 
@@ -61,15 +54,13 @@ def test_other_preloaded_library_that_defines_dlsym_works_before_and_after_libnv
     library: Path, driver: Path, tmp_path: Path, first: bool
 ) -> None:
     other = compile_c(OTHER, tmp_path / "libother.so", "-shared")
-    program = compile_c(
-        """
+    program = compile_c("""
         int main(void)
         {
             void *entry = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchKernel");
             printf("%s %d\\n", owner(entry), call(entry));
         }
-        """,
-        tmp_path / "program")
+    """, tmp_path / "program")
     environment = recorded.environment(library, driver)
     order = (other, library) if first else (library, other)
     environment["LD_PRELOAD"] = ":".join(map(str, order))
@@ -81,16 +72,13 @@ def test_other_preloaded_library_before_libnvshare_finds_wrappers_by_rtld_next(
     library: Path, driver: Path, tmp_path: Path
 ) -> None:
     """A library preloaded before this one is called first; its RTLD_NEXT finds the wrapper."""
-    tracer = compile_c(
-        """
+    tracer = compile_c("""
         int cuLaunchKernel(long a, ...)
         {
             printf("traced, next is %s\\n", owner(dlsym(RTLD_NEXT, "cuLaunchKernel")));
             return call(dlsym(RTLD_NEXT, "cuLaunchKernel"));
         }
-        """,
-        tmp_path / "libtracer.so",
-        "-shared")
+    """, tmp_path / "libtracer.so", "-shared")
     program = compile_c(
         'int main(void) { printf("%d\\n", call(cuLaunchKernel)); }', tmp_path / "program",
         f"-L{driver}", "-lcuda")

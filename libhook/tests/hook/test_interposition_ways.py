@@ -150,15 +150,13 @@ def test_plugin_opened_by_dlopen_finds_every_wrapper(
 ) -> None:
     """With RTLD_LOCAL, as Python opens its modules: each has a scope of its own."""
     plugin = compiled(PLUGIN, tmp_path / "libplugin.so", driver, "-shared")
-    program = compile_c(
-        f"""
+    program = compile_c(f"""
         int main(void)
         {{
             void *plugin = dlopen("{plugin}", RTLD_NOW | RTLD_LOCAL);
             ((void (*)(void))dlsym(plugin, "plugin"))();
         }}
-        """,
-        tmp_path / "program")
+    """, tmp_path / "program")
     assert run(program, library, driver) == expected("plugin")
 
 
