@@ -38,14 +38,12 @@ def test_layer_check_allows_a_dependency_on_a_lower_folder(tmp_path: Path) -> No
     assert not rooms.homeless()
 
 
-@pytest.mark.parametrize(
-    ("text", "how"),
-    [
-        ('#include "above/a.h"\nvoid b(void) { }\n', "above/a.h"),
-        ('#include "../above/a.h"\nvoid b(void) { }\n', "../above/a.h"),
-        ("void a(void);\nvoid b(void) { a(); }\n", "a"),
-        ("extern int shown;\nint b(void) { return shown; }\n", "shown"),
-    ])
+@pytest.mark.parametrize(("text", "how"), [
+    ('#include "above/a.h"\nvoid b(void) { }\n', "above/a.h"),
+    ('#include "../above/a.h"\nvoid b(void) { }\n', "../above/a.h"),
+    ("void a(void);\nvoid b(void) { a(); }\n", "a"),
+    ("extern int shown;\nint b(void) { return shown; }\n", "shown"),
+])
 def test_layer_check_reports_a_file_that_depends_on_a_higher_folder(
     tmp_path: Path, text: str, how: str
 ) -> None:

@@ -167,21 +167,19 @@ def test_workload_without_a_driver_fails_with_the_reason(
     assert done.stderr.startswith("nvshare-workload: no CUDA driver: ")
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "words"),
-    [
-        ("--memory", "12x", "is not a size; write for example 512MiB or 70%"),
-        ("--memory", "0", "is not a size"),
-        ("--memory", "101%", "is not a size"),
-        ("--used", "0", "is not a size"),
-        ("--change", "101%", "is not a size"),
-        ("--seconds", "0", "is not a number from 1 to"),
-        ("--rounds", "0", "is not a number from 1 to"),
-        ("--chunk", "50%", "is not a size; write for example 512MiB\n"),
-        ("--steps", "-1", "is not a number from 0 to"),
-        ("--threads", "0", "is not a number from 1 to 1024"),
-        ("--seed", "7a", "is not a number"),
-    ])
+@pytest.mark.parametrize(("option", "value", "words"), [
+    ("--memory", "12x", "is not a size; write for example 512MiB or 70%"),
+    ("--memory", "0", "is not a size"),
+    ("--memory", "101%", "is not a size"),
+    ("--used", "0", "is not a size"),
+    ("--change", "101%", "is not a size"),
+    ("--seconds", "0", "is not a number from 1 to"),
+    ("--rounds", "0", "is not a number from 1 to"),
+    ("--chunk", "50%", "is not a size; write for example 512MiB\n"),
+    ("--steps", "-1", "is not a number from 0 to"),
+    ("--threads", "0", "is not a number from 1 to 1024"),
+    ("--seed", "7a", "is not a number"),
+])
 def test_workload_refuses_a_wrong_option_with_the_value(
     environment: dict[str, str], option: str, value: str, words: str
 ) -> None:

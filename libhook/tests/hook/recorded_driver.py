@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-FILES = [Path(__file__).parent / f"entry_points{part}.txt" for part in ("", "_newer")]
+RECORDED = Path(__file__).with_name("entry_points.txt")
+FILES = (RECORDED, RECORDED.with_name("entry_points_newer.txt"))
 LEGACY, PER_THREAD = 1, 2
 LATEST = 13050
 ADDED = 9998                         # result of an entry point that no driver has
@@ -36,16 +37,16 @@ class Answer:
     entry: str
 
 
-def lines() -> list[str]:
+def lines(files: tuple[Path, ...] = FILES) -> list[str]:
     """The lines of the recorded files without comments."""
-    return [line for file in FILES for line in file.read_text().splitlines() if line[0] != "#"]
+    return [line for file in files for line in file.read_text().splitlines() if line[0] != "#"]
 
 
 @cache
-def recorded() -> tuple[Answer, ...]:
+def recorded(*files: Path) -> tuple[Answer, ...]:
     """All answers of the recorded driver, versions ascending for each symbol and flag."""
     answers = []
-    for line in lines():
+    for line in lines(files or FILES):
         symbol, rest = line.split(" ", 1)
         legacy, per_thread = rest.removeprefix("legacy").split("per-thread")
         for flags, words in ((LEGACY, legacy), (PER_THREAD, per_thread)):

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from libhook.tests.hook.recorded_driver import RECORDED, recorded
 from libhook.tests.simulator.conftest import Python
-
-RECORDED = Path(__file__).parents[1] / "hook" / "entry_points.txt"
 
 LOAD = """
 import ctypes
@@ -16,25 +15,8 @@ assert cuda.cuInit(0) == 0
 """
 
 
-def recorded() -> list[tuple[str, int, int, str]]:
-    """(name, flag, version, symbol) of each recorded answer of cuGetProcAddress."""
-    answers = []
-    for line in RECORDED.read_text().splitlines():
-        if line.startswith("#") or not line:
-            continue
-        name, *words = line.split()
-        flag = 1
-        for word in words:
-            if ":" not in word:
-                flag = 2 if word == "per-thread" else 1
-                continue
-            version, symbol = word.split(":")
-            answers.append((name, flag, int(version), symbol))
-    return answers
-
-
 def test_simulator_returns_the_recorded_entry_points_of_get_proc_address(python: Python) -> None:
-    answers = recorded()
+    answers = [(one.symbol, one.flags, one.version, one.entry) for one in recorded(RECORDED)]
     assert len(answers) > 1000
     found = python(
         LOAD
@@ -73,14 +55,12 @@ print([cuda.{call}(ctypes.byref(address), ctypes.c_size_t(4096)) for _ in range(
 """
 
 
-@pytest.mark.parametrize(
-    ("setting", "codes"),
-    [
-        ("cuMemAlloc_v2:2", [0, 2, 0, 0]),
-        ("cuMemAlloc:3:719", [0, 0, 719, 0]),
-        ("cuMemAlloc:2+:1,cuMemAlloc_v2:1", [2, 1, 1, 1]),
-        ("cuMemAllocAsync:1", [0, 0, 0, 0]),
-    ])
+@pytest.mark.parametrize(("setting", "codes"), [
+    ("cuMemAlloc_v2:2", [0, 2, 0, 0]),
+    ("cuMemAlloc:3:719", [0, 0, 719, 0]),
+    ("cuMemAlloc:2+:1,cuMemAlloc_v2:1", [2, 1, 1, 1]),
+    ("cuMemAllocAsync:1", [0, 0, 0, 0]),
+])
 def test_simulator_returns_errors_for_calls_named_in_sim_fail(
     python: Python, setting: str, codes: list[int]
 ) -> None:
@@ -88,13 +68,11 @@ def test_simulator_returns_errors_for_calls_named_in_sim_fail(
     assert printed == f"{codes}\n"
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("NVSHARE_SIM_FAIL", "cuMemAlloc"), ("NVSHARE_SIM_FAIL", "cuMemAlloc:0"),
-        ("NVSHARE_SIM_DRIVER", "53"), ("NVSHARE_SIM_MEMORY", "much"), ("NVSHARE_SIM_MEMORY", "-1"),
-        ("NVSHARE_SIM_MEMORY", "1GB"),
-    ])
+@pytest.mark.parametrize(("variable", "value"), [
+    ("NVSHARE_SIM_FAIL", "cuMemAlloc"), ("NVSHARE_SIM_FAIL", "cuMemAlloc:0"),
+    ("NVSHARE_SIM_DRIVER", "53"), ("NVSHARE_SIM_MEMORY", "much"), ("NVSHARE_SIM_MEMORY", "-1"),
+    ("NVSHARE_SIM_MEMORY", "1GB"),
+])
 def test_invalid_setting_of_the_simulator_is_reported_with_its_value(
     python: Python, variable: str, value: str
 ) -> None:
@@ -170,12 +148,10 @@ print(code, count.value, bus.value.decode())
 """
 
 
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [
-        ("1,0", "0 2 0000:18:00.0"), ("1", "0 1 0000:18:00.0"), ("0,7,1", "0 1 0000:17:00.0"),
-        ("GPU-76", "0 1 0000:18:00.0"), ("", "100 0 "), ("0,0", "100 0 "),
-    ])
+@pytest.mark.parametrize(("visible", "expected"), [
+    ("1,0", "0 2 0000:18:00.0"), ("1", "0 1 0000:18:00.0"), ("0,7,1", "0 1 0000:17:00.0"),
+    ("GPU-76", "0 1 0000:18:00.0"), ("", "100 0 "), ("0,0", "100 0 "),
+])
 def test_simulator_obeys_cuda_visible_devices(python: Python, visible: str, expected: str) -> None:
     assert python(VISIBLE, CUDA_VISIBLE_DEVICES=visible).rstrip("\n") == expected
 
