@@ -230,7 +230,7 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
 
 
 @pytest.mark.parametrize("by_query", [True, False], ids=["a query", "a minute without usage"])
-def test_unwritten_minutes_of_the_history_are_written_at_the_next_access(
+def test_history_writes_unwritten_minutes_at_the_next_access(
         path: Path, history: HistoryFile, by_query: bool) -> None:
     with full_disk():
         history.keep(NOON, MINUTE)
