@@ -138,8 +138,6 @@ class Hook:
     runs: int = 0                       # number of turns
     pin_reason: PinReason = PinReason.NONE
 
-    # Figures.
-
     @property
     def host(self) -> int:
         return self.arena.held
@@ -181,8 +179,6 @@ class Hook:
     def standing(self) -> bool:
         """Whether a thread waits at the gate, or would if the gate were closed."""
         return self.work > 0 or bool(self.pin_waits)
-
-    # The program.
 
     def compute(self, microseconds: int) -> None:
         """Submit kernels of this duration in all."""
@@ -344,8 +340,6 @@ class Hook:
         else:
             self._proceed()
 
-    # Reports to the daemon.
-
     def say(self, record: Record) -> None:
         self.reported = True
         self.world.say(self, record)
@@ -389,8 +383,6 @@ class Hook:
             self.arena.trim(self.allocated)
             wants = self.standing and not self.granted
             self.say(MemoryChanged(self.id, self.memory, wants))
-
-    # Orders.
 
     def obey(self, order: Order) -> None:
         """Receive an order. YIELD does not wait for earlier orders."""
@@ -496,8 +488,6 @@ class Hook:
         self.granted = True
         self.say(Reopened(self.id, self.memory))
         self.done()
-
-    # Blocks.
 
     def put(self, block: Block, location: Location, moving: bool = False) -> None:
         for sign in (-1, 1):            # subtract the old state, add the new one

@@ -73,8 +73,6 @@ class Talk:
     def view(self, client: int) -> ClientView:
         return self.scheduler.snapshot().clients[client]
 
-    # Hooks.
-
     def join(self, client: int, allocated: float = 0, resident: float = 0, *, pinned: float = 0,
              running: bool = False, wants: bool = False, commit: float = 0,
              domains: tuple[str, ...] = (), account: str = "",
@@ -208,8 +206,6 @@ class Talk:
         """A holder reports that it is idle, and stops when the scheduler says so."""
         self.obey(self.idle(client))
         self.obey(self.stopped(client, wants=False))
-
-    # Time.
 
     def wait(self, seconds: float) -> list[Action]:
         """Let time pass, with a Tick at each deadline."""

@@ -124,8 +124,6 @@ class World:
         self._saves: set[int] = set()   # numbers of all WRITEBACK orders
         self._sampled = -SAMPLE_INTERVAL
 
-    # Time.
-
     def schedule(self, when: int, what: Callable[[], None]) -> None:
         heapq.heappush(self._agenda, (when, next(self._ties), what))
 
@@ -155,8 +153,6 @@ class World:
             evidence = {id: _evidence(hook) for id, hook in self.hooks.items()}
             filled = {id: self.scheduler.memory(id).filled for id in self.hooks}
             self.tell(Seen(evidence, filled))
-
-    # Clients.
 
     def join(self) -> Hook:
         return self.welcome(Hook(next(self._ids), self))
@@ -217,8 +213,6 @@ class World:
     def device_free(self) -> int:
         return self.physical - self.outside - sum(hook.filled for hook in self.hooks.values())
 
-    # Settings.
-
     def configure(self, settings: Settings) -> None:
         self.check()
         old = self.settings
@@ -245,8 +239,6 @@ class World:
         self.tenant_terms[tenant] = terms
         self.tell(TenantChanged(tenant, terms))
         self.check()
-
-    # Messages.
 
     def say(self, hook: Hook, record: Record | Joined) -> None:
         """Send a hook's record; after a restart, records before HELLO are dropped."""
@@ -336,8 +328,6 @@ class World:
                     self.tell(Tick())
 
             self.schedule(deadline, ring)
-
-    # Invariants.
 
     def _promised(self) -> Counter[str]:
         promised: Counter[str] = Counter()

@@ -469,8 +469,6 @@ class Court:
             filled[ONE] = card
         self.tell(Seen(evidence, filled))
 
-    # Clients with false figures.
-
     def figure(self) -> int:
         dice = self.random
         return dice.choice([0, 1, MIB, dice.randrange(CARD + 1), CARD, CARD // 2])
@@ -529,8 +527,6 @@ class Court:
                 self.look()
             else:
                 self.lie(self.random.choice(ids))
-
-    # The client with true figures.
 
     def gets(self, size: int, account: str = HONEST) -> bool:
         """True if a client that joins now is promised this much at once."""

@@ -143,9 +143,6 @@ class Tenancy(World):
         super()._check_action(action, starting)
 
 
-# Shares of the time.
-
-
 @pytest.mark.parametrize("inner", [(), ("job:0", "job:1", "job:2")])
 @MODES
 def test_user_with_many_programs_or_jobs_gets_the_time_of_a_user_with_one_program(
@@ -309,9 +306,6 @@ def test_scheduler_forgets_the_oldest_of_very_many_ended_tenants_that_overused_t
     assert len(alice.children) <= 4
 
 
-# Requests.
-
-
 def crowd(world: Tenancy, size: int = SMALL) -> list[Hook]:
     """Start four busy programs of users with the greatest weight."""
     for number in range(4):
@@ -378,9 +372,6 @@ def test_compute_requests_beyond_100_percent_are_met_in_part() -> None:
         world.set_terms(tenant)
     world.advance(5 * SECOND)
     assert world.shares(84)["user:alice"] == pytest.approx(1 / 42, abs=0.02)
-
-
-# Priority.
 
 
 @MODES
@@ -531,9 +522,6 @@ def test_background_client_does_not_observe_a_client_that_waits_for_memory() -> 
     assert flight_orders(talk.come(1, "user:alice")) == []
     talk.wait(1)
     assert flight_orders(talk.come(2, "user:bob")) == []
-
-
-# Limits of time.
 
 
 def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tuple[Tenancy, Hook]:
@@ -736,9 +724,6 @@ def test_tenant_with_two_running_programs_is_charged_despite_a_false_report_of_o
     assert talk.scheduler.deadline() == 100 * MILLISECOND
 
 
-# Suspension and preemption.
-
-
 def test_suspended_holder_is_stopped_and_evicted() -> None:
     world = Tenancy()
     one, two = world.program("user:alice", size=LARGE), world.program("user:alice", size=LARGE)
@@ -929,9 +914,6 @@ def test_randomly_changed_limits_weights_and_tenants_keep_scheduler_invariants(
     world.settle(600 * SECOND)
     assert [hook.work for hook in hooks] == [0] * len(hooks)
     assert not world.stuck
-
-
-# Limits of memory.
 
 
 def put(talk: Talk, tenant: str, memory: float = 0, host: float = 0) -> None:
