@@ -188,8 +188,7 @@ def encode_reason(reason: str) -> list[bytes]:
     encoded = encoded.decode(errors="ignore").encode()  # drops partial UTF-8 characters
     return [
         TEXT.pack(Type.REASON, VERSION, 0, 0, encoded[start:start + TEXT_PIECE])
-        for start in range(0, len(encoded), TEXT_PIECE)
-    ]
+        for start in range(0, len(encoded), TEXT_PIECE)]
 
 
 def decode_report(packet: bytes) -> ReportRecord:

@@ -69,8 +69,7 @@ def plan(card: Card) -> None:
     for client in card.groups["granted_to_pin"]:
         pins = tuple(
             pin for pin in client.promise.pins
-            if pin.number > client.memory.answered and not card.due(pin.until)
-        )
+            if pin.number > client.memory.answered and not card.due(pin.until))
         if pins != client.promise.pins:
             client.promise.pins = pins
     for client in card.groups["memory_limited"]:
@@ -554,8 +553,7 @@ def record_figures(client: ScheduledClient, reported: Memory, now: int) -> None:
         client.overclaims = Overclaims(
             max(0, reported.filled - max(before.filled - overclaims.filled, room)),
             max(0, reported.host - max(before.host - overclaims.host, host)),
-            max(0, reported.beyond - (before.beyond - overclaims.beyond)),
-        )
+            max(0, reported.beyond - (before.beyond - overclaims.beyond)))
 
 
 def judge_claims(card: Card, seen: events.Seen) -> None:

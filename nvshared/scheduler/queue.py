@@ -65,8 +65,7 @@ def stays_first(card: Card, holder: ScheduledClient, head: ScheduledClient) -> b
     root, mine, *_ = holder.path
     return (
         not holder.standing and root is head.path[0] and mine.virtual < head.path[1].after
-        and not any(c.path[0] is root and c.path[1].line == mine.line for c in card.groups.queue())
-    )
+        and not any(c.path[0] is root and c.path[1].line == mine.line for c in card.groups.queue()))
 
 
 def give_precedence(card: Card, client: ScheduledClient) -> None:

@@ -329,8 +329,7 @@ def _admit(card: Card) -> Admission:
             continue
         crowded = one_at_a_time and number > gang.siblings(card.holders, client)
         fits = client.takes <= beside and not crowded and not (
-            tight and not card.fits([*card.holders, client])
-        )
+            tight and not card.fits([*card.holders, client]))
         if claims and (fits or blocked is not None):
             client.ready = blocked is None
             continue
