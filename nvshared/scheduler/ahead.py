@@ -10,7 +10,7 @@ from nvshared.scheduler.actions import Preallocate, Writeback, Yield
 from nvshared.scheduler.card import BURST, Card
 from nvshared.scheduler.client import Direction, Goal, Phase, ScheduledClient
 from nvshared.scheduler.events import AntiThrash
-from nvshared.scheduler.moves import SLACK_MOST, Evictions, coming, latest_first, victims
+from nvshared.scheduler.moves import SLACK_MOST, Evictions, expected_room, latest_first, victims
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 CUSHION_PART = 128                      # 1/128 of the card is left free for holders to grow
@@ -50,10 +50,10 @@ def plan(card: Card, head: ScheduledClient | None, tq: int) -> None:
     """Orders speculative moves. `tq`: the quantum (us), if turns end for the head of the queue."""
     _share_bus(card, head, tq)
     interrupt(card)
-    if head is not None and not any(c.lacks_room for c in card.groups["lacking"]):
-        others = [c for c in victims(card) if c is not head] if head.lacks_room else []
+    if head is not None and not any(c.room_deficit for c in card.groups["lacking"]):
+        others = [c for c in victims(card) if c is not head] if head.room_deficit else []
         goal = Goal.HEAD if card.settings.bus_sharing else None
-        while _load_ahead(card, head, head.lacks_room, others, goal):
+        while _load_ahead(card, head, head.room_deficit, others, goal):
             pass                        # the ordered evictions may leave host memory for more
     if _calm(card):
         if card.settings.prefetch and not card.groups.size("holding"):
@@ -143,7 +143,7 @@ def _load_ahead(
     """Orders evictions and a LOAD of up to `missing` bytes. False: nothing was ordered."""
     before = len(card.actions)
     cushion = min(GIB, card.settings.capacity // CUSHION_PART)  # is left for holders to grow
-    short = missing + cushion - card.free - coming(card) if missing else 0
+    short = missing + cushion - card.free - expected_room(card) if missing else 0
     if short > 0 and not card.patience[Direction.OUT].waits:
         evictions = Evictions(card)
         # A running client keeps up to SLACK_MOST beyond its need: it may soon reuse that much.
@@ -153,7 +153,7 @@ def _load_ahead(
     if not waits and card.due(client.failures.load.until):
         piece = max(0, min(missing, card.free - cushion, card.settings.step))
         whole = min(missing, card.settings.step)
-        least = min(missing, card.settings.block) if coming(card) == 0 else whole
+        least = min(missing, card.settings.block) if expected_room(card) == 0 else whole
         if client.cut or (piece > 0 and piece >= least):
             card.load(client, client.ordered + piece, client.host_charged, goal)
     return len(card.actions) > before
@@ -166,11 +166,11 @@ def _prefetch(card: Card) -> None:
     idle = [c for c in card.groups[Phase.IDLE] if not c.terms.suspended and not c.moves]
     idle = latest_first(idle, card.now)
     known = [c for c in reversed(idle) if c.pauses.spread.number]
-    wanted = [c for c in known if c.lacks_room or c.memory.need * c.cut]
+    wanted = [c for c in known if c.room_deficit or c.memory.need * c.cut]
     for client in wanted:
         later = LATER * client.pauses.left(card.now - client.since)
         others = [c for c in idle if c.pauses.left(card.now - c.since) > later]
-        missing = min(client.lacks_room, card.settings.step)
+        missing = min(client.room_deficit, card.settings.step)
         if card.fits([client]) and card.due(client.failures.load.until) and _load_ahead(
             card, client, missing, others, Goal.PREFETCH
         ):
@@ -189,10 +189,10 @@ def _short(card: Card) -> int:
 
 def _write_back(card: Card) -> None:
     """Writes back one idle client at a time, at most `step` (a setting, bytes) for each order."""
-    short, (_, comes) = _short(card), _most_swapped(card)
+    short, (_, following) = _short(card), _most_swapped(card)
     if short <= card.groups.sums.written_back or _writes_back(card):
         return
-    idle = [c for c in card.groups["occupying"] if c.is_idle and c.id != comes]
+    idle = [c for c in card.groups["occupying"] if c.is_idle and c.id != following]
     for client in latest_first(idle, card.now):
         part = min(short, client.staying)
         if client.written_back < part and _write_back_step(card, client, part):
@@ -238,15 +238,16 @@ def _copy_borrowed(card: Card) -> None:
 
 def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     """Makes running clients allocate host memory for evictions, the oldest turn first."""
-    comes = head or card.clients.get(_most_swapped(card)[1])
-    if comes is None or comes.holds:
+    following = head or card.clients.get(_most_swapped(card)[1])
+    if following is None or following.holds:
         return
     # All memory of other clients can be evicted but for the pinned part. The figures are those
     # that hooks have reported, as in `_short`.
-    staying = [comes, *card.holders]
+    staying = [following, *card.holders]
     pinned = card.groups.sums.pinned - sum(client.pinned for client in staying)
     filled = sum(client.memory.filled for client in staying) + pinned
-    short = comes.memory.need - comes.memory.filled - max(0, card.settings.capacity - filled)
+    memory = following.memory
+    short = memory.need - memory.filled - max(0, card.settings.capacity - filled)
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)

@@ -46,7 +46,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
     "rationed": lambda c: c.rationed,
     # Chosen or running, and short of room or of memory.
     "lacking": lambda c: (
-        c.phase in (Phase.LOADING, Phase.RUNNING) and (c.lacks_room or not c.whole)),
+        c.phase in (Phase.LOADING, Phase.RUNNING) and (c.room_deficit or not c.whole)),
     "occupying": lambda c: c.charged,
     # Holders that submit nothing while an "urgent" client has work in flight.
     "background": lambda c: c.holds and c.priority is Priority.BACKGROUND,
@@ -119,7 +119,7 @@ def counted(client: ScheduledClient) -> Counted:
         charged=client.charged, host_charged=client.host_counted, committed=committed,
         used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=beyond,
         unshown=unshown if client.account else 0, holders_take=client.takes if client.holds else 0,
-        queued_want=client.lacks_room if client.queued else 0,
+        queued_want=client.room_deficit if client.queued else 0,
         cost=client.cost or 0 if "measured" in groups else 0,
         need=client.memory.need, filled=client.memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
@@ -155,7 +155,7 @@ class Groups:
         self._counted: dict[int, Counted] = {}
         self._members: dict[str, set[int]] = {name: set() for name in (*GROUPS, *Phase)}
         self._sums = Figures()
-        self._news: dict[str, set[int]] = {}
+        self._changed: dict[str, set[int]] = {}
         self._sorted: dict[str, list[ScheduledClient]] = {}     # cache, until members change
         self._accounts: dict[str, Account] | None = None        # cache; None: to be computed
 
@@ -163,7 +163,7 @@ class Groups:
         """Counts anew the clients that have changed, also in the sums of their domains."""
         while self.touched:
             id = self.touched.pop()
-            for changed in self._news.values():
+            for changed in self._changed.values():
                 changed.add(id)
             before, client = self._counted.pop(id, NOTHING), self._clients.get(id)
             now = NOTHING if client is None else counted(client)
@@ -227,11 +227,11 @@ class Groups:
         """The queued clients, in the order of their `queue_number`."""
         return sorted(self["queued"], key=attrgetter("queue_number"))
 
-    def news(self, reader: str) -> list[ScheduledClient]:
+    def take_changed(self, reader: str) -> list[ScheduledClient]:
         """Clients that have changed since the last call with this `reader`, in order of joining."""
         self.settle()
-        changed = self._news.get(reader, self._clients.keys())
-        self._news[reader] = set()
+        changed = self._changed.get(reader, self._clients.keys())
+        self._changed[reader] = set()
         return [self._clients[id] for id in sorted(changed) if id in self._clients]
 
 

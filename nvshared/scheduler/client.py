@@ -296,7 +296,7 @@ class ScheduledClient(Counting):
         return max(0, self.memory.need - self.memory.filled)
 
     @property
-    def lacks_room(self) -> int:
+    def room_deficit(self) -> int:
         """Bytes of room that the client will lack when all orders to it are carried out."""
         return max(0, self.memory.need - self.ordered)
 

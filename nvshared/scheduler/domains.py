@@ -73,7 +73,7 @@ class Domains:
         self.full: dict[Domain, None] = {}      # more than half promised
         self.unevictable: dict[Domain, None] = {}   # see Domain.unevictable
         self._all: dict[str, Domain] = {}
-        self._news: dict[object, dict[Domain, None]] = {}
+        self._changed: dict[object, dict[Domain, None]] = {}
 
     def named(self, names: Iterable[str]) -> tuple[Domain, ...]:
         """The domains of these names. Creates missing ones."""
@@ -102,20 +102,20 @@ class Domains:
         gone = self._all[name]
         if not gone.stakes and not gone.term:
             del self._all[name]
-            for kept in (self.full, self.unevictable, *self._news.values()):
+            for kept in (self.full, self.unevictable, *self._changed.values()):
                 kept.pop(gone, None)
 
-    def news(self, reader: object) -> list[Domain]:
+    def take_changed(self, reader: object) -> list[Domain]:
         """The domains that have changed since the last call with this `reader`."""
-        changed = self._news.get(reader, self._all.values())
-        self._news[reader] = {}
+        changed = self._changed.get(reader, self._all.values())
+        self._changed[reader] = {}
         return list(changed)
 
     def __iter__(self) -> Iterator[Domain]:
         return iter(self._all.values())
 
     def _note(self, domain: Domain) -> None:
-        for changed in self._news.values():
+        for changed in self._changed.values():
             changed[domain] = None
         full = domain.limit is not None and domain.sums.promised > domain.limit // 2
         for group, inside in ((self.full, full), (self.unevictable, domain.unevictable > 0)):

@@ -76,7 +76,7 @@ def siblings(holders: Iterable[ScheduledClient], client: ScheduledClient) -> int
         bool(client.standing) and one.membership.gang == client.membership.gang for one in holders)
 
 
-def lasts(holder: ScheduledClient, head: ScheduledClient | None) -> bool:
+def turn_is_protected(holder: ScheduledClient, head: ScheduledClient | None) -> bool:
     """Whether no waiting client may end this gang member's turn now: the turn has not begun, the
     member steps because another cannot drain, or the head is of the same gang."""
     begins = holder.phase is Phase.LOADING and holder.standing in (Standing.GRANTED, Standing.OPEN)

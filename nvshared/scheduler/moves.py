@@ -58,7 +58,7 @@ def plan(card: Card) -> int:
 def _move(card: Card) -> int:
     lacking = sorted(
         card.groups["lacking"], key=lambda c: (c.phase is Phase.LOADING, c.its_turn.serial))
-    short = sum(c.lacks_room for c in lacking) - card.free - coming(card)
+    short = sum(c.room_deficit for c in lacking) - card.free - expected_room(card)
     evictions = Evictions(card)
     host_short = 0
     if short > 0:
@@ -66,11 +66,11 @@ def _move(card: Card) -> int:
         short = evictions.plan(victims(card), short, holders)
         evictions.order()
         if short > 0:
-            comes = sum(                # taken back by LOADs under way
+            returning = sum(                # taken back by LOADs under way
                 max(0, c.memory.host - move.order.host)
                 for c in card.groups["answering"] for move in c.moves
                 if move.direction is Direction.IN)
-            host_short = max(0, evictions.host_short - comes)
+            host_short = max(0, evictions.host_short - returning)
     host_short = _load(card, lacking, host_short)
     _trim(card, host_short, evictions)
     _relieve(card)
@@ -85,7 +85,7 @@ def _move(card: Card) -> int:
     return host_short
 
 
-def coming(card: Card) -> int:
+def expected_room(card: Card) -> int:
     """Bytes of room that orders under way will free; those to unresponsive clients do not count."""
     back = sum(c.charged - c.ordered for c in card.groups["answering"])
     return back + card.neighbour.returning
@@ -210,16 +210,16 @@ def _usable_host(client: ScheduledClient) -> int:
 
 def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
     """Gives holders the room that they lack. Returns the host memory that is still short."""
-    free, room_comes = card.free, coming(card) > 0
+    free, expects_room = card.free, expected_room(card) > 0
     for client in wanting:
-        want = client.lacks_room
+        want = client.room_deficit
         reserved = max(0, min(want, free))  # for this client, whether ordered now or later
         free -= reserved
         if client.moving(Direction.OUT) or not card.due(client.failures.load.until):
             continue
         # Smaller pieces are not worth a round trip while orders under way will free more room.
         while reserved > 0 and len(client.moves) < DEPTH and (
-            reserved >= min(want, card.settings.step) or not room_comes
+            reserved >= min(want, card.settings.step) or not expects_room
         ):
             piece = min(reserved, card.settings.step)
             host = max(0, client.host_charged - host_short)
@@ -234,7 +234,7 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
 
 def _slacken(card: Card, lacking: list[ScheduledClient]) -> None:
     """Gives running clients room to grow, out of room that no client needs."""
-    spare = card.free - sum(c.lacks_room for c in lacking) - card.groups.sums.queued_want
+    spare = card.free - sum(c.room_deficit for c in lacking) - card.groups.sums.queued_want
     slack = min(SLACK_MOST, spare // SLACK_PART)
     if slack <= 0:
         return

@@ -32,7 +32,7 @@ DiskLimits = tuple[Domain, ...]         # of one client
 Commits = dict[DiskLimits, tuple[int, int]]     # sum and largest of the commits under these limits
 
 
-def welcome(card: Card, client: ScheduledClient, commit: int) -> None:
+def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
     """Sends the first LIMITS to a client, which may hold memory and a commit from an earlier
     daemon: they count as far as they are shown, or could be promised anew."""
     memory, promise, left = client.memory, client.promise, _left(card)
@@ -109,12 +109,13 @@ def send_limits(card: Card) -> None:
     common = (
         settings.total, settings.capacity, min(_left(card) + unused, 2 * settings.total),
         settings.capacity - _unpinned(card), card.groups.sums.unshown, card.unevictable_outside(()))
-    changed = card.groups.news("limits")
+    changed = card.groups.take_changed("limits")
     if any(abs(new - old) > hardly for new, old in zip(common, card.growth_figures, strict=True)):
         card.growth_figures = common
         card.limits_unchecked.update(card.clients)
     else:
-        for domain in (*card.domains.news(card.groups), *card.tenancies.news(card.groups)):
+        both = (card.domains, card.tenancies)
+        for domain in chain.from_iterable(one.take_changed(card.groups) for one in both):
             left = min(_left_in(domain) + domain.sums.unused, settings.total)
             if abs(left - card.domain_left.get(domain.name, settings.total)) > hardly:
                 card.domain_left[domain.name] = left

@@ -212,7 +212,7 @@ def _join(card: Card, event: events.Joined) -> None:
         turns.take_over(card, client)
     elif event.wants:
         queue.arrive(card, client)
-    promises.welcome(card, client, event.commit)
+    promises.send_first_limits(card, client, event.commit)
 
 
 def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -> None:

@@ -377,7 +377,7 @@ def _ended(
     for holder in holders:              # oldest first: turns in a holder's `beside` come before it
         turn = holder.its_turn
         endless = holder.is_permanent and holder.phase is not Phase.DRAINING
-        if holder.unresponsive or endless or gang.lasts(holder, head):
+        if holder.unresponsive or endless or gang.turn_is_protected(holder, head):
             lasting.add(turn.serial)
             continue
         if head is not None and head.standing is Standing.GRANTED:
@@ -497,7 +497,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         report_idle=moves or watched or hinders,
         report_copies=(moves or ahead.writeback_pays(card)) and card.settings.bus_sharing,
         idle_window=_idle_window(card, blocked), report_busy=_busy_reports_matter(card))
-    changed = card.groups.news("turns")
+    changed = card.groups.take_changed("turns")
     if not endless or card.common_run != common or card.watched != watched:
         changed = running
     card.common_run, card.watched = common, watched
