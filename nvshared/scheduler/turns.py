@@ -35,9 +35,9 @@ BELIEVED_PART = 2
 # With these standings, a gang member that has drained keeps its turn until the others have drained.
 TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
 NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
-STALLED = SECOND                        # a client chosen for so long, without room that comes, goes
-NOT_CHOSEN_FOR = SECOND                 # back to the queue, and is not chosen for this time
-WORTHWHILE = 10                         # none overtakes a blocked head in the last 1/10 of a turn
+STALLED = SECOND                        # a chosen client without room is put back after this time
+NOT_CHOSEN_FOR = SECOND                 # and is not chosen again for this time
+WORTHWHILE = 10                         # no client overtakes the head in the last 1/10 of a turn
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
 PROOF = SECOND                          # from the last holder's BUSY to the begin of busy turns
@@ -488,7 +488,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
     moves = card.contended and not card.busy_members    # whether memory moves between turns
     hinders = _awaits_idle(card)
     if not endless and _fixed_tq(card) is None:
-        # It follows from measured hand-overs, or the estimated one to a client without a measured.
+        # From measured hand-overs; for a blocked client without a measurement, an estimate.
         fresh = _tq_now(card, None if blocked is None or blocked.cost is not None else blocked)
         if SHOWN_CHANGE * abs(fresh - card.shown_tq) > card.shown_tq:
             card.shown_tq = fresh
