@@ -54,7 +54,8 @@ class _Job:
 class Lanes:
     """A lane for each key, and a few threads for all of them.
 
-    Only the event loop changes `_lanes` and `_threads`: with a lock it would wait for threads."""
+    Only the event loop changes `_lanes` and `_threads`: with a lock, it would wait for the threads.
+    """
 
     def __init__(self, name: str, threads: int, post: Post, clock: Clock, timer: Timer) -> None:
         """`post` runs a function in the event loop; the threads call it."""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demonstration: two programs together under nvshared, one after the other, and without it.
 
-A program computes from the same seed in each act, so its results must be the same. The first signal
-cancels the main task where it waits, when each process and file belongs to a block that removes it.
-"""
+A program computes from the same seed in each act, so its results must be the same. A signal cancels
+the main task, but only where it waits: there a block removes each process and file at its end."""
 
 import asyncio
 import contextlib

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history of usage by tenant: turns, waits, hand-overs, bytes moved, memory and time.
 
-Usage is the difference between two samples of a client's counters: each minute, and at its end. A
-thread writes it, and repeats each minute what it could not write."""
+Usage is the difference between two samples of a client's counters, taken each minute and when the
+client leaves. A thread writes the usage, and repeats each minute what it could not write."""
 
 import asyncio
 import logging

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The usage of tenants in an sqlite3 file: adding, storing, limiting and querying it.
 
-Usage is added to a minute, an hour and a day at once. Of each the latest inserted are kept, so a
-wrong clock deletes no data. An unusable file is renamed; a full one loses minutes first. Errors of
-other causes are raised as sqlite3.Error or OSError."""
+Usage is added to a minute, an hour and a day at once. Of each length the latest inserted steps are
+kept, so a wrong clock deletes no data. An unusable file is renamed; a full file loses minutes
+first. Errors of other causes are raised as sqlite3.Error or OSError."""
 
 import logging
 import os
@@ -73,8 +73,9 @@ def add(to: Used, party: Party, usage: Usage) -> None:
 
 
 def joined(used: Mapping[Party, Usage], most: int) -> Used:
-    """Reduces the parties to `most`: of those with the least GPU time, a user's tenants are summed
-    up first, then, if that is not enough, all users."""
+    """Reduces the number of parties to `most`, by sums over those with the least GPU time.
+
+    First all tenants of a user are summed up, then, if that is not enough, all users."""
     kept = dict(used)
     for wider in (lambda party: party._replace(tenant=OTHERS), lambda _: EVERYBODY):
         if len(kept) <= most:

@@ -2,7 +2,7 @@
 """The driver's checkpoints of processes, by the program nvshare-checkpoint (libhook/checkpoint).
 
 The daemon has neither CUDA nor privileges. systemd offers the program on a socket, as root, or the
-daemon starts it. A command takes only the steps that the process lacks, so it can be repeated."""
+daemon starts it. A command takes only steps that the process's state lacks: it can be repeated."""
 
 import asyncio
 import contextlib

@@ -109,7 +109,7 @@ def locate(cgroup: str, uid: int, own: str, owner_of: OwnerOf, job_of: JobOf,
            environment: Callable[[], str]) -> tuple[tuple[Tenant, ...], tuple[str, ...]]:
     """The tenants of a process: its user, then its pod, job, container or unit.
 
-    Without the latter also the cgroup paths of no known kind, to report to the administrator.
+    If only the user is found, also returns the cgroup paths of no known kind, for a report.
     `cgroup` and `own` are /proc/PID/cgroup of the process and of the daemon. `environment` reads
     /proc/PID/environ, which the process's user controls: used only in a directory that SLURM
     created for a job whose number `job_of` does not find."""

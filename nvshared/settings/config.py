@@ -228,8 +228,7 @@ def waiting(running: Config, read: Config) -> list[str]:
 def load(file: Path | None, environment: Mapping[str, str], given: Mapping[str, str]) -> Config:
     """Reads all settings. `given`: options of the command line, by name; `file` None: DEFAULT_FILE.
 
-    Raises ConfigError with all errors of the files or the variable, InvalidArgs for the command
-    line."""
+    Raises ConfigError with all errors of files or variables, InvalidArgs for the command line."""
     path = file or DEFAULT_FILE
     files = _Files()
     for one in [path] * (file is not None or _is_there(path)) + drop_ins(path):

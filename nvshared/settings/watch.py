@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notices that a file of the configuration has changed, with inotify(7).
 
-Folders are watched, as editors replace files and Kubernetes changes the folder of a link. An event
+Folders are watched: editors replace files, and Kubernetes the folder that a link leads to. An event
 causes a comparison of the files' metadata, PATIENCE later, so that a writer can finish."""
 
 import asyncio

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of `nvsharectl top`, its changes on events, and its commands.
 
-Nothing here accesses a terminal or the daemon: `act` returns requests and commands to its caller.
-"""
+`act` accesses neither terminal nor daemon: it returns requests and commands to its caller."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
