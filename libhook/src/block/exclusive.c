@@ -58,6 +58,7 @@ static CUresult run(struct task *task)
     bool ready = drain(task) && swap_enter_context(client);
     pthread_mutex_lock(&memory_lock);
     CUresult result = CUDA_ERROR_NOT_READY;
+    /* A STOP may have arrived during the drain. */
     if (ready && client->running && client_is_whole(client)) {
         result = task->action(task->argument);
         client->memory.pending -= task->room;

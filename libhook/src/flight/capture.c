@@ -186,7 +186,8 @@ struct capture {
     struct capture *next;
 };
 
-/* Protects the list, and keeps streams whose capture the library ends from being destroyed. */
+/* Protects the list, and keeps streams whose capture the library ends from being destroyed. Its
+ * holder takes only the lock of the list of contexts. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static _Atomic bool any_thread_ended;

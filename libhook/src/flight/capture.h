@@ -32,7 +32,8 @@ static inline CUstreamCaptureMode capture_relax(void)
     return mode;
 }
 
-/* Whether the driver would now refuse this thread's allocations and frees, with *result. */
+/* Whether the driver would now refuse this thread's allocations and frees, with *result. No lock
+ * is held. */
 bool capture_refuses(CUresult *result);
 
 /* The list of captures in progress, for any thread. */

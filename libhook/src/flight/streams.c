@@ -27,7 +27,8 @@ struct listed_stream {
     struct listed_stream *next;
 };
 
-/* Protects the list. Its holder only queries streams and events or destroys an event. */
+/* Protects the list. Its holder queries streams and events or destroys an event, and takes no
+ * lock. */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct listed_stream *streams;
 static uint64_t moments;

@@ -464,7 +464,7 @@ static void *make_slabs(void *argument)
         char *piece = slab->memory + slab->begun;
         uint64_t left = slab->size - slab->begun;
         uint64_t size = left < PIECE || work->early ? left : PIECE;
-        uint64_t step = work->early ? PAGE : size;
+        uint64_t step = work->early ? PAGE : size;   /* for which the kernel holds the mmap lock */
         slab->begun += size;
         work->slab = size < left ? slab : NULL;
         pthread_mutex_unlock(&memory_lock);
