@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A futex word on which a thread sleeps until another changes it. No sleeping thread is recorded,
- * so one may be cancelled or leave by siglongjmp() from a signal handler. Sleeping is no
+/* A futex word on which a thread sleeps until another thread changes the word. The sleeping thread
+ * is recorded nowhere, so it may leave by siglongjmp() from a signal handler. Sleeping is no
  * cancellation point. A thread reads the word, checks its condition, then sleeps on the value that
  * it has read. */
 #pragma once
@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Sleeps while the word equals `value`, until `until` (CLOCK_MONOTONIC), or less long. */
+/* Sleeps while the word equals `value`, until `until` (CLOCK_MONOTONIC); may return earlier. */
 static inline void bell_sleep(_Atomic uint32_t *bell, uint32_t value, const struct timespec *until)
 {
     syscall(SYS_futex, bell, FUTEX_WAIT_BITSET_PRIVATE, value, until, NULL, FUTEX_BITSET_MATCH_ANY);

@@ -18,7 +18,7 @@ static KEPT_IN_CHILD void (*release_all)(void) = NULL;
 static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
-/* The linker's names for all variables but KEPT_IN_CHILD and a few that say why. */
+/* Bounds of the variables that a child resets: all but KEPT_IN_CHILD and a few that say why. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 
@@ -53,7 +53,7 @@ static void in_parent(void)
         pthread_mutex_unlock(&forked_lock);
 }
 
-/* Word by word, without the checks of sanitizers, which reserve space between variables. */
+/* Without the checks of sanitizers, which forbid writing to the space between variables. */
 __attribute__((no_sanitize("address", "thread"))) static void reset_variables(void)
 {
     uintptr_t end = (uintptr_t)_end & ~(sizeof(uintptr_t) - 1);

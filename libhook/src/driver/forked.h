@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In a forked child the driver refuses each call, and another thread of the parent may have held
- * any lock. All variables of the library are reset, and its wrappers pass each call on. */
+ * any lock. The child resets the library's variables; its wrappers only call the driver. */
 #pragma once
 
 #include <pthread.h>

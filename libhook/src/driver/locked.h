@@ -3,7 +3,7 @@
  * Blocks of code with an action at their end, however control leaves them.
  *
  *     UNCANCELLED;          cancellation is disabled: a cancelled thread would keep its locks
- *     LOCKED(mutex);        the mutex is locked; the block may release it for a while
+ *     LOCKED(mutex);        the mutex is locked; code in the block may release it for a while
  */
 #pragma once
 

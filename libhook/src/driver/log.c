@@ -39,8 +39,8 @@ __attribute__((constructor)) static void note_start(void)
 }
 
 /* Whether the program has put the pipe `now` at number 2 on purpose, as Jupyter's kernels do to
- * show output beneath the cell: dup2() leaves the source open. A pipe that merely got a free number
- * has no second descriptor of its writing end. */
+ * show output beneath the cell: dup2() leaves the source open. A pipe that merely got the free
+ * number 2 has no second descriptor of its writing end. */
 static bool is_redirected(const struct file_identity *now)
 {
     struct file_identity other;

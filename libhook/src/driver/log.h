@@ -7,7 +7,7 @@ void debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Prints and aborts, where the program would compute wrong numbers or hang. */
+/* Prints and aborts: for errors after which the program would compute wrong numbers or hang. */
 _Noreturn void fatal(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* As strerror(); valid until the calling thread's next call. */

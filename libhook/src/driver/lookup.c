@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dlsym() as programs see it, behind the entry in dlsym.S. If the C library's dlsym() returns a
  * function of the driver or of others.def, the program gets the wrapper or stub (stubs.h).
- * RTLD_NEXT depends on the caller's object: for one before this library the C library finds our
- * wrapper or a library in between; for one after, which would get the driver's function, it is
- * replaced. RTLD_DEFAULT finds our definitions even without a driver; then the next definition is
- * returned: NULL. A preloaded library with a dlsym() of its own asks dlvsym() for the C library's,
- * and gets ours, because it would bypass our wrappers. */
+ * RTLD_NEXT depends on the caller's object: if it was loaded before this library, the C library
+ * finds our wrapper or that of a library in between; if later, the driver's function, which is
+ * replaced. RTLD_DEFAULT finds our wrappers even without a driver; then the definition after ours
+ * is returned: NULL. A preloaded library with a dlsym() of its own asks dlvsym() for the C
+ * library's, and gets ours, because the C library's would bypass our wrappers. */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/lookup.h"
 
@@ -32,9 +32,9 @@ typedef void *version_function(void *, const char *, const char *);
 
 static const struct lookup_answer not_ours;
 
-/* The next definition after this library's, as RTLD_NEXT would find, or else the first. Without the
- * list's lock, because sanitizers intercept every function that takes it: this runs at the first
- * dlsym() of the process, long before threads unload libraries. */
+/* The next definition after this library's, as RTLD_NEXT would find, or else the first. Sanitizers
+ * intercept every function that takes the list's lock, so it is read without: this runs at the
+ * first dlsym() of the process, long before threads unload libraries. */
 EARLY static void *find_real(const char *name)
 {
     bool behind = false;
@@ -105,7 +105,7 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
     symbol_function *real = (symbol_function *)atomic_load(&lookup_real_dlsym);
     const char *name = hook_name(hook);
     void *wrapper = hook_wrapper(hook);
-    /* First, so that dlerror() reports only an error of the caller's own lookup below. */
+    /* Before real(), so that dlerror() reports only an error of the caller's own lookup. */
     void *entry = real_driver_present() ? atomic_load(&real_functions[hook]) : NULL;
     bool exists = entry != NULL && entry != (void *)real_absent;
 
@@ -158,7 +158,7 @@ EARLY struct lookup_answer lookup_symbol(void *handle, const char *name, const v
     if (handle == RTLD_NEXT || !is_entry_point(name) || !real_driver_present())
         return not_ours;
     void *there = real(handle, name);
-    /* NULL: the real function, called by the program, may search the caller's own libraries. */
+    /* NULL: the real dlsym(), jumped to from dlsym.S, also searches the caller's own libraries. */
     return there == NULL ? not_ours : answer(stub_of(there));
 }
 

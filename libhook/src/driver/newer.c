@@ -17,8 +17,8 @@ static const struct { const char *pattern; enum newer_kind kind; } families[] = 
     { "cuStream*MemOp*", NEWER_SUBMITS }, { "cuStream*Async", NEWER_SUBMITS },
     { "cuStream*", NEWER_OTHER }, { "cuEvent*", NEWER_OTHER },
     { "cu*Event", NEWER_OTHER }, { "cuGraphics*", NEWER_OTHER },
-    /* NEWER_KEEPS below: an NVLink switch, a card or a process may write to the memory afterwards,
-     * so it is pinned. */
+    /* NEWER_KEEPS below: an NVLink switch, another card or another process may write to the memory
+     * after the call, so the memory is pinned. */
     { "cu*Unbind*", NEWER_OTHER }, { "cu*Bind*", NEWER_KEEPS },
     { "cuMemPoolExport*", NEWER_OTHER }, { "cuMem*Export*", NEWER_KEEPS },
     { "cuMemGetHandle*", NEWER_KEEPS }, { "cuLaunch*", NEWER_SUBMITS },

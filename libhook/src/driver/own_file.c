@@ -69,7 +69,7 @@ int own_file_socket(int flags)
 ssize_t own_file_receive(int handle, void *packet, size_t size, int *file)
 {
     struct iovec part = { packet, size };
-    /* Space for one descriptor; the kernel closes more. */
+    /* Space for one descriptor: the kernel closes any others that arrive with the packet. */
     union { struct cmsghdr head; char space[CMSG_LEN(sizeof(int))]; } control;
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control,
                               .msg_controllen = sizeof control.space };
@@ -96,8 +96,8 @@ static void close_file(struct own_file *file)
     file->taken = false;
 }
 
-/* fork() copies descriptors before memory: a child could get one that its `files` no longer
- * lists. */
+/* UNFORKED because fork() copies descriptors before memory: a child could get a descriptor that
+ * its `files` no longer lists. */
 void own_file_close(int handle)
 {
     int error = errno;

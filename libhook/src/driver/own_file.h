@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's descriptors. A program may close one or put another file at its number, so before
- * each use the file is compared. None is a standard stream, even a closed one. A forked child
- * closes all. Descriptors must be created within UNFORKED. */
+/* The library's descriptors. A program may close one or put another file at its number, so each
+ * use first checks that the file is still the library's. None has the number of a standard stream.
+ * A forked child closes all. Descriptors must be created within UNFORKED (forked.h). */
 #pragma once
 
 #include <sys/types.h>
 
 /* Takes a descriptor or -1. Returns a handle, or -1 with errno: the descriptor is closed. */
 int own_file_add(int descriptor);
-/* Replaces the descriptor. The old number stays open: the program may be using it. */
+/* Replaces the descriptor. Does not close the old number, which the program may be using. */
 void own_file_replace(int handle, int descriptor);
 /* Returns -1 with EBADF if the program has closed it, or has put another file there. */
 int own_file_descriptor(int handle);

@@ -14,7 +14,7 @@
 /* The program may have chosen smaller stacks than the library and the driver need. */
 #define STACK_LEAST ((size_t)1 << 20)
 
-/* At the start. The program may bind its threads to fewer. */
+/* The process's processors at its start. The program may later bind its threads to fewer. */
 static KEPT_IN_CHILD struct {
     bool known;
     cpu_set_t set;

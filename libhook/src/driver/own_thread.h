@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's threads receive no signals, and do not inherit scheduling and processors. */
+/* The library's threads receive no signals, and inherit no scheduling policy and no processors. */
 #pragma once
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the driver's own functions, all when the first is needed, and lists the wrappers. Several
- * threads may do it at once without a lock: they find the same values, and a fork leaves nothing
- * half done. Only the first result is stored: later ones may be wrappers (rebind.c). */
+ * threads may search at once: they find the same addresses, and no lock can stay locked after a
+ * fork. Only the first address found is stored: later ones may be wrappers (rebind.c). */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/real.h"
 
@@ -72,7 +72,7 @@ const struct link_map *real_driver(void)
 void *real_find(enum real_index index)
 {
     if (!real_driver_present() && !find_all(dlopen(DRIVER, RTLD_LAZY))) {
-        dlerror();                   /* hides this dlopen()'s error */
+        dlerror();                   /* the program must not see this dlopen()'s error */
         return (void *)real_absent;
     }
     return atomic_load_explicit(&real_functions[index], memory_order_relaxed);
@@ -112,7 +112,7 @@ static bool takes_stream(const char *name)
     return false;
 }
 
-/* Two threads may harmlessly take an entry each for one function. */
+/* Two threads may harmlessly take an entry each for the same function. */
 static enum real_index claim_entry(const char *name, void *entry)
 {
     const char *kept = strdup(name);
@@ -185,8 +185,8 @@ static int find_library(struct dl_phdr_info *object, size_t size, void *data)
     return search->library != NULL;
 }
 
-/* A program that has not used dlsym() is linked against the library. The dlsym() below, which is
- * this library's, finds the default one of several versions and calls other_found(). */
+/* A program that has not found the function by dlsym() is linked against it. The dlsym() below is
+ * libnvshare's: it finds the default one of several versions and calls other_found(). */
 other_function *other_real(enum other other)
 {
     if (atomic_load(&others_found[other]) == NULL) {

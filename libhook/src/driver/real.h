@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver's own functions. REAL(cuMemCreate)(...) returns CUDA_ERROR_NOT_FOUND if HAVE_REAL() is
- * false. Any thread may use both, even before constructors have run. */
+/* The driver's own functions. REAL(cuMemCreate)(...) returns CUDA_ERROR_NOT_FOUND where
+ * HAVE_REAL(cuMemCreate) is false. Both may be used even before constructors have run. */
 #pragma once
 
 #include <stdatomic.h>
@@ -8,7 +8,7 @@
 #include "driver/driver.h"
 #include "driver/newer.h"
 
-/* Declares the types, which the compiler compares with cuda.h. Only hooks are ever defined. */
+/* A test compiles these declarations with NVIDIA's cuda.h. The library defines only the hooks. */
 #define HOOK(name, parameters) CUresult name parameters;
 #define USE HOOK
 #include "driver/hooks.def"
@@ -31,7 +31,7 @@ enum real_index {
 
 struct link_map;
 
-/* Driver functions begin so, unlike cudaMalloc or curl_easy_init. May run as early as dlsym(). */
+/* Whether it is named as driver functions are, unlike cudaMalloc. Runs before any constructor. */
 static inline bool is_entry_point(const char *name)
 {
     return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
@@ -56,7 +56,7 @@ static inline void *real_function(enum real_index index)
 bool real_driver_present(void);
 const struct link_map *real_driver(void);          /* NULL: no driver was found yet */
 
-/* Returns a listed hook, or an entry allocated now for a newer driver; HOOK_COUNT: needs none. */
+/* The function's hook: listed, or allocated now for a newer driver. HOOK_COUNT: it needs none. */
 enum real_index hook_for(const char *name, void *entry);
 
 /* hook_named() and hook_of_real() return HOOK_COUNT if no hook has this name or entry point. */
@@ -79,7 +79,7 @@ typedef uint64_t other_function(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t
 #include "driver/others.def"
 #undef OTHER
 
-/* The function of this name, or OTHER_COUNT. May run as early as dlsym(). */
+/* The function of this name, or OTHER_COUNT. May run before any constructor. */
 enum other other_named(const char *name);
 void *other_wrapper(enum other other);
 /* Records the function that the program has looked up by dlsym(). */

@@ -107,7 +107,7 @@ static int bind_all(struct dl_phdr_info *object, size_t size, void *data)
     return 0;
 }
 
-/* The symbol table first, so that no object bound meanwhile is missed. */
+/* Changes the symbol table before the slots, so that no object bound meanwhile is missed. */
 void rebind_driver(void)
 {
     struct pages pages;

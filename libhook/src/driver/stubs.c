@@ -70,12 +70,12 @@ void *stub_of(void *entry)
         void *there = NULL;
         if (atomic_compare_exchange_strong(&functions[i], &there, entry)) {
             atomic_store(&stub_targets[i], entry);
-            /* stubs_close() may have passed before. If the stubs are opened meanwhile, this one
-             * keeps the slow path, which only takes longer. */
+            /* stubs_close() may have passed entry `i` before. If stubs_open() runs meanwhile, this
+             * stub keeps the slow path, which only takes longer. */
             if (atomic_load(&stubs.closed))
                 atomic_store(&stub_targets[i], (void *)stub_slow);
         }
-        if (there == entry)         /* its creator may not have done it yet */
+        if (there == entry)         /* the thread that took entry `i` may not have stored it yet */
             atomic_compare_exchange_strong(&stub_targets[i], &(void *){ NULL }, entry);
         if (there == NULL || there == entry)
             return (void *)(stub_first + stub_size() * i);

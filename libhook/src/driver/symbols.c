@@ -16,7 +16,7 @@ struct tables {
     uint32_t count;                  /* from DT_HASH: number of symbols */
 };
 
-/* The value of the dynamic section's entry, or 0. */
+/* The value of the entry `tag` of the object's dynamic section, or 0. */
 EARLY static ElfW(Addr) value_of(const struct link_map *object, ElfW(Sxword) tag)
 {
     for (const ElfW(Dyn) *entry = object->l_ld; entry != NULL && entry->d_tag != DT_NULL; entry++)
@@ -25,7 +25,7 @@ EARLY static ElfW(Addr) value_of(const struct link_map *object, ElfW(Sxword) tag
     return 0;
 }
 
-/* glibc relocates the pointers in a writable dynamic section; else they are offsets. */
+/* glibc relocates the pointers in a writable dynamic section; a read-only one holds offsets. */
 EARLY static void *at(const struct link_map *object, ElfW(Sxword) tag)
 {
     ElfW(Addr) value = value_of(object, tag);
@@ -157,7 +157,7 @@ void symbols_references(const struct link_map *object, symbols_referred *visit)
     if (!read_tables(object, &tables))
         return;
     const ElfW(Rela) *data = at(object, DT_RELA);
-    size_t relative = value_of(object, DT_RELACOUNT);          /* which come first */
+    size_t relative = value_of(object, DT_RELACOUNT);  /* they name no symbol, and come first */
     if (data != NULL)
         visit_references(object, &tables, data + relative,
                          value_of(object, DT_RELASZ) - relative * sizeof *data, visit);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds symbols by an object's own tables: the dynamic linker's functions are what the library is
- * looking for, or would change the program's next dlerror(). */
+/* Finds symbols by an object's own tables: the dynamic linker's dlsym() is itself looked up so, and
+ * a failing dlsym() would change what the program's next dlerror() returns. */
 #pragma once
 
 #include <link.h>
