@@ -9,8 +9,8 @@
 
 SERVED(cuMemAlloc_v2, memory_allocate(p2, p1, &result), (CUdeviceptr *, size_t))
 
-/* The distance of rows, as from the driver a multiple of the texture alignment. False: call the
- * driver, which also reports wrong arguments. */
+/* *pitch: bytes from row to row, a multiple of the texture alignment as from the driver. False: the
+ * caller must call the driver, which also reports wrong arguments. */
 static bool pitch_of(size_t width, size_t height, unsigned int element, size_t *pitch)
 {
     CUdevice device;
@@ -42,7 +42,7 @@ COUNTED(cuMemAlloc, p2, COUNTED_ADDRESS, (CUdeviceptr_v1 *, unsigned int))
 COUNTED(cuMemAllocPitch, counted_round(p3, 512) * p4, COUNTED_ADDRESS,
     (CUdeviceptr_v1 *, unsigned int *, unsigned int, unsigned int, unsigned int))
 
-/* The memory may belong to a pool of the driver, whose rest pools_recount() counts. */
+/* The memory may belong to a pool of the driver; pools_recount() counts what the pool still has. */
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;

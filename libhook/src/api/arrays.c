@@ -17,7 +17,7 @@ static size_t element_size(CUarray_format format, unsigned int channels)
     case CU_AD_FORMAT_HALF:
         return (size_t)2 * channels;
     default:
-        return (size_t)4 * channels;     /* the widest; compressed ones take less */
+        return (size_t)4 * channels;     /* of the widest formats; compressed formats take less */
     }
 }
 
@@ -26,7 +26,7 @@ static size_t level_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
     size_t width = description->Width >> level, height = description->Height >> level;
     size_t depth = description->Depth;
     if ((description->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0)
-        depth >>= level;                 /* each level has all layers */
+        depth >>= level;                 /* layers are not halved: each level has all */
     size_t row = counted_round((width ? width : 1)
                                * element_size(description->Format, description->NumChannels), 64);
     size_t group = 8;

@@ -124,7 +124,7 @@ static struct release begin_release(CUdevice device, bool all)
     return release;
 }
 
-/* `kept`: the call drops no references. */
+/* `kept`: the driver's call was a reset that drops no references. */
 static void end_release(const struct release *release, CUresult result, bool kept)
 {
     struct primary *one = release->primary;

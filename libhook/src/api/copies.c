@@ -13,7 +13,7 @@ static bool is_on_device(CUmemorytype type)
     return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
-/* Whether `copy` is such a copy; *peer then describes it for cuMemcpy3DPeer. */
+/* Whether `copy` is between such cards; *peer then describes it for cuMemcpy3DPeer. */
 static bool apart_3d(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D_PEER *peer)
 {
     CUcontext to_context, from_context;
@@ -48,7 +48,7 @@ static bool apart_2d(const CUDA_MEMCPY2D *copy, CUDA_MEMCPY3D_PEER *peer)
     return apart_3d(&shape, peer);
 }
 
-/* A row length or layer height; 0: that of the copy. */
+/* The row length or layer height of an operand; `given` 0: that of the copied region. */
 static size_t length(size_t given, size_t copied)
 {
     return given != 0 ? given : copied;
@@ -83,13 +83,13 @@ struct apart_batch {
     CUstream stream;
 };
 
-static bool has_stream(CUstream stream)      /* or the driver rejects the batch at once */
+static bool has_stream(CUstream stream)      /* false: the driver rejects the batch at once */
 {
     return stream != NULL && stream != CU_STREAM_LEGACY;
 }
 
-/* Whether a batch contains a copy between such cards. Its copies are then submitted one by one: the
- * driver guarantees no order among them. */
+/* Whether a batch contains a copy between cards without access to each other. If so, its copies are
+ * submitted one by one, which is allowed: the driver guarantees no order among them. */
 static bool apart_lines(const struct apart_batch *batch)
 {
     bool apart = false;
@@ -134,7 +134,7 @@ static bool is_during_call(CUmemcpySrcAccessOrder order)
     return order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
 }
 
-/* Copy `i`, within a card, as a batch of one copy. */
+/* Submits copy `i`, which cuMemcpyBatchAsync can make, as a batch of one copy. */
 static CUresult copy_line(const struct apart_batch *batch, size_t i, CUmemcpyAttributes attributes)
 {
     CUdeviceptr to = batch->to[i], from = batch->from[i];
@@ -216,8 +216,8 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
 }
 
 /* The wrapper passes the gate and records the bytes and direction of the bus load (bus_sharing.h).
- * `waits`: the call returns after the copy. If `apart`, `instead` makes the copy: both may use the
- * variables below, of which `stream` is the stream that is meant. */
+ * `waits`: the call returns after the copy. Where `apart` is true, `instead` makes the copy. Both
+ * expressions may use the variables below, of which `stream` is the stream of the call. */
 #define COPYING(name, stream_, direction, loads, waits, parameters, apart, instead)        \
     SIGNATURE(name, parameters)                                                            \
     {                                                                                      \

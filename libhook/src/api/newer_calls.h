@@ -3,5 +3,5 @@
 
 #include "driver/newer.h"
 
-/* In place of a newer driver's functions: entry i for index HOOKS_LISTED + i of hook_for(). */
+/* Wrappers of a newer driver's functions: entry i is for hook HOOKS_LISTED + i of hook_for(). */
 extern void *const newer_calls[NEWER_MAX];

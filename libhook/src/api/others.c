@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wraps functions after which another library accesses the program's memory without the wrappers
- * (driver/others.def). The memory that the call names is pinned, or all memory. No wrapper is
+ * (driver/others.def). The memory that the call names is pinned, or else all memory. No wrapper is
  * needed for NVDEC, which decodes into its own memory, for memory of OpenGL and Vulkan, which is
  * never evicted, and for cuFile with unregistered buffers, which copies. */
 #include "api/wrapper.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Replaces the entry point that cuGetProcAddress returns by its wrapper or stub. The entry point
  * tells which version and default stream of a name the program will call. The name counts only for
- * entry points of a newer driver (driver/newer.c). If it then submits no work, but other versions
- * of the name are hooked, no client may be attached: the function handles memory in an unknown
- * way. */
+ * entry points of a newer driver (driver/newer.c). If by its name such a function submits no work,
+ * but other versions of it are hooked, it handles memory in an unknown way, so the process may
+ * attach no client. */
 #include <string.h>
 
 #include "api/wrapper.h"

@@ -9,7 +9,7 @@
 #include "memory/vmm.h"
 #include "pool/pool.h"
 
-/* Marks the library's ids. */
+/* Set in the library's buffer and block ids, which thus differ from the driver's. */
 #define OUR_ID (1ull << 62)
 
 /* Describes an address outside all allocations. */
@@ -54,7 +54,7 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
             *(size_t *)data = reserved ? memory->range_size : memory->size;
         return CUDA_SUCCESS;
     default:
-        /* also P2P_TOKENS, with which a NIC's driver pins memory */
+        /* also for P2P_TOKENS, by which a network card's driver would pin the memory */
         return CUDA_ERROR_INVALID_VALUE;
     }
 }
@@ -97,7 +97,7 @@ EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute att
                                       CUdeviceptr address)
 {
     if (value == NULL || !memory_is_ours(address)) {
-        /* SYNC_MEMOPS is set for a device that accesses the memory by itself. */
+        /* Programs set SYNC_MEMOPS where another device will access the memory: pin it. */
         CUresult result = vmm_pin_range_in_place(address, 1);
         return result != CUDA_SUCCESS ? result
                                       : REAL(cuPointerSetAttribute)(value, attribute, address);
@@ -116,7 +116,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     struct memory_description memory;
     if (!describe(address, &memory))
         return REAL(cuMemGetAddressRange_v2)(base, size, address);
-    /* Both are 0 without an allocation. */
+    /* Both are 0 if no allocation contains the address. */
     if (base != NULL)
         *base = memory.base;
     if (size != NULL)
