@@ -14,7 +14,6 @@ from nvshared import __version__
 from nvshared.scheduler.events import Memory
 from nvshared.scheduler.tenants import Counters, Usage
 from nvshared.sharing.gpu import DECISION_BOUNDS, GPU, Client
-from nvshared.sharing.totals import TenantTotals
 from nvshared.units import SECOND
 
 CARD = ("gpu", "uuid")
@@ -46,19 +45,18 @@ class Samples(NamedTuple):
 
 
 def families() -> dict[str, Family]:
-    metrics = [one.family() for one in read_metrics((), (), TenantTotals())]
+    metrics = [one.family() for one in read_metrics((), ())]
     return {f"{one.name}_total" if one.type == "counter" else one.name: one for one in metrics}
 
 
-def read_metrics(gpus: Iterable[GPU], clients: Iterable[Client],
-                 totals: TenantTotals) -> list[Samples]:
+def read_metrics(gpus: Iterable[GPU], clients: Iterable[Client]) -> list[Samples]:
     cards = [(_card(gpu), gpu) for gpu in gpus]
     programs = [(_client(client), client) for client in clients]
     used = [(labels, client.usage) for labels, client in programs]
     memories = [(labels, client.memory) for labels, client in programs]
     counters = [(labels, gpu.snapshot().counters) for labels, gpu in cards]
-    tenants = [
-        ((*labels, name), usage) for labels, gpu in cards for name, usage in totals.of(gpu).items()]
+    tenants = [((*labels, name), usage) for labels, gpu in cards
+               for name, usage in gpu.usage_by_tenant().items()]
     return [
         *_read(GaugeMetricFamily, "nvshare_", (), BUILD_INFO, [((), __version__)]),
         *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_INFO, cards),

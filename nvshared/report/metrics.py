@@ -24,7 +24,6 @@ from nvshared.quantity import Endpoint
 from nvshared.report.families import Samples, read_metrics
 from nvshared.sharing.manager import Manager
 from nvshared.sharing.sampler import take_samples
-from nvshared.sharing.totals import TenantTotals
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +40,6 @@ Form = tuple[str, bool]                 # format (OPENMETRICS or ""), and whethe
 class Figures(Collector):
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
-        self._totals = TenantTotals()
-        for gpu in manager.gpus:
-            self._totals.follow(gpu)
         self._clock = asyncio.get_running_loop().time
         self._samples: Sequence[Samples] = []
         self._read_at = float("-inf")
@@ -55,8 +51,7 @@ class Figures(Collector):
     async def read(self) -> None:
         if not self.fresh:
             await take_samples(self._manager.gpus)
-            clients = tuple(self._manager.clients)
-            self._samples = read_metrics(self._manager.gpus, clients, self._totals)
+            self._samples = read_metrics(self._manager.gpus, tuple(self._manager.clients))
             self._read_at = self._clock()
 
     def collect(self) -> Iterable[Metric]:

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import add
 from typing import Any, NamedTuple, Protocol
 
 from nvshared.clock import Clock, Timer
@@ -35,6 +36,7 @@ from nvshared.units import MILLISECOND, SECOND
 
 OVERDUE = 5 * SECOND                    # a deadline missed by so much means that the timer failed
 TURNS_KEPT = 16                         # last turns kept of each client, for user interfaces
+GONE_KNOWN = 1000                       # tenants without clients whose usage is kept per card
 DECISION_BOUNDS = (
     # us: upper bounds of the histogram of the time that the scheduler takes for an event
     MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
@@ -339,6 +341,8 @@ class GPU:
         self.lost = ""                  # why the card is lost; "": it is not
         # By pid: why a process cannot be a client in spite of `unshared = checkpoint`.
         self.unsuspendable: dict[int, str] = {}
+        # Usage of ended clients by tenant; the tenant of the client that ended last is last.
+        self._gone: dict[str, Usage] = {}
         self._faults: dict[str, str] = {}       # faults of the card, by source
         self._processes: dict[int, Process] = {}        # NVML's last known list, by pid
         # NVML has listed a client, so it knows all pids: unlisted clients have nothing on the card.
@@ -353,8 +357,6 @@ class GPU:
         # Emitted before the scheduler knows the client, with the memory that its HELLO reports.
         self.client_joins: Signal[Client, events.Memory] = Signal("client_joins")
         self.client_new: Signal[Client] = Signal("client_new")
-        # Emitted at the end of a client, before its figures are dropped.
-        self.client_leaves: Signal[Client] = Signal("client_leaves")
         self.client_removed: Signal[Client] = Signal("client_removed")
         self.terms_changed: Signal[Client] = Signal("terms_changed")
         self.changed: Signal[()] = Signal("changed")    # some property may have changed
@@ -542,7 +544,7 @@ class GPU:
         """Removes a client whose connection has ended. No-op when repeated."""
         if self.clients.get(client.id) is not client:
             return
-        self.client_leaves.emit(client)
+        self._keep_usage(client)
         if not client.has_library:
             self.capacity.take_in(-client.memory.filled)
         self.tell(events.Left(client.id))
@@ -554,6 +556,20 @@ class GPU:
         self.capacity.forget(client.id)
         self.apply_capacity()
         self.client_removed.emit(client)
+
+    def usage_by_tenant(self) -> dict[str, Usage]:
+        """Returns each tenant's use of the card so far, ended clients included."""
+        found = dict(self._gone)
+        for client in self.clients.values():
+            found[client.tenant] = _sum(found.get(client.tenant), client.usage)
+        return found
+
+    def _keep_usage(self, client: Client) -> None:
+        self._gone[client.tenant] = _sum(self._gone.pop(client.tenant, None), client.usage)
+        if len(self._gone) > GONE_KNOWN:
+            living = {one.tenant for one in self.clients.values() if one is not client}
+            for old in [one for one in self._gone if one not in living][:-GONE_KNOWN]:
+                del self._gone[old]
 
     def configure(self, settings: Settings, allowances: Allowances | None = None) -> None:
         """Applies new settings; capacity, total and host budget stay as they are."""
@@ -662,3 +678,7 @@ class GPU:
         deadline = self.scheduler.deadline()
         if deadline is not None:
             self._disarm = self._timer(deadline, partial(self.tell, events.Tick()))
+
+
+def _sum(one: Usage | None, other: Usage) -> Usage:
+    return other if one is None else Usage(*map(add, one, other))

@@ -15,10 +15,9 @@ from nvshared.report.families import CLIENT, families
 from nvshared.report.metrics import Figures
 from nvshared.scheduler.events import Memory, MemoryChanged, PinReason, Tick
 from nvshared.scheduler.tenants import Usage
-from nvshared.sharing import totals
+from nvshared.sharing import gpu as gpu_module
 from nvshared.sharing.gpu import Client, Pod
 from nvshared.sharing.manager import Manager
-from nvshared.sharing.totals import TenantTotals
 from nvshared.units import GIB, MILLISECOND, SECOND
 from tests.unit.scripted import DEFAULTS, FACTS, Noted, Scripted, Time, joined, peer, script
 
@@ -179,16 +178,14 @@ async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time)
 
 def test_metrics_forget_the_oldest_of_very_many_tenants_without_programs(
         time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(totals, "GONE_KNOWN", 2)
+    monkeypatch.setattr(gpu_module, "GONE_KNOWN", 2)
     made = manager(time)
     gpu = made.gpus[0]
-    known = TenantTotals()
-    known.follow(gpu)
     stays = a_client(made)              # of user 1000, which stays although it is the oldest
     for uid in (1000, 1001, 1002, 1003):
         gpu.leave(joined(gpu, made.next_id(), process=peer(uid=uid)))
     names = [str(stays.peer.tenant), *(str(peer(uid=uid).tenant) for uid in (1002, 1003))]
-    assert sorted(known.of(gpu)) == sorted(names)
+    assert sorted(gpu.usage_by_tenant()) == sorted(names)
 
 
 async def test_metrics_count_decisions_by_duration(time: Time) -> None:
