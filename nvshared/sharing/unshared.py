@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from nvshared.errors import GPULost
@@ -43,17 +44,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unknown:
-    samples: int = 0                    # number of samples that listed it
-    asked: bool = False                 # a _consider() task runs for it
-    peer: Peer | None = None            # None: not identified yet
-    refused: bool = False               # it can never become a client
+    samples: float = 0                  # samples that listed it since the last attempt; -inf:
+    peer: Peer | None = None            # an attempt runs, or it can never become a client
 
 
 class Unshared:
     """Makes clients of the processes without the library that may be suspended."""
 
     def __init__(self, manager: Manager, run: RunInLane, ask: Ask = checkpoint.ask) -> None:
-        self._manager = manager
+        self.manager = manager
         self.run = run
         # Takes the client or another name for the log, a pid, and nvshare-checkpoint's command.
         self.ask = partial(ask_driver, ask)
@@ -61,7 +60,7 @@ class Unshared:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        for gpu in self._manager.gpus:
+        for gpu in self.manager.gpus:
             gpu.sampled.connect(partial(self._sampled, gpu))
         self.begin(self._find())
         self.begin(self._watch())
@@ -75,12 +74,12 @@ class Unshared:
         return start_task(self._tasks, work)
 
     def allows(self, identity: Peer) -> bool:
-        tenancy = self._manager.tenancy
+        tenancy = self.manager.tenancy
         return any(tenancy.terms(str(one)).unshared for one in identity.tenants)
 
     def refused(self, gpu: GPU, pid: int, why: str) -> None:
         """Notes that a process is no client any more. `why`: why it cannot be one; "": it can."""
-        self._unknown[gpu, pid] = _Unknown(refused=bool(why))
+        self._unknown[gpu, pid] = _Unknown(-inf if why else 0)
         if why:
             gpu.unsuspendable[pid] = why
 
@@ -101,20 +100,18 @@ class Unshared:
     def _count_sample(self, gpu: GPU, process: Process) -> None:
         one = self._unknown.setdefault((gpu, process.pid), _Unknown())
         one.samples += 1
-        if (one.samples >= SETTLED and not one.asked and not one.refused
-                and self._manager.tenancy.is_set(TERM)
+        if (one.samples >= SETTLED and self.manager.tenancy.is_set(TERM)
                 and (one.peer is None or self.allows(one.peer))):
-            one.asked = True
+            one.samples = -inf
             self.begin(self._consider(gpu, process, one))
 
     async def _consider(self, gpu: GPU, process: Process, one: _Unknown) -> None:
+        why = ""
         try:
-            why = await self._adopt(gpu, process, one)
+            if why := await self._adopt(gpu, process, one):
+                gpu.unsuspendable[process.pid] = why
         finally:
-            one.asked = False
-        if why:
-            gpu.unsuspendable[process.pid] = why
-            one.samples = SETTLED - LATER
+            one.samples = SETTLED - LATER if why else SETTLED
 
     async def _adopt(self, gpu: GPU, process: Process, one: _Unknown) -> str:
         """Makes a process a client. Returns why the driver or the host prevents that, or ""."""
@@ -124,7 +121,7 @@ class Unshared:
         if one.peer is None:
             return ""
         learnt = asyncio.Event()
-        self._manager.tenancy.read_groups(str(one.peer.tenants[0]), learnt.set)
+        self.manager.tenancy.read_groups(str(one.peer.tenants[0]), learnt.set)
         await learnt.wait()
         if not self.allows(one.peer):
             return ""
@@ -132,13 +129,13 @@ class Unshared:
             return "it belongs to MPS, whose programs the driver does not checkpoint"
         if not size:
             return "the driver does not say how much memory it has"
-        await take_samples(self._manager.gpus)
-        if any(pid == other.pid for card in self._manager.gpus if card is not gpu
+        await take_samples(self.manager.gpus)
+        if any(pid == other.pid for card in self.manager.gpus if card is not gpu
                for other in card.sample.processes or ()):
             return "it uses several GPUs"
         if (await call(self.run, pid, partial(free_host_memory, pid)) or 0) < size:
             return "the host has too little free memory for its memory on the GPU"
-        if size > self._manager.budget.shared.unneeded:
+        if size > self.manager.budget.shared.unneeded:
             return "the host budget has too little left for its memory on the GPU"
         answer = await self.ask(one.peer, pid, "state")
         if answer.state != "running":
@@ -157,22 +154,23 @@ class Unshared:
             return
         self._unknown.pop((gpu, identity.pid), None)
         gpu.unsuspendable.pop(identity.pid, None)
-        stand_in = StandIn(self, self._manager.next_id(), gpu, identity, size)
+        on_card = size if resident else 0
+        memory = events.Memory(allocated=size, host=size, resident=on_card, room=on_card)
         with suppress(GPULost):
-            stand_in.join(ends, resident=resident, running=running)
+            StandIn(self, gpu, identity, memory, ends, running=running).join()
 
     async def _watch(self) -> None:
         """Keeps all cards sampled while the term is set, so that new processes are noticed."""
         while True:
             await asyncio.sleep(EVERY)
-            if self._manager.tenancy.is_set(TERM):
-                await take_samples(self._manager.gpus)
+            if self.manager.tenancy.is_set(TERM):
+                await take_samples(self.manager.gpus)
 
     async def _find(self) -> None:
         answer = await self.ask("at the start", 0, "held")
         for pid, tag in answer.held:
             size, _, uuid = tag.partition("-")
-            card = next((one for one in self._manager.gpus if one.facts.uuid == uuid), None)
+            card = next((one for one in self.manager.gpus if one.facts.uuid == uuid), None)
             if card is None or not size.isdecimal() or int(size) > card.facts.memory_total:
                 continue                # a daemon with other cards suspended it
             identity = await call(self.run, pid, partial(_identify, pid))
@@ -187,31 +185,30 @@ class Unshared:
 class StandIn:
     """The Link of a client without the library: carries out orders with nvshare-checkpoint."""
 
-    def __init__(self, unshared: Unshared, id: int, gpu: GPU, identity: Peer, size: int) -> None:
+    def __init__(
+        self, unshared: Unshared, gpu: GPU, identity: Peer, memory: events.Memory, ends: int, *,
+        running: bool,
+    ) -> None:
+        """`ends`: the pidfd of the process."""
         self._unshared = unshared
-        self._client = Client(id, gpu, identity, self)
+        self._client = Client(unshared.manager.next_id(), gpu, identity, self)
         self._client.has_library = False
         self._client.unparkable = WORDS
         self._gpu = gpu
         self._pid = identity.pid
-        self._running = False
+        self._running = running
         self._busy = False
-        self._memory = events.Memory(allocated=size, host=size)
+        self._memory = memory
         self._orders: asyncio.Queue[actions.Order] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._ends = -1
+        self._ends = ends
 
-    def join(self, ends: int, *, resident: bool, running: bool) -> None:
-        """Makes the process a client. `ends`: its pidfd. Raises GPULost."""
-        self._ends, self._running = ends, running
-        if resident:
-            self._memory = replace(
-                self._memory, resident=self._memory.allocated, room=self._memory.allocated)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(ends, self._ended)
+    def join(self) -> None:
+        """Makes the process a client. Raises GPULost."""
+        asyncio.get_running_loop().add_reader(self._ends, self._ended)
         self._task = self._unshared.begin(self._serve())
         try:
-            self._gpu.join(self._client, self._memory, running=running, wants=True, commit=0)
+            self._gpu.join(self._client, self._memory, running=self._running, wants=True, commit=0)
         except GPULost:
             self._leave("")
             raise
@@ -345,11 +342,9 @@ def _identify(pid: int) -> Peer:
 
 def _open(identity: Peer) -> int | None:
     """Returns a pidfd of a process; None: the process has ended."""
-    try:
+    with suppress(OSError):
         found = os.pidfd_open(identity.pid)
-    except OSError:
-        return None
-    if host.started(identity.pid) == identity.started:
-        return found
-    os.close(found)
+        if host.started(identity.pid) == identity.started:
+            return found
+        os.close(found)
     return None

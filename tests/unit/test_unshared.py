@@ -16,6 +16,7 @@ from nvshared.scheduler.events import (
     Joined,
     Left,
     Loaded,
+    Memory,
     Moved,
     Reopened,
     Stopped,
@@ -54,9 +55,10 @@ async def play(monkeypatch: pytest.MonkeyPatch, orders: list[Order],
         return answer
 
     manager = Manager(lambda: DEFAULTS, time.clock, time.timer)
-    stand_in = StandIn(Unshared(manager, here, ask), 1, gpu, peer(os.getpid()), SIZE)
     Scripted.latest.decide = lambda event: list(orders) if isinstance(event, Joined) else []
-    stand_in.join(os.pidfd_open(os.getpid()), resident=True, running=True)
+    StandIn(Unshared(manager, here, ask), gpu, peer(os.getpid()),
+            Memory(allocated=SIZE, host=SIZE, resident=SIZE, room=SIZE),
+            os.pidfd_open(os.getpid()), running=True).join()
     while answers:                      # noqa: ASYNC110
         await asyncio.sleep(0)
     for _ in range(10):
