@@ -82,7 +82,12 @@ class Checks:
 
     async def ask(self, caller: "Caller", uid: int, action: str) -> tuple[bool, bool]:
         """Returns whether polkit permits the action, and whether by password. Raises BusError."""
-        user = await self._owner(uid)
+        # The user to whom /etc/subuid gives this uid; the user's name if the lookup is slow.
+        user: int | str = uid
+        if (lender := subordinate.lenders()(uid)) != uid:
+            found = await lanes.call(
+                self._run, lender, partial(subordinate.owner, uid), OWNER_PATIENCE)
+            user = lender if found is None else found
         most = CHECKS - CHECKS_RESERVED if self._of_user[user] else CHECKS
         if (
             self._of_caller[caller.name] >= CHECKS_EACH_CONNECTION
@@ -123,14 +128,6 @@ class Checks:
                     flags=MessageFlag.NO_REPLY_EXPECTED))
         ((granted, challenge, _),) = answer.result()
         return granted, challenge
-
-    async def _owner(self, uid: int) -> int | str:
-        """Returns the user to whom /etc/subuid gives this uid, by name if the lookup is slow."""
-        lender = subordinate.lenders()(uid)
-        if lender == uid:
-            return uid
-        owner = await lanes.call(self._run, lender, partial(subordinate.owner, uid), OWNER_PATIENCE)
-        return lender if owner is None else owner
 
 
 class Caller:

@@ -79,37 +79,33 @@ class Publication:
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     async def _connect(self) -> None:
-        self._connection = await BusConnection.open(locate(self._address), self._bus.take)
-        self._bus.attach(self._connection)
+        connection = await BusConnection.open(locate(self._address), self._bus.take)
+        self._bus.attach(connection)
         try:
-            await _own(self._connection, BUS_NAME)
+            await _own(connection, BUS_NAME)
         except BaseException:
             self._bus.attach(None)
-            await self._connection.close()
-            self._connection = None
+            await connection.close()
             raise
+        self._connection = connection
 
     async def _keep(self) -> None:
-        while True:
-            assert self._connection is not None
-            reason = ""
-            try:
-                await asyncio.shield(self._connection.reading)
-            except Exception as error:    # after any error the connection is lost
-                reason = str(error)
-            logger.error("lost the message bus %r (%s); sharing goes on", self._address,
-                         reason or "it closed the connection")
-            self._bus.attach(None)
-            self._connection = None
-            await self._reconnect()
-            logger.info("back on the message bus %r", self._address)
-
-    async def _reconnect(self) -> None:
         level = logging.ERROR           # of the first failure by a bug; later failures get DEBUG
-        while self._connection is None:
+        while True:
+            if self._connection is not None:
+                reason = ""
+                try:
+                    await asyncio.shield(self._connection.reading)
+                except Exception as error:    # after any error the connection is lost
+                    reason = str(error)
+                logger.error("lost the message bus %r (%s); sharing goes on", self._address,
+                             reason or "it closed the connection")
+                self._bus.attach(None)
+                self._connection, level = None, logging.ERROR
             await asyncio.sleep(RETRY)
             try:
                 await self._connect()
+                logger.info("back on the message bus %r", self._address)
             except NvshareError as error:
                 logger.debug("still without a message bus: %s", error)
             except Exception:           # a bug must not end the attempts
