@@ -235,12 +235,6 @@ class Client:
         self._apply_terms()
         self.gpu.terms_changed.emit(self)
 
-    def come_from(self, before: "Client") -> None:
-        """Takes over terms and usage of `before`: the same client on the GPU it was moved from."""
-        self.held_before, self.waited_before = before.held, before.waited
-        self.unparkable, self.moved, self.tries = before.unparkable, before.moved, before.tries
-        self.terms = before.terms
-
     def suspend_to_park(self, suspended: bool) -> None:
         """Suspends the client against its terms, to park it; False: its terms alone decide."""
         self.suspended_to_park = suspended
@@ -513,7 +507,9 @@ class GPU:
         self.processes[client.peer.pid] += 1
         self.client_joins.emit(client, memory)
         if before is not None:
-            client.come_from(before)
+            client.held_before, client.waited_before = before.held, before.waited
+            client.terms, client.unparkable = before.terms, before.unparkable
+            client.moved, client.tries = before.moved, before.tries
         suspended = client.terms.in_force.suspended
         evidence = self._first_evidence(client, memory) if account else events.Evidence()
         memory, owes = self._checked_loan(client, memory, lender)

@@ -365,7 +365,11 @@ class Moving:
                     reason = reason or error.message
                     continue
                 self.arriving[client] = gpu, _size(client)
-            answer = await self._try(client, "wake", self._pairs(client.gpu, gpu))
+            # The driver requires a pair (UUID before, after) for each card; none: no change.
+            swapped = {} if gpu is client.gpu else {client.gpu: gpu, gpu: client.gpu}
+            answer = await self._try(client, "wake", [
+                (one.facts.uuid, swapped.get(one, one).facts.uuid)
+                for one in self._gpus if swapped])
             if not _is_there(client):
                 return f"{client} has ended"
             if answer.state == "running":
@@ -430,13 +434,6 @@ class Moving:
                 cards.append(gpu)
         return sorted(cards, key=lambda gpu: bool(gpu.lost))
 
-    def _pairs(self, old: GPU, new: GPU) -> list[tuple[str, str]]:
-        """Returns (UUID before, after) of all cards, as the driver requires; []: no change."""
-        if old is new:
-            return []
-        swapped = {old: new, new: old}
-        return [(gpu.facts.uuid, swapped.get(gpu, gpu).facts.uuid) for gpu in self._gpus]
-
 
 def _parkable(client: Client) -> Parkable:
     if client.parkable is None:
@@ -455,8 +452,8 @@ def _require(client: Client) -> None:
 
 
 async def _settle(client: Client) -> None:
-    await _poll(None, lambda: (
-        client.parking not in (PARKING, RESTORING) or not _is_there(client)))
+    await _poll(
+        None, lambda: client.parking not in (PARKING, RESTORING) or not _is_there(client))
     _require(client)
 
 
