@@ -237,7 +237,7 @@ def _copy_borrowed(card: Card) -> None:
 
 
 def _preallocate(card: Card, head: ScheduledClient | None) -> None:
-    """Makes running clients allocate host memory for evictions, the oldest turn first."""
+    """Makes running clients allocate host memory for the evictions that the next one needs."""
     following = head or card.clients.get(_most_swapped(card)[1])
     if following is None or following.holds:
         return

@@ -487,7 +487,7 @@ class Card:
         self._move(client, Load, room, host, goal)
 
     def write_back(self, client: ScheduledClient, size: int, host: int) -> None:
-        """Orders copies until `size` bytes need none to be evicted; `host`: as in `evict`."""
+        """Orders copies to the host until `size` bytes can be evicted without a copy."""
         self._move(
             client, partial(actions.Writeback, size=size), client.ordered, host, Goal.WRITEBACK,
             self._lend(client, size))

@@ -373,7 +373,7 @@ class ScheduledClient(Counting):
 
     @property
     def storable(self) -> int:
-        """The most bytes of host memory that could go to the disk; 0 while the client runs."""
+        """The most bytes of host memory that could move to the disk; 0 while the client runs."""
         size = min(self.swapped, self.memory.host - self.memory.borrowed)
         return 0 if self.open else max(0, size)
 

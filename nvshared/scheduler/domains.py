@@ -176,7 +176,7 @@ class BudgetPart:
 
     @property
     def most(self) -> int:
-        """Bytes that host memory may cover if the disk covers the rest, less others' transit."""
+        """Most bytes of host memory for this card's needs where the disk takes the rest."""
         budget = self.budget
         least = budget.size // (TRANSIT_PART * len(budget.cards))
         return self.promisable - sum(

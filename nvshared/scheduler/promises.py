@@ -227,7 +227,7 @@ def _overdue(card: Card, client: ScheduledClient) -> bool:
 def _recall(
     card: Card, asker: ScheduledClient, clients: list[ScheduledClient], enough: Callable[[], bool]
 ) -> bool:
-    """Calls back unused commits of `clients` if that may be `enough`. False: it is not."""
+    """Calls back unused commits if that may be `enough` in time. True: the request waits."""
     for client in clients:
         _forget_grant(card, client)
     recalled = enough() and not _overdue(card, asker)

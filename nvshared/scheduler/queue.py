@@ -318,7 +318,7 @@ def enforce_compute_limits(card: Card) -> None:
 
 
 def time_left(card: Card, client: ScheduledClient) -> tuple[int, bool, int]:
-    """Microseconds left by all limits, whether a turn may begin, when more are left."""
+    """Microseconds left by all limits, whether a turn may begin, and when more will be left."""
     accounting = card.settings.accounting
     accounts = [(one.quota, one.billed(card.now, accounting)) for one in client.limits if one.quota]
     short = [both for both in accounts if both[0].left(both[1]) < both[0].least(accounting)]

@@ -158,7 +158,7 @@ class Node:
         self.request = request
 
     def divide(self, now: int) -> None:
-        """Updates `divided` after a change of children, whose virtual times then start at 0."""
+        """Updates `divided`. When a second line of children appears, virtual times start at 0."""
         children = self.children.values()
         before, self.divided = self.divided, len({child.line for child in children}) > 1
         for child in children if self.divided and not before else ():

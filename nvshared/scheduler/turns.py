@@ -28,7 +28,7 @@ RESEND_FACTOR = 2                       # a window is sent again after a change 
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; measurements are clamped to this range
-DOUBLINGS = 6                           # most doublings of the time from an endless drain to STOP
+DOUBLINGS = 6                           # of the time to the next STOP, by drains that do not end
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
 # twice its share at most, and not all of the card.
 BELIEVED_PART = 2
