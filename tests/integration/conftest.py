@@ -65,8 +65,7 @@ class Process:
         pytest.fail(f"it ended before {line!r}; it said {self.lines}")
 
     def kill(self) -> None:
-        self.popen.kill()
-        self.popen.wait()
+        kill(self.popen)
 
     def end(self) -> None:
         """Closes its standard input, after which it exits with success."""
@@ -330,6 +329,11 @@ def node(site: Site, short_path: Path) -> "Iterator[Node]":
 
     with kubelet_node.made(site, short_path) as made:
         yield made
+
+
+def kill(process: "subprocess.Popen[Any]") -> None:
+    process.kill()
+    process.wait()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

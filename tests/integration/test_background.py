@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import ROOT, Site, wait_until
+from tests.integration.conftest import ROOT, Site, kill, wait_until
 from tests.integration.programs import Program
 from tests.integration.test_doctor import PROGRAM
 
@@ -135,13 +135,11 @@ def test_background_client_launches_no_work_while_another_client_has_work(pair: 
     pair.tell("begin")
     pair.rests()
     pair.site.started.remove(pair.daemon)
-    pair.daemon.kill()
-    pair.daemon.wait()
+    kill(pair.daemon)
     pair.goes_on()                      # the programs have no accounts
     pair.daemon = pair.site.start(*pair.options)
     pair.rests()
-    pair.other.popen.kill()
-    pair.other.popen.wait()
+    kill(pair.other.popen)
     pair.goes_on()
 
 

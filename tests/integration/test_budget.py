@@ -4,7 +4,7 @@
 import subprocess
 
 from nvshared.units import MIB
-from tests.integration.conftest import CARD, Site, wait_until
+from tests.integration.conftest import CARD, Site, kill, wait_until
 from tests.integration.test_kills import await_state, finish
 from tests.integration.test_terms import Allocator
 
@@ -45,8 +45,7 @@ def test_host_memory_of_clients_counts_in_the_host_budget_after_a_daemon_restart
     daemon = site.start("--tq", "100ms", "--trace", str(trace))
     programs = [filler(site, seed) for seed in (1, 2)]
     await_state(trace, "evicting")
-    daemon.kill()
-    daemon.wait()
+    kill(daemon)
     small(site, 400 * MIB)              # they have the rest, as far as this daemon can see
     site.start("--tq", "100ms")
     one = Allocator(site)

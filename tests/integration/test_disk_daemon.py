@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nvshared.hook.protocol import ReportRecord, Type
-from tests.integration.conftest import BUILD, Site, compile_faulty_disk, wait_until
+from tests.integration.conftest import BUILD, Site, compile_faulty_disk, kill, wait_until
 from tests.integration.programs import Program
 from tests.integration.test_kills import finish, follow
 from tests.integration.test_neighbour import LINKED
@@ -106,8 +106,7 @@ def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Pa
     daemon, trace = start(site, folder)
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
     next(stored(trace))
-    daemon.kill()
-    daemon.wait()
+    kill(daemon)
     daemon, trace = start(site, folder, trace="second")
     assert any(line.get("event") == "joined" for line in stored(trace))
     finish(programs)
@@ -134,8 +133,7 @@ def test_kill_of_a_program_with_host_borrowed_and_disk_memory_keeps_bytes_of_oth
     if killed == "program":
         victim = next(one for one in programs if memory.get(one.pid, {}).get("disk"))
         programs.remove(victim)
-    victim.kill()
-    victim.wait()
+    kill(victim)
     if killed == "daemon":
         daemon = site.start(*options, **LINKED)
     finish(programs)

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, kill
 from tests.integration.programs import PRELUDE, Program
 from tests.integration.test_contexts import WAITING
 
@@ -79,8 +79,7 @@ call("cuCtxEnablePeerAccess", home, 0)
 away()
 ''' + UNDER_WAY)
     assert program.hears() == "away"
-    daemon.kill()
-    daemon.wait()
+    kill(daemon)
     program.go_on()
     assert program.hears() == "away"
     site.start("--tq", "1")

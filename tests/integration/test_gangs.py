@@ -8,7 +8,7 @@ from time import sleep
 
 import pytest
 
-from tests.integration.conftest import Process, Site
+from tests.integration.conftest import Process, Site, kill
 
 SHAPES = [["0,1"], ["0", "1"]]
 
@@ -75,8 +75,7 @@ def test_gangs_finish_though_the_daemon_is_killed(tiny_site: Site) -> None:
         gang.begin()
     for _ in range(3):
         sleep(1)
-        daemon.kill()
-        daemon.wait()
+        kill(daemon)
         daemon = tiny_site.start("--tq", "1")
     for gang in gangs:
         gang.ends_well()

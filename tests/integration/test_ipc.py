@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, kill
 from tests.integration.programs import Program
 
 SHARING = '''
@@ -148,8 +148,7 @@ def test_ipc_works_between_containers_without_a_common_network(site: Site) -> No
     site.start()
     killed, owner = Program(site, QUIET), Program(site, QUIET)
     killed_handle, handle = killed.hears(), owner.hears()
-    killed.popen.kill()
-    killed.popen.wait()
+    kill(killed.popen)
     assert file_of(killed_handle).is_socket()
     os.utime(file_of(killed_handle), (0, 0))
     user = Program(site, FETCHES, within=("unshare", "--net", "--map-root-user"))
@@ -288,8 +287,7 @@ def test_ipc_works_while_an_intruder_connects(site: Site) -> None:
         assert borrower.hears() == "written"
         assert intruder.poll() is None
     finally:
-        intruder.kill()
-        intruder.wait()
+        kill(intruder)
     lender.tell("0")
     assert lender.hears() == "clean"
     lender.tell("0")

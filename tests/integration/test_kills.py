@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, kill
 from tests.integration.fakehook import PATIENCE
 
 PROGRAMS = 3                            # of which any two fit together, but never all
@@ -96,8 +96,7 @@ def test_restart_of_a_killed_daemon_changes_no_results(site: Site, state: str) -
     daemon = site.start(*SETTINGS, "--trace", str(first))
     programs = [program(site, seed) for seed in range(1, PROGRAMS + 1)]
     await_state(first, state)
-    daemon.kill()
-    daemon.wait()
+    kill(daemon)
     site.start(*SETTINGS, "--trace", str(second))
     finish(programs)
 
@@ -110,8 +109,7 @@ def test_programs_continue_without_a_daemon_and_share_after_the_restart(site: Si
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
     for _ in range(PROGRAMS):
         await_state(trace, "running", after=0)
-        daemon.kill()
-        daemon.wait()
+        kill(daemon)
         trace = trace.with_name(trace.name + "-next")
         daemon = site.start(*SETTINGS, "--trace", str(trace))
     finish(programs)

@@ -25,7 +25,7 @@ from nvshared.errors import NvshareError
 from nvshared.hook.protocol import Flag, Type
 from nvshared.units import MIB
 from tests import pages
-from tests.integration.conftest import BUILD, ROOT, Process, Site, Start, wait_until
+from tests.integration.conftest import BUILD, ROOT, Process, Site, Start, kill, wait_until
 from tests.integration.programs import FUTEX
 from tests.integration.test_start import free_port
 from tests.integration.test_turns import NVSHARECTL
@@ -111,11 +111,6 @@ def is_state(control: Control, state: str) -> bool:
 @pytest.fixture
 def site(own_site: Site) -> Site:
     return own_site
-
-
-def kill(daemon: subprocess.Popen[str]) -> None:
-    daemon.kill()
-    daemon.wait()
 
 
 def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_call(

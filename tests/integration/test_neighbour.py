@@ -13,7 +13,7 @@ import pytest
 from nvshared.hook.protocol import Flag, ReportRecord, Type
 from nvshared.scheduler.events import Memory
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, kill
 from tests.integration.fakedaemon import begin
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import PROGRAMS, SETTINGS, finish, follow, program
@@ -168,8 +168,7 @@ def test_killed_client_of_the_lending_card_loses_no_bytes_of_other_programs(site
 def test_restarted_daemon_counts_memory_lent_between_cards_before_the_restart(site: Site) -> None:
     daemon, trace = start(site)
     programs = borrow(site, trace)
-    daemon.kill()
-    daemon.wait()
+    kill(daemon)
     _, second = start(site, trace="second")
     joined = follow_until(second, "joined", PROGRAMS)
     if any(map(borrowed, joined)):
@@ -199,8 +198,7 @@ def test_loan_that_nvml_does_not_show_takes_no_memory_of_the_lending_card(
     site = public_site
     daemon, _ = start(site)
     site.hook().hello()
-    daemon.kill()
-    daemon.wait()
+    kill(daemon)
     start(site, "--stuck-after", "1h", trace="second")
     liar = hook_of(site, 65_534, 0)
     liar.memory = Memory(host=CAPACITY)
@@ -249,8 +247,7 @@ def test_kill_while_borrowed_memory_moves_loses_no_bytes_of_other_programs(
     if role == "borrower":
         victim = next(one for one in programs if one.pid == pid)
         programs.remove(victim)
-    victim.kill()
-    victim.wait()
+    kill(victim)
     if role == "daemon":
         start(site, trace="second")
     finish(own or [on_second(site, seed) for seed in (7, 8)])

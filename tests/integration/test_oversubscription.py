@@ -4,7 +4,7 @@
 import subprocess
 
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, kill
 from tests.integration.fakehook import PATIENCE
 from tests.integration.test_managed import CONTEXTS, on_the_card, program
 
@@ -112,8 +112,7 @@ for place, address in enumerate(first):
     assert get(address, 100 * MIB) == bytes([place]) * (100 * MIB)
 ''')
     assert one.hears() == "away"
-    daemon.kill()
-    daemon.wait()
+    kill(daemon)
     site.start(*command)
     one.go_on()
     one.ends_well()

@@ -17,7 +17,7 @@ import yaml
 
 from nvshared.units import MIB
 from tests.integration import prometheus
-from tests.integration.conftest import BUILD, ROOT, Site, wait_until
+from tests.integration.conftest import BUILD, ROOT, Site, kill, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.prometheus import NoPrometheus
 from tests.integration.test_kills import finish, program
@@ -137,8 +137,7 @@ def server(public_site: Site, tmp_path: Path) -> Iterator[Prometheus]:
     made = Prometheus(folder / "prometheus", tmp_path, port)
     wait_until(made.ready)
     yield made
-    made.process.kill()
-    made.process.wait()
+    kill(made.process)
     print((tmp_path / "prometheus.log").read_text())
 
 

@@ -4,7 +4,7 @@
 import pytest
 
 from nvshared.units import MIB
-from tests.integration.conftest import CARD, Site, Start, wait_until
+from tests.integration.conftest import CARD, Site, Start, kill, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.programs import Program
 
@@ -300,8 +300,7 @@ assert not mapped(spare)
 assert allocate(left())
 ''')
     assert one.hears() == "freed"
-    daemon.kill()
-    daemon.wait()
+    kill(daemon)
     one.finish()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from nvshared.hook.protocol import Type
 from nvshared.units import MIB
-from tests.integration.conftest import Site
+from tests.integration.conftest import Site, kill
 from tests.integration.fakehook import PATIENCE, Hook, pump
 from tests.integration.servicemanager import ServiceManager
 from tests.integration.test_kills import (
@@ -31,11 +31,6 @@ def manager(site: Site) -> Iterator[ServiceManager]:
     made = ServiceManager(site)
     yield made
     made.close()
-
-
-def kill(daemon: subprocess.Popen[str]) -> None:
-    daemon.kill()
-    daemon.wait()
 
 
 def end(daemon: subprocess.Popen[str]) -> None:

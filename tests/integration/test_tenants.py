@@ -9,7 +9,7 @@ import pytest
 from conftest import no_bus
 from nvshared.control import Daemon as Control
 from nvshared.units import MIB
-from tests.integration.conftest import Site, wait_until
+from tests.integration.conftest import Site, kill, wait_until
 from tests.integration.test_kills import finish, program
 from tests.integration.test_terms import OUT_OF_MEMORY, Allocator
 
@@ -32,8 +32,7 @@ def test_name_of_a_program_survives_a_restart_of_the_daemon(site: Site, bus: str
             return {client.name for client in control.snapshot().clients}
 
     wait_until(lambda: shown() == names)
-    daemon.kill()
-    daemon.wait()
+    kill(daemon)
     site.start("--bus", bus)
     wait_until(lambda: shown() == names)
     assert f"my model[{programs[0].pid}] came" in site.log.read_text()

@@ -11,8 +11,8 @@ from nvshared.control import Daemon as Control
 from nvshared.control.snapshot import ClientSnapshot
 from nvshared.units import MIB
 from tests import pages
-from tests.integration.conftest import Site, Start, make_site, simulate, wait_until
-from tests.integration.test_moving import Program, clients_of, kill, used
+from tests.integration.conftest import Site, Start, kill, make_site, simulate, wait_until
+from tests.integration.test_moving import Program, clients_of, used
 
 RULE = "[gpu]\ntq = 300ms\n" + pages.block("docs/moving.md", "[tenant user:*]")
 CARD = 384 * MIB
