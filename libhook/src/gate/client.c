@@ -150,9 +150,9 @@ CUresult device_uuid(CUdevice device, CUuuid *uuid)
                                          : REAL(cuDeviceGetUuid)(uuid, device);
 }
 
-/* A connection to the daemon: a handle of own_file.h. No client's state is used. */
+/* A connection to the daemon is a handle of own_file.h. */
 
-static const struct timeval SEND_PATIENCE = { .tv_sec = 2 }; /* socket full: the daemon is gone */
+static const struct timeval SEND_PATIENCE = { .tv_sec = 2 }; /* for a full socket to get room */
 
 int connection_open(void)
 {
@@ -393,13 +393,13 @@ void clients_want(void)
  * daemon grants more than was requested, so most allocations need no message. Memory to be pinned
  * needs a COMMIT each time, and the daemon counts the grant besides memory.pinned until a report
  * says that the answer has been read (`answered`) and the bytes are pinned (`to_pin`).
- * memory.pinned alone would not do, because another thread may have freed as much meanwhile. The
- * granted thread may end, or leave its call by siglongjmp(): a grant unused for
+ * memory.pinned alone would not do, because another thread may have freed as much meanwhile. As the
+ * thread that got a grant may end, or leave its call by siglongjmp(), a grant unused for
  * GRANT_UNUSED_MOST_US is given up. */
 
 #define GRANT_UNUSED_MOST_US 60000000
-#define ANSWER_EXPECTED_US 100000    /* of a COMMIT whose answer depends on no other client */
-/* Limit of waits for work that uses freed memory: it may wait for the allocating thread. */
+#define ANSWER_EXPECTED_US 100000    /* for an answer that depends on no other client */
+/* Limit of an allocation's waits for work that uses freed memory and may wait for this thread. */
 #define RECLAIM_US 2000000
 
 /* This thread's last COMMIT with `pins`. */
@@ -676,7 +676,7 @@ enum nvshare_pin_reason clients_pin_reason(void)
  * at_exit(), registered right before cuInit, runs in between, and waits until the service threads
  * have returned from their current calls. */
 
-/* For both locks together: a signal handler may call exit() in a thread that holds one. */
+/* us of wait for both locks together: a signal handler may call exit() while it holds one. */
 #define PATIENCE_US 5000000
 
 static void await_lock(pthread_mutex_t *lock, uint64_t until)

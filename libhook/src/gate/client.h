@@ -8,7 +8,7 @@
 #include "driver/locked.h"
 #include "nvshare/protocol.h"
 
-#define CLIENTS_MAX 30                /* two bits of gate_closed each; GATE_AJAR has three */
+#define CLIENTS_MAX 30                /* each has two bits of gate_closed; GATE_AJAR has three */
 #define OPEN_COMMITS_MAX 16
 #define REASON_LONGEST 448
 #define POSTPONED_MOST 16
@@ -34,7 +34,7 @@ struct client {
     uint64_t turns;                  /* number of turns that have begun, plus one */
     uint64_t opened;                 /* us: when the last turn began */
     uint64_t idled;                  /* us since `opened` known to be without work in flight */
-    _Atomic bool stopping;           /* from STOP to STOPPED, which reports waiting threads */
+    _Atomic bool stopping;           /* from STOP until STOPPED, which reports waiting threads */
     bool paced;                      /* other clients wait: bound this client's work in flight */
     bool squeezed;                   /* other clients may wait for memory: keep no spares */
     bool steps;                      /* RUN had STEP: let launches through one at a time */
@@ -44,7 +44,7 @@ struct client {
     bool want_sent;
     bool prints_waits;               /* wake the service thread when a thread waits (waiting.c) */
     bool drained;                    /* no work is in flight: from STOPPED to RUN */
-    /* Memory is absent, the room is too small, or `remapping`: GATE_STARVED(client) is set. */
+    /* Memory is absent or exceeds the room, or `remapping`. While true, GATE_STARVED is set. */
     bool starved;
     bool starved_reported;           /* a MEMORY report was sent since `starved` became true */
     bool remapping;                  /* exclusive.c keeps the gate closed to replace memory */
@@ -61,9 +61,9 @@ struct client {
     struct host_slab *host_room;     /* first slab with free pages; NULL: all are full */
     uint64_t host_slabs_made;
     unsigned host_empty;             /* slabs without any block */
-    /* Memory of another GPU (tier/peer.c): swapped bytes there, and the last EVICT's limit. */
+    /* This client's swapped bytes on another GPU (tier/peer.c); their limit in the last EVICT. */
     uint64_t borrowed, loan;
-    uint64_t returning;              /* bytes that reports add to memory.host: swap_return() */
+    uint64_t returning;              /* bytes in swap_return(); reports add them to memory.host */
     uint64_t dirty;                  /* bytes swapped to that GPU without a copy on the host */
     uint64_t borrowed_reported, dirty_reported;      /* as reported to the daemon last */
     uint8_t lender_uuid[16];
@@ -72,12 +72,12 @@ struct client {
     uint64_t stored, file, store_number;
     int store_error;
     bool store_changed;
-    uint64_t store_progress;         /* us: when a write ended last, or none was in flight */
+    uint64_t store_progress;         /* us: last time when a write ended or none was in flight */
     CUdevice lender;                 /* GPU that lends memory; CU_DEVICE_INVALID: not usable here */
     int node;                        /* NUMA node near this device; -1: any */
     /* Threads that allocate host slabs now (tier/host.c): for an eviction, and for PREALLOCATE. */
     unsigned allocators, preallocators;
-    uint64_t host_most;              /* `host` of the last EVICT, LOAD or PREALLOCATE */
+    uint64_t host_most;              /* bytes: `host` of the last EVICT, LOAD or PREALLOCATE */
     bool preallocates;               /* preallocators may begin another slab */
 
     int socket;                      /* a handle of own_file.h; -1: no daemon is connected */
@@ -141,7 +141,7 @@ bool client_none(void);
         return value;                                                              \
     LOCKED(memory_lock)
 /* Whether the calling thread is inside a driver call of the library, in a callback of a tracing
- * tool (CUPTI). It must not wait or take memory_lock, which it may hold. */
+ * tool (CUPTI). Such a thread must not wait, nor take memory_lock, which it may hold. */
 bool client_is_called_back(void);
 void client_thread_is_ours(void);
 unsigned clients_count(void);
@@ -169,10 +169,10 @@ uint64_t now_microseconds(void);                  /* monotonic */
 
 /* The following functions are called with memory_lock held. */
 
-/* After any change of the figures: recomputes `starved`, opens or closes the gate, and reports at
- * once if a running client has become starved. */
+/* Called after any change of `memory` or `limits`: recomputes `starved`, opens or closes the gate,
+ * and reports at once if a running client has become starved. */
 void client_update(struct client *client);
-void client_changed(struct client *client);       /* has changed figures reported soon */
+void client_changed(struct client *client);       /* the service thread will soon report `memory` */
 uint64_t client_need(const struct client *client);
 bool client_is_whole(const struct client *client);      /* all memory is resident, within room */
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
@@ -225,14 +225,14 @@ bool connection_next(int connection, unsigned type, struct nvshare_order *order)
 /* Waits, releasing the lock, until need may grow by `size` bytes. False: refused. */
 bool client_commit(struct client *client, uint64_t size);
 /* As client_commit(), for memory of which `pins` bytes will be pinned. The daemon counts these as
- * pinned until this thread calls client_settle(): when the figures contain them, or they will not
+ * pinned until this thread calls client_settle(), when memory.pinned contains them or they will not
  * be pinned. `until`: deadline in us of waits for freed memory. */
 bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, uint64_t until);
 uint64_t client_patience_ends(void);
 void client_settle(void);
 /* Carries out LIMITS, perhaps the answer to a COMMIT. The caller does not hold memory_lock. */
 void client_set_limits(struct client *client, const struct nvshare_order *order);
-/* Records the answer to a COMMIT, or NULL if none will arrive. Voids earlier ones not granted. */
+/* Records the answer to a COMMIT; NULL: none will arrive. Voids earlier ungranted COMMITs. */
 void client_commit_answered(struct client *client, uint64_t number,
                             const struct nvshare_limits *answer);
 /* Appends the text of a REASON, for the next refusal. */

@@ -2,8 +2,8 @@
 /* Lists the process's contexts: a drain waits for all of them, because any may access memory of any
  * device. A context created by a function that is not wrapped is listed when a thread makes it
  * current, allocates in it or submits to it. A green context is a part of the multiprocessors; its
- * memory and work belong to the primary context. It may be current to one thread only, so never to
- * the library's. */
+ * memory and work belong to the primary context. A green context may be current to one thread only,
+ * so the library never makes it current. */
 #include "gate/contexts.h"
 
 #include <pthread.h>
@@ -122,13 +122,13 @@ CUcontext contexts_primary(CUdevice device)
     CUcontext primary = NULL;
     if (REAL(cuDevicePrimaryCtxRetain)(&primary, device) != CUDA_SUCCESS)
         return NULL;
-    /* The program retains it, too; this reference only served to learn the handle. */
+    /* The program retains the context, too; this reference only served to learn its handle. */
     if (HAVE_REAL(cuDevicePrimaryCtxRelease_v2))
         REAL(cuDevicePrimaryCtxRelease_v2)(device);
     return primary;
 }
 
-/* The current context. False: it has ended, or failed for good. */
+/* `context`: the current one. False: it has ended, or failed for good. */
 static bool describe(CUcontext context, CUcontext *owner, CUdevice *device)
 {
     size_t unused, total;

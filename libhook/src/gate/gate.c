@@ -158,8 +158,8 @@ static bool is_held_by_pace_alone(void)
            && !gate_publishing->holds();
 }
 
-/* Until the gate must be checked again. A signal handler may run here, leave by siglongjmp(), or
- * submit work itself and clear the mark. */
+/* Sleeps until the gate must be checked again. A signal handler may run here, leave by
+ * siglongjmp(), or submit work itself and so clear the thread's mark. */
 static void sleep_at_gate(const struct gate_thread *self, bool until_stop)
 {
     uint64_t since = 0;
@@ -178,7 +178,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
 {
     if (try_pass(stream))
         return true;
-    /* A capture submits nothing, and its driver call is short: it may stay inside. */
+    /* A captured call submits nothing and is short, so its thread may stay inside. */
     if (is_capturing(stream) || client_is_called_back())
         return true;
 

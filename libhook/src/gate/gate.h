@@ -33,7 +33,7 @@
 struct gate_thread {
     _Alignas(128) _Atomic uint32_t inside;             /* nested passes; only its thread writes */
     _Atomic uint32_t passes;         /* how often it has passed; wraps */
-    /* Numbers of openings and of its passes when it began to wait at the gate. */
+    /* Numbers of the gate's openings and of its own passes when it began to wait at the gate. */
     _Atomic uint32_t waits;          /* 0: it does not wait */
     _Atomic uint32_t waits_pass;
     _Atomic uint32_t blocked;        /* `passes` + 1 when it became BLOCKED; 0: it is not */
@@ -48,7 +48,7 @@ struct gate_thread *gate_register_thread(void);
 bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
 
 /* Waits while the gate is closed, unless `stream` is being captured or the thread is inside.
- * `until_stop`: waits only while no client carries out a STOP. False: one does; not inside. */
+ * `until_stop`: waits only while no client carries out a STOP. False: one does; nobody entered. */
 static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
 {
     struct gate_thread *self = gate_self;
@@ -90,7 +90,7 @@ void gate_allow(uint64_t goal);                    /* sets gate_goal */
 
 /* BLOCKED: until the end of the block this program thread waits within the library where the driver
  * would not. Work in flight may depend on its next action, so a drain counts it like a thread at
- * the gate. If it leaves by siglongjmp(), the mark ends with its next pass. */
+ * the gate. If the thread leaves the block by siglongjmp(), its next pass ends the mark. */
 #define BLOCKED AT_END(gate_unblock) const uint32_t blocked_before = gate_block()
 uint32_t gate_block(void);
 void gate_unblock(const uint32_t *before);
@@ -103,7 +103,7 @@ struct gate_publishing {
 };
 extern const struct gate_publishing *_Atomic gate_publishing;
 
-/* Passes let through while GATE_PACED was set, and the number at which passes wait. */
+/* Number of passes let through while GATE_PACED was set, and the number at which threads wait. */
 extern _Atomic uint64_t gate_taken, gate_goal;
 /* Called inside by a passing thread while GATE_PACED is set. */
 extern void (*gate_on_taken)(uint64_t number);

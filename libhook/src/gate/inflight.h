@@ -20,7 +20,7 @@ bool inflight_urgent(void);                         /* a watched program has wor
 bool inflight_busy(const struct client *client);
 /* Counts work as begun. Until the next inflight_arm(), passing threads need not count. */
 void inflight_extend(struct client *client);
-/* Makes passing threads count. True: the gate is empty and gate_passes() still `passes`. */
+/* Makes passing threads count. True: no thread is inside the gate or has passed since `passes`. */
 bool inflight_arm(struct client *client, uint64_t passes);
 /* Marks work before inflight_arm() as done. False: a thread has counted new work since. */
 bool inflight_clear(struct client *client);
