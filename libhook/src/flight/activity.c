@@ -11,7 +11,7 @@
 #include "gate/inflight.h"
 
 /*
- * Gaps, for the decision whether programs that all fit take turns (nvshared/scheduler/turns.py).
+ * Gaps, to decide whether programs that fit the card together take turns (scheduler/turns.py).
  * Each sample that finds the previous marker done records another: if that is done within SOON_US,
  * nothing was in flight, so gaps are found in proportion to their length. A gap counts as the time
  * since the last sample, limited because this thread may have been delayed. A program is busy if
@@ -26,7 +26,7 @@
 #define GAP_LONGEST_US 10000
 #define REST_US 1000000
 
-/* A shorter pause than MOMENT_US belongs to the burst, which is sampled BURST_SAMPLES times. */
+/* A pause below MOMENT_US ends no burst. Between samples 1/BURST_SAMPLES of its length passes. */
 #define MOMENT_US 50
 #define BURST_SAMPLE_LEAST_US 50
 #define BURST_SAMPLE_MOST_US 500

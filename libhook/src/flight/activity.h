@@ -22,7 +22,7 @@ struct activity {
 
     struct {
         bool active, counts;
-        uint64_t since, counted;     /* us: begin of the pause; client->idled has it until here */
+        uint64_t since, counted;     /* us: begin of the pause; until when client->idled has it */
     } idle;
     struct {
         uint64_t turn;               /* the figures below are of this turn: client->turns */
@@ -40,7 +40,7 @@ struct activity {
 
 /* Takes a sample for a set of activity_purpose. Returns the us until the next is due. */
 int64_t activity_sample(struct client *client, struct activity *activity, unsigned purposes);
-/* us for which no work has been in flight, as far as known; 0: work may be in flight. */
+/* us for which surely no work has been in flight; 0: work may be in flight. */
 uint64_t activity_idle(const struct activity *activity);
 /* Whether the program had released its turn at the last sample, and not passed the gate since. */
 bool activity_released(const struct activity *activity);

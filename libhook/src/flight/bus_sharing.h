@@ -43,7 +43,7 @@ void bus_copy_ends(const struct bus_copy *copy);
     if (__builtin_expect((copy).client != NULL, 0))                                \
         bus_copy_ends(&(copy))
 
-/* At most so many copies of a batch are summed: their number is not validated yet. */
+/* At most so many copies of a batch are summed: the driver has not validated `count` yet. */
 #define BUS_SUMMED_MOST 256
 static inline uint64_t bus_sharing_sum(const size_t *sizes, size_t count)
 {

@@ -2,7 +2,7 @@
 /*
  * Tracks whether any stream is being captured. Meanwhile the driver refuses allocation and freeing,
  * depending on the modes of captures and thread, but not the mapping that the library does instead.
- * The thread therefore first frees nothing, which the driver refuses where it would refuse the
+ * The library therefore first frees address 0, which the driver refuses where it would refuse the
  * program's call (capture_refuses(); measured on driver 580, in all modes).
  */
 #define _GNU_SOURCE
@@ -20,9 +20,9 @@
 #include "gate/gate.h"
 
 /*
- * Whether nothing is in flight during a capture. No context may be queried then, so its work is
- * recorded in an event before, while no thread is inside the gate. The gate then counts passes that
- * are not captured (GATE_CAPTURING): if there are none, the events cover all work.
+ * Whether nothing is in flight during a capture. No context may be queried then, so before the
+ * capture begins the work of each is recorded in an event, while no thread is inside the gate. The
+ * gate then counts uncaptured passes (GATE_CAPTURING): without any, the events cover all work.
  */
 
 #define EMPTY_POLLS 100
@@ -192,7 +192,7 @@ static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static _Atomic bool any_thread_ended;
 
-/* Its destructor reports a thread's end. */
+/* The key's destructor reports the end of a thread that has begun a capture. */
 static pthread_key_t key;
 static bool has_key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -4,10 +4,10 @@
  * drivers before 12.5 streams.c queries instead) invalidates captures in the context, so it happens
  * only while none may begin (capture_forbid()); then the event is polled.
  *
- * During a capture, a drain is over when the work before it is done and none has been submitted
- * since (capture.c). Else it waits for the capture's end, but not for long, as a captured copy
- * waits at the gate for its memory. A failed call says nothing about the work: only a context that
- * has failed for good counts as drained.
+ * During a capture, a drain is over when the work before the capture is done and none has been
+ * submitted since (capture.c). Else the drain waits for the capture's end, but not for long, as a
+ * captured copy waits at the closed gate for its memory. A failed call says nothing about the work:
+ * only a context that has failed for good counts as drained.
  */
 #include "flight/drain.h"
 
@@ -60,7 +60,7 @@ static void forget(CUcontext context, CUevent *event)
     *event = NULL;
 }
 
-/* After these errors a context runs no work any more. UNKNOWN: of a card off the bus. */
+/* After these errors a context runs no work any more. UNKNOWN: the card has fallen off the bus. */
 static const CUresult FOR_GOOD[] = {
     CUDA_ERROR_DEINITIALIZED, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_ECC_UNCORRECTABLE,
     CUDA_ERROR_NVLINK_UNCORRECTABLE, CUDA_ERROR_CONTAINED, CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -95,7 +95,7 @@ static bool is_over(CUcontext context, CUresult result)
         || (result != CUDA_ERROR_NOT_READY && context_error(context) != CUDA_SUCCESS);
 }
 
-/* us between two polls: a short drain ends at once, a long one uses little CPU. */
+/* us to the next poll after `waited` us: a short drain ends at once, a long one uses little CPU. */
 static uint64_t nap_us(uint64_t waited)
 {
     return waited < 200 ? 10 : waited < 5000 ? 50 : 500;
@@ -236,7 +236,7 @@ void drain_abandon(struct drain *drain)
     *drain = (struct drain){ .count = 0 };
 }
 
-/* us for which threads have been blocked without a break. *none: us; when last none was. */
+/* us for which threads have been blocked without a break. *none: us; when last no thread was. */
 static uint64_t blocked(uint64_t *none)
 {
     uint64_t now = now_microseconds();

@@ -33,11 +33,11 @@
 #define BACKGROUND_TARGET_US 300
 #define SPIN_US BACKGROUND_TARGET_US /* us that a background thread polls before it sleeps */
 #define SPIN_COLLECT_US 4            /* us between two such polls */
-#define COST_WINDOW_US 100000        /* the highest cost is over two such windows */
+#define COST_WINDOW_US 100000        /* the limit follows the highest cost in two such windows */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
-/* Markers recorded while as many passes as the limit go by: each covers half of the limit, so that
- * the limit grows even if the program launches no faster than the card works. */
+/* Markers recorded per `limit` passes: each covers half of the limit, so that the limit grows even
+ * if the program launches no faster than the card works. */
 #define MARKS_PER_LIMIT 2
 #define LEAST 2                      /* the pass that runs, and the next */
 #define BACKGROUND_LEAST 1
@@ -46,7 +46,7 @@
 #define PATIENCE_LEAST_US 500000
 #define PATIENCE_MOST_US 2000000
 #define LET_THROUGH_US 1000
-#define PATIENCE_PART 3              /* patience / latency of the last marker */
+#define PATIENCE_PART 3              /* the patience is the last marker's latency times this */
 
 struct marker {
     struct drain drain;
@@ -61,7 +61,7 @@ static uint64_t target;              /* us; usual_target, or BACKGROUND_TARGET_U
 static struct client *owner;         /* the client whose service thread paces, if any */
 static struct marker markers[MARKERS];
 static unsigned first, count;
-static uint64_t done, limit = FIRST; /* passes done; most in flight, kept for the next turn */
+static uint64_t done, limit = FIRST; /* passes done; most in flight, also in the next turn */
 static uint64_t extra;               /* passes allowed beyond `limit` since a marker completed */
 static uint64_t latency;             /* us from recording to completion of the last marker */
 static uint64_t marked_at, progress; /* us: time of the last recording; of the last completion */
@@ -93,7 +93,7 @@ static uint64_t clamped(uint64_t value, uint64_t from, uint64_t to)
     return value < from ? from : value > to ? to : value;
 }
 
-/* Markers of work beside the urgent client's, or of a few passes done soon, tell no cost. */
+/* Ignores markers recorded while the urgent client had work, or of few passes that ended soon. */
 static void adapt_to_cost(const struct marker *marker, uint64_t now)
 {
     bool few = marker->ahead < limit / 2 && latency < target / 2;

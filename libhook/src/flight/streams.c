@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queries streams with drivers before 12.5, which lack cuCtxRecordEvent: cuCtxSynchronize cannot be
+ * Queries streams with drivers before 12.5, which lack cuCtxRecordEvent; cuCtxSynchronize cannot be
  * interrupted, and an event in the NULL stream would delay later work. The NULL stream stands for
  * all streams that it synchronises with (threads' default streams, too: measured on driver 580).
  * Others (CU_STREAM_NON_BLOCKING) are listed; a destroyed stream leaves an event behind, because
@@ -122,7 +122,7 @@ static CUresult query_listed(const struct listed_stream *listed)
         return REAL(cuStreamQuery)(listed->stream);
     if (listed->completed)
         return CUDA_SUCCESS;
-    /* Without an event the end is unknown: an error that waiting does not mend. */
+    /* Without an event the end of its work is unknown: an error that waiting does not mend. */
     return listed->end == NULL ? CUDA_ERROR_NOT_SUPPORTED : REAL(cuEventQuery)(listed->end);
 }
 
