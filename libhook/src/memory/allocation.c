@@ -210,7 +210,7 @@ static void slab_release(struct page_owner *owner, CUdeviceptr address)
     struct ring *list = list_of(owner->client, slab->class);
     if (ring_empty(&slab->alike))
         ring_append(list, &slab->alike);
-    /* The last slab with a free slot stays mapped, for programs that allocate and free in turn. */
+    /* A class's last slab with a free slot stays, for programs that allocate and free in turn. */
     if (slab->used == 0 && list->next != list->previous)
         slab_destroy(owner);
 }
@@ -433,7 +433,7 @@ static bool spare_keep(struct large *large)
     if (spares->bytes + size > most)
         spares_reclaim(client, spares->bytes + size - most, 0);
     uint64_t need = client_need(client);
-    /* Spares take at most half of the commit that is still free. */
+    /* Spares take at most half of what the daemon would still let the client allocate. */
     if (client->limits.most < need
         || client->limits.most - need < 2 * (spares->bytes + size))
         return false;
@@ -460,7 +460,7 @@ static bool spare_keep(struct large *large)
 
 static bool spare_take(struct client *client, CUcontext context, size_t bytes, CUdeviceptr *address)
 {
-    /* If the daemon has lowered the commit, it must decide about the request as for new memory. */
+    /* If the daemon has lowered limits.commit below the need, it must decide about the request. */
     if (spares_of(client)->count == 0 || client_need(client) > client->limits.commit)
         return false;
     size_t size = WHOLE_PAGES(bytes);
@@ -515,7 +515,7 @@ int64_t spares_expire(struct client *client)
 #define SLICE_US 1000
 
 /* Memory freed during a capture, when no thread may wait for work in flight: kept until a later
- * wait in the context, at the latest until its bytes are needed. The latest first. */
+ * wait in the context, at the latest until its bytes are needed. Listed latest first. */
 struct deferred {
     CUdeviceptr address;
     CUcontext context;
@@ -545,7 +545,7 @@ static const struct deferred *first_of(const struct client *client)
     return one;
 }
 
-/* Releases memory_lock meanwhile. False: the context's work has not ended within SLICE_US. */
+/* Waits for the context's work, with memory_lock released. False: not done within SLICE_US. */
 static bool wait_in(CUcontext context)
 {
     CUresult ignored_as_work_that_failed_is_done;

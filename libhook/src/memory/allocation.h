@@ -43,7 +43,7 @@ struct object {
 struct owner_operations {
     /* The object that contains `address`, valid or not; *base: its first address. NULL: none. */
     struct object *(*object)(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base);
-    /* For memory without objects. False: the program has no allocation there. */
+    /* For owners without object(). False: the program has no allocation there. */
     bool (*describe)(struct page_owner *owner, CUdeviceptr address,
                      struct memory_description *description);
     /* Releases a retired object. NULL: the owner has only one, and is destroyed. */
@@ -70,7 +70,7 @@ bool memory_describe(CUdeviceptr address, struct memory_description *description
 bool memory_set_sync_memops(CUdeviceptr address, bool on);
 /* Whether the library has reserved the address, allocated or not. */
 bool memory_is_ours(CUdeviceptr address);
-/* The client's limits instead of the card's. */
+/* For cuMemGetInfo and cuDeviceTotalMem: the client's limits instead of the card's. */
 bool memory_information(size_t *free_bytes, size_t *total_bytes);
 bool memory_total(CUdevice device, size_t *total_bytes);
 
@@ -105,5 +105,5 @@ bool spares_reclaim(struct client *client, uint64_t bytes, uint64_t until);
 int64_t spares_expire(struct client *client);
 void deferred_frees_context_end(CUcontext context); /* may release and retake the lock */
 
-/* A `reclaimer`: waits for work of a context with deferred frees. False: also during a capture. */
+/* A `reclaimer`: waits for work of a context with deferred frees. Always false in a capture. */
 bool deferred_frees_reclaim(struct client *client, uint64_t bytes, uint64_t until);

@@ -9,15 +9,15 @@ struct memory_description;
 /* False: no client, or its managed memory is not evictable. Else *result is the return value. */
 bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result);
 
-/* For cuMemAlloc: memory that stays on the host. False: not enabled, or not available. */
+/* For a cuMemAlloc beyond the card: memory that stays on the host. False: disabled, or refused. */
 bool managed_beyond(CUdeviceptr *address, size_t bytes);
 
 /* `plain`: only memory from cuMemAlloc. False: no such allocation begins there. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location);
-/* *location: to which the program last prefetched the whole range; type INVALID: to none. False:
- * the driver knows, as the library has prefetched nothing there. */
+/* *location: to which the program last prefetched the whole range; type INVALID: to no single one.
+ * False: the driver's answer is right, as the library has prefetched nothing there. */
 bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *location);
 
 /* The following functions are called with memory_lock held. */

@@ -60,7 +60,7 @@ static struct reservation *reservation_at(CUdeviceptr address)
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* Without a record, calls that map swapped memory in the reservation wait at the gate. */
+/* If host memory is short, none is recorded: calls that map swapped memory there use the gate. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))
@@ -275,7 +275,7 @@ static CUresult alias_add(struct vmm_allocation *vmm, CUdeviceptr address)
     ranges_insert(&aliases, &alias->range);
     vmm->aliases = alias;
     vmm->written = true;
-    /* The driver reports reservations that the library did not see, while they are mapped. */
+    /* The driver knows reservations that the library did not see, while memory is mapped there. */
     if (known == NULL
         && REAL(cuPointerGetAttribute)(&range.address, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                        address) == CUDA_SUCCESS
@@ -308,8 +308,8 @@ static bool alias_set_access(struct alias *alias, const CUmemAccessDesc *access,
 
 /*
  * Pins a VMM allocation. A single block already has a handle of the driver, and is only counted as
- * pinned, without waiting for work in flight, which may wait for the calling thread. A larger
- * allocation is copied while no work runs; later steps fail only if the context fails.
+ * pinned, without waiting for work in flight, which may wait for the calling thread. An allocation
+ * of several blocks is copied while no work runs; later steps fail only if the context fails.
  */
 
 /* Copies the blocks to `copy`, while no block moves. Releases memory_lock meanwhile. */
@@ -386,7 +386,7 @@ static void take_over(struct vmm_allocation *vmm)
     large_release(&memory->owner);
 }
 
-/* NOT_READY: the block has been evicted again. Releases memory_lock meanwhile. */
+/* Pins a single block; releases memory_lock meanwhile. NOT_READY: it has been evicted again. */
 static CUresult pin_whole(struct vmm_allocation *vmm)
 {
     struct client *client = vmm->client;
@@ -395,7 +395,7 @@ static CUresult pin_whole(struct vmm_allocation *vmm)
     bool inside = !first_is_resident(vmm);
     if (inside) {
         pthread_mutex_unlock(&memory_lock);
-        gate_enter(GATE_NO_STREAM);  /* until the client runs with all its memory resident */
+        gate_enter(GATE_NO_STREAM);  /* waits until the client runs and its memory is resident */
         pthread_mutex_lock(&memory_lock);
     }
     bool ready = first_is_resident(vmm);
@@ -446,7 +446,7 @@ static struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
     return vmm != NULL && vmm->references > 0 ? vmm : NULL;
 }
 
-/* The driver itself maps the memory of sparse arrays (allocFlags.usage). */
+/* Not for sparse arrays (allocFlags.usage), whose memory the driver itself maps. */
 static bool can_move(const CUmemAllocationProp *properties)
 {
     return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED

@@ -11,7 +11,7 @@
 void reservation_add(CUdeviceptr base, size_t size);
 /* cuMemAddressFree: calls the driver. */
 CUresult reservation_free(CUdeviceptr base, size_t size);
-/* The driver is about to map memory that is not the library's in the reservation. */
+/* Called before the driver maps memory that is not the library's in the reservation. */
 void reservation_is_mixed(CUdeviceptr address);
 
 /* False: no client on that device, or memory of a kind that cannot be evicted. */
