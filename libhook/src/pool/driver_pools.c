@@ -2,8 +2,8 @@
 /*
  * Counts the card memory that the driver's own pools hold. A pool grows by 32 MiB or more at a time
  * and releases memory at some later synchronisation. It is therefore queried before and after each
- * allocation, and whenever the program frees, trims, or a wait for its work has ended. Imported
- * pools count for the process that created them.
+ * allocation, and whenever the program has freed, trimmed or been drained. Imported pools count
+ * for the process that created them.
  */
 #include "pool/driver_pools.h"
 
@@ -32,7 +32,7 @@ static pthread_mutex_t driver_pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct driver_pool *driver_pools;
 static _Atomic bool any_driver_pools;
 
-/* Invalidates other threads' captures in global mode, unless this thread is RELAXED. */
+/* The driver's call invalidates other threads' captures in global mode; callers are RELAXED. */
 static size_t pool_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, size_t otherwise)
 {
     cuuint64_t value;
@@ -58,8 +58,8 @@ static struct driver_pool *add(CUmemoryPool handle, CUdevice device)
     return pool;
 }
 
-/* NULL: its memory does not count. The only counted pool that the program did not create is the
- * device's default pool. NULL `handle`: the device's current pool. */
+/* The listed pool; NULL: the pool's memory does not count. The only counted pool that the program
+ * did not create is the device's default pool. NULL `handle`: the device's current pool. */
 static struct driver_pool *counted_pool(CUmemoryPool handle)
 {
     CUdevice device;
@@ -106,7 +106,7 @@ void pools_recount(void)
     pools_settle();
     if (!atomic_load_explicit(&any_driver_pools, memory_order_relaxed)
         || locked_here(&driver_pools_lock))
-        return;                      /* locked here: the driver has called back */
+        return;                      /* locked here: this is a callback from the driver */
     RELAXED;
     LOCKED(driver_pools_lock);
     for (struct driver_pool *pool = driver_pools; pool != NULL; pool = pool->next)

@@ -43,7 +43,7 @@ struct pool {
     bool opportunistic;              /* CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC */
     bool dependencies;               /* CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES */
     uint64_t used, used_high;        /* bytes as requested; highest since a reset */
-    uint64_t lost;                   /* freed by cuMemFree; counts as used as in the driver */
+    uint64_t lost;                   /* bytes freed by cuMemFree; reported as used, as by the driver */
     uint64_t reserved, reserved_high;
     uint64_t peak;                   /* highest `used`; the program cannot reset it */
     struct ring idle;                /* free allocations that no work touches, oldest first */
@@ -283,7 +283,7 @@ static CUresult record(CUstream stream, struct marker *marker)
     return result != CUDA_SUCCESS ? result : REAL(cuEventRecord)(marker->event, stream);
 }
 
-/* Called without memory_lock. Returns the driver's error; `mark` is invalid then. */
+/* Marks a stream's end. Without memory_lock. Returns the driver's error; `mark` is invalid then. */
 static CUresult pending_frees_mark(CUstream stream, struct mark *mark)
 {
     CUcontext context, current = NULL;
@@ -427,8 +427,8 @@ static struct async_allocation *fitting(const struct pool *pool, size_t room, un
     return best;
 }
 
-/* The pool keeps at most its threshold, and little more than its largest use: memory that fits no
- * allocation is of no use. */
+/* Before the pool grows by `room` bytes, releases idle memory beyond its threshold, or beyond its
+ * largest use and a quarter. False: the growth would exceed the pool's maximum. */
 static bool shrink_before_growth(struct pool *pool, size_t room)
 {
     uint64_t plenty = pool->peak + pool->peak / 4 + 2 * BLOCK_SIZE;

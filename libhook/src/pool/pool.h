@@ -19,7 +19,7 @@ bool pool_free(CUdeviceptr address, CUresult *result);
 /* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE of the allocation that begins there, or NULL. */
 CUmemoryPool pool_of(CUdeviceptr address);
 
-/* The driver has created `handle`. `most`: bytes, 0 for no maximum. */
+/* Lists a pool that the driver has created. `most`: bytes, 0 for no maximum. */
 void pool_add(CUmemoryPool handle, CUdevice device, size_t most);
 /* These two call the driver. */
 bool pool_destroy(CUmemoryPool handle, CUresult *result);
@@ -38,7 +38,7 @@ void pools_settle(void);
 
 /* Releases free memory of pools without waiting for work. True if any was released. */
 bool pools_yield(const struct client *client);
-/* A `reclaimer` (gate/client.h). `until` 0: releases nothing, as thresholds let pools keep it. */
+/* A `reclaimer` (gate/client.h). `until` 0: releases nothing, as pools may keep it (thresholds). */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);
-/* Completes all frees that wait for a context that ends: its work is done, its events destroyed. */
+/* Completes the pending frees of a context that ends, whose work is done and events destroyed. */
 void pending_frees_context_ends(CUcontext context);
