@@ -4,8 +4,8 @@
  * memory, so the library exports the blocks as file descriptors; its handle says where to fetch
  * them. A block becomes shared by a copy into exportable memory, which replaces it at the same
  * address and is never evicted. No work may run meanwhile, and work in flight may wait for the
- * thread that requests the handle: it waits only briefly; blocks that are not shared by then are
- * shared when another process first requests them.
+ * thread that requests the handle: that thread waits only briefly; blocks that are not shared by
+ * then are shared when another process first requests them.
  */
 #define _GNU_SOURCE
 #include "ipc/ipc_export.h"
@@ -41,7 +41,7 @@
 #define PEERS_MAX 32
 #define PATIENCE_MS 2000
 #define PAUSE_MS 100                 /* before the next accept if no descriptor is free */
-#define HANDLE_PATIENCE_US 250000    /* to wait for work in flight; most ends soon */
+#define HANDLE_PATIENCE_US 250000    /* of a drain before the handle is returned */
 
 /* The requested allocation, or NULL. memory_lock is held. */
 static struct page_owner *find(const struct ipc_request *request,
@@ -281,7 +281,7 @@ static bool read_request(struct peer *peer)
     return false;
 }
 
-/* The socket has space for it. False: it was the last part, or sending failed. */
+/* Sends a part to a peer whose socket has space. False: it was the last part, or sending failed. */
 static bool send_next_part(struct peer *peer)
 {
     struct ipc_part part;
@@ -319,7 +319,7 @@ static bool accept_one(int listener, struct peer *peers, bool *short_of_files)
 {
     struct ucred credentials;
     socklen_t length = sizeof credentials;
-    const int little = 1;            /* raised to the kernel's minimum: one or two parts */
+    const int little = 1;            /* send buffer; the kernel's minimum holds one or two parts */
     int to;
     {
         UNFORKED;
