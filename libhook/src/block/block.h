@@ -77,7 +77,7 @@ struct block {
 };
 
 void block_set_state(struct block *block, enum block_state state);
-/* Whether the place has the same bytes: no turn since the block was written back or loaded. */
+/* Whether the place has the block's bytes: no turn since the block was written back or loaded. */
 static inline bool block_is_clean(const struct block *block)
 {
     return block->clean_as_of_turn == block->client->turns;
@@ -92,7 +92,7 @@ void block_note_clean(struct block *block);
 void block_hold(struct block *block, bool held);
 /* Adds an EMPTY block to its client's list, counted as allocated. NULL: out of memory. */
 struct block *block_new(struct client *client, bool managed, CUdeviceptr address, size_t size);
-/* Takes a place in the first of the block's tiers with space, with `allowance` as in take(). If
+/* Takes a place in the first of the block's tiers with space, with `allowance` as in tier.h. If
  * no tier has space, resident blocks give up the places that they keep. */
 bool block_take_place(struct block *block, uint64_t allowance);
 /* Gives up `place` and `copy`. */
@@ -106,7 +106,7 @@ void blocks_give_places(struct client *client, uint64_t allowance);
 /* The access rights to the client's memory. Fills at most CLIENTS_MAX entries; returns their
  * number. */
 size_t block_readers(const struct client *client, CUmemAccessDesc *access);
-/* [owner][reader], by device: pairs of contexts, and pools, with access of the reader enabled. */
+/* [owner][reader], by device: number of context pairs and of pools that give the reader access. */
 extern unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];
 /* Maps an EMPTY or SWAPPED block and counts it as resident; the caller sets the state. */
 CUresult block_map(struct block *block);

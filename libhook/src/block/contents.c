@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds out which blocks need no copy when they are evicted, because they are all zero (exact:
- * all words are or-ed) or unchanged since they were loaded. A kernel reads them on the card,
+ * all words are or-ed) or unchanged since they were loaded. A kernel reads blocks on the card,
  * fifty times faster than the bus: 4 GiB in 1.2 ms on an H200. NVSHARE_EXAMINE=0 turns this off.
  *
  * The digest: four sums modulo 2^64 of products of the two halves of each 64-bit word, each half
@@ -12,10 +12,10 @@
  *
  * The kernel keeps the card from other work, often in another client's turn. Of a block that was
  * evicted before, it first reads one word in 64; only if these equal those of the last eviction,
- * or are zero, all words are read, and decide. So a block that changes before each eviction is
- * read completely once. The switch of contexts costs the running client more than such a
- * reading, so one launch reads as many blocks as it can, also of later orders (swap.c), but
- * fewer of them completely: each GiB takes a third of a millisecond. */
+ * or are zero, does it read all words, which decide. So a block that changes before each eviction
+ * is read completely once. The switch of contexts costs the running client more than reading one
+ * word in 64, so one launch reads so as many blocks as it can, also those of later orders (swap.c).
+ * It reads fewer completely, as each GiB takes a third of a millisecond. */
 #include "block/contents.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ struct target {
     uint64_t words;
 };
 
-/* In the copy_context of each client. Protected by service_lock. */
+/* One for each client, in its copy_context. Protected by service_lock. */
 static struct examiner {
     bool settled, usable;            /* loading need not be tried again; it succeeded */
     CUmodule module;
@@ -64,7 +64,7 @@ __asm__(".section .rodata\n.global examine_ptx\n.hidden examine_ptx\n"
 
 _Static_assert(sizeof(struct content) == 40, "the kernel writes five words");
 
-/* 0: the system gave none. */
+/* The random seed of the digests' keys; 0: the system gave none. */
 static uint64_t seed(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -117,7 +117,7 @@ static CUresult finish(struct client *client, CUdeviceptr table, const struct la
     return result != CUDA_SUCCESS ? result : ended;
 }
 
-/* Also launches the kernel, because the driver may load it only at its first launch. */
+/* Loads the kernel and launches it once, because the driver may load it only when launched. */
 static CUresult load(struct client *client)
 {
     struct examiner *own = &examiners[client->index];
@@ -164,7 +164,7 @@ void content_leave_context(struct client *client)
     examiners[client->index] = (struct examiner){ .settled = false };
 }
 
-/* Of blocks without a digest to compare, also reads all words. */
+/* Reads one word in PART of each block, and all words of those without a digest to compare with. */
 static CUresult read_first(struct client *client, struct block *const *blocks, size_t count)
 {
     struct launch parts = { .count = 0 }, wholes = { .count = 0 };

@@ -73,8 +73,8 @@ static CUresult run(struct task *task)
 
 static CUresult attempt(struct task *task)
 {
-    /* Waits at the gate until the client runs with the room. The thread leaves the gate
-     * again, as run() drains, before it takes a lock. */
+    /* Waits at the gate until the client runs with the room. The thread leaves the gate before
+     * it takes a lock, because run() waits until no thread is inside. */
     if (!gate_enter_until_stop(GATE_NO_STREAM, true))
         return CUDA_ERROR_NOT_READY;
     gate_leave();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Free runs of pages are in lists, one for each power of two of their length, and a table of
- * their first and last pages (boundary tags) finds free neighbours of a released run. So both
- * take constant time, and free neighbours always form one run. */
+ * their first and last pages (boundary tags) finds free neighbours of a released run. So taking
+ * and giving pages take constant time, and free neighbours always form one run. */
 #include "block/region.h"
 
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * linear scans would be too slow. Each client has an array of blocks by age, and a binary tree
  * over it. A leaf has a bit for each search that its block satisfies, an inner node the union of
  * its children. When no slot is left, free slots are removed or the array is doubled. At the
- * begin of a turn the conditions that depend on it change for all blocks, so all leaves are
- * recomputed before the next search. */
+ * begin of a turn the conditions that depend on the turn change for all blocks, so all leaves
+ * are recomputed before the next search. */
 #include "block/search.h"
 
 #include <stdlib.h>

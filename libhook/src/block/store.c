@@ -56,7 +56,7 @@ static void finish(struct client *client, struct store *store)
     if (extent != NULL)
         disk_give(extent);
     client->store_progress = now_microseconds();
-    client_changed(client);          /* has slabs that are now empty released */
+    client_changed(client);          /* the service thread then releases empty slabs */
     if (error == ECANCELED)
         return;
     note_error(client, error);

@@ -96,8 +96,8 @@ static void memory_lock_yields(uint64_t *held_since)
     *held_since = now_microseconds();
 }
 
-/* For copies while the program has no context: physical memory outlives contexts. Not the
- * primary one, as the program may query and reset it. */
+/* For copies while the program has no context, as physical memory outlives contexts. It is not the
+ * primary context, because the program may query and reset that one. */
 static CUcontext own_context(struct client *client)
 {
     CUcontext same;
@@ -178,8 +178,8 @@ static void avoid_lender(struct client *client, struct block *block)
         block_return_place(block);
 }
 
-/* Also for a block chosen for a move that will not begin. Frees the block if the program has
- * freed it. */
+/* Called also for a block chosen for a move that will not begin. Frees the block if the program
+ * has freed it. */
 static void end_move(struct block *block, enum block_state state)
 {
     block_set_state(block, state);
@@ -275,7 +275,7 @@ static bool start_piece(struct client *client, struct pipeline *line, struct blo
     return true;
 }
 
-/* The block is EVICTING or LOADING. May release memory_lock, and wait for earlier copies. */
+/* Starts to copy an EVICTING or LOADING block. May release memory_lock, and wait for copies. */
 static enum start pipeline_start(struct client *client, struct pipeline *line, struct block *block,
                                  struct progress *progress, const struct nvshare_order *order)
 {
@@ -307,11 +307,11 @@ static enum start pipeline_start(struct client *client, struct pipeline *line, s
 /* The order of eviction, if not all blocks must be evicted: blocks that were zero when last
  * read; blocks that are clean, or were unchanged at their last eviction; all others. Within a
  * class the youngest first: if nearly all must be evicted at each turn, the same old blocks stay
- * resident, and others can use their places. If the known zero blocks do not suffice, blocks
+ * resident, and other blocks can have their places. If the known zero blocks do not suffice, blocks
  * that were never read are read first: a program that allocates most of the card in advance has
  * many of them. Unless a block is clean, it is read again when it is evicted. */
 
-/* `unready`: to write back. The caller sets *rank to 0 at first. */
+/* `unready`: only blocks that need a copy, for a writeback. The caller sets *rank to 0 at first. */
 static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
 {
     enum search first = unready ? SEARCH_UNREADY : SEARCH_VICTIM;
@@ -398,8 +398,8 @@ static size_t filter_unread(struct block *const *blocks, size_t count, struct bl
     return kept;
 }
 
-/* Each launch takes a part of a millisecond from the running client. With `further`, it also
- * reads the blocks that would be evicted next, for later batches and orders. */
+/* Reads the batch. As each launch takes a part of a millisecond from the running client, `further`
+ * lets it also read the blocks that would be evicted next, for later batches and orders. */
 static void read_victims(struct eviction *eviction, bool further)
 {
     struct client *client = eviction->client;
@@ -518,7 +518,7 @@ static void end_eviction(struct eviction *eviction)
         eviction->flags |= NVSHARE_DRIVER_ERROR;
 }
 
-/* Bytes to evict, besides blocks that have their last copy in flight. */
+/* Bytes to evict, in addition to blocks whose last copy is in flight. */
 static uint64_t surplus(const struct eviction *eviction)
 {
     const struct nvshare_memory *memory = &eviction->client->memory;
@@ -666,10 +666,10 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
     surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* may have shrunk */
-    /* Borrowed bytes count in memory.host, and so do their new places: the surplus would
-     * count twice against the order's `host`. It is therefore taken out, and added only in
-     * reports, which other threads may send meanwhile. Frees by the program reduce
-     * `returning` (peer.c). */
+    /* Borrowed bytes count in memory.host, and so do their new places on the host: the surplus
+     * would count twice against the order's `host`. It is therefore subtracted from memory.host
+     * until all is copied, and added only in reports, which other threads may send meanwhile. Frees
+     * by the program reduce `returning` (peer.c). */
     client->memory.host -= surplus;
     client->returning = surplus;
     host_expect(client, surplus);
@@ -735,8 +735,8 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
 }
 
 /* A large program is loaded by a sequence of LOADs, and the bus should not pause between them:
- * once all copies of a LOAD are started, those of the next are, if it has arrived. Each is
- * answered when its own copies are done. */
+ * once all copies of a LOAD are started, those of the next LOAD are started if it has arrived. Each
+ * LOAD is answered when its own copies are done. */
 
 struct load {
     struct nvshare_order order;
@@ -772,7 +772,7 @@ static bool load_block(struct client *client, struct pipeline *line, struct load
     return false;
 }
 
-/* Until the client's room is filled. */
+/* Starts to load blocks until the client's room is filled. */
 static void load_blocks(struct client *client, struct pipeline *line, struct load *load)
 {
     struct block *block;
@@ -795,7 +795,7 @@ static void load_blocks(struct client *client, struct pipeline *line, struct loa
     }
 }
 
-/* Called when its copies, and those of all earlier LOADs, have completed. */
+/* Called when the copies of `load` and of all earlier LOADs have completed. */
 static void answer_load(struct client *client, struct load *load, uint64_t *since)
 {
     uint64_t now = now_microseconds();
