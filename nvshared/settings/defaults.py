@@ -39,7 +39,7 @@ class Defaults:
     settings: Settings
     card: Callable[[Facts], GPUDefaults]
     safe: bool = False
-    neighbour: str = "auto"             # which cards lend memory: see sharing/lending.py
+    neighbour: str = "auto"             # which cards lend memory: see Lending in sharing/budget.py
     deep_idle: int | None = None        # microseconds; None: idle clients keep their contexts
     balance: bool = False               # see sharing/balancing.py
     disk: tuple[Path, int] | None = None    # directory and bytes for swapped memory

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifies each card when a shared budget of host memory or of the disk has changed.
+"""Notifies cards when other cards have changed a budget that all share, or a loan between cards.
 
-The schedulers of all cards share a SharedBudget (scheduler/domains.py). A notified card sends new
-limits to its clients, so it is notified of changes above 1/WORTH_REPORTING only. While a card
-gathers the HELLOs of an earlier daemon's clients, each promises at most an equal part, and COMMIT
-requests beyond that wait. Listeners of `gathered` may enlarge the budget before any is refused.
+Each scheduler gets only the events of its own clients. See scheduler/domains.py.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,11 +18,18 @@ WORTH_REPORTING = 64                    # changes below 1/64 of the budget are n
 
 
 class Budget:
+    """Notifies each card when a shared budget of host memory or of the disk has changed.
+
+    A notified card sends new limits to its clients, so changes up to 1/WORTH_REPORTING are not
+    reported. While a card gathers the HELLOs of an earlier daemon's clients, each card promises at
+    most an equal part, and COMMIT requests beyond that wait.
+    """
+
     def __init__(
         self, shared: SharedBudget, timer: Timer,
         promisable: Callable[[GPU], int] = lambda gpu: gpu.scheduler.host_promisable,
     ) -> None:
-        # Emitted once no card waits any more for the HELLOs of an earlier daemon's clients.
+        # Emitted when all cards have gathered; listeners may enlarge the budget before a refusal.
         self.gathered: Signal[()] = Signal("gathered")
         self.shared = shared
         self._promisable = promisable
@@ -71,3 +75,57 @@ class Budget:
         for gpu in gpus:
             self._reported[gpu] = self._promisable(gpu)
             gpu.tell(events.BudgetChanged())
+
+
+class Lending:
+    """Sets which cards lend memory to which, and notifies the cards that a loan concerns.
+
+    When a card has lent more than it can, its borrowers must plan again; when a loan is returned,
+    the lender must.
+    """
+
+    def __init__(self, timer: Timer) -> None:
+        self._mode = ""                 # the setting `neighbour`
+        self._timer = timer
+        self._concerned: dict[GPU, None] = {}   # cards that _notify() will notify
+        self._seen: dict[GPU, tuple[int, int]] = {}     # by card: bytes lent, and excess of it
+
+    def add(self, gpu: GPU) -> None:
+        self._seen[gpu] = (0, 0)
+        self.use(self._mode)
+        gpu.happened.connect(self._event_handled)
+
+    def use(self, mode: str) -> None:
+        """auto: cards linked by NVLink lend if only clients use them; on: all with peer access."""
+        self._mode = mode
+        for gpu in self._seen:
+            near = {"auto": gpu.facts.linked, "on": gpu.facts.reached}.get(mode, frozenset())
+            others = [one for one in self._seen if one is not gpu]
+            before = gpu.neighbour.reachable
+            gpu.others = tuple(others)
+            gpu.neighbour.others = tuple(one.neighbour for one in others)
+            gpu.neighbour.exclusive = mode == "auto"
+            gpu.neighbour.reachable = tuple(
+                one.neighbour for one in others if one.facts.uuid in near)
+            if gpu.neighbour.reachable != before:
+                gpu.tell(events.Tick())
+        for gpu in self._seen:
+            if gpu.may_lend:
+                gpu.request_sample(lambda: None)    # the sampler then keeps sampling this card
+
+    def _event_handled(self, now: int, _event: events.Event) -> None:
+        due = bool(self._concerned)
+        for gpu, (lent, excess) in self._seen.items():
+            latest = self._seen[gpu] = (gpu.neighbour.lent, gpu.neighbour.excess)
+            if latest[0] < lent:
+                self._concerned[gpu] = None
+            if latest[1] and latest[1] != excess:
+                borrowers = [g for g in self._seen if gpu.neighbour.loans.keys() & g.clients.keys()]
+                self._concerned |= dict.fromkeys(borrowers)
+        if self._concerned and not due:
+            self._timer(now, self._notify)  # after this card has handled its event
+
+    def _notify(self) -> None:
+        concerned, self._concerned = self._concerned, {}
+        for gpu in concerned:
+            gpu.tell(events.Tick())

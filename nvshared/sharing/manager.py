@@ -21,11 +21,10 @@ from nvshared.scheduler.events import AntiThrash, Awaited, Settings
 from nvshared.settings.defaults import Defaults
 from nvshared.settings.state import Overrides, StateFile, saved
 from nvshared.sharing.balancing import Balancing
-from nvshared.sharing.budget import Budget
+from nvshared.sharing.budget import Budget, Lending
 from nvshared.sharing.disk import Disk
 from nvshared.sharing.gangs import Gangs
 from nvshared.sharing.gpu import GPU, Client
-from nvshared.sharing.lending import Lending
 from nvshared.sharing.moving import Moving
 from nvshared.sharing.tenancy import Tenancy
 from nvshared.signal import Signal

@@ -14,8 +14,8 @@ from nvshared.machine.capacity import Allowances
 from nvshared.machine.nvml import Process, Sample
 from nvshared.scheduler.actions import Load
 from nvshared.scheduler.events import CapacityChanged, Loaded, Memory, MemoryChanged, Tick
+from nvshared.sharing.budget import Lending
 from nvshared.sharing.gpu import GPU
-from nvshared.sharing.lending import Lending
 from nvshared.sharing.sampler import Sampler, take_samples
 from nvshared.units import GIB, SECOND
 from tests.unit.scripted import (
