@@ -45,16 +45,12 @@ OF_CONTAINER = re.compile(
 Classes = Sequence[tuple[str | range, int]]
 
 
-class Unknown(Exception):
-    """An annotation's value cannot be computed until nvshared has reported the GPUs' sizes."""
-
-
 class Requested(NamedTuple):
     """The text that annotations give for one term (memory limit, weight, ...), not parsed yet."""
 
     key: str                            # name of the annotation, or of several, joined by " + "
     text: str
-    parse: Callable[[str], int]         # raises ValueError, Unknown
+    parse: Callable[[str], int | None]  # None: it needs the GPUs' sizes; raises ValueError
 
 
 def _whole(text: str) -> int:
@@ -71,7 +67,7 @@ def _memory(text: str) -> int:
 
 
 # For each annotation: the term that it sets, and the parser of its value.
-ANNOTATION_TERMS: Mapping[str, tuple[str, Callable[[str], int]]] = {
+ANNOTATION_TERMS: Mapping[str, tuple[str, Callable[[str], int | None]]] = {
     f"{PREFIX}gpu-memory-limit": (LIMIT, _memory),
     f"{PREFIX}gpu-core-limit": ("compute-limit", _whole),
     f"{PREFIX}gpu-core-request": ("compute-request", _whole),
@@ -99,12 +95,11 @@ def _unknown_annotation(_text: str) -> int:
     raise ValueError(f"no such annotation exists; there are {', '.join(ANNOTATION_TERMS)}")
 
 
-def _fraction(smallest: Callable[[], int], text: str) -> int:
+def _fraction(smallest: Callable[[], int], text: str) -> int | None:
     if not re.fullmatch(r"0?\.\d{1,9}", text, re.ASCII) or not float(text):
         raise ValueError("give a number between 0 and 1, such as 0.5")
-    if memory := smallest():
-        return max(MIB, int(float(text) * memory))
-    raise Unknown
+    memory = smallest()
+    return max(MIB, int(float(text) * memory)) if memory else None
 
 
 def requested_terms(
@@ -273,14 +268,12 @@ class Terms:
                 continue
             reasons.pop(term, None)
             try:
-                value = parse(text.strip())
-            except Unknown:
-                annotated.pop(term, None)
+                if (value := parse(text.strip())) is None:
+                    annotated.pop(term, None)
+                elif self._is_claimed(pod, term, value):
+                    annotated[term] = value
             except ValueError as error:
                 self._refuse(pod, term, f"{key} cannot be {quoted(text)}; {error}")
-            else:
-                if self._is_claimed(pod, term, value):
-                    annotated[term] = value
         self._compare(pod)
 
     def _claim(self, pod: Pod, terms: dict[str, int]) -> None:

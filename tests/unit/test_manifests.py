@@ -134,7 +134,7 @@ def takes(key: str, text: str) -> bool:
     """Whether nvshare-kubelet sets a term of this annotation, and nvshared takes it."""
     term, parse = ANNOTATION_TERMS[key]
     try:
-        return 1 <= parse(text.strip()) <= TERMS[term].most
+        return 1 <= (parse(text.strip()) or 0) <= TERMS[term].most
     except ValueError:
         return False
 
