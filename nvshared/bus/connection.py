@@ -2,9 +2,8 @@
 """The daemon's connection to a message bus: the part of dbus-next that is replaced.
 
 dbus-next's transport treats a full socket buffer as a broken connection, reads messages of any
-length at once, and may wait for ever while it authenticates. Here one message is read at a time, of
-a long one only the header. Messages of one iteration of the event loop are written after it, since
-marshalling would delay a hand-over. File descriptor passing is never negotiated.
+length at once, and may wait for ever while it authenticates. Messages of one iteration of the event
+loop are written after it, since marshalling would delay a hand-over.
 """
 
 import asyncio

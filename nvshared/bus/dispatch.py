@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects on the bus: answers method calls and announces changes.
+"""The objects on the bus: answers method calls and announces changes, with polkit's permission.
 
 This is dbus-next's message bus with faults corrected: it sends InterfacesAdded from the wrong path,
-matches children by a part of their path, and reads all properties of all objects at once. Each call
-is a task. Pending calls of a caller are limited, and large replies are sent one at a time.
-
-polkit decides which callers may change settings or clients, but is not asked about root and the
-daemon's own user. A check's subject is the caller's name on the bus, never a process id: no other
-process can take over a name. The bus limits the replies that the daemon may wait for, so the checks
-of each connection and user are limited, and a check is cancelled when its caller leaves the bus.
+matches children by a part of their path, and reads all properties of all objects at once.
+A polkit check's subject is the caller's name on the bus: another process can take over a pid. The
+bus limits the replies that the daemon may wait for, so checks of each connection and user are too.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods, and DRA claims: shares of GPUs that Kubernetes has allocated to pods, with their terms.
 
-A pod is a tenant: its terms are the same on each GPU, for all its containers together. So capacity
-that its claims consume of one GPU is added up, and the sum must be equal on each GPU of the pod.
-Pods that use one claim get equal parts of its capacity.
+A pod's terms are the same on each of its GPUs: capacity that its claims consume of one GPU is added
+up, and the sum must be equal on each. Pods that use one claim get equal parts of its capacity.
 """
 
 import json

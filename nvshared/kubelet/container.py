@@ -3,8 +3,6 @@
 
 A mounted /etc/ld.so.preload preloads the library, since images and pods set LD_PRELOAD themselves.
 Folders are mounted, not files: a mounted file would stay the old one after an upgrade or restart.
-The CDI file (Container Device Interface) depends on no container: those that restart while
-nvshare-kubelet does not run need it. Without CDI, NVIDIA_VISIBLE_DEVICES requests the GPU.
 """
 
 import fcntl
@@ -45,7 +43,10 @@ class Containers:
     others: Sequence[Path] = (STATIC,)  # further folders in which runtimes look for CDI files
 
     def write_cdi_file(self, cards: Iterable[str]) -> None:
-        """Writes our CDI file with a device for each of these GPUs. Raises NotPermitted."""
+        """Writes our CDI file with a device for each of these GPUs. Raises NotPermitted.
+
+        Containers that restart while nvshare-kubelet does not run need the file.
+        """
         devices = {SHARED: VOID} | {card: card for card in cards}
         text = json.dumps({
             "cdiVersion": VERSION, "kind": KIND,

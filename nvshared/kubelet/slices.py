@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishes this node's GPUs: labels of the node, and with DRA a ResourceSlice to allocate from.
 
-docs/kubernetes.md has the labels and capacities. All claims on a GPU together may have its memory
-times the number of clients: memory that does not fit is swapped. Kubelet removes slices, for
-instance when it starts; a watch notices that, and which GPUs other drivers offer.
+docs/kubernetes.md has the labels and capacities. Kubelet removes slices, for instance when it
+starts; a watch notices that, and which GPUs other drivers offer.
 """
 
 import re

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves clients that wait to cards where they wait less (the setting `balance`).
 
-Where clients take turns, each gets `weight / load` of the time; a card's load is the sum of the
-weights of the clients that use it or wait for it. A client moves once the waiting time that another
-card would have spared exceeds the price of the move in microseconds: its total cost is at most
-twice that of the best decision (the ski-rental rule). Each attempt raises the client's price.
+A client moves once the waiting time that another card would have spared exceeds the price of the
+move in microseconds: its total cost is at most twice the best decision's (the ski-rental rule).
 """
 
 import asyncio
@@ -29,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class CardState(NamedTuple):
-    load: float                         # average sum of weights, as defined above
+    load: float                         # average sum of weights of clients that use it or wait
     largest: int                        # bytes of its capacity without clients' pinned memory
 
 

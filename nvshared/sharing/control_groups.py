@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds promises to programs in control groups by the memory limits of these groups.
 
-Swapped bytes count against the limits of a program's groups, and the kernel kills a process of a
-group that exceeds one. So each group with a limit is a domain (scheduler/domains.py). Groups are
-read before HELLO or COMMIT is answered, and each second while clients hold memory in them: in
-threads, since nested groups can make the kernel slow.
+Swapped bytes count against these limits, and the kernel kills a process of a group that exceeds
+one. Groups are read in threads: the kernel can be slow with nested groups.
 """
 
 import logging

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The disk tier: its budget, tests of its directory, and the clients' files.
 
-A client's report of a failed write only causes a test, so no client can disable the disk for
-others. A client can write to its file at any time, more than STORE allows. So each file's size is
-checked each second until its process has ended, even after the client has disconnected.
+A client's report of a failed write only causes a test: no client can disable the disk for others.
+A client can write to its file at any time, so sizes are checked each second until its process ends.
 """
 
 import logging

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gangs: clients of a process, of `run --gang` or of a pod, that run together or not at all.
 
-Kernels of one member may wait for kernels of another, so if each card scheduled its own queue, two
-gangs could wait for each other for ever. A gang's gates open only when all members are resident.
-Cards are claimed in the order of their indices, and claims are kept, so they cannot deadlock.
-
+Kernels of one member may wait for kernels of another, so a gang's gates open only when all members
+are resident. Cards are claimed in the order of their indices, and claims are kept: no deadlock.
 If one member has submitted more launches than another, not all can drain. So drained members submit
-one launch at a time ("steps") until all have drained. Members are scheduled as single clients if
-one ignores STOP or, without `--gang`, if they do not fit together.
+one launch at a time ("steps") until all have drained.
 """
 
 import logging

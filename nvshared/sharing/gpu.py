@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One GPU: its scheduler, NVML's figures of the card, and the clients on it.
 
-The scheduler has no clock, timer or socket: a GPU object passes it events with the time, sends its
-orders to the clients' links, arms a timer for its next deadline, and emits signals. Events are
-handled in the order of arrival. An event that another one causes (a link breaks) waits for the end
-of that one. Orders are sent before signals are emitted.
+The scheduler has no clock, timer or socket: GPU passes it events, in the order of arrival, sends
+its orders to the clients' links and then emits signals. An event caused by another waits for it.
 """
 
 import fcntl
@@ -325,7 +323,7 @@ class GPU:
         disk: SharedBudget | None = None,
     ) -> None:
         """`domains`, `budget` and `disk` are shared by all cards."""
-        self.neighbour = Neighbour(facts.uuid)      # memory lent to other cards; see lending.py
+        self.neighbour = Neighbour(facts.uuid)      # memory lent to other cards; see budget.py
         self.others: tuple[GPU, ...] = ()           # all other cards
         self.facts = facts
         self.sample = Sample()          # NVML's last sample; empty if NVML does not answer

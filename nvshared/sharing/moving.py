@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parks programs: checkpoints them off their card, and restores them there or on another card.
 
-If a step fails, the program goes on as before. If no card can restore it, it stays parked, and the
-restore is repeated. nvshare-checkpoint may be killed at any step: then the driver is asked for the
-state of the process, and NVML for its card. A moved client joins its new scheduler by HELLO.
+If a step fails, the program goes on as before. nvshare-checkpoint may be killed at any step: then
+the driver is asked for the state of the process, and NVML for its card.
 """
 
 import asyncio
@@ -151,22 +150,18 @@ class Moving:
         """Moves or parks all clients of a card. Returns those that stay, and the reasons."""
         left = []
         for client in tuple(gpu.clients.values()):
-            why = await self._move_anywhere(client)
+            why = ""
+            targets = [card for card in self._possible_cards(client) if card is not gpu]
+            for target in (*sorted(targets, key=lambda card: -card.snapshot().free), None):
+                try:
+                    await (self.park(client) if target is None else self.move(client, target))
+                    why = ""
+                    break
+                except NvshareError as error:
+                    why = why or error.message
             if why and gpu.clients.get(client.id) is client and client.parking != PARKED:
                 left.append((client, why))
         return left
-
-    async def _move_anywhere(self, client: Client) -> str:
-        """Returns why a client was neither moved nor parked, or ""."""
-        why = ""
-        targets = [gpu for gpu in self._possible_cards(client) if gpu is not client.gpu]
-        for target in (*sorted(targets, key=lambda gpu: -gpu.snapshot().free), None):
-            try:
-                await (self.park(client) if target is None else self.move(client, target))
-                return ""
-            except NvshareError as error:
-                why = why or error.message
-        return why
 
     def wake(self, client: Client) -> None:
         """Restores a parked client when its turn comes. No-op for a client that is not parked."""

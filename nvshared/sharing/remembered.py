@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the terms of single programs and their turn times across restarts, in programs.json.
 
-A program is identified by its pid and its start time in ticks since boot. The file is written once
-per WRITTEN_WITHIN, as users may change terms any number of times, and not forced to disk, as
-programs do not survive a crash of the machine. Times are written when the daemon stops.
+The file is written once per WRITTEN_WITHIN, as users may change terms any number of times, and not
+forced to disk, as programs do not survive a crash of the machine.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host budget if none is configured: at start it is computed from the free host memory.
 
-Memory that clients of an earlier daemon hold is not free, but belongs to the budget. So when they
-have reported it, the budget is computed again. A client that joins late causes a recount only
-within LATE, lest a client chooses a moment when a large process restarts. A recount never shrinks
-the budget, on which promises are based.
+It is computed again once clients have reported what they hold since an earlier daemon, also for
+clients that join within LATE: a client could time a later recount. A recount never shrinks it.
 """
 
 import logging

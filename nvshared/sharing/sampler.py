@@ -31,12 +31,6 @@ FAILURES = 3                            # in a row, after which the card has a f
 SILENCE = 10 * SECOND                   # a card has a fault if a query about it takes longer
 
 
-def _grown(client: Client) -> None:
-    """Ends the reserve for the client's context, which NVML's memory figure now includes."""
-    client.gpu.capacity.forget(client.id)
-    client.gpu.apply_capacity()
-
-
 @dataclass(slots=True)
 class _Watch:
     gpu: GPU
@@ -84,7 +78,11 @@ class Sampler:
             self._query_in(watch, SOON)
 
         def client_joined(client: Client) -> None:
-            growing[client] = self._timer(self._clock() + GROWN, partial(_grown, client))
+            def grown() -> None:        # NVML's memory figure now includes the client's context
+                gpu.capacity.forget(client.id)
+                gpu.apply_capacity()
+
+            growing[client] = self._timer(self._clock() + GROWN, grown)
             self._query_in(watch, SOON)
             for other in gpu.others:
                 if other.may_lend and not other.clients:

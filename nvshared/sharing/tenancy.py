@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terms of tenants: those set by hand, then those of the rules in the configuration.
 
-A tenant outlives its programs, and a term set by hand outlives the daemon. A term that is not set
-comes from the most specific rule. A pod's terms are stored under its UID, as a later pod may have
-its name. Schedulers keep ENDED_KEPT tenants without programs, lest restarts clear their debts.
+A pod's terms are stored under its UID, as a later pod may have its name. Schedulers keep ENDED_KEPT
+tenants without programs, lest restarts of a program clear its tenant's debts.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs without libnvshare.so that take turns: the driver checkpoints each process as a whole.
 
-A process whose tenant has the term `unshared = checkpoint` becomes a client. Its stand-in answers
-the scheduler's orders: STOP locks the process, EVICT checkpoints all its memory, LOAD restores it
-once there is room for all, and RUN lets its threads go on. Its memory is NVML's figure, which also
-counts as host memory, because a checkpoint needs it.
+A process whose tenant has the term `unshared = checkpoint` becomes a client. Its memory is NVML's
+figure, which also counts as host memory, because a checkpoint needs it.
 """
 
 import asyncio
