@@ -14,8 +14,8 @@
  * ftruncate() took 0.2 s for each GiB, and writes waited for it.
  *
  * The program may close any descriptor, or put another file at its number, which a write would
- * destroy. These threads therefore have a descriptor table of their own with nothing else in it,
- * and the number in the program's table is closed at once. They call no driver function and
+ * destroy. Readers and writers therefore have a descriptor table of their own with only the file in
+ * it, and the number in the program's table is closed at once. They call no driver function and
  * print nothing.
  *
  * A chunk whose checksum differs, or that cannot be read, makes its block lost: it is never
@@ -97,8 +97,8 @@ static struct disk {
 
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 
-/* Multiplication by an odd number and rotation are invertible, so a single changed word always
- * changes the sum. Independent lanes run as fast as the processor multiplies. */
+/* A chunk's checksum. Multiplication by an odd number and rotation are invertible, so a single
+ * changed word always changes it. Independent lanes run as fast as the processor multiplies. */
 UNCHECKED static uint64_t sum(const char *memory, size_t size)
 {
     uint64_t lanes[LANES], word;
@@ -204,7 +204,7 @@ static struct slot *find_slot(struct disk *disk, bool filled)
     return NULL;
 }
 
-/* The end of the last thread closes the file with their descriptor table. */
+/* When the last of the file's threads ends, the kernel closes the file with their table. */
 static void end(struct disk *disk)
 {
     if (--disk->threads > 0)
@@ -434,7 +434,7 @@ void disk_end_reads(struct client *client)
     }
 }
 
-/* settle() waits until the block is loaded. */
+/* Queues the load of a block; settle() waits until the block is loaded. */
 static CUresult queue_read(struct place *place, bool out, CUdeviceptr address, size_t offset,
                            size_t size, CUstream stream)
 {

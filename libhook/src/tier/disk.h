@@ -14,9 +14,9 @@ struct disk_write {
     struct disk_write *next;
 };
 
-/* Duplicates the file's descriptor, unless an earlier file of the client still has bytes;
- * without one, `descriptor` -1 is an error. Returns 0 or an errno; ENOSYS: no close_range()
- * (Linux 5.9). May release the lock. */
+/* Duplicates the file's descriptor, unless an earlier file of the client still has bytes; without
+ * an earlier file, `descriptor` -1 is an error. Returns 0 or an errno; ENOSYS: the kernel lacks
+ * close_range() (Linux 5.9). May release the lock. */
 int disk_open(struct client *client, int descriptor);
 /* Starts to write a block to a place within the first `most` bytes of the file. False: there is
  * none. */

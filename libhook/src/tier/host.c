@@ -14,7 +14,7 @@
  * unregistered, and each is registered again before its next copy. An unregistered slab can be
  * released without the driver.
  *
- * Making host memory takes two to ten times as long as copying into it, so threads make it.
+ * Making host memory takes two to ten times as long as copying into it, so several threads make it.
  * During an eviction (begin_to_allocate()) they make and register slabs piece by piece, so that
  * all work on the slab that is needed first; before that they register preallocated slabs. While
  * the program runs (host_preallocate(); nvshared/scheduler/ahead.py) they must not disturb it:
@@ -47,7 +47,7 @@
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
 #define LARGEST_SLAB ((uint64_t)1 << 30)
 #define PIECE ((uint64_t)16 << 20)   /* bytes of a slab that one thread populates at a time */
-#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* bytes not wanted now: for the next EVICT */
+#define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* bytes registered early, for the next EVICT */
 #define REGISTRARS 4                 /* threads; the driver may admit one at a time */
 #define ALLOCATORS_MOST 8
 #define PREALLOCATORS_MOST 4
@@ -241,7 +241,7 @@ static void discard(struct client *client, struct host_slab *slab)
     free(slab);
 }
 
-/* Registers a populated slab, counted in memory.host, and adds it to the client; subtracts it if
+/* Registers a populated slab, counted in memory.host, and adds it to the client; discards it if
  * the driver refuses. Releases the lock. */
 static bool enlist(struct client *client, struct host_slab *slab)
 {
@@ -330,9 +330,9 @@ void host_leave_context(struct client *client, bool drained)
         return;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     CUcontext same;
-    /* Unregistering may wait for work in flight, which may wait for a thread at the gate;
-     * that opens only under service_lock, held here. Unless drained, the end of the context
-     * unregisters. */
+    /* Unregistering may wait for work in flight, which may wait for a thread at the gate; the gate
+     * opens only under service_lock, held here. Unless the context is drained, its end unregisters
+     * the slabs. */
     pthread_mutex_unlock(&memory_lock);
     bool entered = drained && REAL(cuCtxPushCurrent_v2)(client->copy_context) == CUDA_SUCCESS;
     if (entered)
@@ -579,7 +579,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return found;
 }
 
-/* Unless the slab is registered, this lasts as long as the copy, without the lock. */
+/* Unless the slab is registered, this lasts as long as the copy, with memory_lock released. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {

@@ -14,8 +14,8 @@ void host_unplace(struct client *client, size_t size, struct place *place);
 /* Makes one slab, counted in memory.host from the start. False: it would exceed `allowance`, or
  * memory is exhausted. Releases the lock. */
 bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance);
-/* Whether copies run directly over the bus; registers the slab again if necessary. If not,
- * driver calls that start copies may take as long as the copies. May release the lock. */
+/* Registers the slab again if necessary. Whether copies from and to it run directly over the bus:
+ * if not, driver calls that start copies may take as long as the copies. May release the lock. */
 bool host_slab_registered(struct host_slab *slab);
 /* Announces that `bytes` are about to be evicted while a client waits, so that threads make
  * memory for them; 0: waits for these threads. Service thread; may release the lock. */

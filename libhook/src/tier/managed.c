@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tier of managed memory: the driver keeps the bytes, and blocks are evicted and loaded by
- * prefetches. A prefetch only copies memory advised as read-mostly, so that advice is withdrawn
- * for the time of the eviction. */
+ * prefetches. A prefetch of memory advised as read-mostly leaves its source in place, so that
+ * advice is withdrawn until the eviction has ended. */
 
 #include "driver/log.h"
 #include "driver/ops.h"
@@ -63,8 +63,8 @@ static CUresult advise(const struct place *place, CUdeviceptr address, CUmem_adv
     return result;
 }
 
-/* A prefetch may return only after its bytes have crossed the bus, so the lock is released.
- * Memory is not loaded if its preferred location is the host. */
+/* A prefetch may return only after its bytes have crossed the bus, so the lock is released. Memory
+ * whose preferred location, by the program's advice, is the host is not prefetched to the card. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {

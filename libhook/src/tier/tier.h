@@ -18,7 +18,7 @@
 #define PAGE ((size_t)2 << 20)       /* granularity of the driver's mappings and of places */
 #define WHOLE_PAGES(bytes) (((bytes) + PAGE - 1) / PAGE * PAGE)
 
-/* Remapping (30 us) is hidden by the copy (600 us at bus speed), and card memory is freed early. */
+/* Remapping a block (30 us) is hidden by its copy (600 us), yet evictions soon free some memory. */
 #define BLOCK_SIZE ((size_t)32 << 20)
 
 struct client;
@@ -40,7 +40,7 @@ struct place {
         struct {                     /* valid even while `tier` is NULL */
             size_t bytes;            /* as requested; the size of a block is rounded up */
             CUdevice device;
-            bool mostly_read;        /* advised read-mostly before an eviction, to restore */
+            bool mostly_read;        /* read-mostly advice was withdrawn; settle() restores it */
             bool sent;               /* prefetched by the library at least once */
         } managed;
     };
@@ -54,8 +54,8 @@ enum settled {
 
 struct tier {
     /* Finds a place for `size` bytes; the caller sets place->tier. memory.host may grow to
-     * `allowance`, and counts the bytes. May wait for host memory, `patient`: also for
-     * memory being made by low-priority threads, but not for the bus. False: no place now. */
+     * `allowance`, and counts the bytes. May wait for threads that make host memory (`patient`:
+     * also for those of low priority), but not for the bus. False: no place now. */
     bool (*take)(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place);
     /* Frees the place and its bytes. Must not wait. */
