@@ -33,7 +33,7 @@
 #include "pool/pool.h"
 #include "tier/host.h"
 
-/* Of a program, for a daemon that is being started. */
+/* us that a program waits for a daemon that is being started. */
 #define CONNECT_PATIENCE_US 1000000
 /* For the answer to HELLO: long, because an unshared program uses memory promised to others.
  * systemd's watchdog replaces a daemon that hangs within half of this time. */
@@ -143,7 +143,7 @@ static void discard(struct client *client)
 }
 
 /* Programs under a profiler or checker stay unshared. The tool takes the library's calls for the
- * program's: it misses errors in small allocations, which share a page that is valid to it; it
+ * program's: it misses errors in small allocations, which share a page that it takes as valid; it
  * saves and restores the card's memory around each kernel with calls that pass no gate; and it
  * measures the work of other programs. The driver loads the library that CUDA_INJECTION64_PATH
  * names (compute-sanitizer, nsys, CUPTI); ncu preloads its library. */
@@ -195,7 +195,7 @@ void unknown_entry(const char *name)
                  "may pass it by. Update nvshare.", name);
 }
 
-/* Whether work may pass the gate through a function of a newer driver. */
+/* Whether the program's work may bypass the gate through a function of a newer driver. */
 static bool has_unknown_entry(void)
 {
     static bool reported;
@@ -260,7 +260,7 @@ static struct client *new_client(CUdevice device)
         free(client);
         return NULL;
     }
-    /* These print why the GPU is used unshared, so they follow the connection. */
+    /* These print why the GPU is used unshared: only where a daemon runs, after the connection. */
     if (has_unknown_entry() || is_traced() || !can_start_threads() || !can_map(device)) {
         discard(client);
         return NULL;
@@ -287,7 +287,7 @@ static void attach(CUdevice device)
     }
     gate_close(GATE_STOPPED(client));
     if (!start_service(client)) {
-        /* The client has no memory yet. */
+        /* The client has no memory yet, so the program can run unshared. */
         gate_open(GATE_STOPPED(client));
         discard(client);
     } else if (clients_pin_reason() != NVSHARE_PIN_NONE) {

@@ -3,8 +3,8 @@
 
 #include "driver/driver.h"
 
-/* Called after a context was created or retained. Lists it (NULL: it is listed), and connects to
- * the daemon, once for each device. Without a daemon the process stays unshared there. */
+/* Called after a context was created or retained. Lists it (NULL: lists none), and connects to the
+ * daemon, once for each device. Without a daemon the process uses that device unshared. */
 void client_attach(CUdevice device, CUcontext context);
 
 /* Called when the driver had no memory for a context. Has the daemon keep memory free for one
@@ -14,6 +14,6 @@ bool client_awaits_context(CUdevice device, unsigned *tries);
 /* Called without locks before the driver ends or resets a context: frees all memory in it. */
 void context_ends(CUcontext context);
 
-/* The driver returned an entry point that this library does not know, though it hooks other
- * versions of the function. If no client is attached yet, none is from then on. */
+/* Called when the driver returned an entry point that this library does not know, though it hooks
+ * other versions of the function. If no client is attached yet, none will be. */
 void unknown_entry(const char *name);

@@ -27,10 +27,10 @@ static struct caches {
     /* After the last turn no other client needed memory. */
     bool needless;
     bool asked_before[CACHES_OCCASIONS];
-    uint64_t most;                   /* largest number of allocated bytes when it was asked */
+    uint64_t most;                   /* most bytes allocated when asked, since CACHES_TURN */
 } of_client[CLIENTS_MAX];
 
-/* If not, caches_ask() tries again later. */
+/* Whether no capture forbids to release caches now; else caches_ask() will ask again. */
 static bool may_trim(unsigned device, unsigned occasion)
 {
     if (client_none())

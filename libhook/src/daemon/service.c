@@ -48,7 +48,7 @@
 #define DRAIN_TRIES 4
 #define PARTS_PATIENCE_US 100000
 
-/* Also after a record that cannot be obeyed. */
+/* Called when the connection has ended, and after a record that cannot be obeyed. */
 static void disconnect(struct client *client)
 {
     LOCKED(memory_lock);
@@ -61,7 +61,7 @@ static void disconnect(struct client *client)
     bell_ring(&client->commit_bell);
 }
 
-/* In answer to INTRODUCE `number` (0: none). memory_lock is held. */
+/* Sends HELLO, as the answer to INTRODUCE `number` (0: unasked). memory_lock is held. */
 static void introduce(struct client *client, uint64_t number)
 {
     client->want_sent = gate_has_waiters();
@@ -121,7 +121,7 @@ static int wait_for(struct client *client, int64_t timeout_us)
         { .fd = own_file_descriptor(connection), .events = POLLIN },
     };
     pthread_mutex_unlock(&memory_lock);
-    /* The program may have closed these. The caller then runs all steps before it waits
+    /* The program may have closed these sockets. The caller then runs all steps before it waits
      * again, because a wake-up may be lost with the old pair. */
     if ((fds[0].fd < 0 || own_file_descriptor(client->wakes) < 0) && service_make_wake(client))
         return -1;
@@ -141,8 +141,8 @@ static int wait_for(struct client *client, int64_t timeout_us)
     return fds[1].revents != 0 ? connection : -1;
 }
 
-/* Orders that move no memory, and for whose effect threads wait that the work being drained may
- * wait for. */
+/* Orders that are carried out even during a drain: they move no memory, and a thread may wait for
+ * their effect while the work being drained waits for that thread. */
 static bool overtakes_drain(const struct nvshare_order *order)
 {
     switch (order->type) {
@@ -233,9 +233,9 @@ static void run(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
-/* Work in flight may be a part of a collective operation and wait for a part that a thread at
- * the gate submits to another GPU. After each failed drain of a process with several clients, as
- * many passes are let through as it has clients. */
+/* Work in flight may be a part of a collective operation and wait for a part that a thread at the
+ * gate is about to submit to another GPU. After each failed drain of a process with several
+ * clients, as many passes are let through as it has clients. */
 static enum drained drain_parts(struct client *client, uint64_t patience)
 {
     struct drain_terms terms = {
@@ -431,7 +431,7 @@ static int64_t keep_connection(struct service *service)
     uint64_t now = now_microseconds();
     pthread_mutex_lock(&memory_lock);
     bool connected = client->socket >= 0;
-    /* A thread may wait for its answer while the gate is open. */
+    /* A thread may wait for the answer to a COMMIT while the gate is open. */
     bool commit_is_open = client->answered_commit < client->last_commit;
     pthread_mutex_unlock(&memory_lock);
     if (!connected && service->connected) {
@@ -465,7 +465,7 @@ static int64_t keep_connection(struct service *service)
         : service->received ? NEVER : RECONNECT_LAST_US;
 }
 
-/* Also releases host memory unused because the program has freed memory. */
+/* Reports changed figures, and releases host memory unused since the program has freed memory. */
 static int64_t report(struct service *service)
 {
     struct client *client = service->client;
@@ -534,7 +534,7 @@ static int64_t sample_activity(struct service *service)
         next = RELEASE_SAMPLE_US < next ? RELEASE_SAMPLE_US : next;
     if (client->paced && pause >= client->idle_window / 2)
         caches_ask(client, CACHES_IDLE);
-    /* While no client waits only a long pause ends the turn. */
+    /* While no client waits, only a long pause ends the turn, so samples may be rare. */
     int64_t rarely = client->paced ? 0 : (int64_t)client->idle_window / IDLE_SAMPLES;
     rarely = rarely > SAMPLE_US ? rarely : SAMPLE_US;
     return rarely < next ? rarely : next;

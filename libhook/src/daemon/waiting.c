@@ -35,7 +35,7 @@ bool waiting_is_printed(void)
     return is_set("NVSHARE_VERBOSE");
 }
 
-/* Whether one COMMIT has been open since the last step. */
+/* Whether a COMMIT that was open at the last step still is. */
 static bool waits_for_commit(const struct client *client)
 {
     uint64_t before = waits[client->index].answered;
