@@ -23,11 +23,10 @@ TOPICS = 17                             # characters of a topic; the longest is 
 def doctor(options: Options) -> ExitCode:
     """Find faults that keep programs from sharing GPUs.
 
-    Checks the installed packages, nvshared and whether it can be reached, the driver and the GPUs,
-    programs that use a GPU without sharing it, static pods of Kubernetes that lack the GPU they
-    request, and host memory. Each finding comes with advice. The command needs neither nvshared nor
-    a bus, a driver or root, but root sees more. The exit status is 1 if programs cannot share their
-    GPUs, and 0 otherwise.
+    Checks the packages, nvshared and its bus, the driver and GPUs, programs that use a GPU without
+    sharing it, static pods of Kubernetes that lack the GPU they request, and host memory. Each
+    finding comes with advice. Needs neither nvshared nor a bus, a driver or root, but root sees
+    more. The exit status is 1 if programs cannot share their GPUs.
 
         nvsharectl doctor         # everything, with advice
         nvsharectl doctor --json  # the same as data, to report a problem with

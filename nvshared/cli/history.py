@@ -99,16 +99,14 @@ def history(options: Options) -> None:
     """The use of the GPUs by user, tenant or GPU.
 
     Shows the past use of the GPUs, for accounting: by your own programs, or as root or with --all
-    by the programs of all users. GPU-SECONDS is the time of the GPUs, divided equally at each
-    moment among the programs that held the GPU: their sum is never more than the time. A program
-    holds the GPU also while it computes nothing, as long as no other program waits. HELD and WAITED
-    count each program by itself. HAND-OVERS are turns for which memory had to move, IN and OUT the
-    memory that moved onto and off the GPU. GPU-GIBH is memory on the GPU, in GiB times hours;
-    HOST-GIBH, BORROWED-GIBH and DISK-GIBH say where swapped memory was: in host memory, in memory
-    of other GPUs, and on the disk (the last two where there was any). nvshared keeps minutes for
-    two days, hours for two months and days (of UTC) for five years; where the minutes are deleted,
-    --since and --until mean the hour or day around them. The last minute is lost if the machine
-    goes down, and use while nvshared does not run is not counted.
+    by those of all users. GPU-SECONDS divides the GPUs' time at each moment equally among the
+    programs that held the GPU, so the sum is never more than the time; a program without work holds
+    the GPU until another one waits. HELD and WAITED count each program by itself. HAND-OVERS are
+    turns for which memory moved, IN and OUT the memory that moved onto and off the GPU. GPU-GIBH is
+    memory on the GPU in GiB times hours, HOST-GIBH, BORROWED-GIBH and DISK-GIBH swapped memory in
+    host memory, on other GPUs and on the disk. nvshared keeps minutes for two days, hours for two
+    months and days (of UTC) for five years; --since and --until are rounded to these. The last
+    minute is lost if the machine goes down; use while nvshared does not run is not counted.
 
         nvsharectl history                                              # the last seven days
         nvsharectl history --since 2026-11-01 --until 2026-12-01 --csv  # a month's bill

@@ -41,10 +41,10 @@ RESCUE
 def preload(options: Options) -> None:
     """Have every program of this machine share its GPU, or not.
 
-    Puts libnvshare.so into /etc/ld.so.preload, or takes it out. In programs that use no GPU the
-    library does nothing. The command writes only if the library fits this system, only root can
-    change the library, and programs run with it preloaded: a simple one, Python, and a setuid one.
-    Other entries in the list stay. For single programs, use nvsharectl run.
+    Puts libnvshare.so into /etc/ld.so.preload, or takes it out; other entries stay. In programs
+    that use no GPU the library does nothing. enable first checks that the library fits this system,
+    that only root can change it, and that a simple program, Python and a setuid program run with
+    it. For single programs, use nvsharectl run.
 
         nvsharectl preload status                    # whether it is preloaded; other entries
         nvsharectl preload enable                    # from now on, for every program that starts

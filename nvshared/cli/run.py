@@ -54,11 +54,10 @@ def _name(text: str) -> str:
 def run(options: Options) -> NoReturn:
     """Run a program that shares its GPU with others.
 
-    Runs a CUDA program with libnvshare.so preloaded, in addition to libraries that LD_PRELOAD
-    names already. The program and its child processes share the GPU with other such programs, each
-    with all of the GPU's memory. Where nvshared does not run, the program waits for it, and says
-    so; with NVSHARE_REQUIRED=0 in the environment the program runs unshared. The program replaces
-    this command, so the exit status is the program's.
+    Runs a CUDA program with libnvshare.so preloaded, beside the libraries in LD_PRELOAD. The
+    program and its child processes share the GPU with other such programs, each with all of its
+    memory. Where nvshared does not run, the program reports that and waits; with NVSHARE_REQUIRED=0
+    in the environment it runs unshared. The exit status is the program's.
 
         nvsharectl run -- python train.py --epochs 3                   # one program
         nvsharectl run --name 'llama, 3rd try' -- python train.py      # shown by that name

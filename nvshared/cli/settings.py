@@ -158,19 +158,17 @@ def _term(names: str, metavar: str, term: str, help: str) -> Argument:
 def limit(options: Options) -> None:
     """Limit the memory and time of a GPU for a program or tenant.
 
-    With --memory, the GPU is that large for the program from then on: allocations beyond it fail as
-    out of memory. The program keeps memory that it has already. With --compute, the program uses
-    the GPU for no more than that share of the time, whether other programs want the GPU or not; how
-    much work that is depends on clock rates and on the program's processor. With --host-memory, the
-    programs of a tenant may allocate, on all GPUs together, as much evictable memory as fits into
-    that much host memory; memory that they have already may still be evicted. With --neighbour,
-    they may swap that much memory to other GPUs. With --disk, no more of their swapped memory goes
-    on to the disk, where there is a disk tier. With --request, a tenant gets at least that share of
-    each GPU's time while programs take turns. All requests together are at most 100 %. A limit of a
-    program lasts until the program ends. A limit of a tenant (a user, unit, container, job or pod)
-    holds on each GPU for all its programs together, also for later programs, until it is
-    removed; then the configuration holds again. You may limit your own programs; for other users'
-    programs and for tenants you need permission.
+    With --memory, the GPU is that large for the program: later allocations beyond it fail as out of
+    memory. With --compute, the program uses the GPU for at most that share of the time, even if no
+    other program wants it; how much work that is depends on clock rates and the program's
+    processor. The other limits are a tenant's: with --host-memory, its programs may allocate, on
+    all GPUs together, as much evictable memory as fits into that much host memory (memory that they
+    have already may still be evicted); with --neighbour and --disk, at most that much of their
+    memory is swapped to other GPUs and to the disk tier; with --request, they get at least that
+    share of each GPU's time while programs take turns. All requests together are at most 100 %. A
+    program's limit lasts until the program ends. A tenant's limit holds on each GPU for all its
+    programs together, also later ones, until it is removed and the configuration holds again. You
+    may limit your own programs; other users' programs and tenants need permission.
 
         nvsharectl limit 4711 --memory 20GiB             # at most 20 GiB on each GPU it uses
         nvsharectl limit 4711 --compute 50               # at most half of the time
@@ -196,11 +194,10 @@ def weight(options: Options) -> None:
     """Set which share of the time a program or tenant gets.
 
     Tenants that take turns share the time in proportion to their weights: first pods, containers
-    and units of the system, and users outside of these; then, of what one of them gets, a user's
-    jobs, units and containers, or the users of a unit; and last the programs in each of these. Each
-    begins with 100; one with 200 gets twice the time of one with 100. The weight of a program lasts
-    until the program ends, that of a tenant (a user, unit, container, job or pod) until it is
-    removed.
+    and units of the system, and users outside of these; then each one's part is shared by a user's
+    jobs, units and containers, or the users of a unit; and last by the programs in each of these.
+    The usual weight is 100; 200 gets twice the time. A program's weight lasts until the program
+    ends, a tenant's until it is removed.
 
         nvsharectl weight 4711 200         # twice the time of other programs of its tenant
         nvsharectl weight job:4711 200     # twice the time of its user's other jobs
@@ -218,14 +215,13 @@ def weight(options: Options) -> None:
 def priority(options: Options) -> None:
     """Set which tenants go first.
 
-    Where programs take turns, programs of high priority go before all other waiting programs.
-    Background programs get the GPU only while no other program wants it, and are stopped as soon as
-    another program does; if other programs are always busy, background programs never run. Weights
-    count among programs of the same priority. A program is in the background if one of its tenants
-    is. Where programs fit on the GPU together, no turns are taken, and a background program submits
-    no work while another program has work on the GPU; the work that it submitted before takes about
-    300 microseconds, or is one kernel. A priority holds until it is removed; then the
-    configuration holds again.
+    Where programs take turns, those of high priority go first. Background programs get the GPU only
+    while no other program wants it: they may never run, and are stopped as soon as another program
+    does. Weights count among programs of equal priority. A program is in the background if one of
+    its tenants is. Where programs fit on the GPU together, no turns are taken, and a background
+    program submits no work while another has work on the GPU; work submitted before takes about 300
+    microseconds, or is one kernel. A priority holds until it is removed; then the configuration
+    holds again.
 
         nvsharectl priority unit:alice/train.service background  # while no other program wants it
         nvsharectl priority unit:inference.service high          # before other waiting programs
@@ -251,8 +247,7 @@ def suspend(options: Options) -> None:
     """Have a program or tenant leave the GPU until it is resumed.
 
     Ends the program's turn and moves its memory to the host. The program goes on until it needs the
-    GPU, and then waits. For a tenant (a user, unit, container, job or pod), that is so for all its
-    programs, also for later programs.
+    GPU, and then waits. A tenant's suspension holds for all its programs, also later ones.
 
         nvsharectl suspend 4711             # until: nvsharectl resume 4711
         nvsharectl suspend --wait job:4711  # returns when its memory has left the GPU
@@ -268,8 +263,8 @@ def suspend(options: Options) -> None:
 def resume(options: Options) -> None:
     """Let a suspended program or tenant use the GPU again.
 
-    Puts a program that was suspended back in the queue. A program that was suspended itself and
-    with its tenant must be resumed itself and with its tenant.
+    Puts a suspended program back in the queue. A program that was suspended itself and with its
+    tenant must be resumed both ways.
 
         nvsharectl resume 4711      # after: nvsharectl suspend 4711
         nvsharectl resume job:4711  # after: nvsharectl suspend job:4711
@@ -317,10 +312,10 @@ def _in_words(usec: int) -> str:
 def set_tq(options: Options) -> None:
     """Set how long a program may keep a GPU while others wait.
 
-    Sets the quantum (TQ). With a short one programs answer sooner, with a long one less time goes
-    into moving memory. With auto it is as short as keeps moving memory at 5 percent of the time or
-    less. It holds at once. Where the daemon has a state-dir, as the service has, it outlives a
-    restart, until: nvsharectl reset.
+    Sets the quantum (TQ) at once. With a short one programs answer sooner, with a long one less
+    time goes into moving memory; auto is as short as keeps that at 5 percent of the time or less.
+    Where the daemon has a state-dir, as the service has, the quantum outlives a restart, until:
+    nvsharectl reset.
 
         nvsharectl set-tq 30         # half a minute each, on all GPUs
         nvsharectl set-tq 500ms      # half a second
@@ -338,11 +333,11 @@ def set_tq(options: Options) -> None:
 def anti_thrash(options: Options) -> None:
     """Set when programs take turns: auto, on or off.
 
-    With auto, programs run at the same time while all of them fit into the GPU's memory, and take
-    turns when they do not. With on they always take turns, with off never. Use on for programs that
-    each keep the GPU busy while they work, such as cells of notebooks: one cell then need not wait
-    for the other. Do not use it beside a program that leaves the GPU idle for moments: others
-    cannot use those moments.
+    With auto, programs run at the same time while all of them fit into the GPU's memory, and else
+    take turns. With on they always take turns, with off never. Use on for programs that each keep
+    the GPU busy while they work, such as cells of notebooks, so that one cell need not wait for the
+    other; but not beside a program that leaves the GPU idle for moments, which others then cannot
+    use.
 
         nvsharectl anti-thrash auto        # turns only where they are needed
         nvsharectl anti-thrash on --gpu 0  # one at a time on the first GPU
@@ -354,10 +349,9 @@ def anti_thrash(options: Options) -> None:
 def reset(options: Options) -> None:
     """Drop the settings made with set-tq and anti-thrash.
 
-    Drops the settings made with set-tq and anti-thrash, for all GPUs and for single GPUs. Then
-    the settings that nvshared last read hold again: the settings of /etc/nvshare/nvshared.conf, and
-    the defaults for the rest: 30 seconds, auto. Each term set for single programs with limit,
-    weight and suspend stays, and so does each term of a tenant.
+    The settings that nvshared last read hold again for all GPUs: those of
+    /etc/nvshare/nvshared.conf, and the defaults for the rest: 30 seconds, auto. Terms set for
+    programs and tenants, with limit, weight and suspend, stay.
 
         nvsharectl reset  # the TQ and the anti-thrash mode of the file
     """

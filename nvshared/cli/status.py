@@ -21,9 +21,9 @@ def status(options: Options) -> None:
     """The GPUs and the programs that use them.
 
     Shows each GPU: what nvidia-smi shows, the quantum (TQ), the anti-thrash mode, the program that
-    holds it, and how many wait. Then shows each program: its memory, how much of that is on the
-    card and in host memory, and how long it has held the GPU and waited for it, also before
-    nvshared was restarted. A narrow terminal shows fewer columns, a pipe all of them.
+    holds it, and how many wait. Then each program: its memory, on the card and in host memory, and
+    how long it has held the GPU and waited for it, also before nvshared was restarted. A narrow
+    terminal shows fewer columns, a pipe all of them.
 
         nvsharectl status                                 # a table
         nvsharectl status --json | jq '.gpus[0].holders'  # the same as data
@@ -51,13 +51,12 @@ def status(options: Options) -> None:
 def clients(options: Options) -> None:
     """The programs that use a GPU.
 
-    Shows one line for each program on each GPU it uses: its memory (MEM), how much of that is on
-    the card (RESIDENT) and in host memory or on another card (SWAPPED), what it does, and how long
-    it has held the GPU and waited for it, also before nvshared was restarted. BORROWED is its
-    memory on another card, ON DISK its memory there. IDLE shows for how long a program has had
-    nothing to do since its turn. LIMITS shows the terms of a program: its memory limit, its
-    share of the time in percent, its weight (w200). PIN-REASON shows why a program's memory is
-    pinned on the GPU: its work does not end (undrained), the library may not see its work
+    Shows a line for each program on each GPU: its memory (MEM), how much of it is on the card
+    (RESIDENT), in host memory or on another card (SWAPPED), what it does, and how long it has held
+    the GPU and waited for it, also before nvshared was restarted. BORROWED and ON DISK are its
+    memory on another card and on the disk. IDLE is the time without work since its turn. LIMITS are
+    its terms: memory limit, share of the time in percent, weight (w200). PIN-REASON is why its
+    memory is pinned on the GPU: its work does not end (undrained), the library may not see its work
     (unseen), or a device or another library has its memory (given). A narrow terminal shows fewer
     columns, a pipe all of them.
 
@@ -84,13 +83,12 @@ def clients(options: Options) -> None:
 def tenants(options: Options) -> None:
     """The tenants of the programs, and their terms.
 
-    Shows the pods, jobs, containers, systemd units and users that the programs belong to, and
-    tenants without programs that have terms. The terms of each of its tenants hold for a program.
-    LIMITS shows the terms that hold for all programs of a tenant together: memory on each GPU, host
-    memory (h64.0G), share of the time in percent at most and in any case (r30%), weight (w200),
-    priority. FROM shows whether a term was set by hand, with nvsharectl limit, weight and priority,
-    by a pod's annotation or claim, by a SLURM job, or by a rule of the configuration, see
-    nvshared.conf(5).
+    Shows the pods, jobs, containers, systemd units and users that the programs belong to, and other
+    tenants with terms. A program is under the terms of each of its tenants. LIMITS are the terms
+    that hold for all programs of a tenant together: memory on each GPU, host memory (h64.0G), share
+    of the time in percent at most and at least (r30%), weight (w200), priority. FROM is the source
+    of the terms: by hand, with nvsharectl limit, weight and priority, a pod's annotation or claim,
+    a SLURM job, or a rule of the configuration, see nvshared.conf(5).
 
         nvsharectl tenants                       # all tenants
         nvsharectl tenants --explain user:alice  # the source of each term
@@ -147,16 +145,15 @@ def _interval(text: str) -> float:
 def top(options: Options) -> None:
     """Watch the GPUs, their programs, and memory move.
 
-    Shows each GPU, live: how full the card is, and for the last minutes how much it was used, how
-    many programs waited, and how much memory was loaded and evicted. Below are the programs:
-    the holders of a GPU (▶), each program's memory on the card (█) and in host memory (▒), the
-    waiting programs with the time waited and about how much longer; and programs that use a GPU
-    without sharing it. The arrows select a program, Enter shows its details: its tenants, its
-    memory, its terms with their sources, its last turns. m, c, w, s, r and p limit its memory or
-    time, set its weight, suspend, resume and preempt, and ask first; Tab extends the command to all
-    programs of its tenant together. / filters, < and > sort, ? shows all keys, q quits. A mouse
-    selects, sorts and scrolls. A small terminal shows less of each GPU; on a terminal that cannot
-    be drawn on (TERM=dumb) each picture is printed below the last.
+    Shows each GPU, live: how full the card is, and for the last minutes its use, the number of
+    waiting programs, and the memory loaded and evicted. Below are the programs: the holders of a
+    GPU (▶), memory on the card (█) and in host memory (▒), how long each has waited and about how
+    much longer; and programs that use a GPU without sharing it. The arrows select a program, Enter
+    shows its tenants, memory, terms with their sources, and last turns. m, c, w, s, r and p limit
+    its memory or time, set its weight, suspend, resume and preempt, and ask first; Tab extends the
+    command to all programs of its tenant. / filters, < and > sort, ? shows all keys, q quits. A
+    mouse selects, sorts and scrolls. A small terminal shows less of each GPU; one that cannot be
+    drawn on (TERM=dumb) gets each picture below the last.
 
         nvsharectl top         # once a second
         nvsharectl top -i 0.2  # five times a second

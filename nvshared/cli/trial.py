@@ -49,12 +49,10 @@ def trial(options: Options) -> None:
     """Run the service on simulated GPUs, to try it.
 
     Puts the service on simulated GPUs that the programs of all users and containers can share, on a
-    machine with or without a real one, and takes them away again. Programs that use the real GPU do
-    not share it meanwhile. The simulated driver runs its own kernels alone, not PyTorch's;
-    nvshare-workload computes with them and checks its results. The number and size of the GPUs hold
-    through restarts of the service. Terms that are set and history that is kept meanwhile are the
-    trial's own, and go with it. Nothing of a trial outlives a boot, and removing the package ends
-    it.
+    machine with or without a real one, and takes them away again. Programs on the real GPU do not
+    share it meanwhile. The simulated driver runs its own kernels alone, not PyTorch's;
+    nvshare-workload computes with them and checks its results. The GPUs outlive restarts of the
+    service. Terms and history of the trial go with it. A boot, or removing the package, ends it.
 
         nvsharectl trial start  # one GPU of 1 GiB; this says how programs find it
         nvsharectl trial start --gpus 2 --memory 4GiB  # two larger ones
@@ -157,9 +155,9 @@ def demo(options: Options) -> ExitCode:
     """See two programs that do not fit together share one GPU.
 
     Runs two programs that each need 70 % of a GPU's memory: together with nvshared, one after the
-    other, and together without nvshared, where the second gets out of memory. It checks every word
-    that they compute. It uses a daemon of its own and leaves nothing behind. Without an NVIDIA GPU
-    it simulates one. Takes less than a minute.
+    other, and together without nvshared, where the second gets out of memory. Checks every word
+    that they compute, uses a daemon of its own and leaves nothing behind. Without an NVIDIA GPU it
+    simulates one. Takes less than a minute.
 
         nvsharectl demo             # on the GPU, if there is one
         nvsharectl demo --simulate  # on a simulated one

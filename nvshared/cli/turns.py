@@ -21,8 +21,7 @@ from nvshared.tui.figures import command, process, size
 def preempt(options: Options) -> None:
     """End the present turns on a GPU at once, if a program waits.
 
-    The program that has waited longest gets its turn now. The programs that must make room for it
-    queue again.
+    The program that has waited longest gets its turn now; those that must make room queue again.
 
         nvsharectl preempt 0  # on the first GPU
     """
@@ -56,13 +55,12 @@ MOVING = frozenset({"loading", "draining", "evicting"})
 def drain(options: Options) -> None:
     """Admit waiting programs, so that nvshared can be stopped.
 
-    Without nvshared, a program that holds a GPU keeps it; any other program stands still when it
-    uses its GPU next, and stays so until nvshared is started again. This command lists those other
-    programs, one line each, and admits all that fit beside the programs that hold the GPU, the
-    smallest first. No program's turn ends meanwhile. The command waits until no such program is
-    left. apt and dnf do the same before they remove nvshared, but do not wait for programs that do
-    not fit. With --gpu, one GPU is emptied, and nvshared goes on: the GPU's programs move to GPUs
-    of the same kind, or are parked.
+    Without nvshared, a program that holds a GPU keeps it; any other one stands still at its next
+    use of the GPU, until nvshared is started again. This command lists those others, one line each,
+    admits all that fit beside the holders, the smallest first, and waits until none is left. No
+    program's turn ends meanwhile. apt and dnf do the same before they remove nvshared, but do not
+    wait for programs that do not fit. With --gpu, nvshared goes on: the programs of one GPU move to
+    GPUs of the same kind, or are parked.
 
         nvsharectl drain            # before: systemctl stop nvshared
         nvsharectl drain --no-wait  # the same; programs that do not fit are named
@@ -147,8 +145,7 @@ def park(options: Options) -> None:
     Moves the program's memory to the host and has the driver take its context off the GPU, too,
     which is 0.5 to 3 GiB. The program goes on, and wakes by itself when it calls the driver. The
     setting deep-idle does so with programs that are idle for long. Needs driver 570 or later.
-    Programs with managed memory, with memory that is shared with others, on several GPUs or in
-    gangs are not parked.
+    Programs with managed or shared memory, on several GPUs or in gangs are not parked.
 
         nvsharectl park 4711  # takes process 4711 off its GPU
     """
@@ -164,9 +161,8 @@ def park(options: Options) -> None:
 def move(options: Options) -> None:
     """Move a program to another GPU.
 
-    Ends the program's turn, takes it off its GPU as park does, and puts it on another GPU of the
-    same kind, where it goes on. Its own number of the GPU stays the same. If the driver does not
-    restore it there, it goes on where it was.
+    Parks the program and restores it on another GPU of the same kind, under the same number as
+    before. If the driver does not restore it there, it goes on where it was.
 
         nvsharectl move 4711 --to 1  # to the second GPU
     """
