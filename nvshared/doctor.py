@@ -323,17 +323,13 @@ def _socket(path: str, *, answered: bool) -> Finding:
     unshared = "programs would use the GPU unshared"
     advice = _start() if not answered else (
         f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to its socket")
-    match error.errno:
-        case errno.ENOENT:
-            return fault("socket", f"there is no {path}, so {unshared}", advice)
-        case errno.ECONNREFUSED:
-            return fault("socket", f"no process listens on {path}, so {unshared}", advice)
-        case errno.EACCES:
-            return fault(
-                "socket", f"{path} may not be used by uid {os.geteuid()}, so {unshared}",
-                f"give all users access: chmod a+rw {path}, and a+x for the folders above it")
-        case _:
-            return fault("socket", f"{path} cannot be reached: {error.strerror or error}", advice)
+    if error.errno == errno.EACCES:
+        advice = f"give all users access: chmod a+rw {path}, and a+x for the folders above it"
+    return fault("socket", {
+        errno.ENOENT: f"there is no {path}, so {unshared}",
+        errno.ECONNREFUSED: f"no process listens on {path}, so {unshared}",
+        errno.EACCES: f"{path} may not be used by uid {os.geteuid()}, so {unshared}",
+    }.get(error.errno or 0, f"{path} cannot be reached: {error.strerror or error}"), advice)
 
 
 MACHINE = Tree(Path("/"))

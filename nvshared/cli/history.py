@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from nvshared import quantity
 from nvshared.cli.verb import GPU, Options, argument, show_table, verb, whole
@@ -204,25 +203,28 @@ def _gib_hours(mib_seconds: int) -> str:
     return f"{hours:.{0 if hours >= 99.5 else 1 if hours >= 9.95 else 2}f}"
 
 
+# By name of the CSV columns, in the order of Used: the divisor, None for whole numbers.
+CSV = {
+    **dict.fromkeys(("gpu_seconds", "held_seconds", "waited_seconds"), SECOND),
+    "turns": None, "handovers": None, "handover_seconds": SECOND, "bytes_in": None,
+    "bytes_out": None, **dict.fromkeys((
+        "gpu_memory_gib_hours", "host_memory_gib_hours", "borrowed_gib_hours", "disk_gib_hours"),
+        GIB_HOUR)}
+
+
 def _csv(found: History, by: str) -> None:
     import csv
 
     out = csv.writer(sys.stdout, lineterminator="\n")
     length = found.step_usec or found.until_usec - found.since_usec
-    out.writerow([
-        "start", "seconds", by, *(["user"] if by == "tenant" else []), "gpu_seconds",
-        "held_seconds", "waited_seconds", "turns", "handovers", "handover_seconds", "bytes_in",
-        "bytes_out", "gpu_memory_gib_hours", "host_memory_gib_hours", "borrowed_gib_hours",
-        "disk_gib_hours"])
+    user = ["user"] * (by == "tenant")
+    out.writerow(["start", "seconds", by, *user, *CSV])
     for row in found.rows:
         begins = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.start_usec // SECOND))
-        names: list[Any] = [row.name or OTHERS, *([row.user] if by == "tenant" else [])]
         out.writerow([
-            begins, length // SECOND, *names,
-            *(f"{one / SECOND:.3f}" for one in (row.gpu_usec, row.held_usec, row.waited_usec)),
-            row.turns, row.handovers, f"{row.handover_usec / SECOND:.3f}",
-            row.bytes_in, row.bytes_out, *(f"{one / GIB_HOUR:.3f}" for one in (
-                row.card_mib_sec, row.host_mib_sec, row.borrowed_mib_sec, row.disk_mib_sec))])
+            begins, length // SECOND, row.name or OTHERS, *([row.user] if user else []),
+            *(value if unit is None else f"{value / unit:.3f}"
+              for value, unit in zip(row[3:], CSV.values(), strict=True))])
 
 
 WIDTH, HEIGHT, MARGIN, LINE = 960, 360, 48, 20

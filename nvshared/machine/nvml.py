@@ -196,7 +196,16 @@ class NVML:
         try:
             while True:
                 events = nvml.nvmlEventSetCreate()
-                cards = self._register(events, uuids)
+                cards: dict[int | None, str] = {}       # UUIDs by address of NVML's handle
+                for uuid in uuids:
+                    try:
+                        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                        nvml.nvmlDeviceRegisterEvents(
+                            handle, nvml.nvmlEventTypeXidCriticalError, events)
+                    except nvml.NVMLError as error:
+                        logger.debug("%s reports no errors: %s", uuid, error)
+                    else:
+                        cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
                 if not cards:
                     return
                 self._wait_for_faults(events, cards, report)
@@ -205,20 +214,6 @@ class NVML:
         except Exception as error:
             # For example, the driver was unloaded. Then the samples of the cards fail, too.
             logger.warning("errors of the GPUs are not reported: %s", self._describe(error))
-
-    def _register(self, events: Any, uuids: Iterable[str]) -> dict[int | None, str]:
-        """Registers cards with a set of events. Returns their UUIDs by address of NVML's handle."""
-        nvml = self._nvml
-        cards: dict[int | None, str] = {}
-        for uuid in uuids:
-            try:
-                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-            except nvml.NVMLError as error:
-                logger.debug("%s reports no errors: %s", uuid, error)
-            else:
-                cards[ctypes.cast(handle, ctypes.c_void_p).value] = uuid
-        return cards
 
     def _wait_for_faults(self, events: Any, cards: Mapping[int | None, str],
                          report: Callable[[str, str], None]) -> None:
