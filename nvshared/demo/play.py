@@ -186,25 +186,15 @@ class Report(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """The report as --json prints it, in bytes and seconds."""
         return {
-            "gpu": self.gpu.name,
-            "simulated": self.gpu.simulated,
-            "note": self.gpu.why,
-            "memory": self.gpu.capacity,
-            "faults": self.faults(),
-            "acts": [
-                {
-                    "name": act.name,
-                    "seconds": round(act.seconds, 3),
-                    "hand_overs": act.handovers,
-                    "bytes_moved": act.bytes_moved,
-                    "programs": [
-                        {
-                            "name": one.task.name, "memory": one.task.memory,
-                            "seconds": round(one.seconds, 3), "right": one.right,
-                            "out_of_memory": one.out_of_memory, "checksum": one.checksum,
-                            "status": one.status, "message": one.message}
-                        for one in act.outcomes]}
-                for act in self[1:]]}
+            "gpu": self.gpu.name, "simulated": self.gpu.simulated, "note": self.gpu.why,
+            "memory": self.gpu.capacity, "faults": self.faults(), "acts": [{
+                "name": act.name, "seconds": round(act.seconds, 3), "hand_overs": act.handovers,
+                "bytes_moved": act.bytes_moved, "programs": [{
+                    "name": one.task.name, "memory": one.task.memory,
+                    "seconds": round(one.seconds, 3), "right": one.right,
+                    "out_of_memory": one.out_of_memory, "checksum": one.checksum,
+                    "status": one.status, "message": one.message} for one in act.outcomes],
+            } for act in self[1:]]}
 
 
 LONGEST_TMPDIR = 60                     # characters; socket paths below it must fit into 107

@@ -108,7 +108,7 @@ def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:
     tried = tuple(trial.run(tree, library, baseline))
     before = listing.change(tree, lambda data: listing.with_library(data, library))
     try:
-        trial.start(tree, baseline)
+        trial.check(tree, None, baseline)
     except trial.Unloadable:
         listing.change(tree, lambda _: before)
         raise

@@ -65,10 +65,13 @@ class TrialResult(NamedTuple):
 Ended = subprocess.CompletedProcess[str]
 
 
-def check(tree: Tree, library: Path) -> None:
-    """Raises Unloadable if the loader cannot load the library; other systems need root."""
+def check(tree: Tree, library: Path | None, baseline: frozenset[str] | None = None) -> None:
+    """Runs /bin/true with the library, or the list as it is now; other systems need root.
+
+    `baseline`: an earlier result of baseline_stderr(). Raises Unloadable if the program fails."""
     if _can_run(tree):
-        _check_result(SIMPLE, _run_true(tree, library), baseline_stderr(tree), library)
+        baseline = baseline_stderr(tree) if baseline is None else baseline
+        _check_result(SIMPLE, _run_true(tree, library), baseline, library or "the library")
 
 
 def baseline_stderr(tree: Tree) -> frozenset[str]:
@@ -86,12 +89,6 @@ def baseline_stderr(tree: Tree) -> frozenset[str]:
     return frozenset(ended.stderr.splitlines())
 
 
-def start(tree: Tree, baseline: frozenset[str]) -> None:
-    """Runs /bin/true with the list as it is now. Raises Unloadable if that fails."""
-    if _can_run(tree):
-        _check_result(SIMPLE, _run_true(tree), baseline)
-
-
 def _can_run(tree: Tree) -> bool:
     return tree.running or os.geteuid() == 0
 
@@ -101,7 +98,7 @@ def run(tree: Tree, library: Path, baseline: frozenset[str]) -> Iterator[TrialRe
     if not _can_run(tree):
         yield TrialResult("every program", "only root can run programs of another system")
         return
-    _check_result(SIMPLE, _run_true(tree, library), baseline, library)
+    check(tree, library, baseline)
     yield TrialResult(SIMPLE, "")
     python = Path(sys.executable if tree.running else "/usr/bin/python3")
     if tree.has(python):
@@ -160,7 +157,7 @@ def _run(command: Sequence[str]) -> Ended:
 
 
 def _check_result(name: str, ended: Ended, baseline: frozenset[str],
-                  library: Path | str = "the library", mapped: Path | None = None) -> None:
+                  library: Path | str, mapped: Path | None = None) -> None:
     complaints = [
         line for line in ended.stderr.splitlines() if line.strip() and line not in baseline]
     status = ended.returncode

@@ -108,9 +108,10 @@ def details(snapshot: Snapshot, opened: Opened, width: int) -> list[Text]:
         lines = wrapped(
             "The program has ended. These are its last known figures.", inner, "bold yellow")
     lines += _about(snapshot, client, opened.tenants, inner)
-    left = _memory(snapshot, client, half) + _time(snapshot, client, half)
-    left += _terms(client, opened.tenants, half)
-    right = _turns(opened, inner - 3 - half if wide else inner)
+    left, right = _memory(snapshot, client, half), list[Text]()
+    if client.state != UNSHARED:
+        left += _time(client, half) + _terms(client, opened.tenants, half)
+        right = _turns(opened, inner - 3 - half if wide else inner)
     if wide:
         lines += [
             Text.assemble(fit(one, half), "   ", two)
@@ -172,9 +173,7 @@ def _memory(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text
     return found
 
 
-def _time(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
-    if client.state == UNSHARED:
-        return []
+def _time(client: ClientSnapshot, width: int) -> list[Text]:
     return [
         Text(), Text("Time", style="bold"),
         *wrapped(f"It held the GPU for {duration(client.held_usec)} in "
@@ -184,8 +183,6 @@ def _time(snapshot: Snapshot, client: ClientSnapshot, width: int) -> list[Text]:
 
 
 def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> list[Text]:
-    if client.state == UNSHARED:
-        return []
     found = [Text(), Text("Terms", style="bold")]
     rows = [
         (name, TERM_FORMATS[name].value(value), "set for this program")
@@ -203,8 +200,6 @@ def _terms(client: ClientSnapshot, tenants: Sequence[Tenant], width: int) -> lis
 
 
 def _turns(opened: Opened, width: int) -> list[Text]:
-    if opened.client.state == UNSHARED:
-        return []
     found = [Text(), Text("Last turns", style="bold")]
     if not opened.turns:
         words = "The first turn began before nvshared was started." if opened.client.turns else \

@@ -75,8 +75,7 @@ class Past:
         (now, last), (then, first) = recent[0], recent[-1]
         seconds = now - then
         return None if seconds <= 0 else Rates(
-            (last.turns - first.turns) / seconds, (last.bytes_in - first.bytes_in) / seconds,
-            (last.bytes_out - first.bytes_out) / seconds)
+            *((b - a) / seconds for a, b in zip(first[:3], last[:3], strict=True)))
 
     def series(self, gpu: int, figure: str, cells: int) -> list[float | None]:
         """The means of a field of Figures in each of `cells` equal parts of SPAN, the latest last.
