@@ -64,7 +64,7 @@ EARLY static void find_both(void)
     atomic_store_explicit(&lookup_real_dlsym, find_real("dlsym"), memory_order_release);
 }
 
-/* Which of two addresses lies in the object that was loaded first. */
+/* Which of two addresses, the caller's or the library's, lies in the object loaded first. */
 struct order {
     uintptr_t caller;
     uintptr_t ours;
@@ -122,7 +122,7 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
     return answer(exists && there == entry ? wrapper : there);
 }
 
-/* `there`: the result of the real function. */
+/* Answers with the wrapper. `there`: the result of the real dlsym() or dlvsym(). */
 static struct lookup_answer found_other(enum other other, void *there)
 {
     if (there == NULL || there == other_wrapper(other))

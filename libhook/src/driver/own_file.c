@@ -10,7 +10,7 @@
 #include "driver/file_identity.h"
 #include "driver/forked.h"
 
-#define FILES_MOST 512               /* for each GPU a socket and a socket pair; IPC peers */
+#define FILES_MOST 512               /* each GPU: a socket and a socket pair; and IPC peers */
 
 static struct own_file {
     _Atomic bool taken, open;
