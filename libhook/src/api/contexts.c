@@ -107,7 +107,7 @@ static void end_retain(CUdevice device, CUcontext context)
 struct release {
     struct primary *primary;
     CUcontext last;                  /* the context if it ends, else NULL */
-    bool counted;                    /* `retained` has been reduced by 1 */
+    bool counted;                    /* begin_release() has reduced primary->retained by 1 */
 };
 
 static struct release begin_release(CUdevice device, bool all)
@@ -303,7 +303,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     CUdevice device = remove_reference(green);
     CUcontext context;
     if (REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS)
-        end_context(context);               /* its work cannot be queried any more */
+        end_context(context);               /* drains it: its work cannot be queried afterwards */
     struct release release = begin_release(device, false);
     end_context(release.last);
     CUresult result = REAL(cuGreenCtxDestroy)(green);

@@ -17,7 +17,7 @@
 
 typedef CUresult newer_function(WORDS);
 
-/* Acts at the first call of each function. Called inside the gate. */
+/* Prints and pins at the first call of each function. Called inside the gate. */
 static void first(enum real_index hook)
 {
     static atomic_flag called[NEWER_MAX];
@@ -38,7 +38,7 @@ static CUresult call(enum real_index hook, WORDS)
     return result;
 }
 
-/* For each entry a function, whose number is 8 * high + low. */
+/* The wrapper for entry 8 * high + low of newer_calls[]. */
 #define DEFINE(high, low)                                                                  \
     static CUresult call_##high##low(WORDS)                                                \
     {                                                                                      \

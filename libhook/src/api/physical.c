@@ -67,7 +67,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
     return result;
 }
 
-/* cuMemUnmap may unmap several mappings with holes between them. */
+/* Stops counting the mappings that cuMemUnmap has unmapped; there may be holes between them. */
 static void forget_mappings(CUdeviceptr address, size_t size)
 {
     size_t part;
@@ -108,7 +108,7 @@ static CUresult pin_range(CUdeviceptr address, size_t size)
                                    : vmm_pin_range_in_place(address, size);
 }
 
-/* An NVLink switch, or other cards over a fabric, may write to the memory afterwards. */
+/* Pin memory to which an NVLink switch, or other cards over a fabric, may write afterwards. */
 SERVED(cuMulticastBindAddr, FAILED(pin_range(p3, p4)),
     (CUmemGenericAllocationHandle, size_t, CUdeviceptr, size_t, unsigned long long))
 SERVED(cuMulticastBindMem, FAILED(vmm_pin_in_place(&p3)),
@@ -125,7 +125,7 @@ SERVED(cuLogicalEndpointBindMem, FAILED(vmm_pin_in_place(&p4)),
     (CUlogicalEndpointId, CUdevice, cuuint64_t, CUmemGenericAllocationHandle, cuuint64_t,
      cuuint64_t, unsigned long long))
 
-/* Another process may write to the memory. */
+/* Pins the memory, because another process may write to it. */
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags)

@@ -15,7 +15,7 @@ static bool is_capturing(CUstream stream)
            || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* False: call the driver, which also reports wrong arguments. */
+/* False: the caller must call the driver, which also reports wrong arguments. */
 static bool allocate_in_library(CUmemoryPool handle, CUdeviceptr *address, size_t bytes,
                                 CUstream stream, CUresult *result)
 {

@@ -24,7 +24,7 @@ static CUresult store_attribute(void *data, CUpointer_attribute attribute, CUdev
         *(type *)data = (type)(value);                                             \
         return CUDA_SUCCESS;
     bool here = memory->size != 0;
-    bool reserved = memory->range != 0;          /* by the program */
+    bool reserved = memory->range != 0;          /* the program reserved the address itself */
     switch (attribute) {
     ANSWER(CONTEXT, CUcontext, memory->context)
     ANSWER(MEMORY_TYPE, unsigned int, here ? CU_MEMORYTYPE_DEVICE : 0)
