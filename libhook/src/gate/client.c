@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client's reports, its gate, and the growth of its memory. */
+/* A client's reports to the daemon, its bits of the gate, and the growth of its memory. */
 #include "gate/client.h"
 
 #include <errno.h>
@@ -121,7 +121,7 @@ bool client_may_keep_freed(const struct client *client)
 void client_wake(struct client *client)
 {
     UNCANCELLED;
-    int saved_errno = errno;         /* errno of a launch stays unchanged */
+    int saved_errno = errno;         /* a program's call must not change errno */
     /* Fails only if the socket is full of wake-ups, or was closed by the program (service.c). */
     send(own_file_descriptor(client->wakes), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     errno = saved_errno;
@@ -402,7 +402,7 @@ void clients_want(void)
 /* Limit of an allocation's waits for work that uses freed memory and may wait for this thread. */
 #define RECLAIM_US 2000000
 
-/* This thread's last COMMIT with `pins`. */
+/* This thread's last COMMIT for memory to be pinned. */
 static __thread struct latest {
     struct client *client;
     struct open_commit *entry;
@@ -549,7 +549,7 @@ uint64_t client_patience_ends(void)
     return now_microseconds() + RECLAIM_US;
 }
 
-/* True: client->commit_answer is the answer. Releases memory_lock during the wait. */
+/* Sends a COMMIT and waits, releasing memory_lock. True: client->commit_answer is its answer. */
 static bool request_commit(struct client *client, uint64_t wanted, uint64_t pins)
 {
     uint64_t number = ++client->last_commit;
@@ -615,7 +615,7 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
         if (pins > 0 && !take_entry(client, wanted, pins))
             continue;
         bool ours = request_commit(client, wanted, pins);
-        /* Refused. If threads have freed memory meanwhile, or reclaim() can, ask again. */
+        /* Refused; unless threads have freed memory meanwhile, or reclaim() can: then ask again. */
         if (ours && client->commit_answer.commit < wanted && client_need(client) + size >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
             print_refusal(client);

@@ -164,8 +164,8 @@ void client_wake(struct client *client);          /* wakes the client's service 
 /* Keeps an order, to be carried out after those postponed before. False: no space. */
 bool client_postpone(struct client *client, const struct nvshare_order *order);
 bool client_next_postponed(struct client *client, struct nvshare_order *order);
-uint64_t now_microseconds(void);                  /* monotonic */
-#define NEVER INT64_MAX                           /* us until something is due: never */
+uint64_t now_microseconds(void);                  /* CLOCK_MONOTONIC */
+#define NEVER INT64_MAX                           /* in place of us: nothing is due */
 
 /* The following functions are called with memory_lock held. */
 
@@ -174,7 +174,7 @@ uint64_t now_microseconds(void);                  /* monotonic */
 void client_update(struct client *client);
 void client_changed(struct client *client);       /* the service thread will soon report `memory` */
 uint64_t client_need(const struct client *client);
-bool client_is_whole(const struct client *client);      /* all memory is resident, within room */
+bool client_is_whole(const struct client *client);      /* all is resident, within memory.room */
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
 bool client_may_keep_freed(const struct client *client);
 /* Memory that the program has freed but the library keeps, for reuse or until its work has ended,
@@ -237,7 +237,7 @@ void client_commit_answered(struct client *client, uint64_t number,
                             const struct nvshare_limits *answer);
 /* Appends the text of a REASON, for the next refusal. */
 void client_append_refusal(struct client *client, const char *text, size_t size);
-uint64_t client_to_pin(const struct client *client);    /* `to_pin` of a report */
+uint64_t client_to_pin(const struct client *client);    /* bytes: `to_pin` of a report */
 /* Gives up grants that were unused too long. Returns the us until the next one ends, or NEVER. */
 int64_t client_expire_grants(struct client *client);
 /* Waits until memory.beyond may grow by `bytes`, and adds them. False: refused. */

@@ -36,10 +36,10 @@ bool (*gate_on_paced)(uint64_t *since);
 const struct gate_publishing *_Atomic gate_publishing;
 
 static struct {
-    _Atomic uint32_t openings;       /* never 0, which means no mark */
+    _Atomic uint32_t openings;       /* number of openings; never 0, as a mark of 0 means none */
     _Atomic uint32_t opened;         /* futex word */
     _Atomic uint64_t submissions;
-    _Atomic(struct gate_thread *) threads; /* grows, never shrinks */
+    _Atomic(struct gate_thread *) threads; /* all entries; none is ever removed */
     /* Its destructor frees a thread's entry; without a key, entries are not reused. */
     pthread_key_t key;
     bool has_key;
@@ -56,7 +56,7 @@ static void thread_ends(void *argument)
     atomic_store(&thread->waits, 0);
     atomic_store(&thread->blocked, 0);
     atomic_store_explicit(&thread->in_use, false, memory_order_release);
-    /* A later destructor may pass again with a new entry. */
+    /* Another destructor of this thread may pass the gate later, with a new entry. */
     gate_self = own_entry = NULL;
 }
 
@@ -188,7 +188,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     do {
-        /* Marked before WANTS is sent: a later gate_has_waiters() must see it. */
+        /* Marked before clients_want(), after which gate_has_waiters() must find the thread. */
         atomic_store(&self->waits_pass, atomic_load(&self->passes));
         atomic_store(&self->waits, atomic_load(&gate.openings));
         atomic_store_explicit(&self->inside, 0, memory_order_release);
@@ -198,7 +198,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         inside = !until_stop || !clients_stopping();
         atomic_store(&self->inside, inside);
-    } while (inside && !try_pass(stream)); /* counts again: inflight_clear() may have cleared it */
+    } while (inside && !try_pass(stream)); /* counts again: inflight_clear() may void the count */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;

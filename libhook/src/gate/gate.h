@@ -31,7 +31,7 @@
 
 /* One for each thread that has passed. */
 struct gate_thread {
-    _Alignas(128) _Atomic uint32_t inside;             /* nested passes; only its thread writes */
+    _Alignas(128) _Atomic uint32_t inside;             /* depth of passes; only its thread writes */
     _Atomic uint32_t passes;         /* how often it has passed; wraps */
     /* Numbers of the gate's openings and of its own passes when it began to wait at the gate. */
     _Atomic uint32_t waits;          /* 0: it does not wait */

@@ -152,7 +152,7 @@ void inflight_publish(struct client *client, int descriptor)
     void *at = descriptor < 0 ? NULL : map(mine->at, descriptor, PROT_READ | PROT_WRITE);
     if (at != NULL) {
         struct nvshare_inflight *counters = mine->at = at;
-        /* counts work submitted before */
+        /* counts the work that the program submitted before */
         __atomic_fetch_add(&counters->begun, 1, __ATOMIC_SEQ_CST);
         atomic_store(&mine->counters, counters);
     }
