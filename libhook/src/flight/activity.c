@@ -84,7 +84,7 @@ static void update_idle(struct client *client, struct activity *activity, uint64
     if (!pause)
         activity->idle.since = now;
     activity->idle.active = true;
-    activity->idle.counts = pause;   /* only from now on: the work may have ended just now */
+    activity->idle.counts = pause;   /* counts from now on: the work may have ended just now */
     activity->idle.counted = now;
 }
 
@@ -103,7 +103,7 @@ bool activity_released(const struct activity *activity)
     return activity->passes == released_passes;
 }
 
-/* With several GPUs the gate closes for all of them, which looks like a gap. */
+/* With several clients the gate closes for all GPUs at once, which would look like a gap. */
 static bool gaps_are_known(const struct client *client)
 {
     return clients_count() == 1 && !capture_going_on() && client->undrained == 0
@@ -153,11 +153,11 @@ void activity_forget_gaps(struct activity *activity)
     memset(&activity->gaps, 0, sizeof activity->gaps);
 }
 
-/* No thread has passed the gate between the last two samples. */
+/* Called if no thread has passed the gate between the last two samples. */
 static bool burst_is_over(struct client *client, struct activity *activity, uint64_t now)
 {
     if (!activity->empty) {
-        activity->burst.since = now; /* MOMENT_US count from the end of the work */
+        activity->burst.since = now; /* a burst is over MOMENT_US after its work has ended */
         return false;
     }
     if (!activity->burst.armed) {

@@ -17,8 +17,8 @@ struct activity {
     uint64_t passes;                 /* gate_passes() at the last sample */
     bool quiet;                      /* no thread passed the gate between the last two samples */
     bool empty;                      /* nothing was in flight at the last sample */
-    uint64_t empty_since;            /* us: since then, or earlier, nothing is in flight */
-    bool prompt;                     /* no marker, or done within SOON_US, at the last sample */
+    uint64_t empty_since;            /* us: if `empty`, no work has been in flight since then */
+    bool prompt;                     /* the last sample's marker, if any, was done in SOON_US */
 
     struct {
         bool active, counts;

@@ -24,9 +24,9 @@
 
 struct flow {
     unsigned inside;                 /* calls of the program that are copying now */
-    uint64_t until;                  /* us: when the copies so far end, or are expected to */
+    uint64_t until;                  /* us: when all copies so far end, by their expected speed */
     uint64_t window, bytes;          /* us: begin of the window; bytes submitted since */
-    bool heavy;                      /* load has begun: HEAVY bytes in one window; not ended */
+    bool heavy;                      /* load has begun, with HEAVY bytes in a window, not ended */
     bool reported;
     uint64_t reported_at;            /* us: last report that load has begun */
 };

@@ -34,7 +34,7 @@ struct recorded {
     struct recorded *next;
 };
 
-static struct recorded *recorded;    /* events that are not known to be done */
+static struct recorded *recorded;    /* events of work that is not known to be done */
 static bool all_recorded;
 static uint64_t submissions;         /* gate_submissions() when the events were recorded */
 
@@ -179,10 +179,10 @@ bool capture_refuses(CUresult *result)
 struct capture {
     CUstream stream;
     CUcontext context;
-    pthread_t thread;                /* began it */
+    pthread_t thread;                /* the thread that began the capture */
     bool thread_ended;
     bool endable;                    /* the library can end it once `thread` has ended */
-    uint64_t began;                  /* us */
+    uint64_t began;                  /* us: begin of the capture */
     struct capture *next;
 };
 
@@ -204,7 +204,7 @@ void capture_add(struct capture *capture)
     captures = capture;
 }
 
-/* An ended thread may have had this thread's id. */
+/* `thread_ended` is checked because a thread that has ended may have had this thread's id. */
 static bool is_own(const struct capture *capture)
 {
     return !capture->thread_ended && pthread_equal(capture->thread, pthread_self());

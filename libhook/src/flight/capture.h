@@ -36,7 +36,7 @@ static inline CUstreamCaptureMode capture_relax(void)
  * is held. */
 bool capture_refuses(CUresult *result);
 
-/* The list of captures in progress, for any thread. */
+/* The functions below list captures in progress; for any thread. */
 struct capture;
 
 /* Counts a capture that the driver is about to begin in `stream`. `ends_with_thread`: only this

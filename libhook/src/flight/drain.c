@@ -23,7 +23,7 @@
 
 #define CAPTURE_PATIENCE_US 50000
 #define CAPTURE_LONGEST_US 30000000    /* a capture that lasts longer counts as endless */
-#define STREAMS_PATIENCE_US 30000000   /* for streams that other threads keep busy */
+#define STREAMS_PATIENCE_US 30000000   /* limit of a wait for streams that threads keep busy */
 
 /* Records the context's work in *event, or finds it done and leaves *event NULL. NOT_READY: a
  * capture forbids recording (not if `despite_captures`), or streams are busy. `moment`: as in
@@ -71,7 +71,7 @@ static const CUresult FOR_GOOD[] = {
     CUDA_ERROR_EXTERNAL_DEVICE, CUDA_ERROR_UNKNOWN,
 };
 
-/* Queries the driver again after an error, because a single call may fail. */
+/* Asks the driver a second time after an error, because a single call may fail by chance. */
 CUresult context_error(CUcontext context)
 {
     CUresult error = CUDA_ERROR_UNKNOWN;

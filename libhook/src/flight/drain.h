@@ -33,14 +33,14 @@ struct drain {
     uint64_t moment;                 /* streams_moment() at the beginning */
     unsigned count, room;
     bool whole;                      /* `part` covers all contexts */
-    bool failing;                    /* calls failed in the last step, but no context for good */
+    bool failing;                    /* in the last step calls failed, but no context for good */
     struct drain_part {
         CUcontext context;
         CUevent event;
         bool started;
     } *part;
 };
-void drain_begin(struct drain *drain);             /* `drain`: zeros, or used before */
+void drain_begin(struct drain *drain);             /* `drain`: all zero, or used before */
 bool drain_step(struct drain *drain);              /* true: work before drain_begin() is done */
 void drain_abandon(struct drain *drain);           /* at any time; sets `drain` to zeros */
 

@@ -39,7 +39,7 @@
 /* Markers recorded per `limit` passes: each covers half of the limit, so that the limit grows even
  * if the program launches no faster than the card works. */
 #define MARKS_PER_LIMIT 2
-#define LEAST 2                      /* the pass that runs, and the next */
+#define LEAST 2                      /* least `limit`: the pass that runs, and the next */
 #define BACKGROUND_LEAST 1
 #define FIRST 8
 #define MOST (1u << 20)
@@ -51,7 +51,7 @@
 struct marker {
     struct drain drain;
     uint64_t passes;                 /* value of gate_taken that the marker covers */
-    uint64_t ahead;                  /* covered passes that were not known to be done */
+    uint64_t ahead;                  /* of these, passes not known to be done at the recording */
     uint64_t at;                     /* us: time of the recording */
 };
 
@@ -118,7 +118,7 @@ static void marker_completed(const struct marker *marker, uint64_t now)
     done = marker->passes;
     extra = 0;
     if (marker->ahead == 0)
-        return;                      /* the marker says nothing about passes */
+        return;                      /* the marker covers no new pass, so shows no cost */
     if (in_background()) {
         adapt_to_cost(marker, now);
         return;
@@ -202,7 +202,7 @@ static void mark_taken(uint64_t number, uint64_t now)
     record_marker(number - 1, now);
     set_goal(now);
     if (rested && in_background())
-        client_wake(owner);          /* its thread polls rarely while nothing is in flight */
+        client_wake(owner);          /* its service thread polls rarely while nothing is in flight */
 }
 
 /* gate_on_taken: called inside the gate, with the number of the pass. */

@@ -4,7 +4,7 @@
 
 #include "driver/real.h"
 
-/* The driver can record all work of a context in one event. */
+/* Whether the driver can record all work of a context in one event. */
 static inline bool streams_need_no_list(void)
 {
     return HAVE_REAL(cuCtxRecordEvent);
@@ -26,5 +26,5 @@ uint64_t stream_name(CUstream stream);
 /* The stream's device and context. Returns the driver's error. */
 CUresult stream_device(CUstream stream, CUcontext *context, CUdevice *device);
 
-/* A stream is about to be destroyed: the driver may reuse its handle. */
+/* Called when a stream is about to be destroyed, after which the driver may reuse its handle. */
 void stream_ends(void);
