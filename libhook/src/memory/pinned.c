@@ -35,7 +35,7 @@ static uint64_t *counter_of(struct client *client)
     return request.inside ? &client->memory.pending : &client->memory.pinned;
 }
 
-/* memory_lock is held. */
+/* Gives back what this thread's request was granted. memory_lock is held. */
 static void withdraw_request(void)
 {
     *counter_of(request.client) -= request.bytes;
@@ -174,7 +174,7 @@ static void add_key(uint64_t key, size_t size, struct counted *counted)
     struct entry *entry = malloc(sizeof *entry);
     counted->keys++;
     if (entry == NULL)
-        return;                      /* out of memory: counted until the process ends */
+        return;                      /* out of memory: the object counts until the process ends */
     *entry = (struct entry){ key, size, counted, *bucket_of(key) };
     *bucket_of(key) = entry;
 }

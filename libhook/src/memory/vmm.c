@@ -32,7 +32,7 @@ struct vmm_allocation {
     CUmemGenericAllocationHandle real; /* the driver's handle, if the allocation is pinned */
     unsigned references;             /* handles returned and not yet released */
     bool pinning;                    /* a thread is pinning it */
-    bool written;                    /* was mapped once, so may have content */
+    bool written;                    /* was mapped at least once, so it may have content */
     struct alias *aliases;
     struct vmm_allocation *next;     /* in the same hash bucket */
 };
@@ -85,7 +85,7 @@ CUresult reservation_free(CUdeviceptr base, size_t size)
     if (one != NULL)
         ranges_remove(&reservations, &one->range);
     pthread_mutex_unlock(&memory_lock);
-    /* From now on another thread may reserve the same addresses. */
+    /* During this call another thread may already reserve the same addresses. */
     CUresult result = REAL(cuMemAddressFree)(base, size);
     if (result != CUDA_SUCCESS) {
         LOCKED(memory_lock);
@@ -205,7 +205,7 @@ static CUresult unmap_block(struct page_owner *owner, struct block *block)
 
 static const struct owner_mappings ALIAS_MAPPINGS = { map_block, unmap_block };
 
-/* A block that is being evicted or loaded is mapped, too. */
+/* Whether the driver has the block mapped, as also while it is being evicted or loaded. */
 static bool is_mapped(const struct block *block)
 {
     return block->state == BLOCK_RESIDENT || block->state == BLOCK_EVICTING
@@ -408,7 +408,7 @@ static CUresult pin_whole(struct vmm_allocation *vmm)
     return ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-/* Releases memory_lock meanwhile; the caller holds a reference. */
+/* Pins an allocation. Releases memory_lock meanwhile; the caller holds a reference. */
 static CUresult pin_in_place(struct vmm_allocation *vmm)
 {
     UNCANCELLED;
@@ -437,7 +437,7 @@ static struct vmm_allocation **bucket_of(CUmemGenericAllocationHandle handle)
     return &buckets[handle % BUCKETS];
 }
 
-/* NULL: not a handle of the library. */
+/* The allocation of a handle; NULL: it is not a handle of the library. */
 static struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
 {
     struct vmm_allocation *vmm = *bucket_of(handle);
@@ -629,7 +629,7 @@ static void begin(void)
         pthread_cond_wait(&memory_changed, &memory_lock);
 }
 
-/* Waits at the gate: all memory is resident from here to end(). */
+/* Enters the gate, waiting if it is closed: from here to end() all memory is resident. */
 static void begin_inside(void)
 {
     pthread_mutex_unlock(&memory_lock);
@@ -664,7 +664,7 @@ bool vmm_map(CUdeviceptr address, size_t size, size_t offset,
     bool inside = ours && !vmm_is_resident(vmm) && !reservation_is_ours(address, size);
     if (inside) {
         begin_inside();
-        vmm = vmm_find(handle);      /* the program may have released it meanwhile */
+        vmm = vmm_find(handle);      /* the program may have released the handle meanwhile */
     }
     if (vmm == NULL || size == 0 || address % PAGE != 0 || flags != 0)
         *result = CUDA_ERROR_INVALID_VALUE;

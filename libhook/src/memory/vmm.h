@@ -9,7 +9,7 @@
 #include "driver/driver.h"
 
 void reservation_add(CUdeviceptr base, size_t size);
-/* cuMemAddressFree: calls the driver. */
+/* Wraps cuMemAddressFree: also calls the driver. */
 CUresult reservation_free(CUdeviceptr base, size_t size);
 /* Called before the driver maps memory that is not the library's in the reservation. */
 void reservation_is_mixed(CUdeviceptr address);
