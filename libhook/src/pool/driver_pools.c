@@ -143,7 +143,7 @@ void driver_pool_ends(CUmemoryPool handle, bool counted)
         RELAXED;
         LOCKED(driver_pools_lock);
         struct driver_pool *pool = counted_pool(handle);
-        if (pool != NULL) {          /* another thread may have destroyed it */
+        if (pool != NULL) {          /* else another thread has destroyed the pool */
             growth = recount(pool);
             pool->counted += growth;
         }

@@ -6,7 +6,7 @@
 
 /* driver_pool_begins() and driver_pool_ends() enclose an allocation outside captures, as
  * pinned_begin() and pinned_end() do. `handle` NULL: the device's current pool. */
-void driver_pool_add(CUmemoryPool handle, CUdevice device); /* the program made it */
+void driver_pool_add(CUmemoryPool handle, CUdevice device); /* the program has created it */
 CUresult driver_pool_begins(CUmemoryPool handle, size_t bytes, CUstream stream, bool *counted);
 void driver_pool_ends(CUmemoryPool handle, bool counted);
 CUresult driver_pool_destroy(CUmemoryPool handle); /* calls the driver */

@@ -37,7 +37,7 @@ struct pool {
     CUdevice device;
     size_t most;                     /* maximum bytes; 0: no maximum */
     uint32_t readers;                /* a bit for each other device with access */
-    bool destroyed;                  /* freed when its last user leaves */
+    bool destroyed;                  /* by the program; this struct is freed with its last user */
     unsigned users;                  /* number of its allocations, and of calls in progress */
     uint64_t threshold;              /* bytes up to which it keeps idle memory */
     bool opportunistic;              /* CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC */
@@ -54,7 +54,7 @@ struct pool {
 struct async_allocation {
     CUdeviceptr address;
     size_t size;                     /* bytes as requested */
-    size_t room;                     /* bytes that it occupies */
+    size_t room;                     /* bytes of card memory that it occupies */
     unsigned class;
     struct pool *pool;               /* NULL: made by cuMemAlloc, and being freed */
     bool freed;
@@ -273,7 +273,7 @@ static void pending_frees_unmark(const struct mark *mark)
         free(mark->marker);
 }
 
-/* The context of the stream is current. */
+/* Records the marker's event in the stream, whose context is current. */
 static CUresult record(CUstream stream, struct marker *marker)
 {
     CUresult result = CUDA_SUCCESS;
@@ -445,7 +445,7 @@ static CUresult make(struct pool *pool, struct client *client, size_t bytes, siz
     CUdeviceptr address;
     if (!shrink_before_growth(pool, room))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    /* Without a context: pools outlive contexts. */
+    /* The context is NULL, because pools, and so their memory, outlive contexts. */
     CUresult result = allocation_make(client, NULL, bytes, &address);
     if (result != CUDA_SUCCESS)
         return result;
@@ -580,7 +580,7 @@ bool pool_destroy(CUmemoryPool handle, CUresult *result)
         device = pool->device;
         readers = pool->readers;
         pool->users++;
-        pool->destroyed = true;      /* from now on it releases freed memory at once */
+        pool->destroyed = true;      /* from now on memory freed to the pool is released at once */
         pool_shrink(pool, 0);
         pool_leave(pool);
     }
@@ -593,7 +593,7 @@ CUresult pool_set_access(CUmemoryPool handle, const CUmemAccessDesc *access, siz
 {
     if (!client_none()) {
         LOCKED(memory_lock);
-        pool_adopted(handle);        /* before the first allocation from it */
+        pool_adopted(handle);        /* so that the library records the access */
     }
     CUresult result = REAL(cuMemPoolSetAccess)(handle, access, count);
     if (result != CUDA_SUCCESS)
