@@ -107,7 +107,7 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
  * take_place(), which may release the lock. */
 static struct block *find_kept_place(const struct block *block)
 {
-    /* Not a clean block for a writeback, which would gain one current place and lose another. */
+    /* A writeback skips clean blocks: it would gain one current place and lose another. */
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger)
         if (kept->state == BLOCK_RESIDENT && kept->place.tier != NULL
@@ -119,7 +119,7 @@ static struct block *find_kept_place(const struct block *block)
 bool block_take_place(struct block *block, uint64_t allowance)
 {
     if (block->place.tier == &tier_disk)
-        block_give_place(block);     /* outdated; blocks are not evicted to the file */
+        block_give_place(block);     /* its bytes are outdated; only store.c writes to the file */
     if (take_place(block, allowance, false))
         return true;
     struct block *copied;
@@ -137,7 +137,7 @@ bool block_take_place(struct block *block, uint64_t allowance)
     return take_place(block, allowance, true);
 }
 
-/* The write in flight still reads from the place, and frees it at its end. */
+/* Separates the block from its write in flight, which still reads the place and then frees it. */
 static void pass_place_to_write(struct block *block)
 {
     block->store->place = block->place;
@@ -334,7 +334,7 @@ void block_free(struct block *block)
  * client gets turns, and the program gets the driver's error. Lost memory is never mapped again, so
  * no byte can become wrong. */
 
-/* CUDA_SUCCESS: one of the device's contexts has not failed. */
+/* An error of a context, if all of the device's contexts have failed; else CUDA_SUCCESS. */
 static CUresult error_of_all(const struct client *client)
 {
     CUresult error = CUDA_SUCCESS;

@@ -18,7 +18,7 @@ enum block_state {
     BLOCK_LOADING,                   /* being loaded; mapped */
     BLOCK_COPYING,                   /* swapped; being copied from another GPU to the host */
     BLOCK_SHARED,                    /* accessible to other processes: pinned for good */
-    BLOCK_LOST,                      /* its context failed (block.c); no figure counts it */
+    BLOCK_LOST,                      /* its context failed (block.c); counted nowhere */
 };
 
 /* The digest of a block, computed by examine.cu. */
@@ -35,7 +35,7 @@ static inline bool content_equal(const struct content *a, const struct content *
 /* Digests of a block, read while its program did not run. */
 struct reading {
     struct content part, all;        /* digests: of one word in every PART (contents.c); of all */
-    bool whole;                      /* `all` is valid; if not, the block has changed */
+    bool whole;                      /* `all` is valid; false: by `part` the block has changed */
     uint64_t turn;                   /* the result is valid while client->turns equals this;
                                         0: never */
 };
@@ -55,7 +55,7 @@ struct block {
     struct client *client;
     enum block_state state;
     bool doomed;                     /* freed by the program during a move; the mover frees it */
-    bool immovable;                  /* must be neither evicted nor loaded now: block_hold() */
+    bool immovable;                  /* set by block_hold(): must be neither evicted nor loaded */
     bool managed;                    /* mapped by the driver, and not readable by examine.cu */
     struct place place;              /* where its swapped bytes are; may be kept while resident */
     struct place copy;               /* in host memory, if `place` is on another GPU: a copy */
@@ -68,11 +68,11 @@ struct block {
                                         `content_valid` */
     bool part_valid, content_valid, known;
     bool zero;                       /* swapped without a place: cleared when it is loaded */
-    bool was_read, was_zero;         /* read by examine.cu at least once; all zero when last read */
+    bool was_read, was_zero;         /* contents.c has read it; it was all zero when last read */
     bool changed_before;             /* its bytes had changed at its last eviction */
     bool writing_back;               /* EVICTING for a writeback: it stays resident */
     struct store *store;             /* its write to the file in flight; NULL: none */
-    struct block *older, *younger;   /* in the client's list, by time of allocation */
+    struct block *older, *younger;   /* neighbours in the client's list, by time of allocation */
     size_t slot;                     /* index in `slots` of search.c */
 };
 

@@ -41,7 +41,7 @@ struct target {
 
 /* One for each client, in its copy_context. Protected by service_lock. */
 static struct examiner {
-    bool settled, usable;            /* loading need not be tried again; it succeeded */
+    bool settled, usable;            /* the kernel need not be loaded again; it can be used */
     CUmodule module;
     CUfunction kernel;
     CUstream stream;
@@ -81,7 +81,7 @@ static void add(struct launch *launch, const struct block *block, struct content
     launch->found[launch->count++] = found;
 }
 
-/* Reads the first 4 of each 4 * `every` words. */
+/* Starts the kernel, which reads the first 4 of each 4 * `every` words of the targets. */
 static CUresult start(struct client *client, CUdeviceptr table, const struct launch *launch,
                       uint64_t every)
 {

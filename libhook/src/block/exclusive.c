@@ -48,7 +48,7 @@ static bool drain(struct task *task)
     return drained;
 }
 
-/* service_lock and memory_lock are held, and released during the drain. */
+/* Closes the gate, drains and runs the action. Both locks are held, but not during the drain. */
 static CUresult run(struct task *task)
 {
     struct client *client = task->client;
@@ -62,7 +62,7 @@ static CUresult run(struct task *task)
     if (ready && client->running && client_is_whole(client)) {
         result = task->action(task->argument);
         client->memory.pending -= task->room;
-        client_settle();             /* memory.pinned includes the bytes now */
+        client_settle();             /* the action has added `pins` to memory.pinned */
         task->ran = true;
     }
     client->remapping = false;
@@ -107,7 +107,7 @@ static bool may_begin(struct task *task)
     return true;
 }
 
-/* After a failed try the grant is given up for other clients. memory_lock is released meanwhile. */
+/* One try; if it fails, the room is given up for other clients. Releases memory_lock meanwhile. */
 static CUresult once(struct task *task, uint64_t pins)
 {
     struct client *client = task->client;

@@ -77,7 +77,7 @@ static CUresult add_region(size_t size)
     return CUDA_SUCCESS;
 }
 
-/* The first run of a bucket of longer runs, else the first long enough run of the exact bucket. */
+/* A run of a bucket in which all are long enough, else the first long enough in the one below. */
 static struct run *find(size_t pages)
 {
     unsigned exact = bucket_of(pages);

@@ -12,9 +12,9 @@
 
 #define SLOTS_FIRST 64
 
-/* By client. */
+/* One for each client, by index. */
 static struct searches {
-    struct block **slots;            /* NULL: free */
+    struct block **slots;            /* the client's blocks, oldest first; NULL: a free slot */
     uint16_t *tree;                  /* the root is 1, the children of n are 2n and 2n + 1 */
     size_t room;                     /* slots; a power of two, or 0 */
     size_t used, blocks;             /* slots up to the youngest block; blocks in them */
@@ -97,7 +97,7 @@ static struct searches *searches_of(const struct client *client)
     return searches;
 }
 
-/* False: out of memory. */
+/* Makes a free slot after the youngest block. False: out of memory. */
 static bool make_room(struct searches *searches)
 {
     if (searches->used < searches->room)
@@ -150,7 +150,7 @@ void search_leave(struct block *block)
     searches->blocks--;
 }
 
-/* `first`: the child that is searched first. */
+/* `first`: the child of each node that is searched first: 0 for the oldest block, 1: youngest. */
 static struct block *find(const struct client *client, enum search search, size_t first)
 {
     const struct searches *searches = searches_of(client);

@@ -34,7 +34,7 @@ static void set_limit(struct client *client, uint64_t bytes)
     disk_wake_writers();
 }
 
-/* If the write succeeded and the block is unchanged, the block's place is now in the file. */
+/* Ends a write. If it succeeded and the block is unchanged, the file becomes the block's place. */
 static void finish(struct client *client, struct store *store)
 {
     struct disk_extent *extent = store->write.extent;
@@ -61,7 +61,7 @@ static void finish(struct client *client, struct store *store)
         return;
     note_error(client, error);
     if (error != 0) {
-        set_limit(client, 0);            /* until the next STORE */
+        set_limit(client, 0);            /* writes nothing more until the next STORE */
         store_cancel(client);
     }
     client->store_changed = true;

@@ -36,24 +36,24 @@
 #define COPIES_IN_FLIGHT 4
 #define COPIES_AHEAD 2               /* copies in flight of a speculative order */
 #define PIECE_AHEAD ((size_t)16 << 20)
-#define HELD_MOST_US 2000            /* for which a loop holds memory_lock */
+#define HELD_MOST_US 2000            /* a loop holds memory_lock for at most so long */
 
 struct progress {
-    uint64_t bytes;                  /* moved so far, in whole blocks */
-    unsigned copies;                 /* in flight */
+    uint64_t bytes;                  /* bytes of the blocks moved so far */
+    unsigned copies;                 /* number of copies in flight */
     bool failed;
 };
 
-/* In the order of their completion. */
+/* The copies in flight, in the order in which they complete. */
 struct pipeline {
     struct move {
         struct block *block;
         struct progress *progress;
         size_t bytes;
-        bool last;                   /* the last copy of its block */
+        bool last;                   /* the move is the last copy of its block */
     } moves[COPIES_IN_FLIGHT];       /* a ring; each entry has the event of its index */
     unsigned first, count;
-    uint64_t since, bytes;           /* us: when it was last empty; bytes copied since */
+    uint64_t since, bytes;           /* us: when no copy was in flight last; bytes copied since */
 };
 
 static unsigned pipeline_depth(const struct nvshare_order *order)
@@ -67,7 +67,7 @@ enum start {
     YIELDED,                         /* a YIELD has arrived: the block has not moved */
 };
 
-/* By client, in its copy_context. Protected by service_lock. */
+/* By client index, in the client's copy_context. Protected by service_lock. */
 static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
 /* Whether a YIELD for the order has arrived. A second EVICT before that YIELD is postponed. */
@@ -153,7 +153,7 @@ void swap_leave_context(struct client *client, CUcontext context, bool drained)
     content_leave_context(client);
 }
 
-/* Without memory_lock. */
+/* Ends the use of the block's place by its copies (tier.h). Called without memory_lock. */
 static enum settled settle(struct block *block)
 {
     return block->zero || block->place.tier->settle == NULL
@@ -212,7 +212,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
                          now_microseconds() - line->since);
     }
     if (!move.last)
-        return;                      /* if it has failed, the block's last copy fails, too */
+        return;                      /* if this copy has failed, the block's last copy fails, too */
     block->writing_back = false;
     if (settled == LOST)
         result = block_unmap(block);
@@ -233,7 +233,7 @@ static void pipeline_complete(struct client *client, struct pipeline *line)
         if (!left && block->place.tier != NULL && !block->place.tier->keeps)
             block_give_place(block);
     } else {
-        /* In either direction, the bytes are still at the source. */
+        /* After a failed copy in either direction, the bytes are still at the source. */
         move.progress->failed = true;
         avoid_lender(client, block);
         if (!left)
@@ -337,7 +337,7 @@ static void find_zero_blocks(struct client *client, uint64_t wanted)
         size_t count = 0;
         for (; count < WHOLE_READS_MAX && (block = search_youngest(client, SEARCH_UNREAD)) != NULL;
              count++) {
-            block_set_state(block, BLOCK_EVICTING);      /* a free by the program is deferred */
+            block_set_state(block, BLOCK_EVICTING);      /* so that a free is deferred */
             blocks[count] = block;
         }
         if (count == 0)
@@ -357,7 +357,7 @@ struct eviction {
     struct client *client;
     const struct nvshare_order *order;
     bool keeps_resident;                      /* of a writeback: KEEP */
-    unsigned flags;                  /* of the answer */
+    unsigned flags;                  /* of the answer to the order */
     struct pipeline line;
     struct progress progress;
 
@@ -388,7 +388,7 @@ static size_t take(const struct eviction *eviction, unsigned *rank, struct block
     return count;
 }
 
-/* Clean and managed blocks need not be read. */
+/* Stores in `found` the blocks that must be read: those that are neither clean nor managed. */
 static size_t filter_unread(struct block *const *blocks, size_t count, struct block **found)
 {
     size_t kept = 0;
@@ -567,7 +567,7 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     LOCKED(memory_lock);
     bool more = ready && client->pin_reason == NVSHARE_PIN_NONE;
     struct nvshare_memory *memory = &client->memory;
-    /* The program's own allocations respect the new room from here on. */
+    /* Set before blocks are evicted, so that the program's allocations respect the new room. */
     uint64_t before = memory->room;
     memory->room = room;
     eviction.progress.failed = !ready;
@@ -590,10 +590,10 @@ uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsi
     end_eviction(&eviction);
     if ((eviction.flags & (NVSHARE_DRIVER_ERROR | NVSHARE_NO_MEMORY)) != 0)
         release_if_context_failed(client);
-    /* Blocks that could not be evicted still fill the client's room. */
+    /* Blocks that could not be evicted still fill the client's room, which thus stays larger. */
     uint64_t filled = memory->resident + memory->pinned + (client->running ? memory->pending : 0);
     if (filled > before)
-        filled = before;             /* `pending` may not have been granted yet */
+        filled = before;             /* `pending` may include room not granted yet */
     if (memory->room < filled)
         memory->room = filled;
     *flags = eviction.flags;
@@ -665,7 +665,7 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
         return;
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
-    surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* may have shrunk */
+    surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* again, under the lock */
     /* Borrowed bytes count in memory.host, and so do their new places on the host: the surplus
      * would count twice against the order's `host`. It is therefore subtracted from memory.host
      * until all is copied, and added only in reports, which other threads may send meanwhile. Frees
@@ -685,7 +685,7 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
     }
 }
 
-/* False: no more can be written back now. */
+/* Writes back one block, if its place is not current. False: no more can be written back now. */
 static bool write_back(struct eviction *eviction, struct block *block)
 {
     enum verdict verdict = block->doomed ? EMPTY : classify(eviction, block);
@@ -740,11 +740,11 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
 
 struct load {
     struct nvshare_order order;
-    unsigned flags;                  /* of its answer */
+    unsigned flags;                  /* of the answer to `order` */
     struct progress progress;
 };
 
-/* False: no more can be loaded now. */
+/* Maps a block and starts to copy its bytes. False: no more can be loaded now. */
 static bool load_block(struct client *client, struct pipeline *line, struct load *load,
                        struct block *block)
 {
