@@ -56,7 +56,7 @@
 #define READERS 8
 #define WRITERS 8
 #define NICER 10
-#define GROWTH ((uint64_t)4 << 30)   /* of the file per fallocate() */
+#define GROWTH ((uint64_t)4 << 30)   /* bytes by which fallocate() extends the file */
 #define LANES 8
 
 /* `size` bytes of the file from page `page` */
@@ -82,11 +82,11 @@ static struct disk {
     bool quits;
     bool *taken;                     /* one for each page of 2 MiB */
     uint64_t pages, used;            /* entries of `taken`, and how many of them are true */
-    uint64_t grown;                  /* bytes of the file requested from the file system */
+    uint64_t grown;                  /* size of the file, bytes, as requested from the kernel */
     bool resizes;                    /* a thread changes the file's size: no other may write */
     struct disk_write *writes;       /* queue of writes with chunks not begun */
     struct disk_extent *reads;       /* queue of loads with chunks not begun */
-    struct place staging;            /* `tier` is NULL: no staging memory */
+    struct place staging;            /* page-locked memory of the slots; `tier` NULL: none */
     struct slot {
         struct disk_extent *extent;  /* NULL: free */
         size_t offset, size;
@@ -160,7 +160,7 @@ static void write_next(struct disk *disk)
     write->done = extent->left == 0;
 }
 
-/* Requests space from the file system, or releases it. */
+/* Grows or cuts the file to `size` bytes. Releases memory_lock meanwhile. */
 static void resize(struct disk *disk, uint64_t size)
 {
     uint64_t grown = disk->grown;
@@ -253,7 +253,7 @@ static void *write_chunks(void *argument)
     struct disk *disk = argument;
     own_thread_begins("nvshare-write");
     if (nice(NICER) == -1)
-        errno = 0;                   /* the thread writes with normal priority */
+        errno = 0;                   /* ignored: the thread writes with normal priority */
     LOCKED(memory_lock);
     while (!disk->quits) {
         uint64_t size = due_size(disk);

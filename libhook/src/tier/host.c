@@ -62,7 +62,7 @@ struct host_slab {
     uint64_t run;                    /* upper bound of its longest run of free pages */
     uint64_t number;                 /* a sequence number within the client */
     struct host_slab *next;
-    uint64_t begun, filled;          /* bytes of which populating began, and ended */
+    uint64_t begun, filled;          /* bytes whose populating has begun; has ended */
     enum {
         UNREGISTERED,
         REGISTERING,                 /* a thread is registering it */
@@ -378,13 +378,13 @@ void host_trim(struct client *client, uint64_t allowance)
 
 static struct work {
     struct client *client;
-    bool early;                      /* preallocation, while the program runs */
-    struct host_slab *slab;          /* with pieces still to be populated; NULL: none is begun */
+    bool early;                      /* it preallocates while the program runs; else it evicts */
+    struct host_slab *slab;          /* the slab being populated, with pieces not begun; or NULL */
     uint64_t target;                 /* bytes that memory.host may reach; unused if early */
     uint64_t wanted;                 /* bytes to be evicted that have no place yet */
     bool expects, begun;
     CUcontext context;
-    char *memory;                    /* mapped for slabs; `mapped` bytes of it are unused */
+    char *memory;                    /* mapped for slabs; the next `mapped` bytes are unused */
     uint64_t mapped;
     unsigned count;
     pthread_t threads[ALLOCATORS_MOST];
@@ -423,7 +423,7 @@ static struct host_slab *begin_slab(struct work *work)
     return slab;
 }
 
-/* False: no more slabs can be made. May release memory_lock. */
+/* Adds a populated slab, or discards it. False: make no more slabs. May release memory_lock. */
 static bool finish_slab(const struct work *work, struct host_slab *slab)
 {
     struct client *client = work->client;

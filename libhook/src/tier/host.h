@@ -8,7 +8,7 @@
 /* The NUMA node nearest to a GPU; -1: unknown. Without memory_lock. */
 int host_nearest_node(CUdevice device);
 
-/* False: no slab has that many bytes in one piece. */
+/* Takes a place in a slab. False: no slab has that many free bytes in one piece. */
 bool host_place(struct client *client, size_t size, struct place *place);
 void host_unplace(struct client *client, size_t size, struct place *place);
 /* Makes one slab, counted in memory.host from the start. False: it would exceed `allowance`, or

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of another GPU. memory_lock is held. */
+/* Swapping to memory that another GPU lends. memory_lock is held. */
 #pragma once
 
 #include "gate/client.h"
