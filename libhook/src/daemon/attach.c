@@ -48,7 +48,7 @@ static reclaimer *const RECLAIMERS[] = {
     spares_reclaim, pools_reclaim, deferred_frees_reclaim, NULL,
 };
 
-/* Held by the thread that attaches. memory_lock may be taken then. */
+/* Held by the thread that attaches a client, which may take memory_lock while it holds this. */
 static pthread_mutex_t attach_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int open_patiently(void)
@@ -93,7 +93,7 @@ static const char *introduce(struct client *client)
         if (got == 0)
             waiting_for_answer();
         if (got == 1 && answer.type == NVSHARE_INTRODUCE) {
-            /* The daemon was replaced before it could answer. */
+            /* INTRODUCE: the daemon was replaced before it could answer HELLO. */
             client_send(client, (struct nvshare_report){ .type = NVSHARE_HELLO,
                                                          .number = answer.number });
             got = 0;
@@ -304,7 +304,7 @@ void client_attach(CUdevice device, CUcontext context)
         return;                      /* locked_here(): called from a tool's callback in attach() */
     LOCKED(attach_lock);
     if (clients[device] == NULL && (tried >> device & 1) == 0) {
-        BLOCKED;                     /* meanwhile the client of another device may drain */
+        BLOCKED;                     /* attaching may wait, while another device's client drains */
         tried |= (uint32_t)1 << device;
         attach(device);
     }

@@ -22,9 +22,9 @@ static _Atomic uint64_t asked;       /* bits: values of nvshare_trim_wait() */
 static _Atomic uint32_t asked_anew;
 static _Atomic bool has_thread;
 
-/* By client. Protected by memory_lock. */
+/* One for each client, by index. Protected by memory_lock. */
 static struct caches {
-    /* After the last turn no other client needed memory. */
+    /* No other client has needed memory since the program's last turn ended. */
     bool needless;
     bool asked_before[CACHES_OCCASIONS];
     uint64_t most;                   /* most bytes allocated when asked, since CACHES_TURN */

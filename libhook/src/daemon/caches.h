@@ -6,7 +6,7 @@
 
 struct client;
 
-/* Reasons to ask a program, each at most once in a turn. */
+/* Reasons to ask a program to release its caches, each at most once in a turn. */
 enum caches_occasion {
     CACHES_TURN,                     /* the program runs while other clients wait */
     CACHES_IDLE,                     /* the program has been idle for a while */

@@ -36,7 +36,7 @@
 #define POLL_NS 1000000
 #define RECONNECT_MS 100
 
-/* At most one, as a process with several clients is not parked. */
+/* The client that is parked, if any: a process with several clients is not parked. */
 static struct client *_Atomic parked;
 
 static void wake_service(void)
@@ -187,7 +187,7 @@ static void wait_for(const struct client *client)
         { .fd = own_file_descriptor(client->wake), .events = POLLIN },
         { .fd = own_file_descriptor(client->socket), .events = POLLIN },
     };
-    /* Without a connection waits for RECONNECT_MS only. */
+    /* Without a connection it waits for RECONNECT_MS only, as stay_parked() then reconnects. */
     poll(fds, 2, fds[0].fd < 0 || fds[1].fd < 0 ? RECONNECT_MS : -1);
     while (fds[0].revents != 0 && recv(own_file_descriptor(client->wake), bytes, sizeof bytes,
                                        MSG_DONTWAIT) == (ssize_t)sizeof bytes)

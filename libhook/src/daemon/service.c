@@ -278,7 +278,7 @@ static void stop(struct client *client)
     bus_sharing_watch(client, false);
     pthread_mutex_unlock(&memory_lock);
     gate_close(GATE_STOPPED(client));
-    gate_recheck();                  /* ends the waits of exclusive.c at the gate */
+    gate_recheck();                  /* exclusive.c waits at the gate only until a STOP */
     /* A pinned client is not evicted, so a drain is useless. */
     bool drained = !pinned && drain(client);
     uint64_t took = now_microseconds() - began;
@@ -290,7 +290,7 @@ static void stop(struct client *client)
 
     LOCKED(memory_lock);
     client->stopping = false;
-    reclaim(client, RECLAIM_ALL, 0); /* so that the daemon does not evict such memory */
+    reclaim(client, RECLAIM_ALL, 0); /* so that no memory that the program has freed is evicted */
     if (drained || client->pin_reason != NVSHARE_PIN_NONE) {
         client->drained = drained;
         caches_turn_ended(client);
@@ -376,8 +376,8 @@ static void carry_out(struct client *client, const struct nvshare_order *order, 
     case NVSHARE_LOAD:
         swap_in(client, order);
         break;
-    case NVSHARE_PREALLOCATE:        /* carried out above */
-    case NVSHARE_STORE:              /* carried out above */
+    case NVSHARE_PREALLOCATE:        /* carried out before this switch */
+    case NVSHARE_STORE:              /* carried out before this switch */
     case NVSHARE_YIELD:              /* the order that it names is answered already */
     case NVSHARE_UNPARK:             /* the client is not parked: park.c receives UNPARK */
         break;
@@ -590,7 +590,7 @@ static int64_t share_bus(struct service *service)
  * when one is due. */
 static const struct step {
     int64_t (*run)(struct service *service);
-    bool locked;                     /* it is called with service_lock held */
+    bool locked;                     /* run() is called with service_lock held */
 } STEPS[] = {
     { keep_connection, false }, { report, true }, { show_waiting, false },
     { give_up_memory, false }, { pace, true }, { sample_activity, true }, { poll_urgent, true },

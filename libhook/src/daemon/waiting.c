@@ -17,11 +17,11 @@
 #define RETRY_MS 250
 #define UNSHARED_INSTEAD "NVSHARE_REQUIRED=0 would run this program unshared."
 
-/* By client; used by its service thread only. */
+/* One for each client, by index; used by the client's service thread only. */
 static struct {
     uint64_t since;                  /* us: begin of the wait; 0: no thread waits */
-    bool requested, printed;         /* the reason of this wait */
-    uint64_t answered;               /* number of the last answered COMMIT */
+    bool requested, printed;         /* the reason of this wait was requested, was printed */
+    uint64_t answered;               /* client->answered_commit at the last step */
 } waits[CLIENTS_MAX];
 
 static bool is_set(const char *name)
