@@ -107,21 +107,23 @@ class Interface(service.ServiceInterface):
     """One interface of one object. `path` is set when the interface is exported."""
 
     path = ""
+    _dbus_name: ClassVar[str]           # the subclass gives it as `name` in its class statement
     properties: dict[str, Any]
     _found: ClassVar[dict[str, Any]]    # the attributes that dbus-next's __init__ sets, per class
 
-    def __init_subclass__(cls) -> None:
-        for name, member in vars(cls).items():
+    def __init_subclass__(cls, name: str = "") -> None:
+        cls._dbus_name = name
+        for attribute, member in vars(cls).items():
             if isinstance(member, service._Property):
                 for function in filter(None, (member.prop_getter, member.prop_setter)):
-                    function.__name__ = name
-                member.name = name
-                member.introspection = _Property(name, member.signature, member.access)
+                    function.__name__ = attribute
+                member.name = attribute
+                member.introspection = _Property(attribute, member.signature, member.access)
                 member.introspection.emits = member.options["emits"]
 
-    def __init__(self, name: str) -> None:
+    def __init__(self) -> None:
         if "_found" not in vars(type(self)):
-            super().__init__(name)
+            super().__init__(self._dbus_name)
             members = service.ServiceInterface._get_properties(self)
             self.properties = {one.name: one for one in members}
             type(self)._found = dict(vars(self))

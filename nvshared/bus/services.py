@@ -53,9 +53,7 @@ def _client(id: int, pid: int, gpu: int) -> bytes:
 
 def _row(tenant: TenantView) -> list[Any]:
     terms = [[one.term, one.value, one.pattern, one.place] for one in tenant.terms]
-    return [
-        tenant.name, tenant.programs, tenant.allocated, tenant.resident, tenant.pinned,
-        tenant.held_time, list(tenant.within), terms, {}]
+    return [*tenant[:6], list(tenant.within), terms, {}]
 
 
 def _used(found: QueryResult) -> bytes:
@@ -86,10 +84,7 @@ _LEVELS = {
 _WORDS = {level: word for word, level in _LEVELS.items()}       # of several names, the last
 
 
-class LogControl(Interface):
-    def __init__(self) -> None:
-        super().__init__(names.LOG_CONTROL_INTERFACE)
-
+class LogControl(Interface, name=names.LOG_CONTROL_INTERFACE):
     def _level(self) -> str:
         level = logging.getLogger().getEffectiveLevel()
         return _WORDS[min(_WORDS, key=lambda known: abs(known - level))]
@@ -107,10 +102,10 @@ class LogControl(Interface):
 
 
 class TurnSettings(Interface):
-    def __init__(self, name: str, manager: Manager, gpu: GPU | None = None) -> None:
-        super().__init__(name)
+    def __init__(self, manager: Manager, gpu: GPU | None = None) -> None:
+        super().__init__()
         self.manager = manager
-        self._gpu = gpu
+        self.gpu = gpu                  # None: the settings are of all GPUs
         self.of = manager if gpu is None else gpu
 
     TQ = announced("u", lambda self: -(-self.of.tq // SECOND))      # rounded up
@@ -119,10 +114,8 @@ class TurnSettings(Interface):
     AntiThrash = announced("s", "of.settings.anti_thrash.value")
 
 
-class GPUInterface(TurnSettings):
-    def __init__(self, manager: Manager, gpu: GPU) -> None:
-        super().__init__(names.GPU_INTERFACE, manager, gpu)
-        self.gpu = gpu
+class GPUInterface(TurnSettings, name=names.GPU_INTERFACE):
+    gpu: GPU
 
     @signal("TurnStarted", "client")
     def turn_started(self, client: str) -> "o":
@@ -152,11 +145,11 @@ class GPUInterface(TurnSettings):
         return rows(self.gpu.clients.values())
 
 
-class StatisticsInterface(Interface):
+class StatisticsInterface(Interface, name=names.STATISTICS_INTERFACE):
     """Figures that change all the time, so their changes are not announced."""
 
     def __init__(self, gpu: GPU) -> None:
-        super().__init__(names.STATISTICS_INTERFACE)
+        super().__init__()
         self.gpu = gpu
 
     async def refresh(self) -> None:
@@ -183,9 +176,9 @@ class StatisticsInterface(Interface):
         for pid, size in sorted(self.gpu.strangers.items(), key=lambda one: -one[1])])
 
 
-class ClientInterface(Interface):
+class ClientInterface(Interface, name=names.CLIENT_INTERFACE):
     def __init__(self, manager: Manager, client: Client) -> None:
-        super().__init__(names.CLIENT_INTERFACE)
+        super().__init__()
         self.manager = manager
         self.client = client
 
@@ -226,9 +219,9 @@ class ClientInterface(Interface):
         return [[*turn, {}] for turn in self.client.turns]
 
 
-class ManagerInterface(TurnSettings):
+class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
     def __init__(self, manager: Manager, history: History | None = None) -> None:
-        super().__init__(names.MANAGER_INTERFACE, manager)
+        super().__init__(manager)
         self._history = history
         self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
 
@@ -375,7 +368,7 @@ class ManagerInterface(TurnSettings):
 def _turn_setter(name: str, arguments: str, action: str, change: Callable[..., Any]) -> Any:
     """Declares a method for the GPU of the interface, or for the one that `arguments` name."""
     async def run(self: TurnSettings, *values: Any) -> None:
-        gpu = self.manager.gpu(values[0]) if by_name else self._gpu
+        gpu = self.manager.gpu(values[0]) if by_name else self.gpu
         await _kept(change(self.manager, gpu, *values[by_name:]))
 
     by_name = arguments.startswith("gpu:")

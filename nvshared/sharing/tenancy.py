@@ -7,9 +7,8 @@ tenants without programs, lest restarts of a program clear its tenant's debts.
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from nvshared.errors import InvalidArgs
 from nvshared.lanes import Run, here
@@ -29,9 +28,8 @@ PATIENCE = SECOND
 ENDED_KEPT = 1000                       # tenants without programs that schedulers keep
 
 
-@dataclass(frozen=True, slots=True)
-class TenantView:
-    """A tenant as displayed; figures are of its living programs, in bytes and microseconds."""
+class TenantView(NamedTuple):
+    """A tenant as a row of ListTenants; figures are of living programs, in bytes and us."""
 
     name: str
     programs: int

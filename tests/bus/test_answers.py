@@ -23,7 +23,7 @@ from tests.bus.service import Peeper
 NAME = "com.example.Library"
 
 
-class Library(Interface):
+class Library(Interface, name=NAME):
     """Answers each call with a large reply."""
 
     @method("Read", "text", action=ANYONE)
@@ -69,7 +69,7 @@ def a_library(slow: SlowBus) -> Bus:
         """Refresh nothing."""
 
     bus = Bus(refresh, here, polkit=False)
-    bus.export(MANAGER_PATH, Library(NAME))
+    bus.export(MANAGER_PATH, Library())
     slow.take = partial(bus.take, slow.connection)
     return bus
 
@@ -121,7 +121,7 @@ async def test_error_about_a_long_path_is_shortened(other: Peeper) -> None:
 
 async def test_call_whose_result_has_a_wrong_type_is_answered_with_an_error(
         publication: Publication, other: Peeper, caplog: pytest.LogCaptureFixture) -> None:
-    publication._bus.export("/com/example", Library(NAME))
+    publication._bus.export("/com/example", Library())
     reply = await other.call("Count", path="/com/example", interface=NAME)
     assert reply.error_name == "org.freedesktop.DBus.Error.Failed"
     assert [record.exc_info is not None for record in caplog.records] == [True]
