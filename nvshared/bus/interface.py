@@ -49,17 +49,19 @@ def setter(
     return method(name, action=action, itself=itself)(change)
 
 
-def signal(name: str, carries: str) -> Callable[[Any], Any]:
-    """Declares a signal; `carries` are the names of its values."""
+def signal(name: str, carries: str) -> Any:
+    """Declares a signal, emitted by a call with its values; `carries`: NAME:TYPE of each value."""
+    pairs = [one.split(":") for one in carries.split()]
 
-    def declare(function: Any) -> Any:
-        declared = service.signal(name)(function)
-        arguments = declared.__dict__["__DBUS_SIGNAL"].introspection.args
-        for argument, value in zip(arguments, carries.split(), strict=True):
-            argument.name, argument.direction = value, None     # "in" and "out" are of methods
-        return declared
+    def emit(_interface: Any, *values: Any) -> Any:
+        return values[0] if len(values) == 1 else list(values)
 
-    return declare
+    emit.__annotations__ = {"return": "".join(kind for _, kind in pairs)}
+    declared = service.signal(name)(emit)
+    arguments = declared.__dict__["__DBUS_SIGNAL"].introspection.args
+    for argument, (value, _) in zip(arguments, pairs, strict=True):
+        argument.name, argument.direction = value, None     # "in" and "out" are of methods
+    return declared
 
 
 def declare_property(

@@ -139,7 +139,8 @@ class Publication:
                 case actions.TurnEnded():
                     interface.turn_ended(path, str(report.reason), report.held_time)
                 case actions.Stuck():
-                    self._manager_interface.client_stuck(path, str(report.state), report.waited)
+                    self._manager_interface.client_stuck(
+                        path, str(report.state), report.waited, {})
 
         gpu.happened.connect(happened)
         gpu.decided.connect(lambda _now, action: self._client_changed(action.client))

@@ -117,14 +117,8 @@ class TurnSettings(Interface):
 class GPUInterface(TurnSettings, name=names.GPU_INTERFACE):
     gpu: GPU
 
-    @signal("TurnStarted", "client")
-    def turn_started(self, client: str) -> "o":
-        return client
-
-    @signal("TurnEnded", "client reason held_usec")
-    def turn_ended(self, client: str, reason: str, held_usec: int) -> "ost":
-        return [client, reason, held_usec]
-
+    turn_started = signal("TurnStarted", "client:o")
+    turn_ended = signal("TurnEnded", "client:o reason:s held_usec:t")
     Index = constant("u", "gpu.facts.index")
     UUID = constant("s", "gpu.facts.uuid")
     Name = constant("s", "gpu.facts.name")
@@ -225,18 +219,9 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
         self._history = history
         self._drainers: dict[str, asyncio.Task[None]] = {}      # by the caller's name
 
-    @signal("ClientNew", "id client")
-    def client_new(self, id: int, client: str) -> "uo":
-        return [id, client]
-
-    @signal("ClientRemoved", "id client")
-    def client_removed(self, id: int, client: str) -> "uo":
-        return [id, client]
-
-    @signal("ClientStuck", "client state waited_usec details")
-    def client_stuck(self, client: str, state: str, waited_usec: int) -> "osta{sv}":
-        return [client, state, waited_usec, {}]
-
+    client_new = signal("ClientNew", "id:u client:o")
+    client_removed = signal("ClientRemoved", "id:u client:o")
+    client_stuck = signal("ClientStuck", "client:o state:s waited_usec:t details:a{sv}")
     Version = constant("s", lambda self: __version__)
     GPUs = announced(
         "ao", lambda self: [names.gpu_path(gpu.facts.index) for gpu in self.manager.gpus])
