@@ -341,8 +341,8 @@ static void evict(struct client *client, const struct nvshare_order *order)
     client_update(client);
 }
 
-/* service_lock is held; a drain releases it. `descriptor`: came with the order, or -1; the
- * caller closes it. */
+/* Carries out an order. service_lock is held; a drain releases it. `descriptor`: came with the
+ * order, or -1; the caller closes it. */
 static void carry_out(struct client *client, const struct nvshare_order *order, int descriptor)
 {
     pthread_mutex_lock(&memory_lock);
@@ -413,12 +413,12 @@ static void carry_out(struct client *client, const struct nvshare_order *order, 
 struct service {
     struct client *client;
     struct activity activity;
-    bool connected;                  /* at the last keep_connection() */
+    bool connected;                  /* a daemon was connected at the last keep_connection() */
     bool received;                   /* an order has arrived on this connection */
     bool complained;                 /* a message on stderr says that no order has arrived */
     bool idle_reported;
-    int64_t retry_us;                /* from one attempt to connect to the next */
-    /* us: next attempt; when `received` was last true; next report (0: none) */
+    int64_t retry_us;                /* us from one attempt to connect to the next */
+    /* us: next attempt to connect; when `received` was last true; next report (0: none) */
     uint64_t retry_at, received_at, report_at;
 };
 

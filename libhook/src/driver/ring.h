@@ -16,7 +16,7 @@ static inline void ring_clear(struct ring *head)
     head->previous = head->next = head;
 }
 
-/* For a head in static memory, before its first use. */
+/* Returns the head; if it is still zero, as in static memory, makes it an empty ring first. */
 static inline struct ring *ring_ready(struct ring *head)
 {
     if (head->next == NULL)

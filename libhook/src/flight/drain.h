@@ -29,8 +29,8 @@ enum drained drain_all(const struct drain_terms *terms);
 
 /* A drain in steps, to find out whether work is done. */
 struct drain {
-    unsigned contexts_ended;         /* contexts_ended() at the beginning */
-    uint64_t moment;                 /* streams_moment() at the beginning */
+    unsigned contexts_ended;         /* contexts_ended() at drain_begin() */
+    uint64_t moment;                 /* streams_moment() at drain_begin() */
     unsigned count, room;
     bool whole;                      /* `part` covers all contexts */
     bool failing;                    /* in the last step calls failed, but no context for good */

@@ -202,7 +202,7 @@ static void mark_taken(uint64_t number, uint64_t now)
     record_marker(number - 1, now);
     set_goal(now);
     if (rested && in_background())
-        client_wake(owner);          /* its service thread polls rarely while nothing is in flight */
+        client_wake(owner);          /* its thread polls rarely while nothing is in flight */
 }
 
 /* gate_on_taken: called inside the gate, with the number of the pass. */

@@ -192,7 +192,7 @@ bool reclaim(struct client *client, uint64_t bytes, uint64_t until);
 
 /* Sends the report with the client's figures. On failure the service thread reconnects. */
 void client_send(struct client *client, struct nvshare_report report);
-/* Only returns the report with the client's figures. */
+/* As client_send(), but returns the report instead of sending it. */
 struct nvshare_report client_report(const struct client *client, struct nvshare_report report);
 /* Sends names, STORED if the file contains bytes, and HELLO. No lock is needed. False: failed. */
 bool client_introduce(const struct client *client, int socket, const struct nvshare_report *stored,

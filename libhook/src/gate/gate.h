@@ -27,11 +27,11 @@
 #define GATE_PUBLISHING ((uint64_t)1 << 62)        /* inflight.c */
 #define GATE_CAPTURING ((uint64_t)1 << 61)         /* capture.c */
 #define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING)
-#define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* for work that cannot be captured */
+#define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* the call waits even during a capture */
 
 /* One for each thread that has passed. */
 struct gate_thread {
-    _Alignas(128) _Atomic uint32_t inside;             /* depth of passes; only its thread writes */
+    _Alignas(128) _Atomic uint32_t inside;             /* depth of nested passes; owner writes */
     _Atomic uint32_t passes;         /* how often it has passed; wraps */
     /* Numbers of the gate's openings and of its own passes when it began to wait at the gate. */
     _Atomic uint32_t waits;          /* 0: it does not wait */

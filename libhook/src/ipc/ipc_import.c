@@ -134,7 +134,7 @@ static struct ipc_import *same(const struct ipc_ticket *ticket)
     return import;
 }
 
-/* memory_lock is held. */
+/* Unmaps and frees an import that is not listed. memory_lock is held. */
 static void unmap(struct ipc_import *import)
 {
     for (size_t i = 0; i < import->count; i++)

@@ -37,9 +37,9 @@ struct object {
     bool retired : 1;                /* freed by the program, but not released yet */
 };
 
-/* Operations on the memory of a page's owner, which contains `address`. NULL: not supported.
- * Retiring makes an allocation invalid for the program; releasing frees its memory, which no work
- * may use then. */
+/* Operations of a page_owner on its memory, in which `address` lies. NULL: not supported. Retiring
+ * makes an allocation invalid for the program; releasing frees its memory, which no work may use
+ * then. */
 struct owner_operations {
     /* The object that contains `address`, valid or not; *base: its first address. NULL: none. */
     struct object *(*object)(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base);
@@ -57,7 +57,7 @@ struct large {
     CUdeviceptr base;
     struct object object;
     bool spare;                      /* freed by the program and kept for reuse */
-    uint64_t freed_at;               /* us */
+    uint64_t freed_at;               /* us: when the program freed it */
     struct ring order, alike;        /* in the lists of its client's spares */
     struct vmm_allocation *vmm;      /* the VMM allocation that it backs; NULL: from cuMemAlloc */
     struct block *blocks[];          /* owner.block_count */

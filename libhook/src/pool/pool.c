@@ -43,7 +43,7 @@ struct pool {
     bool opportunistic;              /* CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC */
     bool dependencies;               /* CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES */
     uint64_t used, used_high;        /* bytes as requested; highest since a reset */
-    uint64_t lost;                   /* bytes freed by cuMemFree; as in the driver, reported as used */
+    uint64_t lost;                   /* bytes freed by cuMemFree; the driver reports such as used */
     uint64_t reserved, reserved_high;
     uint64_t peak;                   /* highest `used`; the program cannot reset it */
     struct ring idle;                /* free allocations that no work touches, oldest first */

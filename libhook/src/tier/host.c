@@ -48,7 +48,7 @@
 #define LARGEST_SLAB ((uint64_t)1 << 30)
 #define PIECE ((uint64_t)16 << 20)   /* bytes of a slab that one thread populates at a time */
 #define REGISTERED_AHEAD ((uint64_t)256 << 20)  /* bytes registered early, for the next EVICT */
-#define REGISTRARS 4                 /* threads; the driver may admit one at a time */
+#define REGISTRARS 4                 /* threads that register; the driver may admit only one */
 #define ALLOCATORS_MOST 8
 #define PREALLOCATORS_MOST 4
 #define PREALLOCATORS_PART 4         /* usable processors for each preallocating thread */
@@ -464,7 +464,7 @@ static void *make_slabs(void *argument)
         char *piece = slab->memory + slab->begun;
         uint64_t left = slab->size - slab->begun;
         uint64_t size = left < PIECE || work->early ? left : PIECE;
-        uint64_t step = work->early ? PAGE : size;   /* for which the kernel holds the mmap lock */
+        uint64_t step = work->early ? PAGE : size;   /* bytes populated under the mmap lock */
         slab->begun += size;
         work->slab = size < left ? slab : NULL;
         pthread_mutex_unlock(&memory_lock);
