@@ -57,10 +57,8 @@ def user(uid: int) -> str:
 
 
 def gpu_path(index: int) -> str:
-    """Object path of the GPU with this index."""
     return f"{GPU_PATH}/{index}"
 
 
 def client_path(number: int) -> str:
-    """Object path of the client with this id."""
     return f"{CLIENT_PATH}/{number}"

@@ -70,7 +70,7 @@ def preload(options: Options) -> None:
             before, tried = switch.read_state(tree), switch.enable(tree, library)
             state = switch.read_state(tree)
             data["changed"] = before.entries != state.entries
-            data["tried"] = [{"program": one.program, "obstacle": one.obstacle} for one in tried]
+            data["tried"] = [one._asdict() for one in tried]
             for one in tried:
                 outcome = f"could not be tried, {one.obstacle}" if one.obstacle else "works"
                 lines.append(f"With the library preloaded, {one.program} {outcome}.")

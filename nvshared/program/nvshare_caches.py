@@ -57,13 +57,19 @@ class Cache:
 
     def trim(self, occasion: int) -> None:
         """Frees the cache if it has at least WORTH bytes, unless this request is to be skipped."""
-        held, cached, release = self._look()
-        self._judge(held)
+        held, cached, release = self._figures()
+        if self._last is not None:
+            previous, freed, kept = self._last
+            self._last = None
+            if held - kept > freed / 2:
+                self.failed(previous)
+            else:
+                self._pauses[previous] = 0
         if self._left[occasion] > 0:
             self._left[occasion] -= 1
         elif cached >= WORTH:
             release()
-            kept = self._look().held
+            kept = self._figures().held
             self._last = occasion, held - kept, kept
             if held - kept < cached / 2:
                 self.failed(occasion)
@@ -74,19 +80,9 @@ class Cache:
         self._pauses[occasion] = min(2 * self._pauses[occasion] or 1, LONGEST_PAUSE)
         self._left[occasion] = self._pauses[occasion]
 
-    def _look(self) -> Figures:
+    def _figures(self) -> Figures:
         # import_module() waits if another thread is importing the framework.
         return FRAMEWORKS[self._name][1](importlib.import_module(self._name), self._device)
-
-    def _judge(self, held: int) -> None:
-        if self._last is None:
-            return
-        occasion, given, kept = self._last
-        if held - kept > given / 2:
-            self.failed(occasion)
-        else:
-            self._pauses[occasion] = 0
-        self._last = None
 
 
 class Trimmer:

@@ -54,6 +54,7 @@ def read_metrics(gpus: Iterable[GPU], clients: Iterable[Client]) -> list[Samples
     programs = [(_client(client), client) for client in clients]
     used = [(labels, client.usage) for labels, client in programs]
     memories = [(labels, client.memory) for labels, client in programs]
+    bounds = [*(str(bound / SECOND) for bound in DECISION_BOUNDS), "+Inf"]
     counters = [(labels, gpu.snapshot().counters) for labels, gpu in cards]
     tenants = [((*labels, name), usage) for labels, gpu in cards
                for name, usage in gpu.usage_by_tenant().items()]
@@ -62,7 +63,12 @@ def read_metrics(gpus: Iterable[GPU], clients: Iterable[Client]) -> list[Samples
         *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_INFO, cards),
         *_read(GaugeMetricFamily, "nvshare_", CARD, CARD_GAUGES, cards),
         *_read(CounterMetricFamily, "nvshare_", CARD, CARD_COUNTERS, counters),
-        _decisions(cards),
+        Samples(
+            HistogramMetricFamily, "nvshare_scheduler_decision_seconds",
+            "How long the scheduler took to decide on an event", CARD, [
+                (labels, list(zip(bounds, accumulate(gpu.decisions), strict=True)),
+                 gpu.decision_time / SECOND)
+                for labels, gpu in cards]),
         *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_INFO, programs),
         *_read(GaugeMetricFamily, "nvshare_client_", CLIENT, CLIENT_GAUGES, memories),
         *_read(CounterMetricFamily, "nvshare_client_", CLIENT, CLIENT_COUNTERS, used),
@@ -162,16 +168,6 @@ def _usage(subject: str) -> Table[Usage]:
 
 CLIENT_COUNTERS = _usage("the program")[:3]     # only three: there may be thousands of clients
 TENANT_COUNTERS = _usage("the tenant")
-
-
-def _decisions(cards: Iterable[tuple[Sequence[str], GPU]]) -> Samples:
-    bounds = [*(str(bound / SECOND) for bound in DECISION_BOUNDS), "+Inf"]
-    return Samples(
-        HistogramMetricFamily, "nvshare_scheduler_decision_seconds",
-        "How long the scheduler took to decide on an event", CARD, [
-            (labels, list(zip(bounds, accumulate(gpu.decisions), strict=True)),
-             gpu.decision_time / SECOND)
-            for labels, gpu in cards])
 
 
 def _read(kind: type[Family], prefix: str, labels: Sequence[str],
