@@ -106,7 +106,7 @@ def driver_findings(inspection: Inspection) -> Iterator[Finding]:
         return
     yield ok("driver", f"version {inspection.driver}")
     for card in inspection.cards:
-        yield _card(card)
+        yield _gpu_finding(card)
 
 
 def neighbour_findings(inspection: Inspection, snapshot: Snapshot | None,
@@ -135,7 +135,7 @@ def neighbour_findings(inspection: Inspection, snapshot: Snapshot | None,
             yield note(topic, f"evicted memory of GPU {alone} goes to host memory: NVLink links it "
                        "to no other GPU",
                        "neighbour = on uses GPUs that are reached over PCIe, too" if bus else "")
-        yield from _lend_nothing(inspection, snapshot if mode == "auto" else None)
+        yield from _not_lending(inspection, snapshot if mode == "auto" else None)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and len(visible.split(",")) < len(cards):
         yield note(
@@ -143,7 +143,7 @@ def neighbour_findings(inspection: Inspection, snapshot: Snapshot | None,
             "append the GPUs that are linked to the programs' own")
 
 
-def _lend_nothing(inspection: Inspection, snapshot: Snapshot | None) -> Iterator[Finding]:
+def _not_lending(inspection: Inspection, snapshot: Snapshot | None) -> Iterator[Finding]:
     ours = {client.pid for client in snapshot.clients} if snapshot is not None else set()
     for card in inspection.cards if snapshot is not None else ():
         processes = card.sample.processes if card.sample is not None else None
@@ -162,7 +162,7 @@ def _inspect(nvml: NVML, facts: Facts) -> InspectedGPU:
         return InspectedGPU(facts, Mode(), None, error.message)
 
 
-def _card(card: InspectedGPU) -> Finding:
+def _gpu_finding(card: InspectedGPU) -> Finding:
     facts = card.facts
     topic = f"gpu {facts.index}"
     words = f"{facts.name}, {rounded(facts.memory_total)}, {facts.pci_bus_id}"
@@ -193,17 +193,17 @@ def program_findings(inspection: Inspection, snapshot: Snapshot | None) -> Itera
     for card in inspection.cards:
         for process in card.sample.processes or () if card.sample is not None else ():
             if (card.facts.index, process.pid) not in sharing and process.pid != os.getpid():
-                yield _unshared(
+                yield _unshared_finding(
                     card.facts.index, process.pid, process.memory, answered=snapshot is not None)
     for pid in sorted({client.pid for client in clients}):
         if f"{OUTDATED}\n" in host.process(pid, "maps"):
             yield warning(
                 "library", f"{shown(pid)} uses a libnvshare.so that has been replaced since",
                 "restart the program to use the new library")
-    yield from _limited(inspection, sorted({client.pid for client in clients}))
+    yield from _memory_limits(inspection, sorted({client.pid for client in clients}))
 
 
-def _limited(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
+def _memory_limits(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
     """Findings about programs in cgroups with a memory limit below the size of the largest card."""
     card = max((card.facts.memory_total for card in inspection.cards), default=0)
     inside: dict[Limit, list[int]] = {}
@@ -221,7 +221,7 @@ def _limited(inspection: Inspection, pids: Iterable[int]) -> Iterator[Finding]:
             "nvshared refuses GPU memory that could not be evicted within this limit: nvshared(8)")
 
 
-def _unshared(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Finding:
+def _unshared_finding(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Finding:
     """The finding about a process that is not a client; `answered`: nvshared confirms that."""
     size = "" if memory is None else f" with {rounded(memory)}"
     uses = f"{shown(pid)} uses GPU {gpu}{size}"
@@ -252,22 +252,22 @@ def ask_daemon(bus: str) -> Answer:
         return error
 
 
-def _start() -> str:
+def _start_advice() -> str:
     return f"start it with: {'systemctl enable --now ' * unit.runs_here()}nvshared"
 
 
 def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
     if unit.runs_here():
-        yield from map(_unit, unit.UNITS)
+        yield from map(_unit_finding, unit.UNITS)
     else:
         yield note("systemd", "systemd does not run here, so nvshared must be started by hand")
     path = os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
     found = _socket(path, answered=isinstance(answer, Snapshot))
     yield found
     if not isinstance(answer, Snapshot):
-        yield _silent(bus, answer, served=found.grade is Grade.OK)
+        yield _bus_finding(bus, answer, served=found.grade is Grade.OK)
         return
-    yield ok("bus", f"nvshared answers on {_named(bus)}")
+    yield ok("bus", f"nvshared answers on {_bus_words(bus)}")
     if answer.disk_fault:
         yield warning("disk", f"no memory goes to the disk: {answer.disk_fault}",
                       "after the repair nvshared uses the disk within a minute; or set disk = off")
@@ -280,16 +280,16 @@ def daemon_findings(bus: str, answer: Answer) -> Iterator[Finding]:
                       "restart nvshared, programs go on meanwhile: systemctl restart nvshared")
 
 
-def _named(bus: str) -> str:
+def _bus_words(bus: str) -> str:
     return f"the {bus} bus" if bus in ("system", "session") else f"the bus at {bus}"
 
 
-def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
+def _bus_finding(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
     if error is None:
         return note("bus", "none, so nvsharectl cannot reach nvshared; programs need no bus")
     words, advice = error.message, error.hint or "is dbus running? --bus chooses another"
     if isinstance(error, NotRunning):
-        words = f"no process owns com.nvshare on {_named(bus)}"
+        words = f"no process owns com.nvshare on {_bus_words(bus)}"
         advice = error.hint if not served else (
             "nvshared may be on another bus, which --bus or NVSHARE_BUS chooses, or on none")
     if not served:
@@ -297,7 +297,7 @@ def _silent(bus: str, error: NvshareError | None, *, served: bool) -> Finding:
     return warning("bus", f"{words}; programs need no bus, but nvsharectl does", advice)
 
 
-def _unit(name: str) -> Finding:
+def _unit_finding(name: str) -> Finding:
     try:
         state = unit.state(name)
     except NvshareError as error:
@@ -311,7 +311,7 @@ def _unit(name: str) -> Finding:
         return fault(name, f"{words}: {why}", f"see more: journalctl -u {name} -n 20; after the "
                      f"repair: {unit.start_again()}")
     if state["ActiveState"] not in ("active", "activating", "reloading"):
-        return fault(name, words, _start())
+        return fault(name, words, _start_advice())
     if state["UnitFileState"] == "disabled":
         return warning(name, words, "start it at boot, too: systemctl enable nvshared")
     return ok(name, words)
@@ -321,7 +321,7 @@ def _socket(path: str, *, answered: bool) -> Finding:
     if (error := unit.unreachable(path)) is None:
         return ok("socket", f"programs find nvshared at {path}")
     unshared = "programs would use the GPU unshared"
-    advice = _start() if not answered else (
+    advice = _start_advice() if not answered else (
         f"nvshared runs, but listens elsewhere: set {SOCKET_VARIABLE} to its socket")
     if error.errno == errno.EACCES:
         advice = f"give all users access: chmod a+rw {path}, and a+x for the folders above it"
@@ -343,13 +343,13 @@ def installation_findings() -> Iterator[Finding]:
         yield ok("library", f"{path} can be loaded by this machine's programs")
     except NvshareError as error:
         yield fault("library", error.message, error.hint or "install it again")
-    yield _preload()
+    yield _preload_finding()
     for entry in os.environ.get(library.PRELOAD, "").replace(":", " ").split():
         if Path(entry).name == library.HOOK:
             yield note("environment", f"LD_PRELOAD names {entry} here")
 
 
-def _preload() -> Finding:
+def _preload_finding() -> Finding:
     try:
         state = switch.read_state(MACHINE)
     except NvshareError as error:
@@ -369,7 +369,7 @@ PLENTY = GIB                            # bytes; a lower limit of locked memory 
 
 
 def host_memory_findings(inspection: Inspection) -> Iterator[Finding]:
-    yield _budget(sum(card.facts.memory_total for card in inspection.cards))
+    yield _budget_finding(sum(card.facts.memory_total for card in inspection.cards))
     yield _huge_pages()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     words = f"{soft >> 10} KiB for programs started from here"
@@ -389,7 +389,7 @@ def neighbour_mode() -> str:
     return config.neighbour if "neighbour" in config.tiers else "off"
 
 
-def _budget(cards: int) -> Finding:
+def _budget_finding(cards: int) -> Finding:
     topic = "swap budget"
     try:
         settings = load(None, os.environ, {})

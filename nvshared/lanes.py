@@ -109,13 +109,13 @@ class Lanes:
                     result = job.call()
             except Exception:
                 logger.exception("a call of %s failed", self._name)
-            self._post(partial(self._made, key, job, result))
+            self._post(partial(self._call_ended, key, job, result))
 
     def _thread_ended(self) -> None:
         self._threads -= 1
         self._add_thread()              # a call may have been queued meanwhile
 
-    def _made(self, key: Hashable, job: _Job, result: Any) -> None:
+    def _call_ended(self, key: Hashable, job: _Job, result: Any) -> None:
         lane = self._lanes[key]
         lane.popleft()
         while lane and lane[0].done:    # the job has timed out: no caller waits for its result

@@ -56,7 +56,7 @@ class HistoryFile:
 
     def keep(self, start: int, batch: Batch) -> None:
         """Has the thread write the usage of the minute that began at `start` (s since 1970)."""
-        self._last = self._do(partial(self._take, start, batch))
+        self._last = self._do(partial(self._append, start, batch))
         self._last.add_done_callback(_report)
 
     async def ask(self, query: Query, shape: Callable[[QueryResult], Shaped]) -> Shaped:
@@ -79,12 +79,12 @@ class HistoryFile:
     def _do(self, task: Callable[[], Shaped]) -> "Future[Shaped]":
         return self._thread.submit(task)
 
-    def _take(self, start: int, batch: Batch) -> None:
+    def _append(self, start: int, batch: Batch) -> None:
         if batch:
             self._unwritten.append((start, batch))
         while len(self._unwritten) > KEPT:
             (_, older), (start, newer) = self._unwritten[:2]
-            self._unwritten[:2] = [(start, _together(older, newer))]
+            self._unwritten[:2] = [(start, _summed(older, newer))]
         self._write()
 
     def _write(self) -> None:
@@ -96,7 +96,7 @@ class HistoryFile:
                     raise
                 self._store.add(self._unwritten)    # into a new file: the broken one was renamed
         except (sqlite3.Error, OSError) as error:
-            reason, path = _words(error), self._store.path
+            reason, path = _reason(error), self._store.path
             if reason != self._write_error:
                 logger.warning("%s is not written, and tried again each minute: %s", path, reason)
             self._write_error = reason
@@ -116,7 +116,7 @@ class HistoryFile:
             with self._store.opened() as file:
                 found = store.find(file, query)
         except (sqlite3.Error, OSError) as error:
-            raise NoHistory(f"{self._store.path} cannot be read: {_words(error)}") from error
+            raise NoHistory(f"{self._store.path} cannot be read: {_reason(error)}") from error
         return shape(found._replace(missing=self._write_error))
 
 
@@ -125,11 +125,11 @@ def _report(written: "Future[None]") -> None:
         logger.error("the history has a fault", exc_info=error)
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _together(older: Batch, newer: Batch) -> Batch:
+def _summed(older: Batch, newer: Batch) -> Batch:
     found = {card: dict(used) for card, used in newer.items()}
     for card, used in older.items():
         for party, usage in used.items():

@@ -145,13 +145,13 @@ class Store:
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
         self.pages = max(size, LEAST_SIZE) // PAGE
-        self._open: sqlite3.Connection | None = None
-        self._which = (0, 0)            # device and inode of the open file
+        self._connection: sqlite3.Connection | None = None
+        self._open_identity = (0, 0)    # device and inode of the open file
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
@@ -165,25 +165,25 @@ class Store:
             raise
 
     def _opened(self) -> sqlite3.Connection:
-        if self._open is not None and self._which != self._there():
+        if self._connection is not None and self._open_identity != self._file_identity():
             self.close()                # the file at the path was replaced: writes would be lost
-        if self._open is None:
+        if self._connection is None:
             try:
-                self._open = self._begin()
+                self._connection = self._open_or_create()
             except ForeignFile as reason:
                 self._put_aside(str(reason))
-                self._open = self._begin()
-            self._which = self._there()
-        return self._open
+                self._connection = self._open_or_create()
+            self._open_identity = self._file_identity()
+        return self._connection
 
-    def _there(self) -> tuple[int, int]:
+    def _file_identity(self) -> tuple[int, int]:
         try:
             found = self.path.stat()
         except FileNotFoundError:
             return 0, 0
         return found.st_dev, found.st_ino
 
-    def _begin(self) -> sqlite3.Connection:
+    def _open_or_create(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise ForeignFile("it is no file")

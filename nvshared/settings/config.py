@@ -306,7 +306,7 @@ class _Files:
         known = sorted({section for section, _ in self._known})
         if section not in known and not rules.pattern(section, place):
             raise ConfigError(f"{place}: there is no section {line}",
-                              _meant(section, [*known, f"{rules.SECTION} PATTERN"]))
+                              _hint(section, [*known, f"{rules.SECTION} PATTERN"]))
         return section
 
     def _set(self, section: str, line: str, place: str) -> None:
@@ -322,7 +322,7 @@ class _Files:
             option = TERMS.get(name)
         if option is None:
             names = [name for where, name in self._known if where == section] or list(TERMS)
-            raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _meant(name, names))
+            raise ConfigError(f"{place}: [{section}] has no setting {name!r}", _hint(name, names))
         value = _parse(option.parse, text, f"{place}: {name}", ConfigError)
         if pattern:
             self.rules.append(Rule(pattern, name, value, place))
@@ -337,7 +337,7 @@ def _parse(parse: Callable[[str], Any], text: str, place: str, error: type[Inval
         raise error(f"{place} cannot be {text!r}", str(wrong)) from None
 
 
-def _meant(text: str, known: list[str]) -> str:
+def _hint(text: str, known: list[str]) -> str:
     import difflib
 
     close = difflib.get_close_matches(text, known, 1)

@@ -33,7 +33,7 @@ class Watch:
         self._file = file
         self.note()
         self._inotify = -1
-        self._waiting: asyncio.TimerHandle | None = None
+        self._comparison: asyncio.TimerHandle | None = None
         self._warned = False            # the journal has a warning that watching failed
 
     def note(self) -> None:
@@ -46,30 +46,30 @@ class Watch:
         libc = ctypes.CDLL(None, use_errno=True)
         self._inotify = libc.inotify_init1(FLAGS)
         if self._inotify < 0:
-            self._blind(ctypes.get_errno())
+            self._warn_unwatched(ctypes.get_errno())
             return
-        self._add = libc.inotify_add_watch
-        asyncio.get_running_loop().add_reader(self._inotify, self._happens)
+        self._inotify_add_watch = libc.inotify_add_watch
+        asyncio.get_running_loop().add_reader(self._inotify, self._read_events)
         self._compare()
 
     def close(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._comparison is not None:
+            self._comparison.cancel()
         if self._inotify >= 0:
             asyncio.get_running_loop().remove_reader(self._inotify)
             os.close(self._inotify)
             self._inotify = -1
 
-    def _happens(self) -> None:
+    def _read_events(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._inotify, 1 << 16)
-        if self._waiting is None:
-            self._waiting = asyncio.get_running_loop().call_later(PATIENCE, self._compare)
+        if self._comparison is None:
+            self._comparison = asyncio.get_running_loop().call_later(PATIENCE, self._compare)
 
     def _compare(self) -> None:
-        self._waiting = None
+        self._comparison = None
         for folder in set(self._folders()):
-            self._see(folder)
+            self._add_watch(folder)
         # Compare after the watches are added, because only later changes cause events.
         if self._read_metadata() != self._metadata:
             self._changed()
@@ -81,15 +81,15 @@ class Watch:
             yield path.parent
             yield Path(os.path.realpath(path)).parent
 
-    def _see(self, folder: Path) -> None:
+    def _add_watch(self, folder: Path) -> None:
         """Watches a folder, or its nearest existing parent. Repeated calls are harmless."""
-        while self._add(self._inotify, os.fsencode(folder), EVENTS) < 0:
+        while self._inotify_add_watch(self._inotify, os.fsencode(folder), EVENTS) < 0:
             if folder == folder.parent:
-                self._blind(ctypes.get_errno())
+                self._warn_unwatched(ctypes.get_errno())
                 return
             folder = folder.parent
 
-    def _blind(self, error: int) -> None:
+    def _warn_unwatched(self, error: int) -> None:
         if not self._warned:
             self._warned = True
             logger.warning("changed settings are read at SIGHUP alone: %s", os.strerror(error))

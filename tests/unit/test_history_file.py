@@ -196,7 +196,7 @@ def test_history_file_that_breaks_in_use_is_renamed(path: Path, history: History
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\x5a" * (whole - 4096))
-    history._store._open.execute("PRAGMA cache_size = 0")      # type: ignore[union-attr]
+    history._store._connection.execute("PRAGMA cache_size = 0")      # type: ignore[union-attr]
     for number in range(30, 40):
         history.keep(NOON + 60 * number, MINUTE)
     assert path.with_name(f"{FILE_NAME}.aside-1").stat().st_size == whole
