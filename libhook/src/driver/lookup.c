@@ -2,10 +2,10 @@
 /* dlsym() as programs see it, behind the entry in dlsym.S. If the C library's dlsym() returns a
  * function of the driver or of others.def, the program gets the wrapper or stub (stubs.h).
  * RTLD_NEXT depends on the caller's object: if it was loaded before this library, the C library
- * finds our wrapper or that of a library in between; if later, the driver's function, which is
- * replaced. RTLD_DEFAULT finds our wrappers even without a driver; then the definition after ours
- * is returned: NULL. A preloaded library with a dlsym() of its own asks dlvsym() for the C
- * library's, and gets ours, because the C library's would bypass our wrappers. */
+ * finds our wrapper or that of a library in between; if later, the driver's function, and the
+ * caller gets our wrapper instead. RTLD_DEFAULT finds our wrappers even without a driver: the
+ * caller then gets what RTLD_NEXT finds from here, NULL. A preloaded library with a dlsym() asks
+ * dlvsym() for the C library's and gets ours, as the C library's would bypass our wrappers. */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/lookup.h"
 

@@ -372,7 +372,7 @@ static struct spares *spares_of(const struct client *client)
     return &all[client->index];
 }
 
-/* Bytes of the blocks. object.size, the bytes that the program requested last, may be smaller. */
+/* Bytes of the blocks: object.size, the bytes that the program requested, rounded up. */
 static size_t size_of(const struct large *large)
 {
     const struct block *last = large->blocks[large->owner.block_count - 1];

@@ -131,8 +131,8 @@ static void discard(struct managed *managed)
     free(managed);
 }
 
-/* Creates an allocation without addresses: with `beyond` bytes beyond the card, already added to
- * memory.beyond, or else with blocks. NULL: out of memory; nothing is counted then. */
+/* Creates an allocation without addresses: of `beyond` bytes of host memory, already added to
+ * memory.beyond, or, if 0, with blocks. NULL: out of memory; nothing is counted then. */
 static struct managed *reserve(struct client *client, CUcontext context, size_t bytes,
                                size_t beyond)
 {
@@ -200,7 +200,7 @@ static bool is_evictable(struct client *client, CUcontext *context)
         && concurrent && contexts_current(context) == CUDA_SUCCESS;
 }
 
-/* `plain`: an allocation beyond the card that the program made with cuMemAlloc. */
+/* `plain`: for managed_beyond(). */
 static CUresult take(struct client *client, CUcontext context, size_t bytes, unsigned int flags,
                      bool plain, CUdeviceptr *address)
 {

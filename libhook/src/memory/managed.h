@@ -9,7 +9,7 @@ struct memory_description;
 /* False: no client, or its managed memory is not evictable. Else *result is the return value. */
 bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CUresult *result);
 
-/* For a cuMemAlloc beyond the card: memory that stays on the host. False: disabled, or refused. */
+/* For a cuMemAlloc that does not fit the card: host memory. False: disabled, or refused. */
 bool managed_beyond(CUdeviceptr *address, size_t bytes);
 
 /* `plain`: only memory from cuMemAlloc. False: no such allocation begins there. */
@@ -22,6 +22,6 @@ bool managed_last_prefetch(CUdeviceptr address, size_t size, CUmemLocation *loca
 
 /* The following functions are called with memory_lock held. */
 
-/* memory_describe() for an allocation beyond the card that the program made with cuMemAlloc. */
+/* memory_describe() for an allocation of managed_beyond(). */
 bool managed_describe(CUdeviceptr address, struct memory_description *description);
 void managed_context_ends(CUcontext context);
