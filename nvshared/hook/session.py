@@ -51,7 +51,7 @@ class Wire(Protocol):
         """Ends the connection after all queued packets are sent; the session sends no more."""
 
     def resume(self, work: Callable[[], None]) -> None:
-        """Does `work`, which waited for a lookup, in its user's turn, then passes packets again."""
+        """Does `work`, which waited for cgroup limits, when its account is due; then reads on."""
 
 
 class StoringHook:

@@ -122,7 +122,7 @@ class _Helper(NamedTuple):
     process: asyncio.subprocess.Process | None      # None: systemd has started it
 
     async def ask(self, line: str) -> str:
-        """Sends a line and returns the answer. Raises ValueError if it is too long."""
+        """Sends a line and returns the answer. Raises ValueError if that exceeds LONGEST bytes."""
         self.writer.write(line.encode() + b"\n")
         said = ""
         while answer := (await self.reader.readline()).decode(errors="replace"):

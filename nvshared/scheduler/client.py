@@ -292,7 +292,7 @@ class ScheduledClient(Counting):
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes to be loaded, or made room for, before the client is whole."""
+        """Bytes to be loaded, or made room for, before all the client's memory is on the card."""
         return max(0, self.memory.need - self.memory.filled)
 
     @property
@@ -302,7 +302,7 @@ class ScheduledClient(Counting):
 
     @property
     def takes(self) -> int:
-        """Bytes of the card that the client fills when whole, without pinned memory."""
+        """Bytes of the card that all of the client's memory fills, without pinned memory."""
         return self.memory.need - self.memory.pinned
 
     @property
@@ -341,7 +341,7 @@ class ScheduledClient(Counting):
 
     @property
     def is_permanent(self) -> bool:
-        """Undrainable and whole: the client runs beside whichever client has the turn."""
+        """Cannot drain, and is `whole`: the client runs beside whichever client has the turn."""
         return bool(self.memory.pin_reason) and self.whole
 
     @property

@@ -149,7 +149,7 @@ class Memory:
     pending: int = 0                    # pinned memory that a waiting thread will take
     room: int = 0                       # of the card, by the last order that was carried out
     host: int = 0                       # host memory held for swapped blocks
-    beyond: int = 0                     # host memory that never moves, as the card had no room
+    beyond: int = 0                     # host memory of allocations too large for the card
     answered: int = 0                   # number of the last COMMIT to which the hook has the reply
     to_pin: int = 0                     # granted up to that COMMIT, and not pinned yet
     pin_reason: PinReason = PinReason.NONE
@@ -274,7 +274,7 @@ class Parked(Record):
 class CommitAsked(Record):
     """COMMIT: a request to grow allocated + pinned to `wanted` bytes, and pinned by `pins`.
 
-    If `wanted` is 0: a request to hold `memory.beyond` bytes of host memory beyond the card.
+    If `wanted` is 0: a request that `memory.beyond` may be as large as reported.
     """
 
     number: int

@@ -22,15 +22,15 @@ class Member(NamedTuple):
     since: int                          # when the phase began
     wants: bool                         # its program wants the card, or has a turn on it
     needs_no_room: bool                 # it fills no evictable memory: any client runs beside it
-    takes: int                          # bytes of the card that it fills when whole
+    takes: int                          # bytes of the card that all its evictable memory fills
     alone: int                          # bytes that a client alone on the card could fill
     crowded: bool                       # it does not fit even alone
     held_up: bool                       # suspended, at a compute limit, or unresponsive
     not_before: int                     # it is not chosen before this time
     ready: bool                         # its turn could begin
-    whole: bool                         # its gate could open
+    whole: bool                         # all its memory is on the card
     parked: bool                        # it has drained, and waits for the other members
-    is_permanent: bool                  # undrainable and whole: it is never stopped
+    is_permanent: bool                  # it cannot drain and is `whole`: it is never stopped
     unresponsive: bool                  # it was reported as stuck
     contended: bool                     # a client of this card waits for another's turn to end
     idle: bool                          # it is idle in its turn, and the card is `contended`

@@ -55,7 +55,7 @@ def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
 
 
 def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
-    """Answers whether a client may hold as much host memory beyond the card as it claims."""
+    """Answers whether a client may hold its `beyond` (events.Memory) bytes of host memory."""
     if client.overclaims.beyond <= _beyond_card(card, client):
         client.overclaims = replace(client.overclaims, beyond=0)
     left, domain = _bound(card, client)
@@ -261,7 +261,7 @@ def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
 def _send_limits(
     card: Card, client: ScheduledClient, number: int, most: int, reason: str = ""
 ) -> None:
-    """Sends LIMITS. A client with a memory limit may hold no memory beyond the card."""
+    """Sends LIMITS. With a memory limit, a client may not allocate more than fits the card."""
     promise = client.promise
     bounded = client.terms.memory_limit or client.tenancies
     more = 0 if bounded else max(0, client.beyond + _beyond_card(card, client))
@@ -439,9 +439,9 @@ def _most(card: Card, client: ScheduledClient) -> int:
 
 
 def _beyond_card(card: Card, client: ScheduledClient) -> int:
-    """Bytes of host memory beyond the card that the client may still take."""
+    """Bytes of host memory that the client's allocations too large for the card may still take."""
     least = min(_left(card), _bound(card, client)[0], card.host_free_for(client))
-    if card.disk.budget.size:           # memory beyond the card cannot go to the disk
+    if card.disk.budget.size:           # such allocations cannot go to the disk
         least = min(least, _host_less_margin(card) - card.groups.sums.beyond)
     return _promisable_to_account(card, client, least)
 

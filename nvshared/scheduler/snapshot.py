@@ -48,10 +48,10 @@ class ClientView:
     room: int                           # counted against the capacity, orders under way included
     commit: int                         # bytes that allocated + pinned may grow to without asking
     fits: bool                          # False: too large to run even alone
-    held_time: int                      # time with the gate open, until Snapshot.now
-    waited: int                         # time of waiting, until Snapshot.now,
-    waiting: int | None                 # and the part of the current wait; None: it does not wait
-    idle: int | None                    # time since it last wanted the card; None: not idle
+    held_time: int                      # us with the gate open, until Snapshot.now
+    waited: int                         # us of all waits for the card, until Snapshot.now
+    waiting: int | None                 # us of the current wait, in `waited`; None: does not wait
+    idle: int | None                    # us since it last wanted the card; None: not idle
     counters: Counters                  # to be read before the next event
     terms: Terms = Terms()
     loading: int = 0                    # bytes that its hand-over loads in all; 0: it loads none

@@ -206,7 +206,7 @@ def plan(card: Card) -> Admission:
 
 
 def _settle(card: Card) -> Admission:
-    """Chooses clients that fit, ends turns for the head, and starts turns of whole clients."""
+    """Chooses clients that fit, ends turns for the queue's head, starts turns of loaded clients."""
     starts = True
     while starts:
         blocked, tq = _admit_all(card)
@@ -219,7 +219,7 @@ def _settle(card: Card) -> Admission:
 
 
 def _admit_all(card: Card) -> Admission:
-    """Repeats admission while it chooses clients, as the head may change with each."""
+    """Repeats admission while it chooses clients, as each choice may change the queue's head."""
     while True:
         before, found = card.groups.size("holding"), _admit(card)
         if found[0] is None or card.groups.size("holding") == before:
@@ -290,7 +290,7 @@ def _repair(card: Card) -> None:
     lacking = [c for c in reversed(staying) if not c.whole]
     whole = [c for c in staying if c.whole and not c.is_permanent]
     for client in lacking + whole:
-        # A client that is whole and alone keeps its turn: no other holder needs its room.
+        # A holder that is loaded and alone keeps its turn: no other holder needs its room.
         alone = [c for c in staying if not c.is_permanent] == whole[-1:]
         if card.fits(staying) or alone:
             return
@@ -370,7 +370,7 @@ def _may_overtake(
 def _ended(
     card: Card, head: ScheduledClient | None, holders: list[ScheduledClient], tq: int
 ) -> dict[int, TurnEnd]:
-    """The clients whose turns may end now for the head, with the reasons; `tq`: us."""
+    """Ids of holders whose turns may end now for the queue's head, with the reasons; `tq`: us."""
     settings = card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
@@ -411,7 +411,7 @@ def _stop_enough(
 ) -> bool:
     """Ends as few turns as are enough for the head, and none if all that may end are not enough.
 
-    True: a chosen client's turn was cancelled, or the head got ready, so admission is repeated.
+    True: admission must be repeated, as a chosen client's turn was cancelled or the head got ready.
     """
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     leaving: list[ScheduledClient] = []
@@ -439,7 +439,7 @@ def _stop_enough(
 
 
 def _start(card: Card) -> bool:
-    """Starts the turns of chosen clients that are whole. True: a hand-over's cost was measured."""
+    """Starts turns of chosen clients that are loaded. True: a hand-over's cost was measured."""
     learnt = False
     for client in card.groups[Phase.LOADING]:
         turn, before = client.its_turn, client.cost

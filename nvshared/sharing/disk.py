@@ -64,7 +64,7 @@ class Disk:
         if setting == self.setting:
             return
         self.setting, self.fault = setting, ""
-        # Before the test has ended: bytes of clients that reconnect count from the daemon's start.
+        # At once, not after _test(): reconnecting clients may have bytes on the disk already.
         self.budget.resize(0 if setting is None else setting[1])
         self._test()
 
