@@ -312,7 +312,7 @@ async def test_polkit_checks_of_a_disconnected_caller_are_cancelled(
         assert (await caller.call("SetTQ", "u", [7])).message_type is MessageType.METHOD_RETURN
 
 
-async def test_polkit_check_counts_against_the_limit_until_polkit_answers(
+async def test_polkit_check_counts_as_pending_until_polkit_answers(
         caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.bus.dispatch.POLKIT_PATIENCE", 0.01)
     async with polkit_on(private.address) as polkit:

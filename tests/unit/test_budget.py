@@ -236,7 +236,7 @@ def test_host_memory_of_a_lost_card_counts_until_its_clients_end() -> None:
     assert site.parts == [WHOLE, 0]
 
 
-def test_oversubscribed_host_memory_of_a_lost_card_counts_until_its_clients_end() -> None:
+def test_host_memory_of_allocations_too_large_for_a_lost_card_counts_until_clients_end() -> None:
     site = Site(2, CARD, WHOLE)
     program = site.program(1, memory=Memory(beyond=10 * GIB))
     site.gpus[1].lose("it fell off the bus")

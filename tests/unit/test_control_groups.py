@@ -158,7 +158,7 @@ def test_control_group_with_swapped_memory_is_watched(machine: Machine) -> None:
     assert any(type(order).__name__ == "Load" for order in machine.links[1].orders)
 
 
-def test_process_with_an_unreadable_control_group_has_no_limit(machine: Machine) -> None:
+def test_process_with_an_unreadable_control_group_may_commit_all_memory(machine: Machine) -> None:
     machine.group("", GIB)
     client = machine.comes(1)
     assert machine.most(client) == CARD

@@ -92,7 +92,7 @@ def test_safe_host_budget_bounds_the_sum_of_claimed_host_memory_by_used_host_mem
 
 
 @pytest.mark.parametrize("name", ["9 kB", "\vRssAnon:9 kB", "kB kB", "\u00b2 kB", "RssAnon: 9 kB"])
-def test_safe_host_budget_is_right_for_any_process_name(machine: Host, name: str) -> None:
+def test_safe_host_budget_does_not_depend_on_process_names(machine: Host, name: str) -> None:
     machine.process(1, 20, name=name)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
 
@@ -108,7 +108,7 @@ def test_safe_host_budget_in_a_container_counts_processes_of_the_container(
     assert host.safe_budget({1: 300 * KIB}) == safe(350 if counts else 50)
 
 
-def test_safe_host_budget_in_a_container_is_bounded_by_the_limit(machine: Host) -> None:
+def test_safe_host_budget_in_a_container_is_bounded_by_its_memory_limit(machine: Host) -> None:
     machine.limit("a", "memory.max", "memory.current", 500, 450)
     for pid in (1, 2):
         machine.process(pid, 400, "0::/a/b")

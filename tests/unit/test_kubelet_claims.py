@@ -71,7 +71,7 @@ def test_capacity_consumed_by_a_claim_becomes_terms() -> None:
     assert terms([found]) == {"memory-limit": 12 * GIB, "compute-limit": 50}
 
 
-def test_claim_that_requests_zero_sets_no_limit() -> None:
+def test_claim_of_zero_memory_and_compute_sets_no_limits() -> None:
     assert terms([read(claim(result(memory="0", compute="0")))]) == {}
 
 

@@ -190,7 +190,7 @@ def test_daemon_set_runs_nvshare_kubelet_with_the_account_of_the_roles(
 
 
 @with_kustomize
-def test_overlays_of_all_strategies_have_the_same_objects() -> None:
+def test_overlays_of_all_sharing_strategies_have_the_same_kubernetes_objects() -> None:
     found = {}
     for name in STRATEGIES:
         objects = built(MANIFESTS / "overlays" / name)

@@ -102,7 +102,7 @@ async def test_simultaneous_checkpoint_helper_calls_are_bounded_in_number() -> N
 
 
 @pytest.mark.parametrize("by_hook", [False, True], ids=["the driver", "the hook"])
-async def test_idle_client_is_not_parked_again_soon_after_a_temporary_refusal(
+async def test_idle_client_that_could_not_be_parked_now_is_not_tried_again_before_a_pause(
         monkeypatch: pytest.MonkeyPatch, by_hook: bool) -> None:
     async def refuse(_: QuietHook, context: int, *, ahead: bool) -> None:
         raise NvshareError("its threads do not rest")

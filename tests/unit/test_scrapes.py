@@ -142,7 +142,7 @@ async def test_scrape_is_answered_among_a_hundred_slow_connections(site: Site) -
 
 
 @pytest.mark.parametrize("sends", [b"", b"GET /met", ASK[:-2], b"\r\n" * 3])
-async def test_metrics_connection_is_closed_after_the_limit(
+async def test_metrics_connection_without_a_whole_request_is_closed_after_the_time_limit(
         site: Site, sends: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "LONGEST", LIMIT)
     idle = [site.connect(sends) for _ in range(SCRAPES_AT_MOST)]
@@ -153,7 +153,7 @@ async def test_metrics_connection_is_closed_after_the_limit(
     await until(lambda: site.count == 0)
 
 
-async def test_metrics_connection_that_never_reads_is_closed_after_the_limit(
+async def test_metrics_connection_that_never_reads_is_closed_after_the_time_limit(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def read(figures: Figures) -> None:
         figures._read_at = time.monotonic()

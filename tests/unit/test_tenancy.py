@@ -333,7 +333,7 @@ def test_tenant_terms_are_removed_where_rules_contradict_each_other(daemon: Daem
     assert daemon.manager.tenancy.terms("job:7") == TenantTerms(compute_request=60)
 
 
-def test_compute_request_beyond_the_limit_of_the_enclosing_tenant_is_refused(
+def test_compute_request_above_the_compute_limit_of_the_enclosing_tenant_is_refused(
         daemon: Daemon) -> None:
     pod = daemon.joins(ALICE, POD)
     daemon.set("user:alice", compute_limit=50)

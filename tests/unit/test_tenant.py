@@ -239,7 +239,7 @@ def owner_in(owners: dict[str, int], _controllers: str, folder: str) -> int:
     return owners.get(folder, 0)
 
 
-def test_tenant_is_the_pod_below_any_unit_if_root_owns_all_cgroups() -> None:
+def test_tenant_in_a_systemd_unit_is_the_pod_only_if_root_owns_all_its_cgroups() -> None:
     path = f"0::/lab.slice/my-kubernetes.service/kubepods/besteffort/pod{UID}/{CONTAINER}\n"
     assert str(tenants(path, 0, owner_of=roots)[-1]) == POD
     assert str(tenants(path, 0)[-1]) == "unit:my-kubernetes.service"

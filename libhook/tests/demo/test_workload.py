@@ -91,7 +91,7 @@ def advanced(seed: int, chunks: list[int], changed: set[int], steps: int, rounds
     return total & MASK
 
 
-def test_workload_that_uses_and_changes_part_of_its_memory_has_the_computed_checksum(
+def test_workload_that_changes_part_of_its_memory_reports_the_documented_checksum(
     environment: dict[str, str]
 ) -> None:
     done = workload(
