@@ -234,7 +234,7 @@ async def test_reset_command_keeps_terms_of_programs(manager: Manager, ctl: Run)
     assert (await ctl("reset")).code == ExitCode.OK
     assert client.terms.in_force == Terms(1 << 30)
     help_text = " ".join((await ctl("reset", "--help")).out.split())
-    assert "set for single programs with limit, weight and suspend stays" in help_text
+    assert "set for programs and tenants, with limit, weight and suspend, stay" in help_text
     assert "undo all" not in help_text
 
 
