@@ -40,7 +40,7 @@ TOGETHER = (
 FIRST = (
     "libhook/tests/simulator/test_simulator_conformance.py",
     "tests/unit/test_style.py::test_mypy_finds_no_type_errors",
-    "tests/integration/test_demo.py::test_demo_ends_with_right_results_and_leaves_nothing",
+    "tests/integration/test_demo.py::test_demo_has_right_results_and_leaves_no_process_or_file",
     "tests/integration/test_random_calls.py", "tests/integration/test_undrainable.py",
 )
 

@@ -82,7 +82,7 @@ def test_framework_caches_are_trimmed_when_another_client_begins_to_wait(
     program.ends_well()
 
 
-def test_trim_module_works_when_the_program_imports_it_late(
+def test_trim_module_that_the_program_imports_late_trims_caches(
     site: Site, start: Start, daemon: FakeDaemon
 ) -> None:
     folder = site.environment.pop("PYTHONPATH")

@@ -74,7 +74,7 @@ def demo(request: pytest.FixtureRequest) -> Iterator[Demo]:
 
 
 @pytest.mark.parametrize("demo", [QUICK], indirect=True, ids=["quick"])
-def test_demo_ends_with_right_results_and_leaves_nothing(demo: Demo) -> None:
+def test_demo_has_right_results_and_leaves_no_process_or_file(demo: Demo) -> None:
     output, errors = demo.process.communicate()
     assert demo.process.returncode == 0, output + errors
     assert errors == ""
@@ -96,7 +96,7 @@ def test_demo_ends_with_right_results_and_leaves_nothing(demo: Demo) -> None:
     *(pytest.param("checking every word", number, marks=pytest.mark.long)       # at its end
       for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
 ])
-def test_demo_ended_by_a_signal_leaves_nothing(
+def test_demo_ended_by_a_signal_leaves_no_process_or_file(
     demo: Demo, moment: str, number: signal.Signals
 ) -> None:
     demo.until(moment)
@@ -109,7 +109,7 @@ def test_demo_ended_by_a_signal_leaves_nothing(
 
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))])
-def test_demo_ended_by_many_signals_leaves_nothing(demo: Demo, seed: int) -> None:
+def test_demo_ended_by_many_signals_leaves_no_process_or_file(demo: Demo, seed: int) -> None:
     chance = random.Random(seed)
     # Not before it begins: Python itself takes a while, and dies of a signal as any program does.
     demo.until("The GPU is simulated")
@@ -123,7 +123,7 @@ def test_demo_ended_by_many_signals_leaves_nothing(demo: Demo, seed: int) -> Non
     demo.leaves_nothing()
 
 
-def test_demo_whose_output_is_closed_ends_and_leaves_nothing(demo: Demo) -> None:
+def test_demo_whose_output_is_closed_ends_and_leaves_no_process_or_file(demo: Demo) -> None:
     demo.until("holds the GPU")
     assert demo.process.stdout is not None
     demo.process.stdout.close()

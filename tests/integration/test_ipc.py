@@ -143,7 +143,7 @@ assert get(memory, 8 * MIB) == b"M" * 8 * MIB
 """
 
 
-def test_ipc_works_between_containers_without_a_common_network(site: Site) -> None:
+def test_memory_is_exported_by_ipc_between_containers_without_a_common_network(site: Site) -> None:
     """The containers share /dev/shm; no file stays there, even of a killed process."""
     site.start()
     killed, owner = Program(site, QUIET), Program(site, QUIET)
@@ -272,7 +272,7 @@ def file_of(handle: str) -> Path:
     return Path("/dev/shm") / name_of(handle).decode()
 
 
-def test_ipc_works_while_an_intruder_connects(site: Site) -> None:
+def test_memory_is_exported_by_ipc_while_an_intruder_holds_connections(site: Site) -> None:
     """A process that holds hundreds of connections and sends no valid request."""
     site.start()
     lender, borrower = Program(site, LENDER), Program(site, BORROWER)

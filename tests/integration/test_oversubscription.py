@@ -25,7 +25,7 @@ def test_allocation_beyond_the_card_without_single_oversub_is_out_of_memory(site
         assert large.returncode == 3, said
 
 
-def test_oversubscribed_program_computes_right_results_and_takes_turns(site: Site) -> None:
+def test_program_larger_than_the_card_computes_right_results_in_turns(site: Site) -> None:
     trace = str(site.folder / "trace")
     site.start("--tq", "300ms", "--capacity", str(CAPACITY), "--trace", trace)
     both = [workload(site, "320MiB", **ALLOWED), workload(site, "160MiB")]
@@ -39,7 +39,7 @@ def test_oversubscribed_program_computes_right_results_and_takes_turns(site: Sit
     assert len({line["client"] for line in lines if line.get("report") == "turn-started"}) == 2
 
 
-def test_oversubscribed_memory_has_the_same_attributes_as_card_memory(site: Site) -> None:
+def test_allocation_too_large_for_the_card_has_the_attributes_of_card_memory(site: Site) -> None:
     site.environment = {**site.environment, **ALLOWED}
     site.start("--tq", "1", "--capacity", str(CAPACITY))
     one = program(site, '''
@@ -96,7 +96,7 @@ assert used() <= GRAIN, used()
     one.ends_well()
 
 
-def test_oversubscribed_program_continues_under_a_restarted_daemon(site: Site) -> None:
+def test_program_larger_than_the_card_survives_a_daemon_restart(site: Site) -> None:
     site.environment = {**site.environment, **ALLOWED}
     command = "--tq", "1", "--capacity", str(CAPACITY)
     daemon = site.start(*command)

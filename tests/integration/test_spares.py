@@ -159,7 +159,7 @@ assert not mapped(goes)
     one.ends_well()
 
 
-def test_kept_freed_memory_is_unmapped_after_its_time(site: Site) -> None:
+def test_kept_freed_memory_is_unmapped_after_the_configured_time(site: Site) -> None:
     site.start("--trace", str(site.folder / "trace"))
     one = program(site, '''
 addresses = [filled(size * MIB) for size in (2, 16, 64)]
@@ -322,7 +322,7 @@ assert get(spare, MIB) == b"x" * MIB
 ''').ends_well()
 
 
-def test_kept_freed_memory_neither_counts_against_nor_evades_a_limit(
+def test_kept_freed_memory_neither_counts_against_nor_evades_a_memory_limit(
     site: Site, start: Start
 ) -> None:
     control = start()

@@ -49,7 +49,7 @@ assert get(address, SIZE) == bytes([7]) * SIZE
 '''
 
 
-def test_undrainable_program_is_pinned_and_others_use_the_rest(site: Site) -> None:
+def test_undrainable_program_is_pinned_and_others_use_the_remaining_memory(site: Site) -> None:
     site.start("--tq", "100ms", "--drain-patience", "10ms", "--stuck-after", "1h",
                "--swap-budget", "4GiB")
     program = Program(site, ENDLESS + "say('begun')\n" "feed_until_told()\n" + ENDS)

@@ -248,7 +248,7 @@ def may_hold_beyond(talk: Talk, client: int, size: float, number: int = 1) -> bo
     return answer.beyond >= int(size * GIB)
 
 
-def test_oversubscribed_memory_is_bounded_by_host_memory_promised_to_no_client() -> None:
+def test_allocations_too_large_for_the_card_are_bounded_by_unpromised_host_memory() -> None:
     talk = Talk(capacity=100, host=64)          # of which 4 are the margin
     talk.join(1, 100)
     assert may_hold_beyond(talk, 1, 59)
@@ -258,7 +258,7 @@ def test_oversubscribed_memory_is_bounded_by_host_memory_promised_to_no_client()
     assert not may_hold_beyond(talk, 1, 31)
 
 
-def test_oversubscribed_memory_is_subtracted_from_grants_and_free_host_memory() -> None:
+def test_allocations_too_large_for_the_card_reduce_grants_and_free_host_memory() -> None:
     talk = Talk(capacity=100, host=64)
     talk.join(1, 90)
     assert may_hold_beyond(talk, 1, 50)
@@ -327,7 +327,7 @@ def test_commit_is_bounded_by_the_tightest_of_nested_control_groups() -> None:
     assert answer(talk, 2, 46, 2).commit == 46 * GIB
 
 
-def test_control_group_limit_bounds_oversubscribed_memory() -> None:
+def test_control_group_limit_bounds_allocations_too_large_for_the_card() -> None:
     talk = Talk(100, domains=domains(box=16))
     first, *_ = talk.join(1, domains=BOX)
     assert isinstance(first, Limits)

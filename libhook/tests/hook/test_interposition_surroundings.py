@@ -50,7 +50,7 @@ __attribute__((destructor)) static void report(void) { printf("asked %d\\n", ask
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_other_preloaded_library_that_defines_dlsym_works_before_and_after_libnvshare(
+def test_preloaded_library_that_defines_dlsym_finds_wrappers_in_either_preload_order(
     library: Path, driver: Path, tmp_path: Path, first: bool
 ) -> None:
     other = compile_c(OTHER, tmp_path / "libother.so", "-shared")
