@@ -104,8 +104,9 @@ def history(options: Options) -> None:
     turns for which memory moved, IN and OUT the memory that moved onto and off the GPU. GPU-GIBH is
     memory on the GPU in GiB times hours, HOST-GIBH, BORROWED-GIBH and DISK-GIBH swapped memory in
     host memory, on other GPUs and on the disk. nvshared keeps minutes for two days, hours for two
-    months and days (of UTC) for five years; --since and --until are rounded to these. The last
-    minute is lost if the machine goes down; use while nvshared does not run is not counted.
+    months and days (of UTC) for five years; where the minutes are deleted, --since and --until mean
+    the hour or day around them. The last minute is lost if the machine goes down; use while
+    nvshared does not run is not counted.
 
         nvsharectl history                                              # the last seven days
         nvsharectl history --since 2026-11-01 --until 2026-12-01 --csv  # a month's bill

@@ -216,12 +216,12 @@ def priority(options: Options) -> None:
     """Set which tenants go first.
 
     Where programs take turns, those of high priority go first. Background programs get the GPU only
-    while no other program wants it: they may never run, and are stopped as soon as another program
-    does. Weights count among programs of equal priority. A program is in the background if one of
-    its tenants is. Where programs fit on the GPU together, no turns are taken, and a background
-    program submits no work while another has work on the GPU; work submitted before takes about 300
-    microseconds, or is one kernel. A priority holds until it is removed; then the configuration
-    holds again.
+    while no other program wants it, and are stopped as soon as another program does; if others are
+    always busy, they never run. Weights count among programs of equal priority. A program is in the
+    background if one of its tenants is. Where programs fit on the GPU together, no turns are taken,
+    and a background program submits no work while another has work on the GPU; work submitted
+    before takes about 300 microseconds, or is one kernel. A priority holds until it is removed;
+    then the configuration holds again.
 
         nvsharectl priority unit:alice/train.service background  # while no other program wants it
         nvsharectl priority unit:inference.service high          # before other waiting programs

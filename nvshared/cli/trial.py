@@ -51,8 +51,9 @@ def trial(options: Options) -> None:
     Puts the service on simulated GPUs that the programs of all users and containers can share, on a
     machine with or without a real one, and takes them away again. Programs on the real GPU do not
     share it meanwhile. The simulated driver runs its own kernels alone, not PyTorch's;
-    nvshare-workload computes with them and checks its results. The GPUs outlive restarts of the
-    service. Terms and history of the trial go with it. A boot, or removing the package, ends it.
+    nvshare-workload computes with them and checks its results. The number and size of the GPUs hold
+    through restarts of the service. Terms and history of the trial go with it. A boot, or removing
+    the package, ends it.
 
         nvsharectl trial start  # one GPU of 1 GiB; this says how programs find it
         nvsharectl trial start --gpus 2 --memory 4GiB  # two larger ones
