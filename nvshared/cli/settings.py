@@ -350,8 +350,8 @@ def reset(options: Options) -> None:
     """Drop the settings made with set-tq and anti-thrash.
 
     The settings that nvshared last read hold again for all GPUs: those of
-    /etc/nvshare/nvshared.conf, and the defaults for the rest: 30 seconds, auto. Each term set for
-    single programs with limit, weight and suspend stays, and so does each term of a tenant.
+    /etc/nvshare/nvshared.conf, and the defaults for the rest: 30 seconds, auto. Terms set for
+    programs and tenants, with limit, weight and suspend, stay.
 
         nvsharectl reset  # the TQ and the anti-thrash mode of the file
     """
