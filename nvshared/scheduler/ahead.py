@@ -18,8 +18,8 @@ LATER = 2                               # prefetch evicts clients that will be i
 REPLAN_PART = 4                         # plan a prefetch again after 1/4 of the rest of the pause,
 REPLAN_LEAST = SECOND // 10             # but not earlier than this
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
-WORTH = 100 * MILLISECOND               # least BusPatience.left at which a wait begins
-REST = 10 * MILLISECOND                 # least time between two changes of BusPatience.waits
+WAIT_LEAST = 100 * MILLISECOND          # least BusPatience.left at which a wait begins
+CHANGES_APART = 10 * MILLISECOND        # least time between two changes of BusPatience.waits
 BLOCKS = 2                              # more blocks are preallocated, as blocks may be split
 
 
@@ -120,8 +120,8 @@ def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
         if bus.waits and (not must_wait or card.due(now + bus.left)):
             bus.waits, bus.since = False, now
         # A wait that ended just now does not begin again at the same time.
-        begins = now + max(0, WORTH - bus.left)
-        begins = begins if bus.since is None else max(begins, bus.since + REST)
+        begins = now + max(0, WAIT_LEAST - bus.left)
+        begins = begins if bus.since is None else max(begins, bus.since + CHANGES_APART)
         if not bus.waits and must_wait and card.due(begins):
             bus.waits, bus.since = True, now
             card.due(now + bus.left)
@@ -129,7 +129,7 @@ def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
 
 def _is_early(card: Card, head: ScheduledClient, tq: int) -> bool:
     """Whether memory can be loaded for the head, and time for that is left after a wait."""
-    ahead = min(head.missing_bytes, card.beside(card.holders) - head.memory.resident)
+    ahead = min(head.missing_bytes, card.room_left_with(card.holders) - head.memory.resident)
     if ahead <= 0 or card.settings.anti_thrash is AntiThrash.OFF:
         return ahead > 0                # OFF: no turn has a planned end
     started = min((c.its_turn.counted for c in card.groups[Phase.RUNNING]), default=card.now)

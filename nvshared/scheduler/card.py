@@ -87,8 +87,8 @@ class Figures(NamedTuple):
     pinned_shown: int = 0
     beyond: int = 0
     unshown: int = 0                    # 0 for trusted clients
-    holders_take: int = 0
-    queued_want: int = 0
+    holders_unpinned_need: int = 0
+    queued_room_deficit: int = 0
     cost: int = 0                       # us, of clients in the group "measured"
     need: int = 0
     filled: int = 0
@@ -118,8 +118,9 @@ def counted(client: ScheduledClient) -> Counted:
     figures = Figures(
         charged=client.charged, host_charged=client.host_counted, committed=committed,
         used=client.used, pinned=client.pinned, pinned_shown=shown, beyond=beyond,
-        unshown=unshown if client.account else 0, holders_take=client.takes if client.holds else 0,
-        queued_want=client.room_deficit if client.queued else 0,
+        unshown=unshown if client.account else 0,
+        holders_unpinned_need=client.unpinned_need if client.holds else 0,
+        queued_room_deficit=client.room_deficit if client.queued else 0,
         cost=client.cost or 0 if "measured" in groups else 0,
         need=client.memory.need, filled=client.memory.filled - client.overclaims.filled,
         out_of_reach=client.out_of_reach,
@@ -313,7 +314,7 @@ class Card:
         client = self.clients.pop(id, None)
         if client is not None:
             if client.lender is not None:
-                client.lender.note(id, Loan())
+                client.lender.set_loan(id, Loan())
             client.enter(Phase.IDLE, self.now)
             *_, inner, own = client.path
             del inner.children[id]
@@ -383,15 +384,16 @@ class Card:
             left.append(self.host.takeable - transit - sum(loans.values()))
         return min(left, default=None)
 
-    def beside(self, group: Iterable[ScheduledClient]) -> int:
+    def room_left_with(self, group: Iterable[ScheduledClient]) -> int:
         """Bytes of the card left if these clients are fully resident and others evicted as far as
-        possible. `shortfall` does not count: if it lasts, the daemon lowers the capacity."""
+        possible. Ignores `shortfall`: if that lasts, the daemon lowers the capacity."""
         members = list(group)
-        left = self.settings.capacity - self.groups.sums.pinned - sum([c.takes for c in members])
-        return left - self.unevictable_outside(members) if self.tight else left
+        needed = self.groups.sums.pinned + sum([c.unpinned_need for c in members])
+        kept = self.unevictable_outside(members) if self.tight else 0
+        return self.settings.capacity - needed - kept
 
     @property
-    def alone(self) -> int:
+    def room_if_alone(self) -> int:
         """Bytes that a client could fill beside pinned memory and that of unresponsive clients."""
         return self.settings.capacity - self.groups.sums.pinned - self.groups.sums.out_of_reach
 
@@ -421,7 +423,7 @@ class Card:
 
     def fits(self, group: Iterable[ScheduledClient]) -> bool:
         """Whether these clients can all be fully resident at once."""
-        return self.beside(group) >= 0
+        return self.room_left_with(group) >= 0
 
     def load_time(self, client: ScheduledClient, size: int) -> int:
         """Microseconds to load `size` bytes of a client, and to make room for them."""
@@ -444,8 +446,8 @@ class Card:
 
     def report_crowded(self, client: ScheduledClient) -> None:
         """Reports a client that has waited for long, and would not fit even alone."""
-        memory, alone = client.memory, self.alone
-        if client.takes <= alone or client.crowded:
+        memory, alone = client.memory, self.room_if_alone
+        if client.unpinned_need <= alone or client.crowded:
             return
         client.crowded = self.due(client.since + self.settings.stuck_after)
         if client.crowded:
@@ -520,11 +522,11 @@ class Card:
             counted_host += max(0, host - client.host_charged)
         client.moves = (*client.moves, Move(order, self.now, counted_host, goal))
         client.preallocated = 0         # a move ends the preallocation; its `host` counts instead
-        client.note_loan()
+        client.record_loan()
         self.send(order)
 
 
-def crowd(members: Iterable[ScheduledClient]) -> int:
+def count_turn_takers(members: Iterable[ScheduledClient]) -> int:
     """Number of clients that take turns; a gang counts as one client."""
     return len({
         (client.membership.gang, 0) if client.standing else (0, client.id)

@@ -109,9 +109,9 @@ class Turn:
 
     serial: int                         # increases with each turn on the card
     chosen: int                         # when the client was chosen
-    # Serials of the turns beside which the client was chosen before a blocked head: this turn ends
-    # with the first of them.
-    beside: frozenset[int] = frozenset()
+    # The client overtook the blocked head of the queue: serials of the turns that were under way
+    # then. This turn ends with the first of them.
+    ends_with: frozenset[int] = frozenset()
     started: int | None = None          # when RUN was sent
     renewed: int = 0                    # when a quantum began without hand-over: it was next again
     idle: bool = False                  # IDLE arrived since the hook was ordered to report it
@@ -220,7 +220,7 @@ class Failures:
     load: Pause = field(default_factory=Pause)
     evict_after: int = 0                # after an EVICT without effect: no other before this time
     evictions_ignored: int = 0          # EVICTs without effect in a row
-    pinned_until: int = 0               # its memory counts as pinned until then, see moves.IN_VAIN
+    pinned_until: int = 0               # its memory counts as pinned until then; see moves.py
     trim_after: int = 0                 # no order to give back host memory before this time
     spare_host_unusable: bool = False   # an EVICT could not use host memory that seemed free
     drains: int = 0                     # drains in a row that did not end
@@ -301,7 +301,7 @@ class ScheduledClient(Counting):
         return max(0, self.memory.need - self.ordered)
 
     @property
-    def takes(self) -> int:
+    def unpinned_need(self) -> int:
         """Bytes of the card that all of the client's memory fills, without pinned memory."""
         return self.memory.need - self.memory.pinned
 
@@ -326,7 +326,7 @@ class ScheduledClient(Counting):
         if not self.unresponsive:
             return 0
         held = self.charged - min(self.charged, self.pinned)
-        return max(0, held - self.takes) if self.phase is Phase.RUNNING else held
+        return max(0, held - self.unpinned_need) if self.phase is Phase.RUNNING else held
 
     @property
     def ordered(self) -> int:
@@ -386,10 +386,10 @@ class ScheduledClient(Counting):
         orders = [move.order.loan for move in self.moves if move.direction is Direction.OUT]
         return Loan(held, max([held, *orders]), [held, *orders][-1])
 
-    def note_loan(self) -> None:
+    def record_loan(self) -> None:
         """Records the loan at the lender. The loan of an unresponsive client counts as none."""
         if self.lender is not None:
-            self.lender.note(self.id, Loan() if self.unresponsive else self.loan)
+            self.lender.set_loan(self.id, Loan() if self.unresponsive else self.loan)
 
     @property
     def staying(self) -> int:

@@ -36,7 +36,7 @@ class Domain:
     """One limit and its clients."""
 
     name: str
-    noted: "Callable[[Domain], None]"   # called at each change of the domain
+    on_change: "Callable[[Domain], None]"   # called at each change of the domain
     term: bool = False                  # a tenant's limit, which bounds promises only
     limit: int | None = None            # bytes of all its clients together; None: unlimited
     reason: str = ""                    # why the limit refuses requests, for people
@@ -50,7 +50,7 @@ class Domain:
         if stake is not None:
             self.stakes[client] = stake
         self.sums = Stake(*map(add, self.sums, map(sub, new, old)))
-        self.noted(self)
+        self.on_change(self)
 
     @property
     def untaken(self) -> int:
@@ -77,7 +77,7 @@ class Domains:
 
     def named(self, names: Iterable[str]) -> tuple[Domain, ...]:
         """The domains of these names. Creates missing ones."""
-        return tuple(self._all.setdefault(name, Domain(name, self._note)) for name in names)
+        return tuple(self._all.setdefault(name, Domain(name, self._mark_changed)) for name in names)
 
     def set_limit(
         self, name: str, limit: int | None, reason: str = "", *, whole: bool = False,
@@ -88,7 +88,7 @@ class Domains:
         changed = domain.limit != limit
         domain.limit, domain.reason, domain.whole, domain.term = limit, reason, whole, term
         if changed:
-            self._note(domain)
+            self._mark_changed(domain)
         return changed
 
     def forget(self, names: Collection[str]) -> None:
@@ -114,7 +114,7 @@ class Domains:
     def __iter__(self) -> Iterator[Domain]:
         return iter(self._all.values())
 
-    def _note(self, domain: Domain) -> None:
+    def _mark_changed(self, domain: Domain) -> None:
         for changed in self._changed.values():
             changed[domain] = None
         full = domain.limit is not None and domain.sums.promised > domain.limit // 2
@@ -214,7 +214,7 @@ class Neighbour:
     exclusive: bool = False             # the card lends only while all its processes are clients
     alone: bool | None = None           # by NVML, all its processes are clients; None: unknown
 
-    def note(self, client: int, loan: Loan) -> None:
+    def set_loan(self, client: int, loan: Loan) -> None:
         """Replaces the loan to a client."""
         if loan == Loan():
             self.loans.pop(client, None)

@@ -375,8 +375,7 @@ class GPULost:
 
 
 ClientEvent = Joined | Left | Record | TermsChanged
-CardEvent = (
-    CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted | Awaited | Seen
-    | Ganged | Tick | GPULost
+Event = (
+    ClientEvent | CapacityChanged | BudgetChanged | SettingsChanged | TenantChanged | Preempted
+    | Awaited | Seen | Ganged | Tick | GPULost
 )
-Event = ClientEvent | CardEvent

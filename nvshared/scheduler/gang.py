@@ -22,8 +22,8 @@ class Member(NamedTuple):
     since: int                          # when the phase began
     wants: bool                         # its program wants the card, or has a turn on it
     needs_no_room: bool                 # it fills no evictable memory: any client runs beside it
-    takes: int                          # bytes of the card that all its evictable memory fills
-    alone: int                          # bytes that a client alone on the card could fill
+    unpinned_need: int                  # bytes of the card that all its evictable memory fills
+    room_if_alone: int                  # bytes that a client alone on the card could fill
     crowded: bool                       # it does not fit even alone
     held_up: bool                       # suspended, at a compute limit, or unresponsive
     not_before: int                     # it is not chosen before this time
@@ -39,14 +39,14 @@ class Member(NamedTuple):
 
 def member(card: Card, client: ScheduledClient) -> Member:
     """The state of a member, for sharing/gangs.py."""
-    alone, turn, limited = card.alone, client.turn, client.phase is Phase.LIMITED
+    alone, turn, limited = card.room_if_alone, client.turn, client.phase is Phase.LIMITED
     waits = client.phase is Phase.WAITING and not client.invited
     parked = None if turn is None else turn.parked
     return Member(
         client.standing, client.phase, client.since,
         turn is not None or waits or limited if parked is None else parked.wants,
-        client.takes == 0 and not card.one_at_a_time, client.takes, alone,
-        client.takes > alone or (card.tight and not card.fits([client])),
+        client.unpinned_need == 0 and not card.one_at_a_time, client.unpinned_need, alone,
+        client.unpinned_need > alone or (card.tight and not card.fits([client])),
         client.terms.suspended or client.unresponsive or limited, client.not_before,
         client.ready, client.whole, parked is not None, client.is_permanent, client.unresponsive,
         card.contended, turn is not None and turn.idle and card.contended,

@@ -26,7 +26,7 @@ TRIM_AGAIN = SECOND                     # between orders to one client to give b
 BLOCKS = 2                              # these, or 1/8 of the host memory that is left
 HOST_PART = 8
 EVICT_AGAIN = SECOND                    # from an EVICT without effect to the next
-IN_VAIN = 3                             # EVICTs without effect until a client counts as pinned,
+IGNORED_EVICTS = 3                      # EVICTs without effect until a client counts as pinned,
 PINNED_FOR = 60 * SECOND                # for this long
 LOAD_PAUSE_LEAST = SECOND // 4          # from a failed LOAD to the next,
 LOAD_PAUSE_MOST = 2 * SECOND            # doubled each time up to this
@@ -138,13 +138,13 @@ class Evictions:
                    if short > 0 and not v.unresponsive and self._card.due(v.failures.evict_after)]
         for victim in willing:
             if not victim.moving(Direction.IN):
-                short -= self._note(victim, min(short, _unfilled(victim)))
+                short -= self._add(victim, min(short, _unfilled(victim)))
         for holder in holders:          # it may fill its surplus first; then its hook keeps that
             surplus = holder.ordered - max(holder.memory.need, holder.memory.filled) - keep
             if short > 0 and self._card.due(holder.failures.evict_after):
-                short -= self._note(holder, min(short, surplus))
+                short -= self._add(holder, min(short, surplus))
         for victim in willing:
-            short -= self._note(victim, self._movable(victim, short))
+            short -= self._add(victim, self._movable(victim, short))
         return max(0, short)
 
     def order(self, goal: Goal | None = None) -> None:
@@ -170,7 +170,7 @@ class Evictions:
                     client, client.ordered - unfilled - moved, host, goal if moved else None)
                 amount -= unfilled + moved
 
-    def _note(self, client: ScheduledClient, amount: int) -> int:
+    def _add(self, client: ScheduledClient, amount: int) -> int:
         if amount > 0:
             self.amounts[client.id] = self.amounts.get(client.id, 0) + amount
         return max(0, amount)
@@ -234,7 +234,7 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
 
 def _slacken(card: Card, lacking: list[ScheduledClient]) -> None:
     """Gives running clients room to grow, out of room that no client needs."""
-    spare = card.free - sum(c.room_deficit for c in lacking) - card.groups.sums.queued_want
+    spare = card.free - sum(c.room_deficit for c in lacking) - card.groups.sums.queued_room_deficit
     slack = min(SLACK_MOST, spare // SLACK_PART)
     if slack <= 0:
         return
@@ -251,7 +251,7 @@ def _trim(card: Card, host_short: int, evictions: Evictions) -> None:
     if host_short <= 0 or card.groups.size("evicting"):
         return                          # the evictions under way may free enough
     keepers = [c for c in card.everyone
-               if c.host_charged > 0 and _rests(c) and c.id not in evictions.amounts]
+               if c.host_charged > 0 and _has_answered_all(c) and c.id not in evictions.amounts]
     certain = [c for c in keepers if _unused_host(c) > 0]
     for client in sorted(certain or keepers, key=lambda c: -_unused_host(c)):
         if host_short > 0 and _take_back(card, client, host_short):
@@ -264,11 +264,11 @@ def _relieve(card: Card) -> None:
         short = domain.unevictable
         for client in promises.members(card, domain):
             unused = min(short, _unused_host(client))
-            if unused > 0 and _rests(client) and _take_back(card, client, unused):
+            if unused > 0 and _has_answered_all(client) and _take_back(card, client, unused):
                 short -= unused
 
 
-def _rests(client: ScheduledClient) -> bool:
+def _has_answered_all(client: ScheduledClient) -> bool:
     return not client.moves and client.phase is not Phase.DRAINING
 
 
@@ -333,7 +333,7 @@ def _evicted(card: Card, client: ScheduledClient, answer: Moved, done: Move, bef
     elif done.order.room < before and not excused:
         if card.now >= failures.evict_after:    # orders under way at one time count once
             failures.evictions_ignored += 1
-            if failures.evictions_ignored >= IN_VAIN and not client.holds:
+            if failures.evictions_ignored >= IGNORED_EVICTS and not client.holds:
                 failures.pinned_until = card.now + PINNED_FOR
                 promises.record_figures(client, client.memory, card.now)
         failures.evict_after = card.now + EVICT_AGAIN
@@ -370,7 +370,7 @@ def _loaded(card: Card, client: ScheduledClient, answer: Moved, done: Move) -> b
 def settle_loans(card: Card) -> None:
     """Records this card's loans and lendable bytes for its neighbours, after an event."""
     for client in card.groups["borrowing"]:
-        client.note_loan()
+        client.record_loan()
         if client.loan == Loan():       # nothing is borrowed: the next lender may be another card
             client.lender = None
     neighbour = card.neighbour
@@ -388,7 +388,7 @@ def return_loans(card: Card) -> None:
     """Orders this card's clients to return loans that exceed their lenders' lendable bytes."""
     borrowing = card.groups["borrowing"]
     for client in borrowing:
-        client.note_loan()              # the current event may have changed the loan
+        client.record_loan()            # the current event may have changed the loan
     for client in borrowing:
         lender = client.lender
         excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))

@@ -24,7 +24,7 @@ OVERGRANT_MOST = GIB
 USED_WITHIN = SECOND                    # an unused grant is not called back for this time
 PINNED_WITHIN = 60 * SECOND             # the same for a grant to pin
 CHANGE_PART = 64                        # a change of less than 1/64 of the card sends no LIMITS
-HARDLY = 8                              # a change by 1/8 of that or less causes no check
+MINOR_PART = 8                          # a change by 1/8 of that or less causes no check
 CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS,
 CHECKS_APART = MILLISECOND              # and us until further clients' LIMITS are checked
 PINNING_PART = 16                       # unused grants to pin count as at most 1/16 of the card
@@ -102,7 +102,7 @@ def send_limits(card: Card) -> None:
     settings = card.settings
     unused = card.groups.sums.committed - card.groups.sums.used
     least = settings.total // CHANGE_PART
-    hardly = least // HARDLY
+    minor = least // MINOR_PART
     # These figures decide how far any client could grow. While they have hardly changed since all
     # clients were checked, only clients with changed figures of their own, or in changed domains,
     # are checked. No client can use more than the card, so larger figures are cut off.
@@ -110,14 +110,14 @@ def send_limits(card: Card) -> None:
         settings.total, settings.capacity, min(_left(card) + unused, 2 * settings.total),
         settings.capacity - _unpinned(card), card.groups.sums.unshown, card.unevictable_outside(()))
     changed = card.groups.take_changed("limits")
-    if any(abs(new - old) > hardly for new, old in zip(common, card.growth_figures, strict=True)):
+    if any(abs(new - old) > minor for new, old in zip(common, card.growth_figures, strict=True)):
         card.growth_figures = common
         card.limits_unchecked.update(card.clients)
     else:
         both = (card.domains, card.tenancies)
         for domain in chain.from_iterable(one.take_changed(card.groups) for one in both):
             left = min(_left_in(domain) + domain.sums.unused, settings.total)
-            if abs(left - card.domain_left.get(domain.name, settings.total)) > hardly:
+            if abs(left - card.domain_left.get(domain.name, settings.total)) > minor:
                 card.domain_left[domain.name] = left
                 card.limits_unchecked.update(domain.stakes.keys() & card.clients.keys())
     ids: list[int] = []
@@ -225,12 +225,13 @@ def _overdue(card: Card, client: ScheduledClient) -> bool:
 
 
 def _recall(
-    card: Card, asker: ScheduledClient, clients: list[ScheduledClient], enough: Callable[[], bool]
+    card: Card, requester: ScheduledClient, clients: list[ScheduledClient],
+    enough: Callable[[], bool],
 ) -> bool:
     """Calls back unused commits if that may be `enough` in time. True: the request waits."""
     for client in clients:
         _forget_grant(card, client)
-    recalled = enough() and not _overdue(card, asker)
+    recalled = enough() and not _overdue(card, requester)
     for client in clients if recalled else ():
         _call_back(card, client)
     return recalled
@@ -514,12 +515,12 @@ def _promisable_to_account(card: Card, client: ScheduledClient, left: int) -> in
     """Bytes that the client's account may still be promised of `left` bytes; negative: too many."""
     if not client.account:
         return left
-    sums, worth = card.groups.accounts().get(client.account, Account()), card.settings.capacity
+    sums, allowance = card.groups.accounts().get(client.account, Account()), card.settings.capacity
     # The account may start more clients, whose margins would leave less for others.
     host, clients = card.host.promisable, card.groups.margins()
     more = MARGINS_MOST - min(sums.clients, MARGINS_MOST) + 1
-    others = worth + margin(host, clients + more) - margin(host, clients)
-    return min(left, max(worth - sums.unshown, left - others))
+    others = allowance + margin(host, clients + more) - margin(host, clients)
+    return min(left, max(allowance - sums.unshown, left - others))
 
 
 def _granted_to_pin(card: Card, but: ScheduledClient | None = None) -> int:

@@ -49,8 +49,8 @@ def active(card: Card, *levels: int) -> set[Node]:
 
 def _present(card: Card, node: Node, level: int) -> float:
     """The least virtual time of a node's children that hold or want the card."""
-    beside = [one.virtual for one in active(card, level + 1) if one.parent is node]
-    return min(beside, default=node.present)
+    times = [one.virtual for one in active(card, level + 1) if one.parent is node]
+    return min(times, default=node.present)
 
 
 def leave(client: ScheduledClient) -> None:
@@ -72,8 +72,8 @@ def give_precedence(card: Card, client: ScheduledClient) -> None:
     """Raises the client's virtual times, so that all clients that wait now come before it."""
     for level in LEVELS:
         node, child = client.path[level:level + 2]
-        beside = [c.path[level + 1].virtual for c in card.groups["queued"] if c.path[level] is node]
-        child.virtual = max([child.virtual, *beside])
+        times = [c.path[level + 1].virtual for c in card.groups["queued"] if c.path[level] is node]
+        child.virtual = max([child.virtual, *times])
 
 
 def sequence(card: Card) -> Iterator[ScheduledClient]:
@@ -119,7 +119,7 @@ def _merged(
         if following is not None:
             first[line], node = following, following.path[level]
             if node is client.path[level]:
-                before[line] += _adds(card, node)
+                before[line] += _virtual_turn_time(card, node)
             heappush(heap, (node.after + before[line], following.queue_number, line))
         yield client
 
@@ -150,7 +150,7 @@ def bill_holders(card: Card) -> None:
         lasted = 0 if turn.started is None else (until - turn.counted) * DEFAULT_WEIGHT
         for node in client.path[1:3]:
             node.bill(card.now)
-            node.ahead += max(0, _adds(card, node) - lasted / node.rate)
+            node.ahead += max(0, _virtual_turn_time(card, node) - lasted / node.rate)
             card.expecting.append(node)
 
 
@@ -164,11 +164,11 @@ def cancel_turn(card: Card, client: ScheduledClient, phase: Phase = Phase.WAITIN
 def choose(card: Card, client: ScheduledClient) -> None:
     """Adds the usual length of a turn to the nodes of a client that was just chosen."""
     for node in client.path[1:3]:
-        node.ahead += _adds(card, node)
+        node.ahead += _virtual_turn_time(card, node)
         card.expecting.append(node)
 
 
-def _adds(card: Card, node: Node) -> float:
+def _virtual_turn_time(card: Card, node: Node) -> float:
     """The virtual time that a turn of usual length adds to a node."""
     return (card.settings.tq or USUAL) * DEFAULT_WEIGHT / node.rate
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 from nvshared.scheduler import ahead, events, gang, moves, promises, queue, snapshot, turns
 from nvshared.scheduler.actions import Action, MoveOrder, Pinned, Run, TurnEnd
 from nvshared.scheduler.card import Card
-from nvshared.scheduler.client import Phase, ScheduledClient
+from nvshared.scheduler.client import Phase, ScheduledClient, Turn
 from nvshared.scheduler.domains import Domains, Neighbour, SharedBudget
 from nvshared.scheduler.events import Settings, TenantTerms
 from nvshared.scheduler.snapshot import Snapshot
-from nvshared.scheduler.tenants import Usage
+from nvshared.scheduler.tenants import NO_TERMS, Usage
 from nvshared.units import SECOND
 
-AGAIN = SECOND                          # between two tries to load memory on a lost card
+LOAD_AGAIN = SECOND                     # between two tries to load memory on a lost card
 
 
 class Scheduler:
@@ -51,7 +51,7 @@ class Scheduler:
             _handle_when_lost(card, event)
         else:
             queue.roll_quotas(card)
-            _note(card, event)
+            _record(card, event)
             queue.bill_holders(card)
             _plan(card)
         moves.settle_loans(card)        # other cards read the loans next,
@@ -138,7 +138,7 @@ class Scheduler:
         return snapshot.take(self._card)
 
 
-def _note(card: Card, event: events.Event) -> None:
+def _record(card: Card, event: events.Event) -> None:
     match event:
         case events.Joined():
             _join(card, event)
@@ -188,7 +188,10 @@ def _change_settings(card: Card, event: events.CapacityChanged | events.Settings
 
 
 def _set_tenant_terms(card: Card, tenant: str, terms: TenantTerms) -> None:
-    before = card.tenants.set_terms(tenant, terms)
+    before = card.tenants.terms_for(tenant)
+    card.tenants.terms[tenant] = terms
+    if terms == NO_TERMS:
+        del card.tenants.terms[tenant]
     promises.limit_tenant(card, tenant, before)
     queue.apply_tenant_terms(card, tenant, before)
 
@@ -208,8 +211,11 @@ def _join(card: Card, event: events.Joined) -> None:
     for tenant in client.tenants:
         queue.set_compute_limit(card, tenant)
     queue.set_terms(card, client, client.own)
-    if event.running:
-        turns.take_over(card, client)
+    if event.running:                   # an earlier daemon has opened its gate
+        client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
+        client.history.taken_over = 1
+        card.count(client, turns=1)
+        client.enter(Phase.RUNNING, card.now)
     elif event.wants:
         queue.arrive(card, client)
     promises.send_first_limits(card, client, event.commit)
@@ -235,7 +241,7 @@ def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -
             if client.waits and not client.holds:
                 client.enter(Phase.IDLE, card.now)
         case events.MemoryChanged(wants=True):
-            turns.want(card, client)
+            turns.record_waiting_thread(card, client)
         # Other MemoryChanged may be older than a thread's wait at the gate, and do not end it.
 
 
@@ -305,5 +311,5 @@ def _handle_when_lost(card: Card, event: events.Event) -> None:
 def _load_all(card: Card, client: ScheduledClient) -> None:
     if client.moves or client.whole or not card.due(client.failures.load.until):
         return
-    client.failures.load.until = card.now + AGAIN
+    client.failures.load.until = card.now + LOAD_AGAIN
     card.load(client, client.memory.need, client.memory.host)

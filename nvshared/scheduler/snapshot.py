@@ -42,13 +42,11 @@ class CardState(StrEnum):
 class ClientView:
     """One client. Times and counters are totals since it joined."""
 
-    client: int
     state: ClientState
     memory: Memory                      # by its last record
     room: int                           # counted against the capacity, orders under way included
     commit: int                         # bytes that allocated + pinned may grow to without asking
     fits: bool                          # False: too large to run even alone
-    held_time: int                      # us with the gate open, until Snapshot.now
     waited: int                         # us of all waits for the card, until Snapshot.now
     waiting: int | None                 # us of the current wait, in `waited`; None: does not wait
     idle: int | None                    # us since it last wanted the card; None: not idle
@@ -120,10 +118,9 @@ class _Views(Mapping[int, ClientView]):
 def _view(card: Card, client: ScheduledClient) -> ClientView:
     state, fits = client.state, card.fits([client])
     return ClientView(
-        client=client.id,
         state=ClientState.CROWDED if state is ClientState.WAITING and not fits else state,
         memory=client.memory, room=client.charged, commit=client.promise.commit, fits=fits,
-        held_time=client.time_held(card.now), waited=client.time_waited(card.now),
+        waited=client.time_waited(card.now),
         waiting=card.now - client.waits_since if client.waits else None,
         idle=card.now - client.since if client.phase is Phase.IDLE else None,
         loading=client.its_turn.swapped if client.phase is Phase.LOADING else 0,
@@ -141,17 +138,17 @@ def _forecast(card: Card) -> dict[int, Wait]:
             found[client.id] = Wait(len(found) + 1, come)
         elif client.is_permanent or client.unresponsive:
             continue                    # no other client waits for its turn to end
-        taken += client.takes
-        heappush(ends, (_left(card, client), client.id, client.takes))
+        taken += client.unpinned_need
+        heappush(ends, (_left(card, client), client.id, client.unpinned_need))
     for client in queue.sequence(card):
         position, left = len(found) + 1, None
-        if client.takes <= alone and not client.unresponsive:
-            while ends and (card.one_at_a_time or taken + client.takes > alone):
+        if client.unpinned_need <= alone and not client.unresponsive:
+            while ends and (card.one_at_a_time or taken + client.unpinned_need > alone):
                 end, _, freed = heappop(ends)
                 now, taken = max(now, end), taken - freed
             left = now + card.load_time(client, client.missing_bytes)
-            heappush(ends, (left + _usual(card, client), client.id, client.takes))
-            taken += client.takes
+            heappush(ends, (left + _usual(card, client), client.id, client.unpinned_need))
+            taken += client.unpinned_need
         found[client.id] = Wait(position, left)
     for client in card.groups[Phase.LIMITED]:
         found[client.id] = Wait(0, max(0, queue.time_left(card, client)[2] - card.now))

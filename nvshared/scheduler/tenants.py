@@ -185,13 +185,6 @@ class Tenants:
         """The terms of a tenant."""
         return self.terms.get(tenant, NO_TERMS)
 
-    def set_terms(self, tenant: str, terms: TenantTerms) -> TenantTerms:
-        """Replaces the terms of a tenant. Returns the terms before."""
-        before = self.terms.pop(tenant, NO_TERMS)
-        if terms != NO_TERMS:
-            self.terms[tenant] = terms
-        return before
-
     def path(self, tenants: tuple[str, ...], own: Node) -> Path:
         """The path of a client of these tenants (outermost first), at its current priority."""
         outer, inner, *_ = (*tenants, "", "")

@@ -10,7 +10,7 @@ from itertools import chain
 
 from nvshared.scheduler import ahead, events, gang, queue
 from nvshared.scheduler.actions import Publish, Run, Stuck, TurnEnd, TurnStarted, Watch
-from nvshared.scheduler.card import Card, crowd
+from nvshared.scheduler.card import Card, count_turn_takers
 from nvshared.scheduler.client import Direction, Move, Phase, ScheduledClient, Turn
 from nvshared.scheduler.events import BLOCK, AntiThrash, Priority, Standing
 from nvshared.units import MILLISECOND, SECOND
@@ -40,7 +40,7 @@ NOT_CHOSEN_FOR = SECOND                 # and is not chosen again for this time
 WORTHWHILE = 10                         # no client overtakes the head in the last 1/10 of a turn
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
-PROOF = SECOND                          # from the last holder's BUSY to the begin of busy turns
+BUSY_PROOF = SECOND                     # from the last holder's BUSY to the begin of busy turns
 RETURNS_WITHIN = 20 * MILLISECOND       # after a drain, until the program waits for its next turn
 BUSY_DRAIN_MOST = BUSY_TQ // 2          # longest drain of a member
 REPORT_MOST = 64                        # with more running clients, hooks report no BUSY
@@ -51,15 +51,7 @@ EXCLUDED_RESET = 60 * SECOND            # busy turns of this length reset the ex
 WATCHED_MOST = 64                       # clients that a background client watches at most
 
 
-def take_over(card: Card, client: ScheduledClient) -> None:
-    """Begins a turn of a client whose gate an earlier daemon has opened."""
-    client.turn = Turn(next(card.serials), chosen=card.now, started=card.now)
-    client.history.taken_over = 1
-    card.count(client, turns=1)
-    client.enter(Phase.RUNNING, card.now)
-
-
-def want(card: Card, client: ScheduledClient) -> None:
+def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
     """Records that a thread of the client waits at the gate."""
     turn = client.turn
     if turn is not None and turn.parked is not None:
@@ -186,7 +178,7 @@ Admission = tuple[ScheduledClient | None, int]
 def plan(card: Card) -> Admission:
     """Chooses and stops clients. Returns the blocked client and how long turns last (us)."""
     if card.settings.draining:          # turns do not change without a daemon: as many run as fit
-        for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.takes):
+        for client in sorted(card.groups[Phase.IDLE], key=lambda c: c.unpinned_need):
             if not client.terms.suspended:
                 queue.arrive(card, client)
     _suspend(card)
@@ -211,7 +203,7 @@ def _settle(card: Card) -> Admission:
     while starts:
         blocked, tq = _admit_all(card)
         if _crowded(card):
-            _stop_enough(card, None, tq, lambda staying: crowd(staying) <= 1)
+            _stop_enough(card, None, tq, lambda staying: count_turn_takers(staying) <= 1)
         while blocked is not None and _stop_enough(card, blocked, tq, _fits_with(card, blocked)):
             blocked, tq = _admit_all(card)  # a client that was put back may be the new head
         starts = _start(card)           # the measured hand-over may have changed the quantum
@@ -233,19 +225,19 @@ def _fits_with(card: Card, client: ScheduledClient) -> Callable[[list[ScheduledC
     def fits(staying: list[ScheduledClient]) -> bool:
         members = [c for c in (*staying, client) if not c.is_permanent]
         alone = sum(not c.unresponsive for c in members) <= 1
-        return (alone or not card.one_at_a_time) and card.beside(members) >= kept
+        return (alone or not card.one_at_a_time) and card.room_left_with(members) >= kept
 
     return fits
 
 
 def _crowded(card: Card) -> bool:
     """Whether more than one client runs although clients are to take turns."""
-    return card.one_at_a_time and crowd(card.groups[Phase.RUNNING]) > 1
+    return card.one_at_a_time and count_turn_takers(card.groups[Phase.RUNNING]) > 1
 
 
-def _choose(card: Card, client: ScheduledClient, beside: frozenset[int] = frozenset()) -> None:
+def _choose(card: Card, client: ScheduledClient, ends_with: frozenset[int] = frozenset()) -> None:
     client.turn = Turn(
-        next(card.serials), chosen=card.now, beside=beside, swapped=client.swapped,
+        next(card.serials), chosen=card.now, ends_with=ends_with, swapped=client.swapped,
         bytes_missing=client.missing_bytes if client.id == card.head else None)
     client.enter(Phase.LOADING, card.now)
     queue.choose(card, client)
@@ -282,7 +274,7 @@ def _repair(card: Card) -> None:
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     for client in reversed([c for c in staying if c.phase is Phase.LOADING]):
         members = [c for c in staying if not c.is_permanent]
-        if (not card.one_at_a_time or crowd(members) <= 1) and card.fits(members):
+        if (not card.one_at_a_time or count_turn_takers(members) <= 1) and card.fits(members):
             return
         staying.remove(client)
         queue.cancel_turn(card, client)
@@ -306,10 +298,10 @@ def _admit(card: Card) -> Admission:
             _choose(card, client)   # permanent clients run beside any holders
     number = card.groups.size("holding") - card.groups.size("permanent")
     number -= sum(c.unresponsive and not c.is_permanent for c in card.groups["holding"])
-    alone = card.alone
-    draining = sum(c.takes for c in card.groups[Phase.DRAINING] if c.unresponsive)
-    beside = alone - (card.groups.sums.holders_take - draining)
-    least = min([c.takes for c in card.groups["queued"]], default=0)
+    alone = card.room_if_alone
+    draining = sum(c.unpinned_need for c in card.groups[Phase.DRAINING] if c.unresponsive)
+    room_left = alone - (card.groups.sums.holders_unpinned_need - draining)
+    least = min([c.unpinned_need for c in card.groups["queued"]], default=0)
     tq = _tq_now(card, None)
     tight = card.tight
     blocked = None
@@ -322,13 +314,12 @@ def _admit(card: Card) -> Admission:
             if client.ready or other:
                 continue
         # A client that cannot run at all now does not delay the others.
-        if not card.due(client.not_before) or client.takes > alone or client.unresponsive or (
-            tight and not card.fits([client])
-        ):
+        if (not card.due(client.not_before) or client.unpinned_need > alone or client.unresponsive
+                or (tight and not card.fits([client]))):
             card.report_crowded(client)
             continue
         crowded = one_at_a_time and number > gang.siblings(card.holders, client)
-        fits = client.takes <= beside and not crowded and not (
+        fits = client.unpinned_need <= room_left and not crowded and not (
             tight and not card.fits([*card.holders, client]))
         if claims and (fits or blocked is not None):
             client.ready = blocked is None
@@ -337,7 +328,7 @@ def _admit(card: Card) -> Admission:
             blocked, overtaken = client, card.holders
             tq = _tq_now(card, blocked)
             # No other client fits or may overtake, so the rest of the queue need not be checked.
-            full = beside < least or one_at_a_time
+            full = room_left < least or one_at_a_time
             if full or not _may_overtake(card, blocked, overtaken, tq):
                 break
             continue
@@ -349,7 +340,7 @@ def _admit(card: Card) -> Admission:
         _choose(card, client, frozenset(serials))
         if blocked is not None:
             overtaken.append(client)    # the youngest turn, so the list stays sorted by age
-        beside -= client.takes
+        room_left -= client.unpinned_need
         number += 1
     return blocked, tq
 
@@ -374,7 +365,7 @@ def _ended(
     settings = card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
-    for holder in holders:              # oldest first: turns in a holder's `beside` come before it
+    for holder in holders:              # oldest first, so after all turns of `ends_with`
         turn = holder.its_turn
         endless = holder.is_permanent and holder.phase is not Phase.DRAINING
         if holder.unresponsive or endless or gang.turn_is_protected(holder, head):
@@ -385,7 +376,7 @@ def _ended(
             continue
         rank = holder.priority if head is None else head.priority
         yields = holder.priority is Priority.BACKGROUND < rank
-        over = not turn.beside <= lasting
+        over = not turn.ends_with <= lasting
         if holder.phase is Phase.RUNNING and turn.started is not None and rank >= holder.priority:
             most = min(tq, LEAST_TQ) if yields else tq
             again = head is not None and queue.stays_first(card, holder, head)
@@ -595,12 +586,12 @@ def _begin_busy_turns(card: Card) -> bool:
         card.groups.size(name) for name in ("queued", "lacking", Phase.LIMITED)
     ):
         return False
-    since = card.busy_since + PROOF
+    since = card.busy_since + BUSY_PROOF
     for client in members:
         turn = client.its_turn
         if turn.busy is None or turn.idle:
             return False
-        since = max(since, turn.busy + PROOF, client.busy_exclusion.until, turn.stop_after)
+        since = max(since, turn.busy + BUSY_PROOF, client.busy_exclusion.until, turn.stop_after)
     if not _suit_busy_turns(members) or not card.fits(members) or not card.due(since):
         return False
     card.busy_members = frozenset(client.id for client in members)

@@ -222,7 +222,8 @@ class Gangs:
     def _together(self, gang: Gang, members: Members, now: int) -> bool:
         """Marks members that exceed their card together as crowded. False: schedule them singly."""
         for crowded in _by_card(members):
-            needed, room = sum(members[one].takes for one in crowded), members[crowded[0]].alone
+            needed = sum(members[one].unpinned_need for one in crowded)
+            room = members[crowded[0]].room_if_alone
             if needed > room and not any(members[one].crowded for one in crowded):
                 break
         else:

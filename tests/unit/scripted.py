@@ -117,8 +117,8 @@ class Scripted:
         if isinstance(event, Stopped | Reopened):
             self._stopping.discard(event.client)
         if isinstance(event, Joined):
-            self._clients[event.client] = ClientView(event.client, ClientState.IDLE, event.memory,
-                                                     0, 0, True, 0, 0, None, None, Counters())
+            self._clients[event.client] = ClientView(ClientState.IDLE, event.memory, 0, 0, True, 0,
+                                                     None, None, Counters())
             welcome = [Limits(event.client, 0, GIB, 2 * GIB, self.settings.total)]
         if isinstance(event, Left):
             del self._clients[event.client]

@@ -108,7 +108,7 @@ def test_gangs_and_a_program_on_a_card_get_equal_time(machine: Machine, names: s
     alone.compute(1000 * SECOND)
     machine.advance(60 * SECOND)
     ranks = [rank for gang in gangs for rank in gang.ranks]
-    held = [machine.client(one).view.held_time for one in (*ranks, alone)]
+    held = [machine.client(one).usage.held for one in (*ranks, alone)]
     assert all(least * SECOND < each < most * SECOND for each in held), held
 
 

@@ -49,7 +49,7 @@ class Pair(Talk):
     def take_turns(self) -> list[Action]:
         for client in self.memory:
             self.busy(client)
-        self.now += turns.PROOF
+        self.now += turns.BUSY_PROOF
         return self.tick()
 
     def one_runs(self) -> int:
@@ -111,7 +111,7 @@ def test_busy_turns_begin_when_both_clients_are_busy_for_long() -> None:
     pair.now += 10 * SECOND
     assert pair.tick() == []
     pair.busy(TWO)
-    pair.now += turns.PROOF - 1
+    pair.now += turns.BUSY_PROOF - 1
     assert pair.tick() == []
     pair.busy(ONE, gaps=True)
     pair.now += 10 * SECOND
@@ -238,7 +238,7 @@ def test_busy_turns_of_two_clients_begin_once_an_idle_third_client_is_stopped() 
     assert windows == [(THREE, turns.OTHERS_IDLE)]
     assert pair.idle(THREE)[0] == Stop(THREE)
     pair.stopped(THREE, wants=False)
-    pair.now += turns.PROOF
+    pair.now += turns.BUSY_PROOF
     holder = pair.answer(pair.tick())
     assert pair.takes_turns()
     pair.want(THREE)

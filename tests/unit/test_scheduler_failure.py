@@ -34,7 +34,7 @@ from nvshared.scheduler.events import (
     Terms,
     TermsChanged,
 )
-from nvshared.scheduler.moves import IN_VAIN
+from nvshared.scheduler.moves import IGNORED_EVICTS
 from nvshared.scheduler.snapshot import CardState
 from nvshared.units import GIB, SECOND
 from tests.unit.scheduler_talk import Talk, evicts, loads, runs, stops, two_programs
@@ -275,7 +275,7 @@ def test_simultaneous_evicts_count_as_a_single_ignored_evict() -> None:
     talk.join(1, 60, 60)
     talk.join(2, 70)
     new = talk.want(2)
-    for _ in range(IN_VAIN - 1):
+    for _ in range(IGNORED_EVICTS - 1):
         orders = [action for action in new if isinstance(action, Evict)]
         assert len(orders) == DEPTH
         for order in orders:

@@ -102,8 +102,9 @@ class Tenancy(World):
 
     def held(self) -> Counter[int]:
         """Time held by each program, ended ones included; us."""
-        views = self.scheduler.snapshot().clients
-        return self.gone + Counter({id: view.held_time for id, view in views.items()})
+        seen = self.scheduler.snapshot()
+        return self.gone + Counter({
+            id: self.scheduler.usage(id, seen.now).held for id in seen.clients})
 
     def shares(self, seconds: int) -> dict[str, float]:
         """The share of each innermost tenant in the time held from now on."""

@@ -258,16 +258,16 @@ def test_request_for_a_turn_sent_before_run_arrived_is_ignored() -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_scheduler_snapshot_has_the_time_each_client_held_the_card_and_waited() -> None:
+def test_scheduler_turns_in_sequence_count_time_held_and_waited() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
     talk.wait(2)                        # the drain takes two seconds
     talk.obey(talk.stopped(1))
     talk.wait(5)
     talk.changed(2)
-    assert talk.view(1).held_time == (TQ + 2) * SECOND
+    assert talk.scheduler.usage(1, talk.now).held == (TQ + 2) * SECOND
     assert talk.view(1).waited == 5 * SECOND
-    assert talk.view(2).held_time == 5 * SECOND
+    assert talk.scheduler.usage(2, talk.now).held == 5 * SECOND
     assert talk.view(2).waited == (TQ + 2) * SECOND
 
 
