@@ -96,8 +96,8 @@ static void memory_lock_yields(uint64_t *held_since)
     *held_since = now_microseconds();
 }
 
-/* For copies while the program has no context, as physical memory outlives contexts. It is not the
- * primary context, because the program may query and reset that one. */
+/* A context for copies while the program has none, as physical memory outlives contexts; not the
+ * primary context, which the program may query and reset. */
 static CUcontext own_context(struct client *client)
 {
     CUcontext same;

@@ -477,7 +477,7 @@ bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
     }
     *result = share(&ticket.request, HANDLE_PATIENCE_US);
     if (*result == CUDA_ERROR_NOT_READY || *result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        *result = CUDA_SUCCESS;      /* it will be shared on the first request */
+        *result = CUDA_SUCCESS;      /* the memory is shared at the first request */
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &ticket, sizeof ticket);
     return true;

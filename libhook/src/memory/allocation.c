@@ -353,7 +353,7 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 #define STAY_MOST_MS 3600000
 #define PART_OF_CARD 8               /* spares take at most the card's size divided by this */
 #define PART_LEFT 16                 /* and none exist if less than this part of the card is left */
-#define MOST 1024                    /* a thread that needs memory may have to release all */
+#define MOST 1024                    /* spares: a thread that needs memory may release them all */
 #define SPARE_BUCKETS 64
 #define EXPIRED_AT_ONCE 16           /* bounds how long memory_lock is held */
 
