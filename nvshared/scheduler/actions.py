@@ -142,7 +142,7 @@ class Limits:
     commit: int                         # bytes promised to the client
     most: int                           # bytes that could be promised if the client asked
     total: int                          # size of the card as the program sees it
-    beyond: int = 0                     # host memory allowed for blocks that do not fit the card
+    beyond: int = 0                     # host memory for allocations too large for the card
     reason: str = ""                    # the limit because of which the COMMIT is refused
 
 

@@ -279,11 +279,11 @@ class Card:
     growth_figures: tuple[int, ...] = (0,) * 6      # when a check of all clients began last
     domain_left: dict[str, int] = field(default_factory=dict)   # bytes, at the last check; by name
     limits_unchecked: set[int] = field(default_factory=set)     # ids of clients still to be checked
-    check_limits_at: int = 0            # when to check the next few
+    check_limits_at: int = 0            # when to check the next of these clients
     common_run: Run | None = None   # the last RUN, before changes for single clients
     watched: bool = False               # all report idleness though none waits, see ahead.py
-    publishing: set[int] = field(default_factory=set)  # ids, by PUBLISH; see turns.py
-    watching: dict[int, set[int]] = field(default_factory=dict)  # ids, by id of the watcher
+    publishing: set[int] = field(default_factory=set)  # ids of clients with PUBLISH; see turns.py
+    watching: dict[int, set[int]] = field(default_factory=dict)  # watched ids, by the watcher's
     busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see turns.py
     busy_since: int = 0                 # when `busy_members` changed last
     patience: dict[Direction, BusPatience] = field(

@@ -22,7 +22,7 @@ TRANSIT_PART = 16                       # 1/16 of it is left to cards in equal p
 class Stake(NamedTuple):
     """One client's part in its domains; bytes of the memory that they bound."""
 
-    promised: int = 0                   # its commit; of host memory: needed to evict all of that
+    promised: int = 0                   # its commit; of host memory: bytes needed to evict that
     unused: int = 0                     # part of its commit that is not in use
     needed: int = 0                     # needed if all memory of the client was evicted
     taken: int = 0                      # held, or allowed by an order
