@@ -29,7 +29,7 @@ Run = Callable[..., None]               # Lanes.run
 
 def here(_key: Hashable, call: Callable[[], Result], answer: Callable[[Result | None], None],
          _patience: int | None = None) -> None:
-    """Makes the call in the caller's thread; used in place of Lanes.run where it may block."""
+    """Makes the call in the caller's thread; used for Lanes.run where the caller may block."""
     answer(call())
 
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 OTHERS = ""                             # the name in a sum over several users or tenants
 NOBODY = -1                             # the uid in a sum over several users
-# Maximum of a figure, as programs report some: the sum of a few fits sqlite's 64-bit integers.
+# Maximum of a figure, as programs choose some. Sums of a few fit sqlite's 64-bit integers.
 MOST = 1 << 60
 
 

@@ -155,7 +155,7 @@ class HookConnection:
         self._complain = partial(server.complain, identity)     # kind and description of a fault
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = self._finishing = False
-        self._listens = True            # False: the last packet waits in Rotation or for a lookup
+        self._listens = True            # False: the last packet waits in Rotation or for limits
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, identity.pid)
         # Made after the calls that may raise: it makes a reference cycle with the connection.
@@ -243,7 +243,7 @@ class HookConnection:
         self._listens = on
 
     def _read(self, work: Callable[[], None] | None = None) -> None:
-        """Does `work`, left by a packet that waited for a lookup, then handles further packets."""
+        """Does `work`, left by a packet that waited for cgroup limits, then handles packets."""
         for _ in range(PACKETS_AT_A_TIME):
             if self._ended or self.session.looking_up:
                 break

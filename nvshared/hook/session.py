@@ -145,7 +145,7 @@ class Session:
         self.peer = peer
         self.client: Client | None = None
         self.finished = False           # refused or ended: further records are ignored
-        self.looking_up = False         # a record waits for a lookup: received() must not be called
+        self.looking_up = False         # a record waits for cgroup limits: do not call received()
         self._manager, self._wire, self._refusal = manager, wire, refusal
         self._borrowed = self._dirty = 0    # of the last BORROWED; bytes
         self._lender = b""              # its UUID, also of the last BORROWED

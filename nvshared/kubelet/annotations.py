@@ -314,7 +314,7 @@ class Terms:
             self._changed.add(pod)
 
     def _synchronize(self, daemon: Daemon) -> None:
-        """Sends nvshared the names and terms that it lacks. Raises NvshareError without a reply."""
+        """Sends nvshared names and terms that it lacks. Raises NvshareError if no reply comes."""
         if self._renamed:
             daemon.set_pods(
                 (pod.tenant.partition(":")[2], pod.namespace, pod.name, pod.containers)

@@ -44,7 +44,7 @@ class Contender(NamedTuple):
 class Choice(NamedTuple):
     client: int
     card: str                           # the destination
-    lost: float                         # us lost until now, plus the forecast's; inf: no end
+    lost: float                         # us of waiting that the move would save; inf: all
     price: float                        # us
 
 
@@ -52,9 +52,9 @@ def choose(
     states: Mapping[str, CardState], contenders: Iterable[Contender], lost: Mapping[int, float],
     passed: int,
 ) -> tuple[dict[int, float], Choice | None]:
-    """Returns the us that each client has lost, and the move with the largest `lost - price`.
+    """Returns the us of waiting that moves would have saved each client, and the best move by that.
 
-    None: no move pays. `lost`: what each client had lost `passed` us ago.
+    The best has the largest `lost - price`; None: none is above 0. `lost`: as of `passed` us ago.
     """
     now: dict[int, float] = {}
     choices = []
