@@ -68,7 +68,7 @@ class ClientSnapshot(NamedTuple):
     allocated: int                      # swappable bytes
     resident: int                       # bytes of `allocated` on the card
     swapped: int                        # bytes of `allocated` that are not on the card
-    borrowed: int                       # bytes on another card: swapped, and copies of resident
+    borrowed: int                       # bytes on another card: swapped, or copies of resident ones
     pinned: int                         # bytes on the card that cannot be swapped
     held_usec: int
     waited_usec: int

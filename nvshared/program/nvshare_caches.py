@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-WORTH = 256 << 20                       # bytes of the smallest trim; an eviction and load take 10 ms
+WORTH = 256 << 20                       # bytes of the smallest trim; evicting and loading: 10 ms
 LONGEST_PAUSE = 64                      # requests skipped after a failure, at most
 OCCASIONS = 2                           # kinds of requests: a turn begins; the program pauses
 PATIENCE = 10                           # seconds that the interpreter's end waits for a trim

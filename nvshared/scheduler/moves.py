@@ -202,7 +202,7 @@ def _unfilled(client: ScheduledClient) -> int:
 
 
 def _usable_host(client: ScheduledClient) -> int:
-    """Bytes that the client may evict into its host memory, if each block has kept its part."""
+    """Bytes that the client may evict into its host memory, if blocks kept their places in it."""
     if client.moving(Direction.OUT) or client.failures.spare_host_unusable:
         return client.host_spare        # 0 if an EVICT found it unusable
     return max(client.host_spare, min(client.staying, client.host_charged))

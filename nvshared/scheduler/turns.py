@@ -15,7 +15,7 @@ from nvshared.scheduler.client import Direction, Move, Phase, ScheduledClient, T
 from nvshared.scheduler.events import BLOCK, AntiThrash, Priority, Standing
 from nvshared.units import MILLISECOND, SECOND
 
-HANDOVER_FACTOR = 19                    # automatic quantum / cost of a hand-over, which thus takes 1/20
+HANDOVER_FACTOR = 19                    # automatic quantum / cost of a hand-over (1/20 of both)
 LEAST_TQ = 100 * MILLISECOND
 BUSY_TQ = 500 * MILLISECOND             # of busy turns, in which no memory moves
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown

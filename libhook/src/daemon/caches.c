@@ -27,7 +27,7 @@ static struct caches {
     /* No other client has needed memory since the program's last turn ended. */
     bool needless;
     bool asked_before[CACHES_OCCASIONS];
-    uint64_t most;                   /* most bytes allocated when asked, since CACHES_TURN */
+    uint64_t most;                   /* largest memory.allocated at requests since CACHES_TURN */
 } of_client[CLIENTS_MAX];
 
 /* Whether no capture forbids to release caches now; else caches_ask() will ask again. */

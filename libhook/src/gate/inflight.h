@@ -18,9 +18,9 @@ bool inflight_is_watching(void);                    /* only background programs 
 bool inflight_urgent(void);                         /* a watched program has work in flight */
 
 bool inflight_busy(const struct client *client);
-/* Counts work as begun. Until the next inflight_arm(), passing threads need not count. */
+/* Counts work as begun. Until inflight_arm(), threads that pass need not count theirs. */
 void inflight_extend(struct client *client);
-/* Makes passing threads count. True: no thread is inside the gate or has passed since `passes`. */
+/* Passing threads count work again. True: none is inside the gate or has passed since `passes`. */
 bool inflight_arm(struct client *client, uint64_t passes);
 /* Marks work before inflight_arm() as done. False: a thread has counted new work since. */
 bool inflight_clear(struct client *client);

@@ -42,7 +42,7 @@
 #define MADV_POPULATE_WRITE 23       /* Linux 5.14; the headers may be older than the kernel */
 #endif
 
-#define NODES_MAX 1024               /* nodes for which kernels are built */
+#define NODES_MAX 1024               /* the most NUMA nodes of a kernel */
 #define BITS (8 * (int)sizeof(unsigned long))
 #define DEFAULT_SLAB ((uint64_t)128 << 20)
 #define LARGEST_SLAB ((uint64_t)1 << 30)
