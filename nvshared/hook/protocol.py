@@ -118,7 +118,7 @@ REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    #
 TEXT_PIECE = 88                         # bytes of text in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in a whole REASON
 TEXTS = (Type.NAME, Type.GANG)
-NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # with `uuid` instead of ANSWERS
+NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # end with a UUID, not with ANSWERS
 
 
 @dataclass(frozen=True, slots=True)

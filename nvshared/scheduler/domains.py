@@ -16,7 +16,7 @@ UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
 MARGIN_PART = 16                        # the margin is 1/16 of the host memory,
 MARGIN_EACH = 4 * BLOCK                 # at least this for each client, as hooks allocate pieces,
 MARGIN_MOST = 2                         # and at most 1/2 of the host memory
-TRANSIT_PART = 16                       # 1/16 of it is left to cards in equal parts for transit
+TRANSIT_PART = 16                       # 1/16 of host memory is left for transit, equally by card
 
 
 class Stake(NamedTuple):

@@ -251,7 +251,7 @@ def _plan(card: Card) -> None:
         return
     for client in card.groups["ignoring_evicts"]:
         if card.due(client.failures.pinned_until):
-            promises.record_figures(client, client.reported, card.now)  # its figures count again
+            promises.record_figures(client, client.reported, card.now)  # its figures are used again
     turns.report_stuck(card)            # first: no client waits for an unresponsive one
     ahead.interrupt(card)
     promises.plan(card)

@@ -445,7 +445,7 @@ def _start(card: Card) -> bool:
             card.count(client, handovers=1, handover=took)
         learnt = learnt or client.cost is not None or before is not None
         client.failures.load.length = 0
-        if client.written_back:         # the program makes the copies stale
+        if client.written_back:         # its program will make the copies stale
             client.writeback_after = min(2 * client.writeback_after, WRITEBACK_AFTER_MOST)
         client.written_back, client.writeback_exhausted = 0, False
         card.count(client, turns=1)

@@ -347,7 +347,7 @@ def test_full_history_drops_its_oldest_rows(path: Path) -> None:
     assert seconds(path) == count * 20 << 40
 
 
-def test_history_shrinks_to_a_smaller_limit(path: Path) -> None:
+def test_history_file_shrinks_to_a_smaller_size_limit(path: Path) -> None:
     store = Store(path, 0)
     store.add([
         (NOON + 60 * minute, {

@@ -48,7 +48,7 @@
 static struct published {
     _Atomic(struct nvshare_inflight *) counters;
     void *at;
-    bool armed;                      /* the next launch must count */
+    bool armed;                      /* the next launch must count its work */
     uint64_t noted;                  /* `begun` when GATE_PUBLISHING was set */
 } published[CLIENTS_MAX];
 

@@ -96,7 +96,7 @@ print(cuda.cuInit(0), code, count.value)
 """
 
 
-def test_simulator_with_no_gpus_finds_none(python: Python) -> None:
+def test_simulator_of_zero_gpus_returns_error_no_device(python: Python) -> None:
     assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"
 
 
