@@ -37,13 +37,13 @@ logger = logging.getLogger(__name__)
 ACCEPTING_AT_A_TIME = 0.005             # seconds of accepting in one pass of the event loop
 ACCEPT_PAUSE = 1.0                      # seconds without accepting after descriptors ran out
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-MOMENT = 0.001                          # seconds of Rotation's work before other events are handled
+WORK_SLICE = 0.001                      # seconds of queued work before other events are handled
 NAME_PATIENCE = 200 * MILLISECOND       # to read a program's name, which the program can block
 UNKNOWN_MOST = 64                       # kinds of unknown cgroup paths that are logged
 ROOT = ""                               # the account of the host's root
 FOR_ROOT = 16                           # 1/16 of all connections is reserved for root
 FOR_OTHERS = 4                          # users with many connections leave 1/4 free for others;
-MANY = 256                              # many: 1/256 of all connections, or more
+MANY_PART = 256                         # many: 1/256 of all connections, or more
 REFUSED_AT_MOST = 64                    # refused connections that stay open to send the refusal
 UNSERVED_MOST = 4096                    # connections of all users that are not served yet
 DESCRIPTORS_UNSERVED = 2                # a socket, and a pidfd of its process
@@ -54,14 +54,14 @@ QUEUE_LONGEST = 256                     # unsent packets; the socket's buffer ho
 LINGER = 1.0                            # seconds for a refused client to send HELLO and be refused
 TOO_MANY = protocol.encode_order(OrderRecord(Type.REFUSED, flags=Refusal.TOO_MANY_CLIENTS))
 SO_PASSRIGHTS = 83                      # Linux 6.16, asm-generic/socket.h
-FIRST_MOST = 4                          # packets that a hook sends before it awaits a reply
+UNANSWERED_MOST = 4                     # packets that a hook sends before it awaits a reply
 CREDENTIALS_SPACE = socket.CMSG_LEN(struct.calcsize("3i"))
 
 
 class Rotation:
-    """Divides the event loop's time among users: pieces of work by account (machine/peer.py), done
-    round-robin for at most MOMENT, then after all else that is due in the loop. While there is less
-    work than that, as nearly always, each piece is done at once."""
+    """Divides the event loop's time among users. Work is queued by account (machine/peer.py) and
+    done round-robin, for at most WORK_SLICE before the loop handles its other events. While there
+    is less work than that, as nearly always, each piece is done at once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -76,7 +76,7 @@ class Rotation:
         now = self._loop.time()
         self._used = max(0.0, self._used - (now - self._ended))
         self._ended = now
-        if self._serving is not None or self._used >= MOMENT:
+        if self._serving is not None or self._used >= WORK_SLICE:
             self._waiting.setdefault(account, deque()).append(work)
             if self._serving is None:
                 self._serving = self._loop.call_soon(self._serve)
@@ -96,7 +96,7 @@ class Rotation:
         self._waiting.clear()
 
     def _serve(self) -> None:
-        end = self._loop.time() + MOMENT
+        end = self._loop.time() + WORK_SLICE
         try:
             while self._waiting and self._loop.time() < end:
                 account = next(iter(self._waiting))
@@ -118,9 +118,9 @@ class ConnectionQuota:
         self._most_of_a_user = most_of_a_user
         self._by_account: Counter[Hashable] = Counter()
 
-    def take(self, account: Hashable) -> bool:
+    def acquire(self, account: Hashable) -> bool:
         """Counts a new connection of a user. False: the user must not have another one."""
-        has, many, kept = self._by_account[account], max(1, self._most // MANY), 0
+        has, many, kept = self._by_account[account], max(1, self._most // MANY_PART), 0
         if account != ROOT:
             for_others = self._most // FOR_OTHERS * min(has, many) // many
             kept = self._most // FOR_ROOT + for_others
@@ -130,7 +130,7 @@ class ConnectionQuota:
         self._by_account[account] += 1
         return True
 
-    def give(self, account: Hashable) -> None:
+    def release(self, account: Hashable) -> None:
         """Removes a user's connection from the count."""
         self._left += 1
         self._by_account[account] -= 1
@@ -177,7 +177,7 @@ class HookConnection:
         if self._ended:
             _close(descriptor)
             return
-        if self._queue or not self._try(packet, descriptor):
+        if self._queue or not self._try_send(packet, descriptor):
             self._queue.append((packet, descriptor))
             if len(self._queue) == 1:
                 self._loop.add_writer(self._socket, self._writable)
@@ -275,7 +275,7 @@ class HookConnection:
 
     def _writable(self) -> None:
         while self._queue and not self._ended:
-            if not self._try(*self._queue[0]):
+            if not self._try_send(*self._queue[0]):
                 return
             self._queue.popleft()
         if not self._ended:
@@ -283,7 +283,7 @@ class HookConnection:
             if self._finishing:
                 self._shut()
 
-    def _try(self, packet: bytes, descriptor: int | None) -> bool:
+    def _try_send(self, packet: bytes, descriptor: int | None) -> bool:
         """Sends a packet. False: the socket's buffer is full. Also True if the socket is broken:
         its connection ends in the next pass of the event loop."""
         try:
@@ -376,10 +376,10 @@ class Server:
         self._warned = False
         listening.setblocking(False)
         refuse_descriptors(listening)
-        self._loop.add_reader(listening, self._acceptable)
+        self._loop.add_reader(listening, self._accept_queued)
         lender = subordinate.lenders()
         for name, connected in kept.items():
-            self._take(connected, lender, name)
+            self._queue_connection(connected, lender, name)
 
     @property
     def unserved(self) -> int:
@@ -417,11 +417,11 @@ class Server:
 
     def _release(self, account: str, admitted: bool) -> None:
         if admitted:
-            self._quota.give(account)
+            self._quota.release(account)
         else:
             self._refused -= 1
 
-    def _acceptable(self) -> None:
+    def _accept_queued(self) -> None:
         """Empties the kernel's queue, for at most ACCEPTING_AT_A_TIME."""
         end = self._loop.time() + ACCEPTING_AT_A_TIME
         lender = subordinate.lenders()
@@ -439,13 +439,13 @@ class Server:
                 self._warned = True
                 self._loop.remove_reader(self._listening)
                 self._pause = self._loop.call_later(
-                    ACCEPT_PAUSE, self._loop.add_reader, self._listening, self._acceptable)
+                    ACCEPT_PAUSE, self._loop.add_reader, self._listening, self._accept_queued)
                 return
-            self._take(connected, lender)
+            self._queue_connection(connected, lender)
             if self._loop.time() >= end:
                 return
 
-    def _take(
+    def _queue_connection(
         self, connected: socket.socket, lender: Callable[[int], Hashable], name: str | None = None,
     ) -> None:
         """Queues a connection until its process is identified; refuses it if too many wait."""
@@ -480,7 +480,7 @@ class Server:
         self._unserved[user] += 1
         self._room -= 1
         if process.identity is not None:
-            self._offer(process)
+            self._schedule_service(process)
 
     def _take_unserved(
         self, process: _Process, number: int
@@ -515,7 +515,7 @@ class Server:
         def name_read(name: str | None) -> None:        # None: it could not be read
             process.identity = replace(identity, name=name or identity.name)
             for _ in range(len(process.unserved)):
-                self._offer(process)
+                self._schedule_service(process)
 
         if len(identity.name) < peer.COMM_LONGEST:
             name_read(identity.name)
@@ -524,7 +524,7 @@ class Server:
                 identity.account, partial(peer.whole_name, identity.pid, identity.name), name_read,
                 NAME_PATIENCE)
 
-    def _offer(self, process: _Process) -> None:
+    def _schedule_service(self, process: _Process) -> None:
         identity = process.identity
         assert identity is not None
         self.rotation.offer(identity.account, partial(self._serve, process, identity))
@@ -534,7 +534,7 @@ class Server:
         if not process.unserved:
             return                      # the process has ended, or the daemon stops
         (connected, name), = self._take_unserved(process, 1)
-        admitted = self._quota.take(identity.account)
+        admitted = self._quota.acquire(identity.account)
         if not admitted:
             self.complain(identity, "too many", "refused: there are too many connections already")
             if self._refused >= REFUSED_AT_MOST:    # close without sending the refusal
@@ -621,7 +621,7 @@ def turn_away(connected: socket.socket, refusal: bytes, loop: asyncio.AbstractEv
         shut_down(connected, loop, lambda: None)
         return
     with suppress(OSError):             # With unread packets, close() would discard the refusal.
-        for _ in range(FIRST_MOST):
+        for _ in range(UNANSWERED_MOST):
             connected.recv(1)
     connected.close()
 

@@ -16,7 +16,7 @@ from nvshared.scheduler import actions, events
 
 PATIENCE = 15.0                         # seconds for the hook to answer PARK
 
-WORDS = {
+REFUSALS = {
     Park.BUSY: "its threads do not rest",
     Park.CALLED: "it wants to use the GPU",
     Park.SEVERAL: "it uses several GPUs",
@@ -68,7 +68,7 @@ class ParkedHook:
         finally:
             self._answer = None
         if answer is not Park.DONE:
-            raise NvshareError(WORDS[answer])
+            raise NvshareError(REFUSALS[answer])
 
     def take_over(self) -> None:
         """Marks the client as parked by an earlier daemon."""
@@ -91,7 +91,7 @@ class ParkedHook:
         self.driver_wanted = True
         return wakes
 
-    def lost(self) -> None:
+    def end(self) -> None:
         """Fails a pending park() and drops the held orders, as the connection has ended."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(NvshareError("it has ended"))
@@ -110,7 +110,7 @@ class ParkedHook:
             self._held = [one for one in self._held if not _is_unasked_limits(one[0])]
         self._held.append((order, packet, page))
 
-    def leave(self) -> list[actions.MoveOrder]:
+    def mark_checkpointed(self) -> list[actions.MoveOrder]:
         """Records that the process is checkpointed. Returns orders that the session answers."""
         self.checkpointed = True
         held, answered = self._held or [], actions.Evict | actions.Writeback
@@ -119,7 +119,7 @@ class ParkedHook:
 
     def handle_parked(self, record: ReportRecord) -> None:
         """Handles PARKED, the reply to PARK. Raises ProtocolError if it is no member of Park."""
-        if record.moved not in WORDS and record.moved != Park.DONE:
+        if record.moved not in REFUSALS and record.moved != Park.DONE:
             raise ProtocolError(f"the unknown answer {record.moved} to PARK came")
         # A late reply belongs to an earlier PARK, whose threads have been released since.
         if record.number == self._number and self._answer is not None and not self._answer.done():

@@ -243,7 +243,7 @@ class Session:
         """Removes the client, as its connection has ended. No-op when repeated."""
         self.finished = True
         self._manager.await_hello(self, awaited=False)
-        self._parked.lost()
+        self._parked.end()
         self._storing.ended()
         self._moved = None              # it refers to the session, so it would keep a cycle
         client, self.client = self.client, None
@@ -252,7 +252,7 @@ class Session:
 
     def confirm_checkpoint(self) -> None:
         assert self.client is not None
-        orders, client = self._parked.leave(), self.client
+        orders, client = self._parked.mark_checkpointed(), self.client
         memory = self._parked.adjusted(self._parked.memory)
         client.gpu.tell(events.Parked(client.id, memory))
         if self._parked.driver_wanted:

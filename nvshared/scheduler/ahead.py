@@ -73,7 +73,7 @@ def pauses_matter(card: Card) -> bool:
 
 def writeback_pays(card: Card) -> bool:
     """Whether a client with swapped memory would need room that idle clients occupy."""
-    return card.settings.writeback and not _fit_together(card) and _short(card) > 0
+    return card.settings.writeback and not _fit_together(card) and _next_lacks(card) > 0
 
 
 def _most_swapped(card: Card) -> tuple[int, int]:
@@ -180,7 +180,7 @@ def _prefetch(card: Card) -> None:
         card.due(card.now + max(REPLAN_LEAST, round(soonest / REPLAN_PART)))
 
 
-def _short(card: Card) -> int:
+def _next_lacks(card: Card) -> int:
     """Bytes that the client with most swapped memory would lack beyond free room, by the figures
     that hooks have reported: unanswered orders of the same plan must not change the result."""
     lack, _ = _most_swapped(card)
@@ -189,7 +189,7 @@ def _short(card: Card) -> int:
 
 def _write_back(card: Card) -> None:
     """Writes back one idle client at a time, at most `step` (a setting, bytes) for each order."""
-    short, (_, following) = _short(card), _most_swapped(card)
+    short, (_, following) = _next_lacks(card), _most_swapped(card)
     if short <= card.groups.sums.written_back or _writes_back(card):
         return
     idle = [c for c in card.groups["occupying"] if c.is_idle and c.id != following]
@@ -237,12 +237,12 @@ def _copy_borrowed(card: Card) -> None:
 
 
 def _preallocate(card: Card, head: ScheduledClient | None) -> None:
-    """Makes running clients allocate host memory for the evictions that the next one needs."""
+    """Makes running clients allocate host memory for evictions that the next client will cause."""
     following = head or card.clients.get(_most_swapped(card)[1])
     if following is None or following.holds:
         return
     # All memory of other clients can be evicted but for the pinned part. The figures are those
-    # that hooks have reported, as in `_short`.
+    # that hooks have reported, as in `_next_lacks`.
     staying = [following, *card.holders]
     pinned = card.groups.sums.pinned - sum(client.pinned for client in staying)
     filled = sum(client.memory.filled for client in staying) + pinned
@@ -251,7 +251,7 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
-        made = client.preallocated <= client.memory.host + step // 2    # most of the PREALLOCATE
+        made = client.preallocated <= client.memory.host + step // 2    # nearly all is allocated
         # A domain that lacks host memory takes unused host memory back from its clients.
         lacking = any(domain.unevictable for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:

@@ -71,7 +71,7 @@ BURST = 500 * MILLISECOND               # most us in a row that moves wait for a
 class Account(NamedTuple):
     """Sums over the clients of an account, see promises.py."""
 
-    unshown: int = 0
+    unshown: int = 0                    # promised beyond what NVML and the kernel show
     pinned_unshown: int = 0
     clients: int = 0                    # with a margin: clients with a commit or without account
 
@@ -113,7 +113,8 @@ class Counted(NamedTuple):
 def counted(client: ScheduledClient) -> Counted:
     """A client's part in groups and sums. Fast, as it is computed at each change of the client."""
     committed, expected, shown = client.committed, client.pinned_expected, client.pinned_shown
-    unshown, beyond, unpinned = client.unshown, client.beyond, max(0, committed - expected)
+    beyond, unpinned = client.beyond, max(0, committed - expected)
+    unshown = max(0, committed - client.shown) + beyond
     groups = (client.phase, *[name for name, belongs in GROUPS.items() if belongs(client)])
     figures = Figures(
         charged=client.charged, host_charged=client.host_counted, committed=committed,
@@ -269,7 +270,7 @@ class Card:
     expecting: list[Node] = field(default_factory=list)  # nodes with an `ahead` above 0
     contended: bool = False             # a client waits for another's turn to end
     head: int | None = None             # id of that client, by the last plan
-    shown_tq: int = field(init=False)   # us; last figure shown where the quantum is auto
+    shown_tq: int = field(init=False)   # us; automatic quantum, as shown to people
     latency: Average = Average(1000, 1000, 1)   # of hand-overs, us; the start value counts as one
     pace: Average = PACE                # of hand-overs, us per byte
     shortfall: int = 0                  # bytes of the set capacity that the driver does not have,
@@ -281,7 +282,7 @@ class Card:
     limits_unchecked: set[int] = field(default_factory=set)     # ids of clients still to be checked
     check_limits_at: int = 0            # when to check the next of these clients
     common_run: Run | None = None   # the last RUN, before changes for single clients
-    watched: bool = False               # all report idleness though none waits, see ahead.py
+    watched: bool = False               # holders report idleness though no client waits; ahead.py
     publishing: set[int] = field(default_factory=set)  # ids of clients with PUBLISH; see turns.py
     watching: dict[int, set[int]] = field(default_factory=dict)  # watched ids, by the watcher's
     busy_members: frozenset[int] = frozenset()  # ids of the clients in busy turns, see turns.py

@@ -114,7 +114,7 @@ class Turn:
     ends_with: frozenset[int] = frozenset()
     started: int | None = None          # when RUN was sent
     renewed: int = 0                    # when a quantum began without hand-over: it was next again
-    idle: bool = False                  # IDLE arrived since the hook was ordered to report it
+    idle: bool = False                  # IDLE arrived after the RUN that requested it
     last_run: Run | None = None
     copying: frozenset[Direction] = frozenset()  # where the program's copies load the bus
     busy: int | None = None             # when BUSY last reported a second without a gap
@@ -151,7 +151,7 @@ class Pauses:
         return Pauses(self.usual.after(pause), self.spread.after(far) if known else self.spread)
 
     def left(self, since: int) -> float:
-        """How much longer a pause that has lasted `since` will probably last."""
+        """The us for which a pause that began `since` us ago will probably still last."""
         usual = self.usual.value
         spread = self.spread.value if self.spread.number else usual
         return max(abs(usual - since), spread)
@@ -248,7 +248,7 @@ class ScheduledClient(Counting):
     own: Terms = Terms()                # set for the client itself
     terms: Terms = Terms()              # in force; suspended also if one of its tenants is
     membership: events.Ganged = events.Ganged((), 0, Standing.FREE)     # last event of its gang
-    ready: bool = False                 # member of a gang: its turn could begin
+    ready: bool = False                 # member of a gang: it could be chosen now
     invited: bool = False               # member of a gang: queued because another member waits
     phase: Phase = Phase.IDLE
     since: int = 0                      # when the phase began
@@ -260,12 +260,12 @@ class ScheduledClient(Counting):
     turn: Turn | None = None            # while it holds the card: LOADING, RUNNING or DRAINING
     moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when a LOAD last loaded any bytes
-    cut: bool = False                   # a LOAD ended early, and left room empty
+    cut: bool = False                   # YIELD ended its last LOAD before the room was filled
     pace: Average = PACE                # of its hand-overs, see turns.py
     cost: int | None = None             # us, of the last hand-over to it; None: no room was awaited
 
     failures: Failures = field(default_factory=Failures)
-    crowded: bool = False               # reported in this wait as too large even alone
+    crowded: bool = False               # Crowded was reported in the current wait
     busy_exclusion: Pause = field(default_factory=Pause)    # no busy turns in it; see turns.py
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
     writeback_exhausted: bool = False   # no more can be written back before its next turn
@@ -450,11 +450,6 @@ class ScheduledClient(Counting):
         evicted = memory.borrowed + min(memory.host - memory.borrowed, host or 0)
         evicted += max(0, self.stored - self.unproved)
         return min(memory.filled, self.evidence.card or 0) + evicted
-
-    @property
-    def unshown(self) -> int:
-        """Bytes promised beyond what driver and kernel show."""
-        return max(0, self.committed - self.shown) + self.beyond
 
     @property
     def holds(self) -> bool:

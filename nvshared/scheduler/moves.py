@@ -30,8 +30,8 @@ IGNORED_EVICTS = 3                      # EVICTs without effect until a client c
 PINNED_FOR = 60 * SECOND                # for this long
 LOAD_PAUSE_LEAST = SECOND // 4          # from a failed LOAD to the next,
 LOAD_PAUSE_MOST = 2 * SECOND            # doubled each time up to this
-SHORTFALL = 10 * SECOND                 # a LOAD that finds no card memory lowers the capacity
-RESERVE_PART = 8                        # of a card is never lent
+SHORTFALL = 10 * SECOND                 # a LOAD that fails for memory lowers the capacity so long
+RESERVE_PART = 8                        # 1/8 of a card is never lent
 RETURN_BLOCKS = 2                       # blocks of host memory that a return may take in addition
 STORE_FREE_PART = 8                     # free host memory or disk space below 1/8 is little
 STORE_EARLY_PART = 10                   # if little is free, stored after 1/10 of park_after
@@ -72,9 +72,9 @@ def _move(card: Card) -> int:
                 if move.direction is Direction.IN)
             host_short = max(0, evictions.host_short - returning)
     host_short = _load(card, lacking, host_short)
-    _trim(card, host_short, evictions)
-    _relieve(card)
-    _slacken(card, lacking)
+    _take_kept_host(card, host_short, evictions)
+    _shrink_to_domains(card)
+    _add_slack(card, lacking)
     # Suspended clients are evicted as far as host memory allows.
     suspended = [c for c in card.groups["suspended"] if c.turn is None]
     if suspended:
@@ -138,8 +138,8 @@ class Evictions:
                    if short > 0 and not v.unresponsive and self._card.due(v.failures.evict_after)]
         for victim in willing:
             if not victim.moving(Direction.IN):
-                short -= self._add(victim, min(short, _unfilled(victim)))
-        for holder in holders:          # it may fill its surplus first; then its hook keeps that
+                short -= self._add(victim, min(short, _unfilled_room(victim)))
+        for holder in holders:          # its hook keeps the surplus if it fills it before the EVICT
             surplus = holder.ordered - max(holder.memory.need, holder.memory.filled) - keep
             if short > 0 and self._card.due(holder.failures.evict_after):
                 short -= self._add(holder, min(short, surplus))
@@ -155,7 +155,7 @@ class Evictions:
             loads = client.moving(Direction.IN)     # evict only once the LOAD is done
             while not loads and amount > 0 and len(client.moves) < DEPTH:
                 free = max(0, card.host_free_for(client))
-                unfilled = min(amount, _unfilled(client))
+                unfilled = min(amount, _unfilled_room(client))
                 moved = 0 if client.holds else min(
                     amount - unfilled, card.settings.step, _usable_host(client) + free)
                 if unfilled + moved == 0:
@@ -195,7 +195,7 @@ class Evictions:
         return possible
 
 
-def _unfilled(client: ScheduledClient) -> int:
+def _unfilled_room(client: ScheduledClient) -> int:
     """Bytes of room that the client can give up without moving any block."""
     filled = max(client.memory.filled, client.memory.need if client.holds else 0)
     return max(0, client.ordered - filled)
@@ -232,7 +232,7 @@ def _load(card: Card, wanting: list[ScheduledClient], host_short: int) -> int:
     return host_short
 
 
-def _slacken(card: Card, lacking: list[ScheduledClient]) -> None:
+def _add_slack(card: Card, lacking: list[ScheduledClient]) -> None:
     """Gives running clients room to grow, out of room that no client needs."""
     spare = card.free - sum(c.room_deficit for c in lacking) - card.groups.sums.queued_room_deficit
     slack = min(SLACK_MOST, spare // SLACK_PART)
@@ -246,7 +246,7 @@ def _slacken(card: Card, lacking: list[ScheduledClient]) -> None:
             card.load(client, client.memory.need + slack, client.host_charged)
 
 
-def _trim(card: Card, host_short: int, evictions: Evictions) -> None:
+def _take_kept_host(card: Card, host_short: int, evictions: Evictions) -> None:
     """Takes back host memory that resident blocks keep for their next eviction."""
     if host_short <= 0 or card.groups.size("evicting"):
         return                          # the evictions under way may free enough
@@ -254,17 +254,17 @@ def _trim(card: Card, host_short: int, evictions: Evictions) -> None:
                if c.host_charged > 0 and _has_answered_all(c) and c.id not in evictions.amounts]
     certain = [c for c in keepers if _unused_host(c) > 0]
     for client in sorted(certain or keepers, key=lambda c: -_unused_host(c)):
-        if host_short > 0 and _take_back(card, client, host_short):
+        if host_short > 0 and _order_host_back(card, client, host_short):
             host_short -= min(host_short, _unused_host(client) or client.host_charged)
 
 
-def _relieve(card: Card) -> None:
+def _shrink_to_domains(card: Card) -> None:
     """Takes back unused host memory of domains that have shrunk."""
     for domain in card.domains.unevictable:
         short = domain.unevictable
         for client in promises.members(card, domain):
             unused = min(short, _unused_host(client))
-            if unused > 0 and _has_answered_all(client) and _take_back(card, client, unused):
+            if unused > 0 and _has_answered_all(client) and _order_host_back(card, client, unused):
                 short -= unused
 
 
@@ -272,7 +272,7 @@ def _has_answered_all(client: ScheduledClient) -> bool:
     return not client.moves and client.phase is not Phase.DRAINING
 
 
-def _take_back(card: Card, client: ScheduledClient, size: int) -> bool:
+def _order_host_back(card: Card, client: ScheduledClient, size: int) -> bool:
     """Orders a client to give back host memory, at most once in TRIM_AGAIN. False: not ordered."""
     if not (card.due(client.failures.trim_after) and card.due(client.failures.load.until)):
         return False

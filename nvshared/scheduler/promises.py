@@ -35,7 +35,7 @@ Commits = dict[DiskLimits, tuple[int, int]]     # sum and largest of the commits
 def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
     """Sends the first LIMITS to a client, which may hold memory and a commit from an earlier
     daemon: they count as far as they are shown, or could be promised anew."""
-    memory, promise, left = client.memory, client.promise, _left(card)
+    memory, promise, left = client.memory, client.promise, _promisable(card)
     if not client.account:
         promise.commit = commit
     else:
@@ -50,18 +50,19 @@ def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
         client.memory = replace(memory, disk=min(
             memory.disk, promise.commit, max(0, card.disk.budget.unneeded)))
     if client.committed == 0 and card.now >= card.gathered:
-        client.promise.commit = _grant(card, client, 0, min(_left(card), _bound(card, client)[0]))
-    _send_limits(card, client, 0, _most(card, client))
+        client.promise.commit = _commit_to_grant(
+            card, client, 0, min(_promisable(card), _tightest_limit(card, client)[0]))
+    _send_limits(card, client, 0, _largest_commit(card, client))
 
 
 def answer_beyond(card: Card, client: ScheduledClient, number: int) -> None:
     """Answers whether a client may hold its `beyond` (events.Memory) bytes of host memory."""
     if client.overclaims.beyond <= _beyond_card(card, client):
         client.overclaims = replace(client.overclaims, beyond=0)
-    left, domain = _bound(card, client)
-    reason = domain.reason if domain is not None and left < 0 <= _left(card) else ""
+    left, domain = _tightest_limit(card, client)
+    reason = domain.reason if domain is not None and left < 0 <= _promisable(card) else ""
     reason = next((tenant.reason for tenant in client.tenancies), reason)
-    _send_limits(card, client, number, _most(card, client), reason)
+    _send_limits(card, client, number, _largest_commit(card, client), reason)
 
 
 def plan(card: Card) -> None:
@@ -85,7 +86,7 @@ def plan(card: Card) -> None:
     card.groups.settle()
     overdrawn: list[ScheduledClient] = []
     for domain in (*card.domains.full, *card.tenancies.full):
-        if domain.sums.unused > 0 > _left_in(domain):
+        if domain.sums.unused > 0 > _promisable_in(domain):
             overdrawn += members(card, domain)
     for client in overdrawn:
         _call_back(card, client)
@@ -107,7 +108,7 @@ def send_limits(card: Card) -> None:
     # clients were checked, only clients with changed figures of their own, or in changed domains,
     # are checked. No client can use more than the card, so larger figures are cut off.
     common = (
-        settings.total, settings.capacity, min(_left(card) + unused, 2 * settings.total),
+        settings.total, settings.capacity, min(_promisable(card) + unused, 2 * settings.total),
         settings.capacity - _unpinned(card), card.groups.sums.unshown, card.unevictable_outside(()))
     changed = card.groups.take_changed("limits")
     if any(abs(new - old) > minor for new, old in zip(common, card.growth_figures, strict=True)):
@@ -116,7 +117,7 @@ def send_limits(card: Card) -> None:
     else:
         both = (card.domains, card.tenancies)
         for domain in chain.from_iterable(one.take_changed(card.groups) for one in both):
-            left = min(_left_in(domain) + domain.sums.unused, settings.total)
+            left = min(_promisable_in(domain) + domain.sums.unused, settings.total)
             if abs(left - card.domain_left.get(domain.name, settings.total)) > minor:
                 card.domain_left[domain.name] = left
                 card.limits_unchecked.update(domain.stakes.keys() & card.clients.keys())
@@ -129,7 +130,7 @@ def send_limits(card: Card) -> None:
             card.due(card.check_limits_at)
     to_check = [card.clients[id] for id in ids if id in card.clients]
     for client in [*to_check, *(c for c in changed if c.id not in card.limits_unchecked)]:
-        most, last = _most(card, client), client.promise
+        most, last = _largest_commit(card, client), client.promise
         if abs(most - last.last_most) > least or last.last_total != _total_for(card, client):
             _send_limits(card, client, 0, most)
 
@@ -144,7 +145,7 @@ def settle(card: Card) -> None:
     beyond = sums.committed + sums.beyond - card.settings.capacity
     needs = least_host(beyond, clients)
     if card.disk.budget.size:
-        needs = min(needs, _host(card))
+        needs = min(needs, _usable_host(card))
     card.host.needs = needs = max(held, needs)
     card.disk.needs = max(sums.disk, beyond - needs + margin(needs, clients))
 
@@ -174,19 +175,20 @@ def _answer_account(card: Card, account: str) -> bool:
 def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
     """Answers a COMMIT request. False: the reply has to wait until others return commit."""
     promise, wanted = client.promise, request.wanted
-    left = _left(card) - max(0, wanted - client.committed)
+    left = _promisable(card) - max(0, wanted - client.committed)
     pins = max(0, wanted - client.pinned_expected) if client.memory.pin_reason else request.pins
-    within, domain = _bound(card, client, wanted, pins)
-    squeezed = _squeezed(card, client, pins)
+    within, domain = _tightest_limit(card, client, wanted, pins)
+    squeezed = _displaced_by_pins(card, client, pins)
     fits = wanted <= _ceiling(card, client)
     spare = _left_for_account(card, client, wanted)
     if fits and min(left, within, spare) >= 0 and not squeezed:
-        promise.commit = max(promise.commit, _grant(card, client, wanted, min(left, within)))
+        granted = _commit_to_grant(card, client, wanted, min(left, within))
+        promise.commit = max(promise.commit, granted)
         promise.granted, promise.granted_until = wanted, card.now + USED_WITHIN
         if request.pins:
             until = card.now + PINNED_WITHIN
             promise.pins = (*promise.pins, Pin(request.number, request.pins, until))
-        _send_limits(card, client, request.number, _most(card, client))
+        _send_limits(card, client, request.number, _largest_commit(card, client))
         return True
     if not fits:
         # It may fit once undrainable clients have acknowledged that they may not grow any more.
@@ -215,7 +217,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
     if promise.commit >= wanted:        # the hook would take it as a grant
         promise.commit = min(promise.commit, client.memory.need)
     reason = domain.reason if refused and domain is not None else ""
-    _send_limits(card, client, request.number, _most(card, client), reason)
+    _send_limits(card, client, request.number, _largest_commit(card, client), reason)
     return True
 
 
@@ -285,7 +287,7 @@ def _total_for(card: Card, client: ScheduledClient) -> int:
     return min([card.settings.total, *filter(None, limits)])
 
 
-def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
+def _commit_to_grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
     """The commit to grant for a request of `wanted` bytes, if `left` more could be promised."""
     if client.memory.pin_reason:
         return wanted
@@ -295,7 +297,7 @@ def _grant(card: Card, client: ScheduledClient, wanted: int, left: int) -> int:
     return wanted + (more if more >= OVERGRANT_LEAST else 0)
 
 
-def _left(card: Card) -> int:
+def _promisable(card: Card) -> int:
     """Bytes that can still be promised; negative after card or budget shrank."""
     can = card.settings.capacity + _host_less_margin(card) + card.disk.promisable
     return can - card.groups.sums.committed - card.groups.sums.beyond
@@ -303,11 +305,11 @@ def _left(card: Card) -> int:
 
 def _host_less_margin(card: Card) -> int:
     """Bytes of host memory that can be promised in all."""
-    host = _host(card)
+    host = _usable_host(card)
     return host - margin(host, card.groups.margins())
 
 
-def _host(card: Card) -> int:
+def _usable_host(card: Card) -> int:
     """Bytes of host memory that this card may count on, including the margin."""
     return card.host.most if card.disk.budget.size else card.host.promisable
 
@@ -315,7 +317,7 @@ def _host(card: Card) -> int:
 def _left_for_account(card: Card, client: ScheduledClient, wanted: int) -> int:
     """Bytes that the client's account can still be promised once the client has `wanted` bytes."""
     more = max(0, wanted - client.committed)
-    left = _left(card)
+    left = _promisable(card)
     return _promisable_to_account(card, client, left) - more if more else left
 
 
@@ -324,7 +326,7 @@ def _unpinned(card: Card) -> int:
     return card.settings.capacity - card.groups.sums.pinned_shown - _granted_to_pin(card)
 
 
-def _squeezed(card: Card, client: ScheduledClient, pins: int) -> list[ScheduledClient]:
+def _displaced_by_pins(card: Card, client: ScheduledClient, pins: int) -> list[ScheduledClient]:
     """Clients that, grown to their commits, would not fit beside pinned memory and `pins` more."""
     if pins == 0:
         return []
@@ -429,25 +431,25 @@ def _storable(sums: Mapping[DiskLimits, int]) -> tuple[int, set[Domain]]:
     return sum(stored.values()), exceeded
 
 
-def _most(card: Card, client: ScheduledClient) -> int:
+def _largest_commit(card: Card, client: ScheduledClient) -> int:
     """How far a client could grow if it asked, with all unused commits called back."""
     own = client.committed - client.used
     unused = card.groups.sums.committed - card.groups.sums.used - own
-    more = _promisable_to_account(card, client, _left(card) + unused) + own
+    more = _promisable_to_account(card, client, _promisable(card) + unused) + own
     for domain in (*client.domains, *client.tenancies):
-        more = min(more, _left_in(domain) + domain.sums.unused)
+        more = min(more, _promisable_in(domain) + domain.sums.unused)
     return max(0, min(_ceiling(card, client), client.used + more))
 
 
 def _beyond_card(card: Card, client: ScheduledClient) -> int:
     """Bytes of host memory that the client's allocations too large for the card may still take."""
-    least = min(_left(card), _bound(card, client)[0], card.host_free_for(client))
+    least = min(_promisable(card), _tightest_limit(card, client)[0], card.host_free_for(client))
     if card.disk.budget.size:           # such allocations cannot go to the disk
         least = min(least, _host_less_margin(card) - card.groups.sums.beyond)
     return _promisable_to_account(card, client, least)
 
 
-def _bound(
+def _tightest_limit(
     card: Card, client: ScheduledClient, commit: int = 0, pins: int = 0
 ) -> tuple[int, Domain | None]:
     """The bytes that can still be promised if the client had this commit and pinned `pins` more of
@@ -457,12 +459,12 @@ def _bound(
     more = max(0, committed - pinned - pins) - max(0, client.committed - pinned)
     grows = committed - client.committed
     bounds: list[tuple[int, Domain | None]] = [(UNBOUNDED, None)]
-    bounds += [(_left_in(domain) - more, domain) for domain in client.domains]
-    bounds += [(_left_in(tenant) - grows, tenant) for tenant in client.tenancies]
+    bounds += [(_promisable_in(domain) - more, domain) for domain in client.domains]
+    bounds += [(_promisable_in(tenant) - grows, tenant) for tenant in client.tenancies]
     return min(bounds, key=itemgetter(0))
 
 
-def _left_in(domain: Domain) -> int:
+def _promisable_in(domain: Domain) -> int:
     if domain.limit is None or domain.whole:
         return UNBOUNDED
     margin_bytes = 0 if domain.term else margin(domain.limit, len(domain.stakes))

@@ -16,7 +16,7 @@ from nvshared.scheduler.tenants import Node, Path, Quota
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
-GONE_KNOWN = 1000                       # most tenants without clients that are kept for owed time
+GONE_KNOWN = 1000                       # most tenants kept without clients, as they owe time
 LEVELS = range(3)                       # levels of a path at which nodes have children
 
 

@@ -130,7 +130,7 @@ def _view(card: Card, client: ScheduledClient) -> ClientView:
 def _forecast(card: Card) -> dict[int, Wait]:
     found: dict[int, Wait] = {}
     alone = card.settings.capacity - card.groups.sums.pinned
-    taken, now = 0, 0                   # bytes of the simulated holders; us from the real now
+    taken, now = 0, 0                   # bytes that simulated holders fill; us after card.now
     ends: list[tuple[int, int, int]] = []       # of turns: when, client, bytes
     for client in card.holders:
         if client.phase is Phase.LOADING:
@@ -139,7 +139,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
         elif client.is_permanent or client.unresponsive:
             continue                    # no other client waits for its turn to end
         taken += client.unpinned_need
-        heappush(ends, (_left(card, client), client.id, client.unpinned_need))
+        heappush(ends, (_turn_left(card, client), client.id, client.unpinned_need))
     for client in queue.sequence(card):
         position, left = len(found) + 1, None
         if client.unpinned_need <= alone and not client.unresponsive:
@@ -147,7 +147,7 @@ def _forecast(card: Card) -> dict[int, Wait]:
                 end, _, freed = heappop(ends)
                 now, taken = max(now, end), taken - freed
             left = now + card.load_time(client, client.missing_bytes)
-            heappush(ends, (left + _usual(card, client), client.id, client.unpinned_need))
+            heappush(ends, (left + _usual_turn(card, client), client.id, client.unpinned_need))
             taken += client.unpinned_need
         found[client.id] = Wait(position, left)
     for client in card.groups[Phase.LIMITED]:
@@ -155,21 +155,21 @@ def _forecast(card: Card) -> dict[int, Wait]:
     return found
 
 
-def _usual(card: Card, client: ScheduledClient) -> int:
+def _usual_turn(card: Card, client: ScheduledClient) -> int:
     """The mean length of the client's turns; at most a quantum, as others wait."""
     before = client.history.turns - client.open
-    held = client.time_held(card.now) - (_lasted(card, client) if client.open else 0)
+    held = client.time_held(card.now) - (_turn_lasted(card, client) if client.open else 0)
     most = turns.tq_in_force(card)
     return min(held // before, most) if before > 0 else most
 
 
-def _left(card: Card, client: ScheduledClient) -> int:
+def _turn_left(card: Card, client: ScheduledClient) -> int:
     """Microseconds left of a turn: of its usual length, or of a quantum if it has lasted longer."""
     if client.phase is Phase.LOADING:
-        return card.load_time(client, client.missing_bytes) + _usual(card, client)
-    lasted, usual = _lasted(card, client), _usual(card, client)
+        return card.load_time(client, client.missing_bytes) + _usual_turn(card, client)
+    lasted, usual = _turn_lasted(card, client), _usual_turn(card, client)
     return max(0, (usual if lasted < usual else turns.tq_in_force(card)) - lasted)
 
 
-def _lasted(card: Card, client: ScheduledClient) -> int:
+def _turn_lasted(card: Card, client: ScheduledClient) -> int:
     return card.now - client.its_turn.counted

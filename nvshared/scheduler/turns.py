@@ -22,8 +22,8 @@ SHOWN_CHANGE = 8                        # a change of the quantum by less than 1
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
 MOST_HALVINGS = 6                       # as many make IDLE_MOST shorter than IDLE_LEAST
-IDLE_WATCHED = IDLE_MOST // 4           # if none waits: a stopped client would run again at once
-IDLE_USUAL = 50 * MILLISECOND           # with a compute limit, if none waits; the hook's default
+IDLE_WATCHED = IDLE_MOST // 4           # while no client waits: a stopped one can restart at once
+IDLE_USUAL = 50 * MILLISECOND           # compute-limited clients, while no client waits
 RESEND_FACTOR = 2                       # a window is sent again after a change by this factor
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
@@ -41,11 +41,11 @@ WORTHWHILE = 10                         # no client overtakes the head in the la
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
 BUSY_PROOF = SECOND                     # from the last holder's BUSY to the begin of busy turns
-RETURNS_WITHIN = 20 * MILLISECOND       # after a drain, until the program waits for its next turn
-BUSY_DRAIN_MOST = BUSY_TQ // 2          # longest drain of a member
+RETURNS_WITHIN = 20 * MILLISECOND       # most us from a busy client's drain until it waits again
+BUSY_DRAIN_MOST = BUSY_TQ // 2          # longest drain of a client in busy turns
 REPORT_MOST = 64                        # with more running clients, hooks report no BUSY
 OTHERS_IDLE = 2 * SECOND                # idleness after which holders that are not busy are stopped
-EXCLUDED_LEAST = 2 * SECOND             # a member with a gap is excluded for so long,
+EXCLUDED_LEAST = 2 * SECOND             # a client with a gap has no busy turns for so long,
 EXCLUDED_MOST = 64 * SECOND             # doubled each time up to this
 EXCLUDED_RESET = 60 * SECOND            # busy turns of this length reset the exclusion
 WATCHED_MOST = 64                       # clients that a background client watches at most
@@ -65,7 +65,7 @@ def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
 
 
 def note_report(card: Card, client: ScheduledClient, report: events.Record) -> None:
-    """Records IDLE, COPIES and BUSY, but those that the last RUN did not request: they are old."""
+    """Records IDLE, COPIES and BUSY, except reports that only an earlier RUN requested."""
     turn = client.turn
     if turn is None or turn.last_run is None or client.phase is not Phase.RUNNING:
         return
@@ -128,7 +128,7 @@ def reopened(card: Card, client: ScheduledClient) -> None:
 def _resume(card: Card, client: ScheduledClient, turn: Turn) -> None:
     """Resumes a turn after a drain of the client, or of another gang member, that did not end."""
     turn.resumed = turn.resumed or turn.parked is not None
-    turn.parked = turn.ending = turn.last_run = turn.busy = None  # so RUN is sent
+    turn.parked = turn.ending = turn.last_run = turn.busy = None  # so that a RUN is sent
     turn.idle, turn.copying = False, frozenset()
     client.enter(Phase.RUNNING, card.now)
 
@@ -419,7 +419,7 @@ def _stop_enough(
             staying.append(client)
             leaving.remove(client)
     if head is not None and head.standing is Standing.CLAIMS:
-        head.ready = True               # it fits once draining clients are gone, and these stopped
+        head.ready = True               # the member fits once `leaving` and draining clients stop
         return True
     for client in leaving:
         if client.phase is Phase.RUNNING:

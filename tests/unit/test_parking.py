@@ -28,7 +28,7 @@ def test_park_ignores_a_late_reply_to_an_earlier_park(monkeypatch: pytest.Monkey
         await asyncio.sleep(0)
         hook.handle_parked(answer(1, Park.DONE))
         hook.handle_parked(answer(2, Park.BUSY))
-        with pytest.raises(NvshareError, match=parking.WORDS[Park.BUSY]):
+        with pytest.raises(NvshareError, match=parking.REFUSALS[Park.BUSY]):
             await second
 
     asyncio.run(park_twice())
@@ -45,6 +45,6 @@ def test_delayed_order_of_a_lost_connection_has_its_descriptor_closed() -> None:
     parked.take_over()
     read, write = os.pipe()
     parked.hold(b"", write, None)
-    parked.lost()
+    parked.end()
     assert os.read(read, 1) == b""      # the pipe has no writer any more
     os.close(read)

@@ -10,7 +10,7 @@ from nvshared.hook.connection import ROOT, ConnectionQuota
 
 def fill(quota: ConnectionQuota, account: str) -> int:
     taken = 0
-    while quota.take(account):
+    while quota.acquire(account):
         taken += 1
     return taken
 
@@ -21,7 +21,7 @@ def test_connection_quota_leaves_connections_for_root_and_new_users(greedy: int)
     for uid in range(1000, 1000 + greedy):
         assert fill(quota, f"user:{uid}") <= 1024
     assert fill(quota, "user:2000") >= 8
-    assert all(quota.take(f"user:{uid}") for uid in range(3000, 3020))
+    assert all(quota.acquire(f"user:{uid}") for uid in range(3000, 3020))
     assert fill(quota, ROOT) >= 4096 // 16
 
 
@@ -37,11 +37,11 @@ def test_connection_quota_is_unused_again_after_connections_end_in_random_order(
     has: list[str] = []
     for _ in range(5000):
         if has and dice.random() < 0.5:
-            quota.give(has.pop(dice.randrange(len(has))))
-        elif quota.take(uid := dice.choice([ROOT, *users])):
+            quota.release(has.pop(dice.randrange(len(has))))
+        elif quota.acquire(uid := dice.choice([ROOT, *users])):
             has.append(uid)
         assert len(has) <= 100
         assert all(has.count(uid) <= 50 for uid in users)
     for uid in has:
-        quota.give(uid)
+        quota.release(uid)
     assert fill(quota, ROOT) == 100

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nvshared.hook.connection import MOMENT, Rotation
+from nvshared.hook.connection import WORK_SLICE, Rotation
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -52,7 +52,7 @@ def test_rotation_of_users_runs_work_within_the_time_slice_immediately(
         loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     for number in range(10):
-        assert rotation.offer(number % 2, work(loop, done, str(number), MOMENT / 20))
+        assert rotation.offer(number % 2, work(loop, done, str(number), WORK_SLICE / 20))
     assert done == [str(number) for number in range(10)]
     assert passes(loop, done) == []
 
@@ -61,19 +61,19 @@ def test_rotation_of_users_renews_the_time_slice_as_time_passes(
         loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
     for number in range(10):
-        assert rotation.offer(1, work(loop, done, str(number), MOMENT * 0.6))
-        loop.now += MOMENT * 0.6
+        assert rotation.offer(1, work(loop, done, str(number), WORK_SLICE * 0.6))
+        loop.now += WORK_SLICE * 0.6
     assert passes(loop, done) == []
 
 
 def test_rotation_of_users_alternates_once_the_time_slice_is_used(
         loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
-    assert rotation.offer(1, work(loop, done, "at once", 2 * MOMENT))
+    assert rotation.offer(1, work(loop, done, "at once", 2 * WORK_SLICE))
     for number in range(6):
-        assert not rotation.offer(1, work(loop, done, f"loud {number}", MOMENT * 0.6))
-    assert not rotation.offer(2, work(loop, done, "low 0", MOMENT * 0.6))
-    assert not rotation.offer(2, work(loop, done, "low 1", MOMENT * 0.6))
+        assert not rotation.offer(1, work(loop, done, f"loud {number}", WORK_SLICE * 0.6))
+    assert not rotation.offer(2, work(loop, done, "low 0", WORK_SLICE * 0.6))
+    assert not rotation.offer(2, work(loop, done, "low 1", WORK_SLICE * 0.6))
     assert done == ["at once"]
     assert passes(loop, done) == [
         ["loud 0", "low 0"], ["loud 1", "low 1"], ["loud 2", "loud 3"], ["loud 4", "loud 5"]]
@@ -82,15 +82,15 @@ def test_rotation_of_users_alternates_once_the_time_slice_is_used(
 def test_rotation_of_users_serves_other_users_before_further_work_of_a_user(
         loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
-    rotation.offer(0, work(loop, done, "at once", 2 * MOMENT))
+    rotation.offer(0, work(loop, done, "at once", 2 * WORK_SLICE))
 
     def again() -> None:
-        work(loop, done, "loud", 2 * MOMENT)()
+        work(loop, done, "loud", 2 * WORK_SLICE)()
         if done.count("loud") < 3:
             rotation.offer(1, again)
 
     rotation.offer(1, again)
-    rotation.offer(2, work(loop, done, "low", 2 * MOMENT))
+    rotation.offer(2, work(loop, done, "low", 2 * WORK_SLICE))
     assert passes(loop, done) == [["loud"], ["low"], ["loud"], ["loud"]]
 
 
@@ -99,13 +99,13 @@ def test_rotation_of_users_serves_the_next_user_after_work_raises(
     failures: list[str] = []
     loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
     rotation = Rotation(loop)
-    rotation.offer(0, work(loop, done, "at once", 2 * MOMENT))
+    rotation.offer(0, work(loop, done, "at once", 2 * WORK_SLICE))
 
     def fail() -> None:
         raise ValueError("it failed")
 
     rotation.offer(1, fail)
-    rotation.offer(2, work(loop, done, "next", MOMENT))
+    rotation.offer(2, work(loop, done, "next", WORK_SLICE))
     loop.call_soon(loop.stop)
     loop.run_forever()
     assert failures == ["it failed"]
@@ -114,7 +114,7 @@ def test_rotation_of_users_serves_the_next_user_after_work_raises(
 
 def test_rotation_of_users_drops_waiting_work_when_closed(loop: Loop, done: list[str]) -> None:
     rotation = Rotation(loop)
-    rotation.offer(0, work(loop, done, "at once", 2 * MOMENT))
-    rotation.offer(1, work(loop, done, "late", MOMENT))
+    rotation.offer(0, work(loop, done, "at once", 2 * WORK_SLICE))
+    rotation.offer(1, work(loop, done, "late", WORK_SLICE))
     rotation.close()
     assert passes(loop, done) == []
