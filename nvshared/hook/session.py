@@ -272,10 +272,6 @@ class Session:
             client.gpu.leave(client)
             self.take_over()
 
-    def resume_unparked(self) -> None:
-        assert self.client is not None
-        self._parked.unpark(self.client.gpu.facts.uuid_bytes)
-
     @property
     def has_turn(self) -> bool:
         return self._parked.has_turn

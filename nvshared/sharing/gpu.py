@@ -124,11 +124,9 @@ class Parkable(Protocol):
     def confirm_checkpoint(self) -> None:
         """Notes that the process has been checkpointed."""
 
-    def resume_unparked(self) -> None:
-        """Lets the program's threads call the driver again: its process was not checkpointed."""
-
     def resume_on(self, gpu: "GPU") -> None:
-        """Lets the program's threads call the driver again: it was restored on this card."""
+        """Lets the program's threads call the driver again, on this card: its process was restored
+        there, or has never been checkpointed."""
 
 
 class Pod(NamedTuple):

@@ -274,7 +274,7 @@ class Moving:
             client.park_after = client.gpu.now + PARK_RETRY_AFTER
             if _is_there(client):
                 if asked:
-                    _parkable(client).resume_unparked()
+                    _parkable(client).resume_on(client.gpu)
                 client.suspend_to_park(False)
             if not isinstance(error, NvshareError):
                 raise

@@ -42,9 +42,6 @@ class QuietHook:
     def confirm_checkpoint(self) -> None:
         """As Parkable.confirm_checkpoint."""
 
-    def resume_unparked(self) -> None:
-        """As Parkable.resume_unparked."""
-
     def resume_on(self, gpu: GPU) -> None:
         """As Parkable.resume_on."""
 
