@@ -112,5 +112,5 @@ def _bind(path: Path) -> socket.socket:
         listening.bind(str(path))
         path.chmod(MODE)
         listening.listen(BACKLOG)
-        stack.pop_all()                 # it succeeded, so the socket stays open
+        stack.pop_all()                 # no call has failed, so the socket stays open
     return listening

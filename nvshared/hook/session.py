@@ -245,7 +245,7 @@ class Session:
         self._manager.await_hello(self, awaited=False)
         self._parked.end()
         self._storing.ended()
-        self._moved = None              # it refers to the session, so it would keep a cycle
+        self._moved = None              # that client refers to this session: a cycle
         client, self.client = self.client, None
         if client is not None:
             client.gpu.leave(client)

@@ -363,7 +363,7 @@ class ScheduledClient(Counting):
 
     @property
     def swapped(self) -> int:
-        """Bytes that are not resident, though they may be empty blocks, which occupy no memory."""
+        """Bytes that are not resident. Blocks never written count, but occupy no memory."""
         return max(0, self.memory.allocated - self.memory.resident)
 
     @property

@@ -140,7 +140,7 @@ def settle(card: Card) -> None:
     sums, clients = card.groups.sums, card.groups.margins()
     held = sums.host_charged + sums.beyond
     card.host.needs, card.disk.needs = held, sums.disk
-    if card.lost:                       # it needs only the memory that clients hold until they end
+    if card.lost:                       # the card needs only what its clients hold until they end
         return
     beyond = sums.committed + sums.beyond - card.settings.capacity
     needs = least_host(beyond, clients)
@@ -191,7 +191,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
         _send_limits(card, client, request.number, _largest_commit(card, client))
         return True
     if not fits:
-        # It may fit once undrainable clients have acknowledged that they may not grow any more.
+        # The request may fit once undrainable clients acknowledge that they may not grow further.
         back = sum(c.committed - max(c.promise.commit, c.used)
                    for c in card.groups["undrainable"] if c is not client)
         waits = wanted <= _ceiling(card, client) + back and not _overdue(card, client)

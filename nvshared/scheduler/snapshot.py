@@ -71,9 +71,9 @@ class Snapshot:
     counters: Counters
     forecast: Callable[[], Mapping[int, Wait]]  # see `waits`
     host_budget: int = 0                # host memory that its clients may take in all
-    tq: int = 0                         # us, quantum in force; if auto and none waits, the last one
+    tq: int = 0                         # us, in force; automatic: the last one if no client waits
     disk_budget: int = 0                # bytes of the disk that its clients may write in all
-    disk_used: int = 0                  # bytes of the disk that they have, or may write by orders
+    disk_used: int = 0                  # bytes that its clients have there, or may write by orders
 
     @cached_property
     def waits(self) -> Mapping[int, Wait]:

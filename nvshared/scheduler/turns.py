@@ -58,7 +58,7 @@ def record_waiting_thread(card: Card, client: ScheduledClient) -> None:
         turn.parked = replace(turn.parked, wants=True)
     client.invited = False
     if client.phase is Phase.IDLE:
-        if client.history.turns:        # it had used the card before
+        if client.history.turns:        # so this idle phase was a pause between two turns
             client.pauses = client.pauses.after(card.now - client.since)
         _adapt_idle_window(client, card.now)
         queue.arrive(card, client)
@@ -605,7 +605,7 @@ def _has_gap(card: Card, client: ScheduledClient) -> bool:
         case Phase.IDLE:
             return card.due(client.since + RETURNS_WITHIN)
         case Phase.DRAINING:
-            # Work submitted before busy turns began may take long, and runs beside the others'.
+            # A turn that began before busy turns ran beside other clients: it may drain slowly.
             turn = client.its_turn
             return (turn.started or 0) >= card.busy_since and card.due(
                 turn.stop_sent + BUSY_DRAIN_MOST)
