@@ -89,7 +89,8 @@ def together_starts(trace: Sequence[Line]) -> list[int]:
 def test_pool_memory_counts_on_the_card_of_its_pool(body: str) -> None:
     if len(cards()) < 2:
         pytest.skip("there is one card only")
-    with sharing() as daemon:
+    # Without a size, the capacity changes with the memory of programs outside this daemon.
+    with sharing("--capacity", "8GiB") as daemon:
         done = subprocess.run(
             [sys.executable, "-c", PRELUDE + body], cwd=ROOT, text=True, capture_output=True,
             env={**os.environ, **daemon.environment}, timeout=120, check=False,
