@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clients' connections: accepts, admits and serves them, each with its socket and a pidfd.
 
-Users take turns, and no packet may carry descriptors, because its sender could block the close() of
-these. systemd keeps copies of the sockets. docs/connections.md explains all of it.
+Users take turns, and no packet may carry descriptors, because the sender can make their
+close() block. systemd keeps copies of the sockets. docs/connections.md explains all of it.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ class HookConnection:
         self._complain = partial(server.complain, identity)     # kind and description of a fault
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = self._finishing = False
-        self._listens = True            # False: the last packet waits in Rotation or for limits
+        self._listens = True            # False: the last packet waits: Rotation or cgroup limits
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, identity.pid)
         # Made after the calls that may raise: it makes a reference cycle with the connection.
@@ -469,7 +469,7 @@ class Server:
                 self.shut_down(connected, name)
                 return
             # Without a pidfd, a new process may get the same pid. Processes in pid namespaces that
-            # are not visible from here all have pid 0. Both are identified once per connection.
+            # are not visible from here all have pid 0. Both are identified for each connection.
             known = pidfd is not None and credentials.pid
             process = _Process(credentials if known else object(), user, pidfd)
             self._processes[process.key] = process
@@ -504,7 +504,7 @@ class Server:
             self._decline_all(process)
             return
         for path in identity.unknown_paths:
-            kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)    # numbers make no other kind
+            kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)    # numbers do not matter
             if kind not in self._unknown_cgroups and len(self._unknown_cgroups) < UNKNOWN_MOST:
                 self._unknown_cgroups.add(kind)
                 logger.warning(
@@ -530,7 +530,7 @@ class Server:
         self.rotation.offer(identity.account, partial(self._serve, process, identity))
 
     def _serve(self, process: _Process, identity: Peer) -> None:
-        """Serves the next connection of a process, in its user's turn."""
+        """Serves the next connection of a process, when Rotation reaches the user."""
         if not process.unserved:
             return                      # the process has ended, or the daemon stops
         (connected, name), = self._take_unserved(process, 1)
@@ -614,7 +614,7 @@ def turn_away(connected: socket.socket, refusal: bytes, loop: asyncio.AbstractEv
     with suppress(OSError):
         connected.send(refusal)
     may_carry = 1
-    with suppress(OSError):             # an older kernel
+    with suppress(OSError):             # a kernel without SO_PASSRIGHTS
         may_carry = connected.getsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS)
     if may_carry:
         prepare(connected)
@@ -628,7 +628,7 @@ def turn_away(connected: socket.socket, refusal: bytes, loop: asyncio.AbstractEv
 
 def close_copy(connected: socket.socket) -> None:
     """Closes the daemon's copy of a socket. One with queued descriptors stays open until the daemon
-    ends: then the kernel does not wait for TCP connections."""
+    ends: only then does the kernel close queued TCP sockets without waiting (SO_LINGER)."""
     if _drop_harmless(connected):
         connected.close()
     else:

@@ -49,7 +49,7 @@ class ParkedHook:
         return any(isinstance(one, actions.Load | actions.Run) for one, _, _ in self._held or ())
 
     async def park(self, context: int, *, ahead: bool) -> None:
-        """Makes the hook keep the program out of the driver; `ahead`: not if that wants the GPU.
+        """Makes the hook keep the program out of the driver; `ahead`: unless it wants the GPU.
 
         `context`: Client.context, which the hook's HELLO to a later daemon repeats. Raises
         NvshareError with the hook's reason to refuse. Orders are held back until unpark() anyway.
@@ -104,14 +104,14 @@ class ParkedHook:
         self._held = None
 
     def hold(self, packet: bytes, page: int | None, order: actions.Order | None) -> None:
-        """Keeps a packet until unpark(). A LIMITS that answers no COMMIT replaces the last such."""
+        """Keeps a packet until unpark(). A LIMITS that answers no COMMIT replaces the last one."""
         assert self._held is not None
         if _is_unasked_limits(order):
             self._held = [one for one in self._held if not _is_unasked_limits(one[0])]
         self._held.append((order, packet, page))
 
     def mark_checkpointed(self) -> list[actions.MoveOrder]:
-        """Records that the process is checkpointed. Returns orders that the session answers."""
+        """Records that the process is checkpointed. Returns held orders the session answers."""
         self.checkpointed = True
         held, answered = self._held or [], actions.Evict | actions.Writeback
         self._held = [one for one in held if not isinstance(one[0], answered)]

@@ -20,7 +20,7 @@ REPLAN_LEAST = SECOND // 10             # but not earlier than this
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
 WAIT_LEAST = 100 * MILLISECOND          # least BusPatience.left at which a wait begins
 CHANGES_APART = 10 * MILLISECOND        # least time between two changes of BusPatience.waits
-BLOCKS = 2                              # more blocks are preallocated, as blocks may be split
+BLOCKS = 2                              # blocks preallocated beyond the need: blocks may be split
 
 
 def interrupt(card: Card) -> None:
@@ -107,7 +107,7 @@ def _copies_out(card: Card) -> bool:
 
 
 def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
-    """Decides in which directions moves for the head wait."""
+    """Decides in which directions moves for the head wait for a running program's copies."""
     copying = _copying(card)
     early = head is not None and bool(copying) and _is_early(card, head, tq)
     for direction in Direction:
@@ -128,7 +128,7 @@ def _share_bus(card: Card, head: ScheduledClient | None, tq: int) -> None:
 
 
 def _is_early(card: Card, head: ScheduledClient, tq: int) -> bool:
-    """Whether memory can be loaded for the head, and time for that is left after a wait."""
+    """Whether memory can be loaded for the head, and the turns last long enough to do it later."""
     ahead = min(head.missing_bytes, card.room_left_with(card.holders) - head.memory.resident)
     if ahead <= 0 or card.settings.anti_thrash is AntiThrash.OFF:
         return ahead > 0                # OFF: no turn has a planned end
@@ -251,7 +251,7 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
-        made = client.preallocated <= client.memory.host + step // 2    # nearly all is allocated
+        made = client.preallocated <= client.memory.host + step // 2    # last order nearly done
         # A domain that lacks host memory takes unused host memory back from its clients.
         lacking = any(domain.unevictable for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:

@@ -86,7 +86,7 @@ class Figures(NamedTuple):
     pinned: int = 0
     pinned_shown: int = 0
     beyond: int = 0
-    unshown: int = 0                    # 0 for trusted clients
+    unshown: int = 0                    # promised, but not shown by NVML or kernel; 0: trusted
     holders_unpinned_need: int = 0
     queued_room_deficit: int = 0
     cost: int = 0                       # us, of clients in the group "measured"
@@ -271,7 +271,7 @@ class Card:
     contended: bool = False             # a client waits for another's turn to end
     head: int | None = None             # id of that client, by the last plan
     shown_tq: int = field(init=False)   # us; automatic quantum, as shown to people
-    latency: Average = Average(1000, 1000, 1)   # of hand-overs, us; the start value counts as one
+    latency: Average = Average(1000, 1000, 1)   # us from STOP to STOPPED, less the drain's time
     pace: Average = PACE                # of hand-overs, us per byte
     shortfall: int = 0                  # bytes of the set capacity that the driver does not have,
     shortfall_until: int = 0            # assumed until this time

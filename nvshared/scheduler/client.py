@@ -12,11 +12,11 @@ from nvshared.scheduler.tenants import History, Node, Path
 from nvshared.units import SECOND
 
 RECENT = 4                              # a new measurement has a weight of at least 1/4
-FAR = 4.0                               # measurements are clamped to this factor of the average
+FAR = 4.0                               # a measurement counts as 1/4 to 4 times the average
 # Bytes per microsecond. PCI Express 3, 4 and 5 copy 12, 25 and 50 thousand. With the middle one as
 # the start value, a first turn is at worst half or twice as long as it should be.
 USUAL_SPEED = 25_000
-FAST = 20 * USUAL_SPEED                 # faster averages count as this if outliers are clamped
+FAST = 20 * USUAL_SPEED                 # a faster average counts as this when outliers are clamped
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ class Turn:
     # then. This turn ends with the first of them.
     ends_with: frozenset[int] = frozenset()
     started: int | None = None          # when RUN was sent
-    renewed: int = 0                    # when a quantum began without hand-over: it was next again
+    renewed: int = 0                    # when a further quantum began: it would be next again
     idle: bool = False                  # IDLE arrived after the RUN that requested it
     last_run: Run | None = None
-    copying: frozenset[Direction] = frozenset()  # where the program's copies load the bus
+    copying: frozenset[Direction] = frozenset()  # of the program's own copies, by COPIES
     busy: int | None = None             # when BUSY last reported a second without a gap
     bytes_missing: int | None = None    # to be loaded when chosen; None: it was not Card.head
     swapped: int = 0                    # swapped bytes when chosen
@@ -185,7 +185,7 @@ class Promise(Counting):
 
     commit: int = 0                     # promised; bytes
     withdrawn: int = 0                  # earlier commit, counted until the smaller one is confirmed
-    confirmed_by: int = 0               # number of the order with a reply that does so; 0: none
+    confirmed_by: int = 0               # number of the order whose reply confirms it; 0: none
     request: events.CommitAsked | None = None   # unanswered COMMIT request,
     requested: int = 0                  # and when it arrived
     granted: int = 0                    # total bytes by the last grant, until the client has them
@@ -254,7 +254,7 @@ class ScheduledClient(Counting):
     since: int = 0                      # when the phase began
     waits_since: int = 0                # when its current wait began
     path: Path = field(init=False)      # in the tree of tenants, the root first
-    limits: tuple[Node, ...] = ()       # its own node and the accounts of its tenants
+    limits: tuple[Node, ...] = ()       # nodes of its compute limits: its own and its tenants'
     queue_number: int = 0               # in the queue: lower goes first
     not_before: int = 0                 # not chosen before this time, as no room was found
     turn: Turn | None = None            # while it holds the card: LOADING, RUNNING or DRAINING
@@ -262,18 +262,18 @@ class ScheduledClient(Counting):
     progress: int = 0                   # when a LOAD last loaded any bytes
     cut: bool = False                   # YIELD ended its last LOAD before the room was filled
     pace: Average = PACE                # of its hand-overs, see turns.py
-    cost: int | None = None             # us, of the last hand-over to it; None: no room was awaited
+    cost: int | None = None             # us to load for its last turn; None: it was not Card.head
 
     failures: Failures = field(default_factory=Failures)
     crowded: bool = False               # Crowded was reported in the current wait
-    busy_exclusion: Pause = field(default_factory=Pause)    # no busy turns in it; see turns.py
+    busy_exclusion: Pause = field(default_factory=Pause)    # until then no busy turns; see turns.py
     written_back: int = 0               # bytes that can be evicted without a copy, see ahead.py
     writeback_exhausted: bool = False   # no more can be written back before its next turn
     writeback_after: int = WRITEBACK_AFTER      # us of idleness before a writeback
     preallocated: int = 0               # host memory that the last PREALLOCATE allows
     lender: Neighbour | None = None     # the card that lends it memory, or may; see moves.py
-    return_after: int = 0               # a return of borrowed memory failed: next try
-    copy_after: int = 0                 # a copy of borrowed memory to the host failed: next try
+    return_after: int = 0               # no order to return borrowed memory before this time
+    copy_after: int = 0                 # no order to copy borrowed memory before this time
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
     stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged ones
     pauses: Pauses = Pauses()
@@ -314,7 +314,7 @@ class ScheduledClient(Counting):
 
     @property
     def charged(self) -> int:
-        """Bytes counted against the capacity: its room now, or the largest of unanswered orders."""
+        """Bytes counted against capacity: its room, or the largest room of unanswered orders."""
         rooms = [move.order.room for move in self.moves]
         most = max(self.room, self.memory.filled - self.overclaims.filled, *rooms)
         seen = self.evidence.card
@@ -322,7 +322,7 @@ class ScheduledClient(Counting):
 
     @property
     def out_of_reach(self) -> int:
-        """Bytes that an unresponsive client holds; if it runs, only those beyond its need."""
+        """Unpinned bytes of an unresponsive client; while it runs, only those beyond its need."""
         if not self.unresponsive:
             return 0
         held = self.charged - min(self.charged, self.pinned)
@@ -440,7 +440,7 @@ class ScheduledClient(Counting):
 
     @property
     def beyond(self) -> int:
-        """Host memory for what does not fit the card, less what the client overclaims."""
+        """Host memory of allocations too large for the card, less overclaimed bytes."""
         return self.memory.beyond - self.overclaims.beyond
 
     @property
@@ -464,7 +464,7 @@ class ScheduledClient(Counting):
 
     @property
     def queued(self) -> bool:
-        """Whether the client waits for a turn, is not suspended, and may be chosen in its gang."""
+        """Whether the client waits, is not suspended, and its standing in its gang allows turns."""
         return (self.phase is Phase.WAITING and not self.terms.suspended
                 and self.membership.standing in QUEUING)
 

@@ -14,9 +14,9 @@ from nvshared.scheduler.events import BLOCK
 
 UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
 MARGIN_PART = 16                        # the margin is 1/16 of the host memory,
-MARGIN_EACH = 4 * BLOCK                 # at least this for each client, as hooks allocate pieces,
+MARGIN_EACH = 4 * BLOCK                 # at least this for each client: hooks allocate in pieces,
 MARGIN_MOST = 2                         # and at most 1/2 of the host memory
-TRANSIT_PART = 16                       # 1/16 of host memory is left for transit, equally by card
+TRANSIT_PART = 16                       # cards share 1/16 of it for blocks on their way to the disk
 
 
 class Stake(NamedTuple):
@@ -144,7 +144,7 @@ class SharedBudget:
     the size: after it shrank, and when clients join, as each needs a margin."""
 
     size: int
-    contexts: int = 0                   # of host memory, with checkpoints of parked programs
+    contexts: int = 0                   # bytes of host memory for checkpoints of parked programs
     gathering: bool = False             # the needs of some cards are not known yet
     cards: "list[BudgetPart]" = field(default_factory=list)
     limits: Domains = field(default_factory=Domains)    # tenants' limits of the disk
@@ -165,7 +165,7 @@ class BudgetPart:
     """One card's view of a budget; bytes, as of the last event of each card."""
 
     budget: SharedBudget
-    needs: int = 0                      # promised beyond the card's own memory, or taken
+    needs: int = 0                      # promised beyond the card's memory, or taken by clients
     lost: bool = False                  # the card is lost
 
     @property

@@ -361,7 +361,7 @@ class Seen:
     """A sample of NVML's and the kernel's figures, by client."""
 
     evidence: Mapping[int, Evidence]
-    filled: Mapping[int, int]           # bytes of the card claimed before and after the sample
+    filled: Mapping[int, int]           # bytes of the card: the smaller claim of before and after
 
 
 @dataclass(frozen=True, slots=True)

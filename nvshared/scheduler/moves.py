@@ -23,18 +23,18 @@ RETURN_AGAIN = SECOND // 4              # from a failed return of a loan to the 
 COPY_AGAIN = 2 * SECOND                 # from a failed copy of borrowed memory to the next order
 TRIM_AGAIN = SECOND                     # between orders to one client to give back host memory
 # Hooks allocate host memory in large pieces, so an EVICT allows more than the evicted bytes:
-BLOCKS = 2                              # these, or 1/8 of the host memory that is left
+BLOCKS = 2                              # more blocks, or 1/8 of the free host memory if more
 HOST_PART = 8
 EVICT_AGAIN = SECOND                    # from an EVICT without effect to the next
 IGNORED_EVICTS = 3                      # EVICTs without effect until a client counts as pinned,
 PINNED_FOR = 60 * SECOND                # for this long
 LOAD_PAUSE_LEAST = SECOND // 4          # from a failed LOAD to the next,
 LOAD_PAUSE_MOST = 2 * SECOND            # doubled each time up to this
-SHORTFALL = 10 * SECOND                 # a LOAD that fails for memory lowers the capacity so long
+SHORTFALL = 10 * SECOND                 # a LOAD without memory lowers the capacity for this time
 RESERVE_PART = 8                        # 1/8 of a card is never lent
 RETURN_BLOCKS = 2                       # blocks of host memory that a return may take in addition
-STORE_FREE_PART = 8                     # free host memory or disk space below 1/8 is little
-STORE_EARLY_PART = 10                   # if little is free, stored after 1/10 of park_after
+STORE_FREE_PART = 8                     # less than 1/8 of host memory or disk free: little is free
+STORE_EARLY_PART = 10                   # if little is free, blocks move after 1/10 of park_after
 STORE_STALLED = 5 * SECOND              # a STORE has failed after so long without a stored block
 STORE_PAUSE_LEAST = SECOND              # from a failed STORE to the next,
 STORE_PAUSE_MOST = 64 * SECOND          # doubled each time up to this
@@ -126,7 +126,7 @@ class Evictions:
         self.host_short = 0             # bytes not evictable only for want of host memory
         self._card = card
         self._host_left = max(0, card.host_free)
-        self._given: Counter[str] = Counter()   # bytes of host memory planned
+        self._given: Counter[str] = Counter()   # host memory that plans take; by domain
 
     def plan(
         self, victims: list[ScheduledClient], short: int, holders: Iterable[ScheduledClient],
@@ -139,7 +139,7 @@ class Evictions:
         for victim in willing:
             if not victim.moving(Direction.IN):
                 short -= self._add(victim, min(short, _unfilled_room(victim)))
-        for holder in holders:          # its hook keeps the surplus if it fills it before the EVICT
+        for holder in holders:          # a hook keeps what it fills before EVICT arrives
             surplus = holder.ordered - max(holder.memory.need, holder.memory.filled) - keep
             if short > 0 and self._card.due(holder.failures.evict_after):
                 short -= self._add(holder, min(short, surplus))
@@ -202,7 +202,7 @@ def _unfilled_room(client: ScheduledClient) -> int:
 
 
 def _usable_host(client: ScheduledClient) -> int:
-    """Bytes that the client may evict into its host memory, if blocks kept their places in it."""
+    """Bytes that can be evicted into host memory of the client, if resident blocks kept it."""
     if client.moving(Direction.OUT) or client.failures.spare_host_unusable:
         return client.host_spare        # 0 if an EVICT found it unusable
     return max(client.host_spare, min(client.staying, client.host_charged))
@@ -413,7 +413,7 @@ def store_blocks(card: Card, short: int) -> None:
     block = card.settings.block
     if not (card.disk.budget.size or card.groups.size("storing")):
         return
-    short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs take these back
+    short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs take this back
     moves = card.free >= block or card.groups.size("evicting")
     chosen = [] if moves else [c for c in card.groups["storable"] if c.phase is Phase.LOADING]
     goes_on = set()

@@ -18,23 +18,23 @@ from nvshared.scheduler.domains import UNBOUNDED, Domain, least_host, margin
 from nvshared.scheduler.events import CommitAsked, Memory, PinReason, TenantTerms
 from nvshared.units import GIB, MIB, MILLISECOND, SECOND
 
-OVERGRANT_PART = 16                     # a grant exceeds the request by 1/16 of the bytes left,
+OVERGRANT_PART = 16                     # a grant exceeds the request by 1/16 of promisable bytes,
 OVERGRANT_LEAST = 64 * MIB              # within these bounds, or not at all
 OVERGRANT_MOST = GIB
 USED_WITHIN = SECOND                    # an unused grant is not called back for this time
 PINNED_WITHIN = 60 * SECOND             # the same for a grant to pin
-CHANGE_PART = 64                        # a change of less than 1/64 of the card sends no LIMITS
+CHANGE_PART = 64                        # `most` changed by less than 1/64 of the card: no LIMITS
 MINOR_PART = 8                          # a change by 1/8 of that or less causes no check
 CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS,
 CHECKS_APART = MILLISECOND              # and us until further clients' LIMITS are checked
-PINNING_PART = 16                       # unused grants to pin count as at most 1/16 of the card
+PINNING_PART = 16                       # an account's unused grants to pin count as 1/16 at most
 DiskLimits = tuple[Domain, ...]         # of one client
 Commits = dict[DiskLimits, tuple[int, int]]     # sum and largest of the commits under these limits
 
 
 def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
     """Sends the first LIMITS to a client, which may hold memory and a commit from an earlier
-    daemon: they count as far as they are shown, or could be promised anew."""
+    daemon: these count as far as NVML and the kernel show them, or new ones could be promised."""
     memory, promise, left = client.memory, client.promise, _promisable(card)
     if not client.account:
         promise.commit = commit
@@ -214,7 +214,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
     if waits:
         return False
     refused = domain is not None and within < 0 and (domain.term or (fits and not squeezed))
-    if promise.commit >= wanted:        # the hook would take it as a grant
+    if promise.commit >= wanted:        # the hook would take LIMITS as a grant
         promise.commit = min(promise.commit, client.memory.need)
     reason = domain.reason if refused and domain is not None else ""
     _send_limits(card, client, request.number, _largest_commit(card, client), reason)
@@ -222,7 +222,7 @@ def _answer(card: Card, client: ScheduledClient, request: CommitAsked) -> bool:
 
 
 def _overdue(card: Card, client: ScheduledClient) -> bool:
-    """Whether the request has waited for `stuck_after`: it is then decided without replies."""
+    """Whether the client's COMMIT request is `stuck_after` old, so that its answer is due now."""
     return card.due(client.promise.requested + card.settings.stuck_after)
 
 
@@ -380,8 +380,8 @@ def _beside_disk_limits(card: Card, client: ScheduledClient, most: int) -> int:
 
 
 def _disk_limits(client: ScheduledClient) -> DiskLimits:
-    # A tenant's limit spans all cards: another card's scheduler may have lifted it already, before
-    # this card's handles TenantChanged.
+    # A tenant's limit spans all cards: another card's scheduler may have removed it before
+    # this card's scheduler handles TenantChanged.
     return tuple(domain for domain in client.disk_limits if domain.limit is not None)
 
 
@@ -503,7 +503,7 @@ def limit_tenant(card: Card, tenant: str, before: TenantTerms) -> None:
             domains.set_limit(tenant, limit or None, reason, term=term)
             for client in card.clients.values():
                 if tenant in client.tenants:
-                    bind_limits(card, client)   # gets LIMITS at once, as it counts as changed
+                    bind_limits(card, client)   # the client now counts as changed: gets LIMITS
             card.groups.settle()
             if not limit:
                 domains.drop(tenant)

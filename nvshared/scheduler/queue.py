@@ -16,7 +16,7 @@ from nvshared.scheduler.tenants import Node, Path, Quota
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
-GONE_KNOWN = 1000                       # most tenants kept without clients, as they owe time
+GONE_KNOWN = 1000                       # most tenants of a node kept without clients: they owe time
 LEVELS = range(3)                       # levels of a path at which nodes have children
 
 
@@ -162,7 +162,7 @@ def cancel_turn(card: Card, client: ScheduledClient, phase: Phase = Phase.WAITIN
 
 
 def choose(card: Card, client: ScheduledClient) -> None:
-    """Adds the usual length of a turn to the nodes of a client that was just chosen."""
+    """Adds a usual turn to `Node.ahead` of the outer and inner node of a chosen client."""
     for node in client.path[1:3]:
         node.ahead += _virtual_turn_time(card, node)
         card.expecting.append(node)
@@ -175,7 +175,7 @@ def _virtual_turn_time(card: Card, node: Node) -> float:
 
 def forget(card: Card, path: Path, names: Iterable[str]) -> None:
     """Removes tenants without clients below the path's nodes, if they owe no time, and accounts of
-    `names` without clients or compute limit: the next client must not get a whole window again."""
+    `names` without clients. Accounts with a compute limit stay: the window's use still counts."""
     tenants = card.tenants
     for level, node in enumerate(path[:2]):
         gone = [name for name, one in node.children.items() if not one.members]

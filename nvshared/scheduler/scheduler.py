@@ -263,7 +263,7 @@ def _plan(card: Card) -> None:
     moves.store_blocks(card, host_short)
     turns.pace_background(card)
     promises.send_limits(card)
-    turns.report_stuck(card)            # again, for the deadline of the orders of this plan
+    turns.report_stuck(card)            # again, to set the deadline for orders of this plan
 
 
 def _lose(card: Card) -> None:

@@ -13,7 +13,7 @@ from nvshared.scheduler.events import DEFAULT_WEIGHT, Accounting, Memory, Priori
 from nvshared.units import MIB, SECOND
 
 MIB_SECOND = MIB * SECOND               # one mebibyte times second, in byte-microseconds
-LEAST_PART = 10                         # with 1/10 of a window left a turn may begin, at any grain
+LEAST_PART = 10                         # with 1/10 of a window left a turn may begin, for any grain
 MOST_REQUESTED = 99.0                   # percent of the time that all requests together get
 NO_TERMS = TenantTerms()
 
@@ -100,18 +100,18 @@ class Node:
     draining: int = 0                   # number of its clients that drain
     turns: int = 0                      # turns begun since all gates of its clients were last shut
     billed_until: int = 0               # time up to which `held` and `virtual` are updated
-    held: int = 0                       # total time with a gate open
+    held: int = 0                       # total time in which at least one client's gate was open
     drained: int = 0                    # the part of `held` in which all open clients drained
     unused: int = 0                     # the part of `held` without work on the card
     quota: Quota | None = None          # account of its compute limit; None: no limit
     weight: int = DEFAULT_WEIGHT
     request: int = 0                    # compute request, percent
-    rate: float = DEFAULT_WEIGHT        # weight in force, which meets the request
+    rate: float = DEFAULT_WEIGHT        # weight in force: raised if the request needs it
     line: Hashable = None               # key of the line in which its clients wait; see queue.py
     virtual: float = 0                  # virtual time: time used, divided by the rate
     ahead: float = 0                    # expected virtual time until the end of current turns
     divided: bool = False               # its children are in several lines
-    present: float = 0                  # virtual time for waking children if none is active
+    present: float = 0                  # virtual time of a child that wakes while none is active
 
     @property
     def open(self) -> bool:
@@ -307,7 +307,7 @@ class Counters:
     stuck: int = 0                      # orders that were reported as unanswered
     gave_way: int = 0                   # times sent back to the queue, for want of room
     handovers: int = 0
-    handover: int = 0                   # us from the end of drains to the next turn
+    handover: int = 0                   # us from the choice of clients to RUN, for `handovers`
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,10 +21,10 @@ BUSY_TQ = 500 * MILLISECOND             # of busy turns, in which no memory move
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
-MOST_HALVINGS = 6                       # as many make IDLE_MOST shorter than IDLE_LEAST
-IDLE_WATCHED = IDLE_MOST // 4           # while no client waits: a stopped one can restart at once
-IDLE_USUAL = 50 * MILLISECOND           # compute-limited clients, while no client waits
-RESEND_FACTOR = 2                       # a window is sent again after a change by this factor
+MOST_HALVINGS = 6                       # 6 halvings make IDLE_MOST shorter than IDLE_LEAST
+IDLE_WATCHED = IDLE_MOST // 4           # idle window while no client waits: restarts are quick
+IDLE_USUAL = 50 * MILLISECOND           # idle window of compute-limited clients if none waits
+RESEND_FACTOR = 2                       # an idle window is sent again after a change by this factor
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; measurements are clamped to this range
@@ -35,9 +35,9 @@ BELIEVED_PART = 2
 # With these standings, a gang member that has drained keeps its turn until the others have drained.
 TOGETHER = (Standing.OPEN, Standing.ENDS, Standing.STEPS)
 NOT_CHOSEN = (Standing.APART, Standing.CLAIMS, Standing.ENDS)
-STALLED = SECOND                        # a chosen client without room is put back after this time
+STALLED = SECOND                        # a chosen client without room is queued again after this
 NOT_CHOSEN_FOR = SECOND                 # and is not chosen again for this time
-WORTHWHILE = 10                         # no client overtakes the head in the last 1/10 of a turn
+WORTHWHILE = 10                         # no client overtakes the head in the last 1/10 of a quantum
 WRITEBACK_AFTER_MOST = 64 * SECOND
 MAY_START = (Standing.FREE, Standing.OPEN)
 BUSY_PROOF = SECOND                     # from the last holder's BUSY to the begin of busy turns
@@ -348,7 +348,7 @@ def _admit(card: Card) -> Admission:
 def _may_overtake(
     card: Card, blocked: ScheduledClient, holders: list[ScheduledClient], tq: int
 ) -> bool:
-    """Whether clients may run beside the holders until the first of those turns ends; `tq`: us."""
+    """Whether clients may overtake `blocked` until a holder's turn ends; `tq`: quantum, us."""
     if card.settings.anti_thrash is AntiThrash.OFF:
         return True
     ended = _ended(card, blocked, holders, tq)
@@ -361,7 +361,7 @@ def _may_overtake(
 def _ended(
     card: Card, head: ScheduledClient | None, holders: list[ScheduledClient], tq: int
 ) -> dict[int, TurnEnd]:
-    """Ids of holders whose turns may end now for the queue's head, with the reasons; `tq`: us."""
+    """Ids of holders whose turns may end now for the queue's head, and why; `tq`: quantum, us."""
     settings = card.settings
     lasting: set[int] = set()
     ended: dict[int, TurnEnd] = {}
@@ -430,7 +430,7 @@ def _stop_enough(
 
 
 def _start(card: Card) -> bool:
-    """Starts turns of chosen clients that are loaded. True: a hand-over's cost was measured."""
+    """Starts turns of chosen clients that are loaded. True: a client's `cost` has changed."""
     learnt = False
     for client in card.groups[Phase.LOADING]:
         turn, before = client.its_turn, client.cost
@@ -479,7 +479,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
     moves = card.contended and not card.busy_members    # whether memory moves between turns
     hinders = _awaits_idle(card)
     if not endless and _fixed_tq(card) is None:
-        # From measured hand-overs; for a blocked client without a measurement, an estimate.
+        # By measured hand-overs; that to a blocked client without a measurement is estimated.
         fresh = _tq_now(card, None if blocked is None or blocked.cost is not None else blocked)
         if SHOWN_CHANGE * abs(fresh - card.shown_tq) > card.shown_tq:
             card.shown_tq = fresh
@@ -615,7 +615,7 @@ def _has_gap(card: Card, client: ScheduledClient) -> bool:
 
 
 def pace_background(card: Card) -> None:
-    """Sends PUBLISH and WATCH to the clients that are to begin or end publishing or watching."""
+    """Sends PUBLISH and WATCH, with which background clients see urgent clients' work in flight."""
     if not card.watching and not card.groups.size("background"):
         return
     background = [client.id for client in card.groups["background"]]
