@@ -4,7 +4,7 @@
 This is dbus-next's message bus with faults corrected: it sends InterfacesAdded from the wrong path,
 matches children by a part of their path, and reads all properties of all objects at once.
 A polkit check's subject is the caller's name on the bus: another process can take over a pid. The
-bus limits the replies that the daemon may wait for, so checks of each connection and user are too.
+bus limits how many replies the daemon may await, so each connection and user may have few checks.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ LARGE = 1 << 16                         # bytes; replies above this are sent one
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
 COALESCE = 0.1                          # seconds: minimum interval between two announcements
 SLICE = 0.000_25                        # seconds of work until the event loop runs other tasks
-SHARE = 5                               # collections take at most 1/SHARE of the time
+SHARE = 5                               # collecting all objects takes at most 1/SHARE of the time
 
 POLKIT = (
     "org.freedesktop.PolicyKit1", "/org/freedesktop/PolicyKit1/Authority",
@@ -221,7 +221,7 @@ class Bus(BaseMessageBus):
         self._dirty: dict[Interface, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last = float("-inf")
-        self._next: asyncio.Task[bytes] | None = None       # the next collection
+        self._next: asyncio.Task[bytes] | None = None       # the next collection of all objects
         self._collecting = asyncio.Lock()
         self._not_before = 0.0
 

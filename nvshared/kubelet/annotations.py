@@ -158,7 +158,7 @@ class Terms:
         self._refusals: dict[Pod, list[str]] = {}       # reasons that no event has reported yet
         # The terms that nvshare-kubelet has set in nvshared: value and source.
         self._set = {pod: dict.fromkeys(terms, UNKNOWN) for pod, terms in self._claimed.items()}
-        # Pods not listed yet: nvshared may have stricter terms, of annotations that are not read.
+        # Pods not listed yet: nvshared may have stricter terms, of annotations not read yet.
         self._unlisted = set(self._claimed)
         self._changed: set[Pod] = set()                 # pods with terms nvshared may not have
         self._renamed = False                           # nvshared's names of pods are out of date
@@ -236,7 +236,7 @@ class Terms:
             self._update_pod(payload)
 
     def _update_pod(self, pod: Pod) -> None:
-        """Stores a pod unless an earlier one has its tenant, whose hash users could have copied."""
+        """Stores a pod unless an earlier one has its tenant: users can copy a static pod's hash."""
         for other in self._pods.values():
             if other.tenant == pod.tenant and other.uid != pod.uid:
                 logger.warning("%s is ignored: its annotations name the tenant of %s", pod, other)
@@ -371,7 +371,7 @@ class Terms:
         return True
 
     def _reset_leftovers(self, daemon: Daemon) -> None:
-        """Resets terms of pods, still called by UID, that were deleted while no process ran."""
+        """Resets terms of pods, still called by UID, deleted while no nvshare-kubelet ran."""
         claimed = {pod.tenant for pod in self._claimed}
         for tenant in daemon.tenants():
             by_hand = {term.name: 0 for term in tenant.terms if not term.rule}

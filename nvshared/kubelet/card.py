@@ -89,7 +89,7 @@ Reading = tuple[tuple[Card, ...] | NvshareError, str]
 class Entry(NamedTuple):
     resource: str
     devices: list[str]
-    pod: str = ""                       # UID of the devices' pod; "": all devices
+    pod: str = ""                       # UID of the devices' pod; "": all registered ones
     container: str = ""
 
 

@@ -68,7 +68,7 @@ class Containers:
                 f"cannot write to {self.cdi}: {error.strerror}", "run it as root") from error
 
     def devices(self, cards: Sequence[str]) -> list[str]:
-        """The CDI devices that give a container these GPUs; empty if only variables do."""
+        """CDI devices that give a container these GPUs; empty if only environment variables do."""
         if self._nvidias_devices().issuperset(cards):
             return [f"{KIND}={SHARED}", *(f"{NVIDIA}={card}" for card in cards)]
         return [f"{KIND}={cards[0]}"] if len(cards) == 1 else []

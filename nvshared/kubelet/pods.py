@@ -38,7 +38,7 @@ class StaticPods:
     def __init__(self, state: Path, kubelet: Path) -> None:
         self._path = state / WITHOUT_GPU
         self._kubelet = kubelet
-        self._without: dict[Pod, str] = {}      # pods without a share, with the reported reason
+        self._without: dict[Pod, str] = {}      # pods without a share; the reason for doctor
 
     def handle(self, event: str, payload: Any) -> list[tuple[Pod, str]]:
         """Handles an event of api.watch(). Returns pods newly found without a share, and why."""
@@ -162,7 +162,7 @@ class Pods:
             "firstTimestamp": _now(), "lastTimestamp": _now(), "count": 1})
 
     def _write_condition(self, pod: Pod, refusals: str) -> None:
-        """Writes the pod's condition CONDITION: whether annotations are refused; `wrong`: why."""
+        """Writes the pod's condition CONDITION: whether annotations are refused, and why."""
         path = f"{NAMESPACE}{pod.namespace}/pods/{pod.name}/status"
         self._write(f"the status of {pod}", "PATCH", path, {
             "metadata": {"uid": pod.uid},       # refused for a new pod of the same name

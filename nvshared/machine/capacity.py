@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many bytes of a card can be handed out: its memory less outside memory and reserves.
 
-Outside memory is what no client reports, sampled only while no memory moves (sharing/gpu.py). As a
+Outside memory is what no client reports, sampled while no memory moves (sharing/sampler.py). As a
 client may have mapped memory that it has not reported yet, only an increase that two samples show
 raises it. Until two samples after its HELLO, a reserve is kept for a client's context; for at most
 YOUNG_MOST clients of an account, as every user can connect."""
@@ -16,7 +16,7 @@ CONTEXT = 600 * MIB                     # size of a context on a large card, wit
 RESERVE = 256 * MIB                     # left free for the driver's own use
 RESERVE_PART = 64                       # on a small card the reserve is 1/64 of the card's memory,
 CONTEXT_PART = 16                       # and the reserve for a context is 1/16
-SAMPLES_NEEDED = 2                      # samples after which they include a client's context
+SAMPLES_NEEDED = 2                      # samples after HELLO until they include a client's context
 YOUNG_MOST = 4                          # contexts of one account for which a reserve is kept
 
 
@@ -33,7 +33,7 @@ class Capacity:
     total: int                          # bytes on the card, by NVML
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes of outside memory, by the valid samples
-    _last: tuple[int, int] | None = field(default=None, init=False)     # as in sampled()
+    _last: tuple[int, int] | None = field(default=None, init=False)     # used, held in sampled()
     # By client, while samples may lack its context: account, number of samples since joined().
     _young: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
@@ -86,7 +86,7 @@ class Capacity:
         if self._last is None:
             self.outside = max(0, outside - self._unseen * self.context_reserve)
         else:
-            # While samples may lack a client's context, `used` may grow by that, not by its report.
+            # While samples may lack a client's context, `used` may grow by the context only.
             used_before, held_before = self._last
             reported = 0 if self._young else max(0, held - held_before)
             seen_before = used_before - held_before - reported

@@ -14,7 +14,7 @@ from nvshared import library
 from nvshared.errors import NvshareError
 
 SOCKET = Path("/run/nvshare/checkpoint.sock")
-READY_WITHIN = 30.0                     # seconds to a helper's first answer; 10 for cuInit()
+READY_WITHIN = 30.0                     # seconds to a helper's first answer; cuInit() takes 10
 PATIENCE = 120.0                        # seconds for a command; a checkpoint of 100 GiB takes 40
 LONGEST = 1 << 20                       # bytes of an answer; each held process takes 100
 

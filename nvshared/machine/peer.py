@@ -162,7 +162,7 @@ def watch(connection: socket.socket, pid: int) -> int | None:
 
 
 def has_ended(pidfd: int | None) -> bool:
-    """Whether the process has ended; True without a descriptor. While False, its id is its own."""
+    """Whether the process has ended; True without a pidfd. While False, its pid is not reused."""
     if pidfd is None:
         return True
     poll = select.poll()               # select.select() is limited to 1,024 descriptors

@@ -27,7 +27,7 @@ PATIENCE = 200 * MILLISECOND            # for a read of one process's groups; th
 EVERYTHING = "all control groups"       # key of the lane in which all groups are read
 FRESH = 10 * MILLISECOND                # minimum age before one process's groups are read again
 RECENT = 100 * MILLISECOND              # minimum interval between reads of all groups
-EVERY = SECOND                          # the same while clients hold memory in limited groups
+EVERY = SECOND                          # until the next, if clients have memory in limited groups
 SELDOM = 20                             # a read that took t is repeated after 20 t at the earliest
 RESERVE_PART = 16                       # 1/16 of a limit stays free for other use in the group,
 RESERVE_MOST = GIB                      # but at most 1 GiB
@@ -77,7 +77,7 @@ class ControlGroups:
         self._processes: dict[int, _Process] = {}
         self._joining: Counter[int] = Counter() # by pid: host bytes of clients about to join
         self._limited: frozenset[Group] = frozenset()       # groups with a limit, as last read
-        self._applied: frozenset[Group] = frozenset()       # _limited as of all clients' domains
+        self._applied: frozenset[Group] = frozenset()       # _limited when domains were last set
         self._reading = False           # a read of all groups is in progress
         self._next = 0                  # us: earliest time of the next read of all groups
         self._due = False               # _read_again() is scheduled

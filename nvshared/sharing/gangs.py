@@ -49,16 +49,16 @@ class Gang:
     size: int                           # processes expected in all; 0: unknown
     clients: list[Client] = field(default_factory=list)
     state: State = State.OUT
-    since: int = 0                      # time of the state's beginning or of its latest round
+    since: int = 0                      # time at which the state or its last round of steps began
     gathered: bool = False              # all processes have joined, or GATHER has passed
     busy: int | None = None             # since when a member wants its card; None: none does
     awaited: int | None = None          # since when members wait for missing processes
-    rounds: int = 0                     # of steps in this end of a turn
+    rounds: int = 0                     # of steps since the state ENDING began
     patience: int = GRANT_LEAST         # us within which all members must be loaded
     resuming: bool = False              # a member could not drain, so all members go on
     exceeds: int | None = None          # since when the members on one card do not fit together
     exceeded: bool = False              # they did not fit for EXCEEDING, which was reported
-    sent: dict[Client, Ganged] = field(default_factory=dict)    # last event sent, without ids
+    sent: dict[Client, Ganged] = field(default_factory=dict)    # last events sent, without ids
 
     def __str__(self) -> str:
         return f"gang {self.name}"
@@ -274,7 +274,7 @@ class Gangs:
             self._set_standing(gang, members, Standing.GRANTED)
 
     def _run(self, gang: Gang, members: Members, now: int) -> None:
-        """Stops a gang that runs, when one of its members is waiting."""
+        """Ends the turn of a gang that is idle or has a held-up member; else updates standings."""
         held_up = {
             c for c, m in members.items() if m.phase is Phase.DRAINING and not m.is_permanent}
         # Work in flight on one card may wait for work on another, so all members are paced.
@@ -332,7 +332,7 @@ class Gangs:
             self._set_standing(gang, members)
             self._stale[gang] = None
         elif draining and parked and self._due(gang.since + CATCH_UP, now):
-            # Pauses grow: the report of a drain must reach these members before their next launch.
+            # Pauses grow: the end of the others' drains must be known before the next launch.
             pause = min((1 << gang.rounds) * MILLISECOND // 2, PAUSE_MOST) if gang.rounds else 0
             wanting = [one for one in parked if active[one].wants]
             self._set_standing(gang, wanting, Standing.STEPS, pause=pause)

@@ -2,7 +2,7 @@
 """One GPU: its scheduler, NVML's figures of the card, and the clients on it.
 
 The scheduler has no clock, timer or socket: GPU passes it events, in the order of arrival, sends
-its orders to the clients' links and then emits signals. An event caused by another waits for it.
+its orders to the clients' links and then emits signals. Events that arrive meanwhile wait.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ GONE_KNOWN = 1000                       # tenants without clients whose usage is
 DECISION_BOUNDS = (
     # us: upper bounds of the histogram of the time that the scheduler takes for an event
     MILLISECOND // 10, MILLISECOND, 10 * MILLISECOND, 100 * MILLISECOND, SECOND)
-# Of an InflightPage: a change of its size would make readers fault.
+# Of an InflightPage: readers of a page that a client has shrunk would fault.
 SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 logger = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ class Client:
         self.gpu.terms_changed.emit(self)
 
     def suspend_to_park(self, suspended: bool) -> None:
-        """Suspends the client against its terms, to park it; False: its terms alone decide."""
+        """Suspends the client to park it, whatever its terms say; False: only its terms decide."""
         self.suspended_to_park = suspended
         self._apply_terms()
 
@@ -388,7 +388,7 @@ class GPU:
 
     @property
     def state(self) -> str:
-        """gathering, idle, shared (all run at once), turns, or lost."""
+        """gathering, idle, shared (all run at once), turns, busy (short turns), or lost."""
         return "lost" if self.lost else str(self.snapshot().state)
 
     @property
@@ -447,7 +447,7 @@ class GPU:
         return replace(seen, host=client.private) if memory.host else seen
 
     def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
-        """Returns NVML's and the kernel's figures by client; a process's oldest gets them first."""
+        """Returns NVML's and the kernel's figures by client, to a process's oldest client first."""
         covered: dict[int, tuple[int, int]] = {}    # bytes on the card and the host, by pid
         found = {}
         for client in clients:
@@ -521,7 +521,7 @@ class GPU:
     def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
-        """Returns figures with `borrowed` bounded by NVML's on the lender; and the lender or ""."""
+        """Returns figures, `borrowed` within NVML's of the lender, and the lender's UUID or ""."""
         found = [one for one in self.others if uuid_bytes(one.facts.uuid) == lender]
         if not found or self.state != "gathering":
             return memory, ""

@@ -41,8 +41,8 @@ class Manager:
         self.gpu_new: Signal[GPU] = Signal("gpu_new")
         self.changed: Signal[()] = Signal("changed")    # list of GPUs or default settings changed
         self.domains = Domains()
-        # Reads the memory limits of a process with these host bytes (0: it is known), and calls
-        # the function then; False: the last read is recent enough. Set by ControlGroups.
+        # Reads a process's memory limits, for a client with these host bytes (0: it has joined),
+        # then calls the function. False: the last read is recent. Set by ControlGroups.
         self.read_limits: Callable[[Peer, int, Callable[[], None]], bool] = lambda *_: False
         self._read = read
         self._defaults = read()

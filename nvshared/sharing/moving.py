@@ -34,11 +34,11 @@ CLEAR = frozenset({"running", "checkpointed", "failed"})    # final states of a 
 CHECK_EVERY = 0.01                      # seconds between checks of an awaited condition
 EVICTED_WITHIN = 60.0                   # seconds for the eviction, else the program is not parked
 JOINED_WITHIN = 2.0                     # seconds from a restore on another card to HELLO there
-FREE_READ_WITHIN = 5 * SECOND           # to read its cgroups' free memory, else it is not parked
+FREE_READ_WITHIN = 5 * SECOND           # to read cgroups' free memory, or the park fails
 RETRY_AFTER = 2.0                       # seconds from a failure to the next attempt
-RETRY_AFTER_MOST = 60.0                 # seconds: the longest pause between failing helpers
-HELPERS_AT_ONCE = 4                     # helpers that run at the same time for an account
-PARKS_AT_ONCE = 3                       # under deep-idle; leaves a helper for a client that wakes
+RETRY_AFTER_MOST = 60.0                 # seconds: longest pause between failing helpers, see _try()
+HELPERS_AT_ONCE = 4                     # nvshare-checkpoint processes (helpers) of an account
+PARKS_AT_ONCE = 3                       # under deep-idle; leaves one helper to a client that wakes
 NOT_SENT = "not asked"                  # Answer.state if no helper got the command
 # CUresults that may be temporary: CUDA_ERROR_OUT_OF_MEMORY, NOT_READY (a thread is stopped).
 TEMPORARY_ERRORS = frozenset({2, 600})
@@ -63,7 +63,7 @@ async def ask_driver(
     ask: Ask, name: object, pid: int, command: str, pairs: Iterable[tuple[str, str]] = (),
     tag: str = "",
 ) -> Answer:
-    """Returns and logs nvshare-checkpoint's answer; state NOT_SENT, or "none" if it is missing."""
+    """Returns and logs nvshare-checkpoint's answer; without one the state is NOT_SENT or "none"."""
     try:
         answer = await ask(command, pid, pairs, tag)
     except NvshareError as error:
@@ -108,7 +108,7 @@ class Moving:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
-        """Parks a client; `ahead`: not if it wants the card. Raises NvshareError: it goes on."""
+        """Parks a client, `ahead` unless it wants the card. On NvshareError the program goes on."""
         await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
 
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
@@ -304,7 +304,7 @@ class Moving:
             self._claimed -= size
 
     async def _ask_until_clear(self, client: Client) -> Answer:
-        """Checkpoints the process. Returns a state in CLEAR. Raises NvshareError if undone."""
+        """Checkpoints the process. Returns a state in CLEAR. Raises NvshareError if it runs on."""
         answer = await self._try(client, "park")
         if answer.state == NOT_SENT:
             raise NvshareError(answer.trouble)
@@ -484,7 +484,7 @@ def _size(client: Client) -> int:
 
 
 async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
-    """Waits until only pinned memory is resident. Raises NvshareError; on demand if `ahead`."""
+    """Waits until only pinned memory is resident; `ahead`: while idle. Raises NvshareError."""
     def is_evicted() -> bool:
         _require(client)
         if client.gpu.lost:

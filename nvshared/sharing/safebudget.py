@@ -2,7 +2,7 @@
 """The host budget if none is configured: at start it is computed from the free host memory.
 
 It is computed again once clients have reported what they hold since an earlier daemon, also for
-clients that join within LATE: a client could time a later recount. A recount never shrinks it.
+clients that join within LATE: it could choose the time of a later one. A recount never shrinks it.
 """
 
 import logging

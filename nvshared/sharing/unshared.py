@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unknown:
-    samples: float = 0                  # samples that listed it since the last attempt; -inf:
-    peer: Peer | None = None            # an attempt runs, or it can never become a client
+    samples: float = 0                  # since the last attempt; -inf: it runs, or none will follow
+    peer: Peer | None = None            # None: not identified yet
 
 
 class Unshared:
@@ -319,7 +319,7 @@ class StandIn:
             self._leave("")
 
     def _leave(self, why: str) -> None:
-        """Removes the client; `why`: for ever. Raises CancelledError in the stand-in's task."""
+        """Removes the client, for good if `why`. Raises CancelledError in the stand-in's task."""
         if self._ends >= 0:
             asyncio.get_running_loop().remove_reader(self._ends)
             os.close(self._ends)
