@@ -65,7 +65,7 @@ EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 CREATE(cuStreamCreate, (CUstream *, unsigned int))
 CREATE(cuStreamCreateWithPriority, (CUstream *, unsigned int, int))
 
-/* Unlisted before the driver's call, after which a new stream may get the same handle. */
+/* Unlists the stream before the driver's call, after which a new stream may get its handle. */
 #define DESTROY(name)                                                                 \
     EXPORT CUresult name(CUstream stream)                                             \
     {                                                                                 \

@@ -88,7 +88,7 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
 static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
 static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
 
-/* Takes a place in a tier before the block's own, which it keeps if those are full. False: none. */
+/* Takes a place in a better tier than that of the block's own; else keeps its own. False: none. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
     const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;

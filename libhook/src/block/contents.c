@@ -14,7 +14,7 @@
  * evicted before, it first reads one word in 64; only if these equal those of the last eviction,
  * or are zero, does it read all words, which decide. So a block that changes before each eviction
  * is read completely once. The switch of contexts costs the running client more than reading one
- * word in 64, so one launch reads so as many blocks as it can, also those of later orders (swap.c).
+ * word in 64, so one launch samples as many blocks as it can, also those of later orders (swap.c).
  * It reads fewer completely, as each GiB takes a third of a millisecond. */
 #include "block/contents.h"
 
@@ -183,8 +183,8 @@ static CUresult read_first(struct client *client, struct block *const *blocks, s
     return result != CUDA_SUCCESS ? result : finish(client, table + HALF, &wholes);
 }
 
-/* Reads all words of blocks that may be unchanged or zero, as their parts are. Removes those
- * beyond WHOLE_READS_MAX from the list; a later order reads them. */
+/* Reads all words of each block whose sampled words (one in PART) are zero or unchanged. Removes
+ * blocks beyond WHOLE_READS_MAX from the list: a later order reads them. */
 static CUresult read_wholly(struct client *client, struct block **blocks, size_t *count)
 {
     struct launch wholes = { .count = 0 };

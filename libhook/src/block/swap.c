@@ -311,7 +311,7 @@ static enum start pipeline_start(struct client *client, struct pipeline *line, s
  * that were never read are read first: a program that allocates most of the card in advance has
  * many of them. Unless a block is clean, it is read again when it is evicted. */
 
-/* `unready`: only blocks that need a copy, for a writeback. The caller sets *rank to 0 at first. */
+/* The next victim. `unready`: only blocks that need a copy (writeback). *rank: 0 at first. */
 static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
 {
     enum search first = unready ? SEARCH_UNREADY : SEARCH_VICTIM;

@@ -546,9 +546,9 @@ static int64_t store(struct service *service)
     return store_step(service->client);
 }
 
-/* Bounds the work in flight while the client runs and others wait or are watched (inflight.c). A
- * client that could not be drained is paced only after RUN with STEP: its work may wait for work
- * that it is about to submit. */
+/* Bounds the work in flight while the client runs and others wait or are watched by it
+ * (inflight.c). A client that could not be drained is paced only after RUN with STEP: its work may
+ * wait for work that it is about to submit. */
 static int64_t pace(struct service *service)
 {
     struct client *client = service->client;

@@ -33,7 +33,7 @@ void bus_copy_begins(struct bus_copy *copy, enum bus_direction direction, uint64
                      bool waits);
 void bus_copy_ends(const struct bus_copy *copy);
 
-/* The same for wrappers. `bytes` and `direction` are evaluated only while the daemon asks. */
+/* The same for wrappers. `bytes` and `direction` are evaluated only while COPIES is requested. */
 #define BUS_COPY_BEGINS(copy, direction, bytes, waits)                             \
     struct bus_copy copy = { .client = NULL };                                     \
     uint64_t copy##_bytes = bus_sharing_is_watched() ? (bytes) : 0;                \

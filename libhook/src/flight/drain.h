@@ -33,7 +33,7 @@ struct drain {
     uint64_t moment;                 /* streams_moment() at drain_begin() */
     unsigned count, room;
     bool whole;                      /* `part` covers all contexts */
-    bool failing;                    /* in the last step calls failed, but no context for good */
+    bool failing;                    /* the last step could not query a context that still works */
     struct drain_part {
         CUcontext context;
         CUevent event;

@@ -182,9 +182,9 @@ bool client_may_keep_freed(const struct client *client);
 
 #define RECLAIM_ALL UINT64_MAX
 
-/* Releases `bytes` of one kind of kept memory, or all there is. `until` 0: only memory that no work
- * uses. Else a deadline in us: also waits for work, releasing the lock, and releases memory that
- * the program asked to keep. False: nothing was released. */
+/* Releases such memory of one kind, at least `bytes` or else all. `until` 0: only what no work
+ * uses, nothing of a pool. Else a deadline in us: also waits for work, with memory_lock released,
+ * and releases what pools keep by their thresholds. False: released nothing. */
 typedef bool reclaimer(struct client *client, uint64_t bytes, uint64_t until);
 /* Sets the list of reclaimers, which ends with NULL, before there is a client. */
 void reclaim_from(reclaimer *const *all);

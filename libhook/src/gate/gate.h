@@ -48,7 +48,7 @@ struct gate_thread *gate_register_thread(void);
 bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
 
 /* Waits while the gate is closed, unless `stream` is being captured or the thread is inside.
- * `until_stop`: waits only while no client carries out a STOP. False: one does; nobody entered. */
+ * `until_stop`: waits only while no client carries out a STOP. False: one does; it is outside. */
 static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
 {
     struct gate_thread *self = gate_self;

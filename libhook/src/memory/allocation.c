@@ -352,8 +352,8 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 #define DEFAULT_STAY_MS 1000
 #define STAY_MOST_MS 3600000
 #define PART_OF_CARD 8               /* spares take at most the card's size divided by this */
-#define PART_LEFT 16                 /* and none exist if less than this part of the card is left */
-#define MOST 1024                    /* spares: a thread that needs memory may release them all */
+#define PART_LEFT 16                 /* and none are kept if less than 1/16 of the card is left */
+#define MOST 1024                    /* most spares: one thread may have to release them all */
 #define SPARE_BUCKETS 64
 #define EXPIRED_AT_ONCE 16           /* bounds how long memory_lock is held */
 
@@ -379,7 +379,7 @@ static size_t size_of(const struct large *large)
     return last->address + last->size - large->base;
 }
 
-/* No-op for an allocation that is no spare. */
+/* Takes an allocation out of the lists of spares; no-op if it is no spare. */
 static void leave_spares(struct large *large)
 {
     if (!large->spare)

@@ -60,7 +60,7 @@ static struct reservation *reservation_at(CUdeviceptr address)
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* If host memory is short, none is recorded: calls that map swapped memory there use the gate. */
+/* If host memory is short, none is recorded: calls to map swapped memory there wait at the gate. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))

@@ -135,7 +135,7 @@ static size_t next_chunk(const struct disk_extent *extent)
     return left < CHUNK ? left : CHUNK;
 }
 
-/* memory_lock is held, and released meanwhile, as in resize() and read_next(). */
+/* Writes a chunk. memory_lock is held, and released meanwhile, as in resize() and read_next(). */
 static void write_next(struct disk *disk)
 {
     struct disk_write *write = disk->writes;
@@ -204,7 +204,7 @@ static struct slot *find_slot(struct disk *disk, bool filled)
     return NULL;
 }
 
-/* When the last of the file's threads ends, the kernel closes the file with their table. */
+/* When the last of the file's threads ends, the kernel closes the file with their descriptors. */
 static void end(struct disk *disk)
 {
     if (--disk->threads > 0)
