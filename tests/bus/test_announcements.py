@@ -41,7 +41,7 @@ async def announced(publication: Publication,
         for path, (interface, changes, _) in named(other, "PropertiesChanged")]
 
 
-async def test_client_that_connects_and_disconnects_is_signalled(
+async def test_dbus_signals_report_a_client_that_connects_and_disconnects(
         manager: Manager, other: Peeper) -> None:
     await other.watch()
     gpu = manager.gpus[0]
@@ -63,7 +63,7 @@ async def test_client_that_connects_and_disconnects_is_signalled(
     assert reply.error_name == "org.freedesktop.DBus.Error.UnknownObject"
 
 
-async def test_turn_start_and_end_are_signalled_by_the_gpu_object(
+async def test_dbus_signals_of_the_gpu_object_report_the_start_and_end_of_a_turn(
         manager: Manager, other: Peeper) -> None:
     await other.watch()
     client = a_client(manager, manager.gpus[1])
@@ -75,7 +75,7 @@ async def test_turn_start_and_end_are_signalled_by_the_gpu_object(
     assert named(other, "TurnEnded") == [(gpu_path(1), [path, "quantum", 30_000_017])]
 
 
-async def test_stuck_client_is_signalled_by_the_manager_object(
+async def test_dbus_signal_clientstuck_of_the_manager_object_names_the_stuck_client(
         manager: Manager, other: Peeper) -> None:
     await other.watch()
     client = a_client(manager, manager.gpus[0])
@@ -85,7 +85,7 @@ async def test_stuck_client_is_signalled_by_the_manager_object(
         (MANAGER_PATH, [client_path(client.id), "draining", 12_000_000, {}])]
 
 
-async def test_property_changes_are_signalled_with_the_new_values(
+async def test_dbus_signal_propertieschanged_has_the_new_values_of_changed_properties(
         manager: Manager, publication: Publication, other: Peeper) -> None:
     await other.watch()
     manager.set_tq(9 * SECOND)
@@ -97,7 +97,7 @@ async def test_property_changes_are_signalled_with_the_new_values(
         (gpu_path(1), GPU_INTERFACE, {"TQ": 9, "TQUSec": 9_000_000, "AntiThrash": "on"})], key=repr)
 
 
-async def test_change_of_an_automatic_quantum_is_signalled(
+async def test_dbus_signal_propertieschanged_is_sent_when_an_automatic_quantum_changes(
         manager: Manager, publication: Publication, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     manager.set_tq(None)
@@ -111,7 +111,7 @@ async def test_change_of_an_automatic_quantum_is_signalled(
     assert found == [(gpu_path(0), GPU_INTERFACE, {"TQ": 3, "TQUSec": 2_500_000})]
 
 
-async def test_property_that_changes_back_is_not_signalled(
+async def test_dbus_signal_propertieschanged_is_not_sent_for_a_property_set_back_at_once(
         manager: Manager, publication: Publication, other: Peeper) -> None:
     await other.watch()
     manager.set_tq(9 * SECOND)
@@ -119,7 +119,7 @@ async def test_property_that_changes_back_is_not_signalled(
     assert await announced(publication, other) == []
 
 
-async def test_hundred_property_changes_at_once_are_sent_as_two_signals(
+async def test_dbus_signals_for_101_property_changes_at_once_are_merged_into_two(
         manager: Manager, other: Peeper) -> None:
     await other.watch()
     first, last = 31, 131
@@ -142,8 +142,8 @@ async def test_hundred_property_changes_at_once_are_sent_as_two_signals(
     assert values == [first, last]
 
 
-async def test_gpu_found_later_is_signalled(manager: Manager, publication: Publication,
-                                            other: Peeper) -> None:
+async def test_dbus_signals_report_a_gpu_that_is_found_after_the_start_of_the_daemon(
+        manager: Manager, publication: Publication, other: Peeper) -> None:
     await other.watch()
     facts = Facts(2, "GPU-aa112233-4455-6677-8899-aabbccddeeff", "Card", "00000000:99:00.0", GIB)
     manager.add(facts, SAMPLE, gather=False)
@@ -158,7 +158,7 @@ async def test_gpu_found_later_is_signalled(manager: Manager, publication: Publi
     assert named(other, "TurnStarted") == [(gpu_path(2), [client_path(client.id)])]
 
 
-async def test_wait_of_a_compute_limited_client_is_signalled_at_its_begin(
+async def test_dbus_signal_reports_that_a_client_begins_to_wait_for_its_compute_limit(
         manager: Manager, publication: Publication, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     scheduler = manager.gpus[0].scheduler
@@ -176,7 +176,7 @@ async def test_wait_of_a_compute_limited_client_is_signalled_at_its_begin(
 
 
 @pytest.mark.parametrize("limited", ["the client", "its tenant"])
-async def test_wait_of_a_compute_limited_client_is_signalled_at_its_end(
+async def test_dbus_signal_reports_that_a_client_no_longer_waits_for_its_compute_limit(
         manager: Manager, publication: Publication, other: Peeper, limited: str) -> None:
     client = a_client(manager, manager.gpus[0])
     scheduler = manager.gpus[0].scheduler

@@ -79,7 +79,7 @@ async def all_that_can() -> None:
         await asyncio.sleep(0)
 
 
-async def test_bus_sends_large_replies_in_sequence_and_counts_unsent_replies() -> None:
+async def test_bus_sends_large_replies_in_sequence_and_limits_unsent_ones() -> None:
     bus = SlowBus()
     library = a_library(bus)
     for _ in range(CALLS_EACH):
@@ -102,7 +102,7 @@ async def test_bus_sends_large_replies_in_sequence_and_counts_unsent_replies() -
     await library.close()
 
 
-async def test_queued_large_replies_are_refused_when_the_daemon_stops() -> None:
+async def test_dbus_calls_with_queued_large_replies_are_refused_when_the_daemon_stops() -> None:
     bus = SlowBus()
     library = a_library(bus)
     for _ in range(3):
@@ -112,14 +112,15 @@ async def test_queued_large_replies_are_refused_when_the_daemon_stops() -> None:
     assert {message.error_name for message in bus.refused} == {NotRunning.bus_name}
 
 
-async def test_error_about_a_long_path_is_shortened(other: Peeper) -> None:
+async def test_dbus_error_reply_about_an_object_path_of_10000_bytes_is_shortened(
+        other: Peeper) -> None:
     reply = await other.call("ListGPUs", path="/" + "a" * 10_000)
     assert reply.error_name == "org.freedesktop.DBus.Error.UnknownObject"
     assert reply.body[0].startswith("there is no object at /aaa")
     assert len(reply.body[0]) < 300
 
 
-async def test_call_whose_result_has_a_wrong_type_is_answered_with_an_error(
+async def test_dbus_method_that_returns_a_wrong_type_is_logged_and_answered_with_an_error(
         publication: Publication, other: Peeper, caplog: pytest.LogCaptureFixture) -> None:
     publication._bus.export("/com/example", Library())
     reply = await other.call("Count", path="/com/example", interface=NAME)

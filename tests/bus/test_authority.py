@@ -114,7 +114,7 @@ async def test_polkit_is_asked_about_the_bus_name_of_the_caller(
         assert polkit.asked == [(caller.bus.unique_name, action, 0)]
 
 
-async def test_call_that_polkit_denies_is_refused_with_its_action(
+async def test_dbus_call_that_polkit_denies_is_refused_with_the_name_of_the_polkit_action(
         manager: Manager, caller: Peeper, private: PrivateBus) -> None:
     async with polkit_on(private.address) as polkit:
         name, sentence = refusal(await caller.call("SetTQ", "u", [5]))
@@ -125,7 +125,7 @@ async def test_call_that_polkit_denies_is_refused_with_its_action(
     assert manager.tq == 30 * SECOND
 
 
-async def test_call_that_needs_a_password_is_refused_unless_interactive(
+async def test_dbus_call_that_needs_a_password_is_refused_if_it_allows_no_interaction(
         caller: Peeper, private: PrivateBus) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.challenge = True
@@ -138,14 +138,15 @@ async def test_call_that_needs_a_password_is_refused_unless_interactive(
         assert [flags for _, _, flags in polkit.asked] == [0, 1]
 
 
-async def test_call_without_polkit_is_refused_to_users(manager: Manager, caller: Peeper) -> None:
+async def test_dbus_call_that_changes_a_setting_is_refused_to_users_while_polkit_is_absent(
+        manager: Manager, caller: Peeper) -> None:
     name, sentence = refusal(await caller.call("SetTQ", "u", [5]))
     assert name == STANDARD + "AccessDenied"
     assert "polkit" in sentence
     assert manager.tq == 30 * SECOND
 
 
-async def test_call_that_is_not_permitted_is_refused_before_its_arguments_are_read(
+async def test_dbus_call_that_is_not_permitted_is_refused_before_its_arguments_are_read(
         caller: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any user may send variants, which take long to read."""
     read: list[str] = []
@@ -171,7 +172,7 @@ async def test_call_that_is_not_permitted_is_refused_before_its_arguments_are_re
     assert read == ["ListGPUs"]
 
 
-async def test_call_that_waits_for_polkit_delays_no_other_call(
+async def test_dbus_call_that_waits_for_polkit_delays_no_other_call(
         manager: Manager, caller: Peeper, private: PrivateBus) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.silent = True
@@ -182,9 +183,9 @@ async def test_call_that_waits_for_polkit_delays_no_other_call(
         slow.cancel()
 
 
-async def test_call_that_waits_for_polkit_is_refused_when_the_daemon_stops(
-    manager: Manager, private: PrivateBus, other_user: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dbus_call_that_waits_for_polkit_is_refused_when_the_daemon_stops(
+        manager: Manager, private: PrivateBus, other_user: None,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
     monkeypatch.setattr("nvshared.bus.dispatch.PATIENCE", 0.01)
     async with peeper(private.address) as caller, polkit_on(private.address) as polkit:
@@ -254,9 +255,9 @@ async def test_pending_polkit_checks_are_limited_per_connection_and_user(
             call.cancel()
 
 
-async def test_polkit_limit_counts_subuids_as_their_user_while_user_lookup_hangs(
-    manager: Manager, private: PrivateBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_limit_of_pending_polkit_checks_counts_subuids_as_their_user_while_user_lookup_hangs(
+        manager: Manager, private: PrivateBus, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory of users hangs, and the daemon answers all callers."""
     (tmp_path / "subuid").write_text("alice:100000:65536\n")
     monkeypatch.setattr(subordinate, "FILE", tmp_path / "subuid")
@@ -312,7 +313,7 @@ async def test_polkit_checks_of_a_disconnected_caller_are_cancelled(
         assert (await caller.call("SetTQ", "u", [7])).message_type is MessageType.METHOD_RETURN
 
 
-async def test_polkit_check_counts_as_pending_until_polkit_answers(
+async def test_cancelled_polkit_check_counts_as_pending_until_polkit_answers(
         caller: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.bus.dispatch.POLKIT_PATIENCE", 0.01)
     async with polkit_on(private.address) as polkit:
@@ -329,7 +330,7 @@ async def test_polkit_check_counts_as_pending_until_polkit_answers(
         assert (await caller.call("SetTQ", "u", [5])).message_type is MessageType.METHOD_RETURN
 
 
-async def test_call_on_a_private_bus_is_refused_without_asking_polkit(
+async def test_dbus_call_of_another_user_on_a_private_bus_is_refused_without_asking_polkit(
         manager: Manager, private: PrivateBus, other_user: None) -> None:
     async with (
         polkit_on(private.address) as polkit,

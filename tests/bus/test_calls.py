@@ -131,7 +131,7 @@ async def test_getall_shows_settings_and_state_of_each_object(
     ("GetGPU", "s", ["GPU-0"], "com.nvshare.Error.NoSuchGPU", "'GPU-0'"),
     ("SetTq", "u", [5], STANDARD + "UnknownMethod", "'SetTq'"),
 ])
-async def test_call_with_a_wrong_value_is_refused_with_that_value(
+async def test_dbus_call_with_a_wrong_value_is_refused_with_that_value(
         other: Peeper, caplog: pytest.LogCaptureFixture, member: str, signature: str,
         body: list[Any], error: str, words: str) -> None:
     name, sentence = refusal(await other.call(member, signature, body))
@@ -148,13 +148,13 @@ async def test_call_with_a_wrong_value_is_refused_with_that_value(
     (gpu_path(0), MANAGER_INTERFACE, "Get", ["", ""], "UnknownInterface"),
     ("/com", PROPERTIES, "Get", ["", "TQ"], "UnknownInterface"),
 ])
-async def test_call_of_unknown_object_interface_or_member_gets_the_standard_error(
+async def test_dbus_call_of_an_unknown_object_interface_or_member_gets_the_standard_error(
         other: Peeper, path: str, interface: str, member: str, body: list[str], error: str) -> None:
     name, _ = refusal(await other.call(member, "ss", body, path=path, interface=interface))
     assert name == STANDARD + error
 
 
-async def test_call_without_an_interface_is_refused(manager: Manager, other: Peeper) -> None:
+async def test_dbus_call_without_an_interface_is_refused(manager: Manager, other: Peeper) -> None:
     reply = await other.bus.call(Message(
         destination=BUS_NAME, path=MANAGER_PATH, member="SetTQ", signature="u", body=[5]))
     assert reply is not None
@@ -162,14 +162,15 @@ async def test_call_without_an_interface_is_refused(manager: Manager, other: Pee
     assert manager.tq == 30 * SECOND
 
 
-async def test_properties_are_read_only_over_the_bus(manager: Manager, other: Peeper) -> None:
+async def test_dbus_set_of_a_property_of_the_manager_is_refused_as_read_only(
+        manager: Manager, other: Peeper) -> None:
     body = [MANAGER_INTERFACE, "TQ", Variant("u", 5)]
     name, _ = refusal(await other.call("Set", "ssv", body, interface=PROPERTIES))
     assert name == STANDARD + "PropertyReadOnly"
     assert manager.tq == 30 * SECOND
 
 
-async def test_reload_of_an_invalid_file_is_refused_with_its_line(
+async def test_reload_of_an_invalid_config_file_is_refused_with_file_and_line(
         manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     def read() -> None:
         raise ConfigError("/etc/nvshare/nvshared.conf:3: tq cannot be 'x'", "give a number")
@@ -180,7 +181,7 @@ async def test_reload_of_an_invalid_file_is_refused_with_its_line(
     assert "nvshared.conf:3" in sentence
 
 
-async def test_unexpected_exception_in_a_call_is_logged_and_not_disclosed(
+async def test_unexpected_exception_in_a_dbus_call_is_logged_and_not_sent_to_the_caller(
         manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
@@ -233,9 +234,9 @@ async def test_received_calls_are_answered_before_the_daemon_leaves_the_bus(
     assert name == STANDARD + "ServiceUnknown"
 
 
-async def test_caller_with_too_many_pending_calls_alone_is_refused(
-    manager: Manager, other: Peeper, private: PrivateBus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dbus_caller_with_too_many_pending_calls_is_refused_while_other_callers_are_served(
+        manager: Manager, other: Peeper, private: PrivateBus,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     hold = asyncio.Event()
     monkeypatch.setattr(Bus, "_collect", _held(Bus._collect, hold))
     question = ("GetManagedObjects",)
@@ -343,7 +344,7 @@ KEPT = [
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("member", "signature", "body", "name"), KEPT)
-async def test_setting_call_is_answered_after_fsync_and_delays_no_other_call(
+async def test_dbus_call_that_changes_a_setting_is_answered_after_fsync_and_delays_no_other_call(
         monkeypatch: pytest.MonkeyPatch, private: PrivateBus, tmp_path: Path, member: str,
         signature: str, body: list[object], name: str, fails: bool) -> None:
     script(monkeypatch)

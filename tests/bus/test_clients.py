@@ -59,7 +59,8 @@ async def test_client_terms_set_over_the_bus_reach_scheduler_and_properties(
     assert shown["Suspended"] is terms.suspended
 
 
-async def test_resume_lifts_the_suspension_of_a_client(manager: Manager, other: Peeper) -> None:
+async def test_resumeclient_call_ends_the_suspension_of_a_client(
+        manager: Manager, other: Peeper) -> None:
     client = a_client(manager, manager.gpus[0])
     for suspend, resume in (("SuspendClient", "ResumeClient"),) * 2:
         await other.call(suspend, "u", [client.id])
@@ -91,7 +92,7 @@ def owned_by(client: Client, uid: int) -> Client:
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
-async def test_terms_of_other_users_programs_need_polkit(
+async def test_terms_of_another_users_program_change_only_when_polkit_grants_it(
         manager: Manager, caller: Peeper, private: PrivateBus, member: str, signature: str,
         body: list[object], terms: Terms) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID + 1)
@@ -108,7 +109,7 @@ async def test_terms_of_other_users_programs_need_polkit(
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
-async def test_owner_may_tighten_terms_without_authentication(
+async def test_owner_of_a_client_may_tighten_its_terms_without_authentication(
         manager: Manager, caller: Peeper, private: PrivateBus, member: str, signature: str,
         body: list[object], terms: Terms) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
@@ -119,7 +120,7 @@ async def test_owner_may_tighten_terms_without_authentication(
         assert polkit.asked == []
 
 
-async def test_owner_may_not_exceed_terms_of_the_administrator(
+async def test_owner_of_a_client_may_not_exceed_terms_set_by_the_administrator(
         manager: Manager, caller: Peeper, private: PrivateBus) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID)
     manager.set_terms(client.id, "memory_limit", 4 * GIB)

@@ -106,7 +106,7 @@ async def test_status_without_clients_says_that_no_program_uses_a_gpu(ctl: Run) 
     assert "No program uses a GPU" in (await ctl("status")).out
 
 
-async def test_drain_command_names_programs_with_swapped_memory(
+async def test_drain_command_names_programs_with_swapped_memory_and_waits_until_none_is_left(
         manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.cli.turns.POLL", 0.01)
     assert "can be stopped" in (await ctl("drain")).out
@@ -203,7 +203,7 @@ async def test_settings_commands_change_all_gpus_or_the_named_gpu(
     (1_000_000, "1 second", {"tq": 1, "tq_usec": 1_000_000}),
     (None, "auto", {"tq": "auto", "tq_usec": None}),
 ])
-async def test_reset_command_prints_the_restored_quantum_exactly(
+async def test_reset_command_prints_the_restored_quantum_without_rounding(
         manager: Manager, ctl: Run, tq: int | None, words: str, data: dict[str, object]) -> None:
     manager._defaults = replace(DEFAULTS, settings=replace(DEFAULTS.settings, tq=tq))
     assert (await ctl("reset")).out == (
@@ -238,7 +238,8 @@ async def test_reset_command_keeps_terms_of_programs(manager: Manager, ctl: Run)
     assert "undo all" not in help_text
 
 
-async def test_preempt_without_an_index_takes_the_only_gpu(manager: Manager, ctl: Run) -> None:
+async def test_preempt_command_without_a_gpu_index_applies_to_the_only_gpu(
+        manager: Manager, ctl: Run) -> None:
     ended = await ctl("preempt")
     assert (ended.code, sentence(ended)) == (
         ExitCode.INVALID_ARGS, "there are 2 GPUs here; name one: 0, 1")
@@ -252,13 +253,14 @@ async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
 
 
-async def test_settq_message_for_one_second_uses_the_singular(manager: Manager, ctl: Run) -> None:
+async def test_set_tq_and_limit_messages_use_the_singular_for_one_second_and_one_byte(
+        manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"
     assert (await ctl("limit", "11", "--memory", "1b")).out == "Process 11 may allocate 1 byte.\n"
 
 
-async def test_set_tq_auto_is_shown_as_auto_with_its_present_length(
+async def test_quantum_set_to_auto_is_shown_as_auto_with_its_present_length(
         manager: Manager, ctl: Run) -> None:
     assert (await ctl("set-tq", "auto")).out == "The quantum of all GPUs is auto.\n"
     assert [gpu.settings.tq is None for gpu in manager.gpus] == [True, True]
@@ -421,7 +423,8 @@ async def test_nvsharectl_never_starts_a_daemon_by_bus_activation(verb: str) -> 
         assert not (bus.folder / "started").exists()
 
 
-async def test_top_ends_quietly_when_its_pipe_is_closed(ctl: Run, private: PrivateBus) -> None:
+async def test_top_prints_no_error_when_its_output_pipe_is_closed(
+        ctl: Run, private: PrivateBus) -> None:
     """`nvsharectl top --json | head -1` ends quietly."""
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run("bash", "-c", f"{quoted} top --json -i 0.1 | head -1",
@@ -469,7 +472,7 @@ async def test_command_with_unwritable_stderr_keeps_its_exit_code(
     assert (ended.code, ended.out, ended.err) == (code, "", "")
 
 
-async def test_internal_error_of_nvsharectl_is_reported_with_the_debug_command(
+async def test_internal_error_of_nvsharectl_is_reported_with_the_command_that_prints_a_traceback(
         ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.cli.status.Daemon", None)
     monkeypatch.setenv("NVSHARE_DEBUG", "0")

@@ -18,7 +18,7 @@ from nvshared.sharing.manager import Manager
 from tests.bus.service import PrivateBus, a_client, peeper, private_bus, published
 
 
-async def test_bus_publication_at_a_missing_socket_is_refused_with_a_hint(
+async def test_publishing_the_daemon_on_dbus_fails_with_a_hint_when_the_bus_socket_is_missing(
         manager: Manager, tmp_path: Path) -> None:
     with pytest.raises(BusUnavailable, match="No such file") as error:
         await publish(manager, f"unix:path={tmp_path}/nothing")
@@ -26,13 +26,13 @@ async def test_bus_publication_at_a_missing_socket_is_refused_with_a_hint(
 
 
 @pytest.mark.parametrize("address", ["nonsense:", "unix:", "unix:path", ""])
-async def test_bus_publication_at_an_invalid_address_is_refused(
+async def test_publishing_the_daemon_on_dbus_fails_at_an_invalid_bus_address(
         manager: Manager, address: str) -> None:
     with pytest.raises((BusUnavailable, InvalidArgs)):
         await publish(manager, address)
 
 
-async def test_bus_publication_without_a_session_bus_is_refused(
+async def test_publishing_the_daemon_on_dbus_fails_without_a_session_bus(
         manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS", raising=False)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
@@ -40,7 +40,7 @@ async def test_bus_publication_without_a_session_bus_is_refused(
         await publish(manager, "session")
 
 
-async def test_bus_publication_at_a_bus_that_closes_during_authentication_is_refused(
+async def test_publishing_the_daemon_on_dbus_fails_when_the_bus_closes_during_authentication(
         manager: Manager, tmp_path: Path) -> None:
     path = tmp_path / "bus"
     with socket.socket(socket.AF_UNIX) as rude:
@@ -86,7 +86,7 @@ class HastyBus:
         self._socket.close()
 
 
-async def test_bus_publication_at_a_bus_that_closes_at_the_name_request_is_refused(
+async def test_publishing_the_daemon_on_dbus_fails_when_the_bus_closes_at_the_name_request(
         manager: Manager, tmp_path: Path) -> None:
     path = tmp_path / "bus"
     hasty = HastyBus(path)
@@ -95,7 +95,7 @@ async def test_bus_publication_at_a_bus_that_closes_at_the_name_request_is_refus
     hasty.gone()
 
 
-async def test_bus_publication_under_a_bus_name_of_another_daemon_is_refused(
+async def test_publishing_the_daemon_on_dbus_fails_when_another_daemon_owns_the_bus_name(
         manager: Manager, publication: Publication, private: PrivateBus) -> None:
     with pytest.raises(AlreadyRunning, match="another nvshared"):
         await publish(manager, private.address)
@@ -103,7 +103,7 @@ async def test_bus_publication_under_a_bus_name_of_another_daemon_is_refused(
         assert len(await other.result("ListGPUs")) == 2
 
 
-async def test_bus_publication_under_a_forbidden_name_is_refused_with_a_hint(
+async def test_publishing_the_daemon_on_dbus_fails_with_a_hint_when_the_bus_forbids_the_name(
         manager: Manager) -> None:
     with private_bus(own="") as bus:
         with pytest.raises(NotPermitted, match=r"com\.nvshare") as error:
@@ -126,9 +126,9 @@ def logged(words: str) -> "asyncio.Future[None]":
     return future
 
 
-async def test_daemon_reconnects_when_the_bus_restarts(manager: Manager, private: PrivateBus,
-                                                       monkeypatch: pytest.MonkeyPatch,
-                                                       caplog: pytest.LogCaptureFixture) -> None:
+async def test_daemon_reconnects_to_dbus_when_the_bus_restarts(
+        manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
     caplog.set_level(logging.INFO)
     lost, back = logged("lost the message bus"), logged("back on the message bus")
@@ -145,7 +145,7 @@ async def test_daemon_reconnects_when_the_bus_restarts(manager: Manager, private
         "ERROR", "INFO"]
 
 
-async def test_daemon_reconnects_when_the_bus_ends_during_reconnecting(
+async def test_daemon_reconnects_to_dbus_when_the_bus_ends_during_an_earlier_reconnection(
         manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)
@@ -163,7 +163,7 @@ async def test_daemon_reconnects_when_the_bus_ends_during_reconnecting(
             assert len(await other.result("ListGPUs")) == 2
 
 
-async def test_bus_reconnection_continues_after_an_unexpected_exception(
+async def test_dbus_reconnection_continues_after_an_unexpected_exception(
         manager: Manager, private: PrivateBus, monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("nvshared.bus.publication.RETRY", 0.01)

@@ -130,7 +130,8 @@ async def test_history_call_with_invalid_arguments_is_refused(
     assert words in sentence
 
 
-async def test_history_call_without_history_is_refused_with_nohistory(other: Peeper) -> None:
+async def test_history_call_is_refused_with_nohistory_while_the_daemon_keeps_no_history(
+        other: Peeper) -> None:
     name, sentence = refusal(await ask(other))
     assert name == "com.nvshare.Error.NoHistory"
     assert sentence.startswith("no history is kept; set history and state-dir")
@@ -202,13 +203,15 @@ async def test_history_as_json_and_csv_has_exact_units(ctl: Run) -> None:
     assert (rows[0]["gpu_memory_gib_hours"], rows[0]["disk_gib_hours"]) == ("1.000", "0.250")
 
 
-async def test_history_of_an_unused_period_says_nothing_was_used(ctl: Run) -> None:
+async def test_history_command_for_a_period_without_usage_says_that_no_gpu_was_used(
+        ctl: Run) -> None:
     ended = await ctl("--since", "5min", "--all")
     assert ended.out.splitlines()[-1] == "No GPU was used."
     assert (await ctl("--since", "5min", "--all", "--plot")).out == "No GPU was used.\n"
 
 
-async def test_history_with_plot_draws_in_text_or_svg(ctl: Run, tmp_path: Path) -> None:
+async def test_history_command_with_plot_draws_usage_as_text_or_svg(
+        ctl: Run, tmp_path: Path) -> None:
     ended = await ctl("--since", "2h", "--all", "--by", "user", "--plot")
     lines = ended.out.splitlines()
     assert [line.partition("|")[0].strip() for line in lines[:2]] == ["alice", "bob"]

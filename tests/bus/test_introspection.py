@@ -55,7 +55,7 @@ def written(name: str) -> ElementTree.Element:
 
 
 @pytest.mark.parametrize("name", OURS)
-async def test_introspection_of_the_running_daemon_equals_its_xml(
+async def test_dbus_introspection_of_the_running_daemon_equals_its_xml(
         name: str, manager: Manager, other: Peeper) -> None:
     a_client(manager, manager.gpus[0])
     (running,) = [one for one in await introspect(other, OURS[name]) if one.get("name") == name]
@@ -78,8 +78,8 @@ def test_every_dbus_member_is_described(name: str) -> None:
         assert named == [argument.name for argument in arguments], member
 
 
-def test_every_dbus_method_is_authorised_or_declared_open(manager: Manager,
-                                                          publication: Publication) -> None:
+def test_every_dbus_method_needs_a_polkit_action_or_is_listed_as_open_to_all(
+        manager: Manager, publication: Publication) -> None:
     a_client(manager, manager.gpus[0])
     actions = {
         action.get("id")
@@ -110,7 +110,7 @@ def test_dbus_xml_explains_every_state_and_end_of_a_turn(file: str, words: type[
         assert f'"{word}"' in text
 
 
-async def test_introspection_from_the_root_reaches_every_object(
+async def test_dbus_introspection_from_the_root_path_reaches_every_object(
         manager: Manager, other: Peeper) -> None:
     a_client(manager, manager.gpus[0])
     todo, found = ["/"], set()

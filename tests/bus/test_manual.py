@@ -39,8 +39,8 @@ def plain(text: str) -> str:
     return text
 
 
-async def test_manual_pages_example_client_runs(manager: Manager, publication: Publication,
-                                                private: PrivateBus) -> None:
+async def test_man_page_com_nvshare_has_an_example_client_that_runs(
+        manager: Manager, publication: Publication, private: PrivateBus) -> None:
     program = (MAN / "client.py").read_text()
     assert program.rstrip("\n") in plain(page("com.nvshare.5"))
     assert max(map(len, program.splitlines())) <= 80
@@ -62,7 +62,8 @@ async def test_manual_pages_example_client_runs(manager: Manager, publication: P
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_man_page_has_no_warnings_of_mandoc_and_groff(name: str, tmp_path: Path) -> None:
+def test_man_page_is_rendered_by_mandoc_and_groff_without_warnings(
+        name: str, tmp_path: Path) -> None:
     text = page(name)
     assert argparse.SUPPRESS not in text
     assert not re.findall(r"@[A-Z]+@", text)
@@ -91,7 +92,7 @@ def test_man_page_nvsharectl_describes_every_verb_and_example() -> None:
             assert command in text
 
 
-def test_man_page_keeps_hyphens_of_typed_text() -> None:
+def test_man_page_nvsharectl_keeps_hyphens_of_options_and_commands() -> None:
     text = plain(page("nvsharectl.1"))
     assert "\nlibnvshare.so as the system's programs find it" in text
     assert "\nThe same as: nvsharectl anti-thrash." in text
@@ -100,7 +101,7 @@ def test_man_page_keeps_hyphens_of_typed_text() -> None:
     assert "--set-tq TIME|auto" in text
 
 
-def test_man_page_explains_each_placeholder_and_variable() -> None:
+def test_man_pages_explain_each_option_placeholder_and_environment_variable() -> None:
     text = plain(page("nvshared.conf.5"))
     for word in {option.metavar for option in options()} & {"SIZE", "TIME", "PERCENT"}:
         assert f".I {word}\n" in text
@@ -109,14 +110,14 @@ def test_man_page_explains_each_placeholder_and_variable() -> None:
         assert f"\n.B {variable}\n" in text
 
 
-def test_manual_explains_every_exit_status() -> None:
+def test_man_pages_explain_every_exit_status() -> None:
     text = page("nvsharectl.1") + page("nvshared.8")
     explained = {int(number) for line in re.findall(r"^\.BR? (\d[^\n]*)", text, re.MULTILINE)
                  for number in re.findall(r"\d+", line)}
     assert explained == set(ExitCode)
 
 
-def test_manual_names_only_existing_errors() -> None:
+def test_man_page_com_nvshare_names_only_existing_dbus_errors() -> None:
     def names(kind: type[NvshareError]) -> set[str]:
         return {kind.bus_name}.union(*map(names, kind.__subclasses__()))
 

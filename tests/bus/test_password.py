@@ -47,9 +47,9 @@ def environment(private: PrivateBus, tmp_path: Path) -> dict[str, Any]:
         "PATH": str(tmp_path)}
 
 
-async def test_nvsharectl_at_a_terminal_asks_for_a_password(manager: Manager, caller: Peeper,
-                                                            private: PrivateBus, tmp_path: Path,
-                                                            environment: dict[str, Any]) -> None:
+async def test_nvsharectl_at_a_terminal_asks_for_the_password_that_polkit_requires(
+        manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+        environment: dict[str, Any]) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.challenge, polkit.agent = True, tmp_path / "there"
         shown = await on_a_terminal(*NVSHARECTL, "set-tq", "5", keys=b"", until=b"", **environment)
@@ -71,7 +71,7 @@ async def test_nvsharectl_asks_no_password_where_polkit_grants(
 
 
 @pytest.mark.parametrize("agent", [None, "#!/bin/sh\nexit 1\n"])
-async def test_nvsharectl_without_a_polkit_agent_is_refused(
+async def test_nvsharectl_that_needs_a_password_is_refused_without_a_polkit_agent(
         manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
         environment: dict[str, Any], agent: str | None) -> None:
     if agent is None:
@@ -98,9 +98,9 @@ async def test_nvsharectl_without_a_terminal_asks_no_password(
     assert seen(tmp_path) == ["pkttyagent"]
 
 
-async def test_top_gives_the_terminal_to_the_polkit_agent(manager: Manager, caller: Peeper,
-                                                          private: PrivateBus, tmp_path: Path,
-                                                          environment: dict[str, Any]) -> None:
+async def test_top_leaves_the_terminal_to_the_polkit_agent_that_asks_for_a_password(
+        manager: Manager, caller: Peeper, private: PrivateBus, tmp_path: Path,
+        environment: dict[str, Any]) -> None:
     client = a_client(manager, manager.gpus[0])
     async with polkit_on(private.address) as polkit:
         polkit.challenge, polkit.agent = True, tmp_path / "there"

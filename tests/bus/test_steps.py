@@ -45,7 +45,7 @@ async def test_limit_command_refused_on_a_second_gpu_names_the_first(
     assert (one.terms.in_force, two.terms.in_force) == (Terms(2 * GIB), Terms(GIB))
 
 
-async def test_original_nvshare_flags_refused_in_part_name_the_setting_made(
+async def test_original_nvshare_flags_name_the_setting_made_before_another_was_refused(
         manager: Manager, ctl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(mode: str, gpu: str = "") -> None:
         raise NotPermitted("not today")
@@ -86,7 +86,7 @@ async def test_limit_command_that_fails_on_a_second_gpu_names_the_gpu_already_se
     assert (await ctl(*arguments, "--gpu", "1")).err == "nvsharectl: it has just ended\n"
 
 
-async def test_command_says_its_setting_may_apply_when_the_bus_ends_before_the_reply(
+async def test_suspend_command_says_perhaps_done_when_the_bus_ends_before_the_reply(
         manager: Manager, ctl: Run, private: PrivateBus, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (a_client(manager, gpu, pid=11) for gpu in manager.gpus)
     set_terms = manager.set_terms

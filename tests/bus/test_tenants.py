@@ -78,7 +78,7 @@ async def test_gettenant_replies_after_the_groups_of_the_user_were_read_for_grou
     assert terms == [["weight", 50, "group:staff", "/etc/a.conf:2"]]
 
 
-async def test_users_may_list_tenants_and_not_set_their_terms(
+async def test_tenants_may_be_listed_by_users_and_changed_only_by_the_administrator(
         manager: Manager, other: Peeper, monkeypatch: pytest.MonkeyPatch) -> None:
     async def uid(_caller: Caller) -> int:
         return 1000
@@ -177,7 +177,8 @@ async def test_limit_command_names_the_tighter_limit_of_an_enclosing_tenant(
     assert tighter[0] in ended.out.splitlines()
 
 
-async def test_value_none_removes_terms_of_a_program(manager: Manager, ctl: Run) -> None:
+async def test_limit_and_weight_commands_with_none_remove_terms_of_a_program(
+        manager: Manager, ctl: Run) -> None:
     client = a_client(manager, manager.gpus[0], pid=11)
     await ctl("weight", "11", "7")
     await ctl("limit", "11", "--compute", "5")
@@ -264,8 +265,8 @@ async def test_tenants_command_without_tenants_says_so(ctl: Run) -> None:
         "No program uses a GPU through nvshare, and no tenant has terms.\n")
 
 
-async def test_pods_are_shown_by_name_after_setpods(manager: Manager, publication: Publication,
-                                                    other: Peeper, ctl: Run) -> None:
+async def test_pods_are_shown_by_name_after_a_setpods_call_has_named_them(
+        manager: Manager, publication: Publication, other: Peeper, ctl: Run) -> None:
     pod = Tenant(Kind.POD, "7d1c", container="9f1c")
     client = a_client(manager, manager.gpus[0], tenants=(Tenant(Kind.USER, "root"), pod))
     await announced(publication, other)

@@ -110,7 +110,7 @@ async def test_top_ends_when_the_terminal_is_closed(manager: Manager, ctl: Run,
     (b"waiting for nvshared", signal.SIGTERM, 143),
     (b"nvshared does not answer. Trying again.", b"q", 0),
 ])
-async def test_top_shows_that_a_silent_daemon_does_not_answer_and_quits(
+async def test_top_says_that_a_silent_daemon_does_not_answer_and_quits_by_key_or_signal(
         private: PrivateBus, words: bytes, key: bytes | signal.Signals, code: int) -> None:
     async with peeper(private.address) as silent:
         silent.bus.add_message_handler(
@@ -121,9 +121,9 @@ async def test_top_shows_that_a_silent_daemon_does_not_answer_and_quits(
     assert GIVEN_BACK in shown
 
 
-async def test_top_shows_a_refusal_as_a_sentence(
-    manager: Manager, private: PrivateBus, other_user: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_top_shows_a_change_that_polkit_denies_as_a_sentence(
+        manager: Manager, private: PrivateBus, other_user: None,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     client = a_client(manager, manager.gpus[0])
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", private.address)
     async with published(manager, "system"), polkit_on(private.address):

@@ -65,7 +65,7 @@ def a_call(signature: str = "", *values: Any, path: str = MANAGER_PATH) -> bytes
                         body=list(values)), 5)
 
 
-async def test_transport_skips_a_body_over_the_maximum_length(bus: Bus) -> None:
+async def test_bus_transport_skips_the_body_of_a_message_over_the_maximum_length(bus: Bus) -> None:
     await bus.send(a_call("ay", bytes(LONGEST - 4)))
     await bus.send(a_call("ay", bytes(LONGEST)))
     await bus.send(a_call("u", 7))
@@ -77,7 +77,7 @@ async def test_transport_skips_a_body_over_the_maximum_length(bus: Bus) -> None:
     assert after.values() == [7]
 
 
-async def test_transport_skips_unexpected_messages(bus: Bus) -> None:
+async def test_bus_transport_skips_replies_signals_and_messages_of_unknown_type(bus: Bus) -> None:
     await bus.send(a_call("s", "x" * LONGEST, path="/" + "a" * LONGEST_HEADER))
     for kind in (MessageType.SIGNAL.value, 5, 200):
         await bus.send(a_call().replace(b"l\1", b"l" + bytes([kind]), 1))
@@ -89,7 +89,7 @@ async def test_transport_skips_unexpected_messages(bus: Bus) -> None:
     assert read.values() == [7]
 
 
-async def test_transport_joins_a_message_read_in_pieces(bus: Bus) -> None:
+async def test_bus_transport_joins_a_message_read_in_pieces(bus: Bus) -> None:
     whole = a_call("su", "x" * 100, 7)
     for at in range(len(whole)):
         assert not bus.calls
@@ -99,14 +99,14 @@ async def test_transport_joins_a_message_read_in_pieces(bus: Bus) -> None:
     assert read.values() == ["x" * 100, 7]
 
 
-async def test_transport_yields_to_the_event_loop_between_messages(bus: Bus) -> None:
+async def test_bus_transport_yields_to_the_event_loop_between_messages(bus: Bus) -> None:
     await bus.send(a_call("u", 7) * 100)
     await bus.called()
     assert len(bus.calls) < 100
     await bus.called(100)
 
 
-async def test_cache_of_message_signatures_is_bounded(bus: Bus) -> None:
+async def test_bus_transports_cache_of_message_signatures_is_bounded(bus: Bus) -> None:
     for number in range(SIGNATURES + 50):
         made_up = f"({number:012b})".translate({ord("0"): "u", ord("1"): "i"})
         await bus.send(a_call("v", Variant(made_up, [0] * 12)))
@@ -117,7 +117,7 @@ async def test_cache_of_message_signatures_is_bounded(bus: Bus) -> None:
     assert len(SignatureTree._cache) <= SIGNATURES
 
 
-async def test_handled_message_is_freed_without_garbage_collection(bus: Bus) -> None:
+async def test_dbus_message_is_freed_without_garbage_collection_once_handled(bus: Bus) -> None:
     gc.disable()
     try:
         await bus.send(a_call("s", "x" * 100))
@@ -135,7 +135,7 @@ async def test_handled_message_is_freed_without_garbage_collection(bus: Bus) -> 
     a_call().replace(b"SetTQ", b"Set\xffQ"), a_call().replace(b"\3\1s", b"\3\1o"),
     a_call().replace(b"\3\1s", b"\x4d\1s"), a_call("u", 7).replace(b"\1u\0", b"\1(\0"),
 ])
-async def test_message_with_a_damaged_header_is_skipped(bus: Bus, damaged: bytes) -> None:
+async def test_dbus_message_with_a_damaged_header_is_skipped(bus: Bus, damaged: bytes) -> None:
     await bus.send(damaged)
     await bus.send(a_call("u", 7))
     (read,) = await bus.called()
@@ -143,7 +143,8 @@ async def test_message_with_a_damaged_header_is_skipped(bus: Bus, damaged: bytes
 
 
 @pytest.mark.parametrize("body", [b"\1v\0" * 2000 + b"\1y\0\7", b"\1u\0", b"\0\0", b"\2(\0"])
-async def test_message_with_a_damaged_body_reaches_no_handler(bus: Bus, body: bytes) -> None:
+async def test_dbus_message_with_a_damaged_body_raises_wire_error_when_its_values_are_read(
+        bus: Bus, body: bytes) -> None:
     call = bytearray(a_call("v", Variant("u", 7)))
     call[4:8] = len(body).to_bytes(4, "little")
     await bus.send(bytes(call[:-8]) + body + a_call("u", 7))
@@ -156,7 +157,8 @@ async def test_message_with_a_damaged_body_reaches_no_handler(bus: Bus, body: by
 @pytest.mark.parametrize("nonsense", [
     b"GET / HTTP/1.1\r\n", b"l\x02\0\x01" + (1 << 31).to_bytes(4, "little") + bytes(8),
 ])
-async def test_invalid_message_ends_the_connection(bus: Bus, nonsense: bytes) -> None:
+async def test_dbus_message_with_an_invalid_start_ends_the_connection(
+        bus: Bus, nonsense: bytes) -> None:
     await bus.send(nonsense)
     with pytest.raises(WireError):
         await bus.connection.reading
@@ -166,7 +168,7 @@ def a_signal(number: int) -> Message:
     return Message.new_signal(MANAGER_PATH, MANAGER_INTERFACE, "News", "s", [str(number)])
 
 
-async def test_transport_sends_all_to_a_slow_bus_in_order(bus: Bus) -> None:
+async def test_bus_transport_sends_all_messages_to_a_slow_bus_in_order(bus: Bus) -> None:
     for number in range(MANY - 1):
         bus.connection.post(a_signal(number))
     last = asyncio.ensure_future(bus.connection.deliver(a_signal(MANY - 1)))
@@ -181,13 +183,15 @@ async def test_transport_sends_all_to_a_slow_bus_in_order(bus: Bus) -> None:
     assert await bus.receive(1000) == pack(a_signal(0), MANY + 1)
 
 
-async def test_bus_messages_of_one_loop_iteration_are_sent_in_one_call(bus: Bus) -> None:
+async def test_dbus_messages_posted_in_one_event_loop_iteration_are_sent_in_one_system_call(
+        bus: Bus) -> None:
     for number in range(3):
         bus.connection.post(a_signal(number))
     assert await bus.receive(4000) == b"".join(pack(a_signal(at), at + 1) for at in range(3))
 
 
-async def test_pending_sends_return_when_the_bus_closes_the_connection(bus: Bus) -> None:
+async def test_pending_sends_of_dbus_messages_return_when_the_bus_closes_the_connection(
+        bus: Bus) -> None:
     waiting = [
         asyncio.ensure_future(bus.connection.deliver(a_signal(number))) for number in range(MANY)]
     await bus.receive(1)

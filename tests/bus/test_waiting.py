@@ -68,7 +68,7 @@ async def test_listturns_returns_the_last_turns_of_a_client(manager: Manager,
         (19, "quantum"), (18, "quantum"), (17, "quantum")]
 
 
-async def test_processes_that_do_not_share_are_listed_as_unshared(
+async def test_gpu_property_unshared_lists_processes_without_the_library(
         manager: Manager, other: Peeper) -> None:
     gpu = manager.gpus[0]
     client = a_client(manager, gpu, pid=1)
