@@ -42,7 +42,7 @@ def test_balance_moves_a_client_once_its_short_waits_add_up_to_the_cost_of_a_mov
     assert looks == pytest.approx(PRICE / (0.1 * SECOND), abs=1)
 
 
-def test_balance_resets_the_sum_of_waits_when_no_other_card_is_better() -> None:
+def test_balance_resets_a_clients_sum_of_waits_when_no_other_card_gives_it_more_time() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     lost, _ = choose(states, [contender(1)], {}, SECOND)
     assert lost == {1: SECOND}
@@ -71,7 +71,7 @@ def test_balance_moves_a_client_that_does_not_fit_its_card() -> None:
     assert choice.lost == inf
 
 
-def test_balance_skips_clients_without_an_allowed_card_or_without_a_wait() -> None:
+def test_balance_moves_no_client_that_has_no_allowed_card_or_does_not_wait() -> None:
     states = {"a": CardState(200, 80 * GIB), "b": EMPTY}
     stuck = contender(1, wait=1000.0 * SECOND, cards=())
     running = contender(2, wait=None)
@@ -88,7 +88,7 @@ def test_balance_moves_the_client_that_gains_most_to_the_card_with_the_least_loa
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_balance_does_not_oscillate_for_random_loads_and_weights(seed: int) -> None:
+def test_balance_ends_moves_after_a_bounded_number_for_random_loads_and_weights(seed: int) -> None:
     """With the same clients moves end after some steps, and each shortens its client's wait."""
     random = Random(seed)
     cards = ["a", "b", "c"]

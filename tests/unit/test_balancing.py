@@ -47,7 +47,8 @@ def chosen(manager: Manager, time: Time) -> list[int]:
     return [] if choice is None else [choice.client]
 
 
-def test_balancing_moves_the_client_that_waits(manager: Manager, time: Time) -> None:
+def test_balancing_moves_the_waiting_client_of_a_card_to_an_empty_card(
+        manager: Manager, time: Time) -> None:
     _, waiting = join(manager), join(manager)
     assert chosen(manager, time) == [waiting.id]
 
@@ -57,7 +58,7 @@ def test_balancing_moves_the_client_that_waits(manager: Manager, time: Time) -> 
     ("waiting", "unparkable", "checkpoint: operation not supported (801)"),
     ("waiting", "tries", 1_000_000),    # each failed try raises the cost of a move
 ])
-def test_balancing_moves_no_client_when_off_busy_refused_or_too_expensive(
+def test_balancing_moves_no_client_when_off_unparkable_too_expensive_or_during_a_move(
         manager: Manager, time: Time, part: str, attribute: str, value: object) -> None:
     join(manager)
     waiting = join(manager)
@@ -96,7 +97,7 @@ def test_balancing_moves_a_client_only_if_its_memory_fits_the_host_budget(
 
 
 @pytest.mark.parametrize(("used", "moves"), [(1.0, False), (0.05, True)])
-def test_balancing_reads_the_load_of_a_card_without_a_queue_from_nvml(
+def test_balancing_takes_the_load_of_a_card_without_waiting_clients_from_nvml(
         manager: Manager, time: Time, used: float, moves: bool) -> None:
     join(manager)
     join(manager)

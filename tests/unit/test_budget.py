@@ -38,7 +38,7 @@ def test_host_budget_covers_the_needs_of_each_card_and_grants_no_byte_twice(
 
 @pytest.mark.parametrize("gathering", [False, True])
 @given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=8), BYTES)
-def test_host_budget_part_of_a_card_excludes_the_bytes_that_other_cards_hold(
+def test_host_budget_part_of_a_card_excludes_host_memory_that_clients_of_other_cards_hold(
         gathering: bool, cards: list[tuple[int, int]], free: int) -> None:
     """Needs include margins that host memory may not cover, so they may exceed the budget."""
     budget = SharedBudget(sum(held for held, _ in cards) + free, gathering=gathering)
@@ -52,7 +52,7 @@ def test_host_budget_part_of_a_card_excludes_the_bytes_that_other_cards_hold(
 
 
 @given(st.integers(0, 1 << 42), st.integers(0, 1000))
-def test_least_host_returns_the_smallest_budget_that_covers_the_bytes_and_the_margin(
+def test_least_host_returns_the_smallest_budget_that_covers_swapped_bytes_and_the_margin(
         beyond: int, clients: int) -> None:
     host = least_host(beyond, clients)
     assert host - margin(host, clients) >= beyond
@@ -140,7 +140,7 @@ def test_refused_commit_leaves_the_host_budget_unchanged() -> None:
     assert site.parts == before
 
 
-def test_host_budget_counts_memory_of_a_joining_program_at_once() -> None:
+def test_host_budget_part_of_a_card_grows_at_once_when_a_program_with_memory_joins() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(memory=Memory(allocated=130 * GIB), commit=130 * GIB)
     site.program(memory=Memory(allocated=90 * GIB), commit=90 * GIB)
@@ -148,7 +148,7 @@ def test_host_budget_counts_memory_of_a_joining_program_at_once() -> None:
     assert site.parts[0] > 83 * GIB
 
 
-def test_host_budget_follows_a_smaller_card_capacity_at_once() -> None:
+def test_host_budget_part_of_a_card_grows_at_once_when_its_capacity_shrinks() -> None:
     site = Site(4, CARD, WHOLE)
     site.program(size=130 * GIB)
     for _ in range(2):                  # samples of outside memory
@@ -219,7 +219,7 @@ def test_commit_request_waits_until_clients_of_all_cards_have_reconnected(
     assert asks.answers == {1: True}
 
 
-def test_host_memory_of_a_lost_card_counts_until_its_clients_end() -> None:
+def test_host_budget_part_of_a_lost_card_is_what_its_clients_hold_until_they_end() -> None:
     site = Site(2, CARD, WHOLE)
     first, second = site.program(1, 130 * GIB), site.program(1, 60 * GIB)
     for _ in range(4):                  # turns
@@ -236,7 +236,7 @@ def test_host_memory_of_a_lost_card_counts_until_its_clients_end() -> None:
     assert site.parts == [WHOLE, 0]
 
 
-def test_host_memory_of_allocations_too_large_for_a_lost_card_counts_until_clients_end() -> None:
+def test_host_budget_of_a_lost_card_covers_its_too_large_allocations_until_clients_end() -> None:
     site = Site(2, CARD, WHOLE)
     program = site.program(1, memory=Memory(beyond=10 * GIB))
     site.gpus[1].lose("it fell off the bus")
@@ -247,7 +247,7 @@ def test_host_memory_of_allocations_too_large_for_a_lost_card_counts_until_clien
     assert site.parts == [WHOLE, 0]
 
 
-def test_used_swap_of_an_idle_card_is_zero_when_margins_of_other_cards_exceed_the_budget() -> None:
+def test_used_swap_metric_of_an_idle_card_is_zero_when_other_cards_exceed_the_host_budget() -> None:
     site = Site(2, CARD, 8 * GIB)
     site.program(1, CARD)
     last = site.program(1)

@@ -51,7 +51,7 @@ def test_memory_of_other_processes_does_not_rise_while_memory_of_clients_grows()
     assert card.outside == 20 * GIB
 
 
-def test_capacity_reserves_a_context_until_two_samples_show_it() -> None:
+def test_capacity_reserves_a_context_for_a_new_client_until_two_samples_show_it() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
     assert card.bytes == 64 * GIB - CONTEXT     # for the first client
     card.joined(1)
@@ -66,7 +66,7 @@ def test_capacity_reserves_a_context_until_two_samples_show_it() -> None:
     assert card.bytes == 64 * GIB - 500 * MIB - CONTEXT
 
 
-def test_capacity_counts_contexts_older_than_the_daemon_once() -> None:
+def test_capacity_subtracts_contexts_that_are_older_than_the_daemon_once() -> None:
     card = Capacity(64 * GIB, Allowances(reserve=0))
     for client in range(10):
         card.joined(client)
@@ -107,7 +107,7 @@ def test_capacity_grows_by_the_memory_of_a_process_that_becomes_a_client() -> No
     assert card.bytes == before
 
 
-def test_context_reserve_counts_a_users_connections_up_to_a_bound() -> None:
+def test_context_reserve_grows_with_the_connections_of_a_user_up_to_a_bound() -> None:
     capacity = Capacity(16 * GIB, Allowances(reserve=0, context_reserve=GIB))
     for client in range(100):
         capacity.joined(client, "user:1000")

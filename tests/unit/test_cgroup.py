@@ -31,7 +31,7 @@ def limits(text: str, root: Path) -> list[tuple[str, int, int]]:
     return [(str(one.file.relative_to(root)), one.size // MIB, one.free // MIB) for one in found]
 
 
-def test_cgroup_limits_list_the_tightest_limit_of_each_group_up_to_the_root(tmp_path: Path) -> None:
+def test_cgroup_memory_limits_are_the_tightest_of_each_group_up_to_the_root(tmp_path: Path) -> None:
     write(tmp_path / "a" / "b" / "c", max="max", high="max", current=MIB)
     write(tmp_path / "a" / "b", max=500 * MIB, high=400 * MIB, current=100 * MIB)
     write(tmp_path / "a", max=700 * MIB, high="max", current=100 * MIB)
@@ -41,7 +41,7 @@ def test_cgroup_limits_list_the_tightest_limit_of_each_group_up_to_the_root(tmp_
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 700, 600), ("memory.max", 900, 600)]
 
 
-def test_cgroup_limits_count_cached_files_as_free_memory(tmp_path: Path) -> None:
+def test_cgroup_memory_limits_count_cached_files_as_free_memory(tmp_path: Path) -> None:
     write(tmp_path / "a", max=500 * MIB, current=490 * MIB, stat=FILES.format(300 * MIB, 50 * MIB))
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 500, 360)]
     write(tmp_path / "a", current=10 * MIB)     # read at another time
@@ -66,7 +66,7 @@ def test_cgroup_v1_memory_and_swap_limits_both_apply(tmp_path: Path) -> None:
         ("memory/docker/memory.limit_in_bytes", 400, 300)]
 
 
-def test_cgroup_v2_limits_are_read_where_v1_is_mounted_too(tmp_path: Path) -> None:
+def test_cgroup_v2_memory_limits_are_read_where_v1_is_mounted_too(tmp_path: Path) -> None:
     write(tmp_path / "unified" / "a", max=400 * MIB, current=100 * MIB)
     (tmp_path / "unified" / "cgroup.controllers").write_text("memory\n")
     assert limits("4:cpu:/b\n0::/a\n", tmp_path) == [("unified/a/memory.max", 400, 300)]
@@ -75,13 +75,13 @@ def test_cgroup_v2_limits_are_read_where_v1_is_mounted_too(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", [
     "", "0::/a/gone\n", "0::/../outside\n", "0::/a/../b\n", "nonsense\n", "0:\n", "4:memory:/a\n",
 ])
-def test_cgroup_limits_without_readable_usage_are_ignored(tmp_path: Path, text: str) -> None:
+def test_cgroup_memory_limits_without_readable_usage_are_ignored(tmp_path: Path, text: str) -> None:
     write(tmp_path / "a", high="nonsense", max=400 * MIB)       # without memory.current
     write(tmp_path / "b", max=400 * MIB, current=0)
     assert limits(text, tmp_path) == []
 
 
-def test_exceeded_cgroup_limit_leaves_zero_bytes(tmp_path: Path) -> None:
+def test_exceeded_cgroup_memory_limit_leaves_zero_free_bytes(tmp_path: Path) -> None:
     write(tmp_path / "a", max=100 * MIB, current=150 * MIB)
     assert limits("0::/a\n", tmp_path) == [("a/memory.max", 100, 0)]
 

@@ -53,7 +53,7 @@ def pod(objects: dict[tuple[str, str], Any]) -> dict[str, Any]:
 
 @with_kustomize
 @pytest.mark.parametrize("folder", SAME)
-def test_chart_renders_the_same_objects_as_kustomize(folder: str) -> None:
+def test_helm_chart_renders_the_same_objects_as_kustomize(folder: str) -> None:
     ours, theirs = rendered(SAME[folder]), built(MANIFESTS / folder)
     del theirs["Namespace", "nvshare"]      # helm makes it
     if ("ConfigMap", "gpu-sharing") not in ours:
@@ -79,14 +79,14 @@ def test_chart_renders_the_same_objects_as_kustomize(folder: str) -> None:
     assert template["metadata"]["labels"].items() >= selector.items()
 
 
-def test_chart_in_another_namespace_names_that_namespace_throughout() -> None:
+def test_helm_chart_in_another_namespace_names_only_that_namespace() -> None:
     objects = rendered("dra.enabled=true", namespace="other")
     text = yaml.safe_dump_all(objects.values())
     assert "system:serviceaccount:other:nvshare-kubelet" in text
     assert not re.search(r"namespace: nvshare\b|:nvshare:", text)
 
 
-def test_chart_values_become_options_of_nvshare_kubelet() -> None:
+def test_helm_chart_values_become_options_of_nvshare_kubelet() -> None:
     objects = rendered(
         "replicas=4", "priorityClasses[0].class=..-1", "priorityClasses[0].priority=background",
         "priorityClasses[1].class=urgent", "priorityClasses[1].priority=high",
@@ -113,7 +113,7 @@ def test_chart_values_become_options_of_nvshare_kubelet() -> None:
     assert daemon_set["template"]["metadata"]["annotations"] == {"a": "b"}
 
 
-def test_chart_pod_checksum_changes_with_the_daemon_configuration() -> None:
+def test_helm_chart_pod_annotation_changes_with_the_daemon_configuration() -> None:
     one, other = (
         rendered("daemon.enabled=true", f"daemon.config=[gpu]\ncapacity = {size}GiB\n")
         for size in (40, 60))
@@ -123,7 +123,7 @@ def test_chart_pod_checksum_changes_with_the_daemon_configuration() -> None:
     assert len(hashes) == 2
 
 
-def test_chart_has_only_the_chosen_policies() -> None:
+def test_helm_chart_has_only_the_admission_policies_that_its_values_choose() -> None:
     names = {"annotations": "nvshare-annotations", "shares": "nvshare-shares",
              "nvidiaGPU": "nvshare-nvidia-gpu"}
     for chosen in names:
@@ -136,17 +136,17 @@ def test_chart_has_only_the_chosen_policies() -> None:
     "replicas=-1", "replicas=1001", "replica=3", "image.pullPolicy=Sometimes", "dra=true",
     "priorityClasses[0].class=it", "policies.nvidia=true", "kubeletRootDir=var",
 ])
-def test_chart_values_outside_the_schema_are_refused(wrong: str) -> None:
+def test_helm_chart_values_outside_the_schema_are_refused(wrong: str) -> None:
     done = helm("template", str(CHART), *sets((wrong,)))
     assert done.returncode != 0
     assert "don't meet the specifications of the schema" in done.stderr
 
 
-def test_chart_passes_helm_lint_strict() -> None:
+def test_helm_chart_passes_helm_lint_strict() -> None:
     done = helm("lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_chart_has_the_version_of_the_program() -> None:
+def test_helm_chart_has_the_version_of_nvshared() -> None:
     (chart,) = documents(CHART / "Chart.yaml")
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)

@@ -44,7 +44,7 @@ def test_examples_in_help_texts_are_commands_that_parse() -> None:
                 assert parser.parse_args(words[1:]).verb is verb
 
 
-def test_common_options_work_before_and_after_the_verb() -> None:
+def test_common_options_are_parsed_before_and_after_the_verb() -> None:
     parser = build(VERBS)
     for line in ("--bus session --json status", "status --bus session --json"):
         options = parser.parse_args(line.split())

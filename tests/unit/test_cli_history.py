@@ -31,7 +31,7 @@ DAY = 86400 * SECOND
     (("--plot", "a.gif"), "no plot can be written to 'a.gif'; give FILE.svg or FILE.png"),
     (("--by", "colour"), "WHAT cannot be 'colour'; give one of user, tenant, gpu"),
 ])
-def test_history_with_contradictory_arguments_is_refused(
+def test_history_command_with_contradictory_arguments_is_refused(
         capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
     assert main(["history", *arguments]) == ExitCode.INVALID_ARGS
     said = capsys.readouterr()
@@ -40,11 +40,11 @@ def test_history_with_contradictory_arguments_is_refused(
 
 
 @pytest.mark.parametrize("text", ["2026-11-01", "2026-11-01T08:30", "2026-11-01 08:30:15"])
-def test_history_dates_are_in_the_local_time_zone(text: str) -> None:
+def test_history_command_reads_and_shows_dates_in_the_local_time_zone(text: str) -> None:
     assert verb.shown(verb.moment(text)) == (text.replace("T", " ") + " 00:00")[:16]
 
 
-def test_history_with_a_start_after_the_end_or_an_unknown_step_is_refused() -> None:
+def test_history_command_with_a_start_after_the_end_or_an_unknown_step_is_refused() -> None:
     assert verb.moment("2d") < verb.moment("30h") < verb.moment("90min") < verb.moment("now")
     assert verb.moment("yesterday") < verb.moment("today") <= verb.moment("now")
     with pytest.raises(InvalidArgs):

@@ -34,8 +34,8 @@ def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str
     ("/old/libnvshare.so /l/a.so", "/l/a.so:/l/libnvshare.so"),
     (":: ", "/l/libnvshare.so"),
 ])
-def test_preloaded_appends_the_library_to_ld_preload_once(before: str, after: str,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_for_a_preloaded_program_has_the_library_in_ld_preload_once(
+        before: str, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "hook", lambda: Path("/l/libnvshare.so"))
     environment = {"HOME": "/root", "LD_PRELOAD": before}
     assert library.preloaded(environment) == {"HOME": "/root", "LD_PRELOAD": after}
@@ -57,7 +57,7 @@ def test_run_command_replaces_nvsharectl_by_the_program() -> None:
     assert ended.returncode == 3
 
 
-def test_run_command_with_name_sets_the_name_and_refuses_invalid_ones() -> None:
+def test_run_command_with_name_sets_the_programs_name_and_refuses_an_invalid_name() -> None:
     assert run("--name", "my model", "--", "sh", "-c", 'echo "$NVSHARE_NAME"').stdout == (
         "my model\n")
     for wrong in ("", " ", "a\x1bb", "\u00e4" * 45):
@@ -75,7 +75,7 @@ def test_run_command_with_trim_caches_adds_the_trim_modules_to_pythonpath() -> N
     assert modules(PYTHONPATH="", NVSHARE_TRIM_CACHES="1") == str(library.program())
 
 
-def test_run_command_sets_variables_that_the_environment_does_not_have() -> None:
+def test_run_command_sets_nvshare_variables_only_where_the_environment_has_none() -> None:
     def environment(*options: str, **given: str) -> str:
         script = 'echo "$NVSHARE_REQUIRED$NVSHARE_VERBOSE"'
         return run(*options, "sh", "-c", script, **given).stdout.strip()
@@ -138,7 +138,7 @@ def test_run_command_prints_json_errors_only_for_the_option_before_the_program()
     assert ended.stderr.startswith("nvsharectl: ")
 
 
-def test_run_command_with_gang_sets_a_random_name_and_the_size() -> None:
+def test_run_command_with_gang_sets_nvshare_gang_to_a_random_name_and_the_size() -> None:
     one = run("--gang", "-n", "4", "--", "sh", "-c", 'echo "$NVSHARE_GANG"').stdout
     other = run("--gang", "--", "sh", "-c", 'echo "$NVSHARE_GANG"', NVSHARE_GANG="x:2").stdout
     assert re.fullmatch(r"[0-9a-f]{16}:4\n", one)

@@ -86,8 +86,8 @@ def less_margin(size: int) -> int:
     return size - max(size // 16, 128 * MIB)
 
 
-def test_control_group_bounds_a_programs_commit(machine: Machine,
-                                                caplog: pytest.LogCaptureFixture) -> None:
+def test_control_group_memory_limit_bounds_the_commit_of_its_program(
+        machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
     machine.group("pod", 8 * GIB, 2 * GIB)
     machine.group("pod/box", "max", GIB)
     machine.process(4001, "pod/box")
@@ -104,7 +104,7 @@ def test_control_group_bounds_a_programs_commit(machine: Machine,
     assert machine.most(machine.comes(2)) == CARD
 
 
-def test_control_group_limit_is_read_again_at_each_commit_request(machine: Machine) -> None:
+def test_control_group_memory_limit_is_read_again_at_each_commit_request(machine: Machine) -> None:
     machine.group("box", 4 * GIB)
     machine.process(4001, "box")
     client = machine.comes(1)
@@ -122,7 +122,8 @@ def test_control_group_limit_is_read_again_at_each_commit_request(machine: Machi
     assert [one.name for one in machine.manager.domains] == [str(machine.root / "other")]
 
 
-def test_control_group_is_shared_by_its_programs_on_all_cards(machine: Machine) -> None:
+def test_control_group_memory_limit_bounds_its_programs_on_all_cards_together(
+        machine: Machine) -> None:
     machine.group("box", 8 * GIB)
     for pid in (4001, 4002):
         machine.process(pid, "box")
@@ -134,7 +135,8 @@ def test_control_group_is_shared_by_its_programs_on_all_cards(machine: Machine) 
     assert machine.ask(second, 3 * GIB).commit >= 3 * GIB
 
 
-def test_control_group_counts_swapped_memory_of_its_client_as_available(machine: Machine) -> None:
+def test_control_group_memory_limit_counts_swapped_memory_of_its_client_as_available(
+        machine: Machine) -> None:
     machine.group("box", 8 * GIB, 5 * GIB)
     machine.process(4001, "box", 4 * GIB)
     away = Memory(allocated=4 * GIB, host=4 * GIB)
@@ -147,7 +149,8 @@ def test_control_group_counts_swapped_memory_of_its_client_as_available(machine:
     assert machine.ask(client, can + 1).reason
 
 
-def test_control_group_with_swapped_memory_is_watched(machine: Machine) -> None:
+def test_swapped_memory_is_loaded_when_other_memory_of_its_control_group_grows(
+        machine: Machine) -> None:
     machine.group("box", 8 * GIB, 4 * GIB)
     machine.process(4001, "box", 4 * GIB)
     client = machine.comes(1, Memory(allocated=4 * GIB, host=4 * GIB))
@@ -166,7 +169,7 @@ def test_process_with_an_unreadable_control_group_may_commit_all_memory(machine:
     assert machine.most(machine.comes(2)) == CARD
 
 
-def test_control_group_that_contains_the_daemon_bounds_the_host_budget_only(
+def test_memory_limit_of_a_control_group_with_the_daemon_bounds_the_host_budget_and_no_commit(
         machine: Machine) -> None:
     machine.group("all", 8 * GIB)
     machine.process(4001, "all/box")

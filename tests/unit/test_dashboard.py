@@ -54,7 +54,7 @@ def drawn(renderable: object, width: int) -> list[str]:
         ("pod:01234567-89ab-cdef-0123-456789abcdef", "pod:01234567-89a"),
         ("job:42", "job:42"))),
 ])
-def test_table_has_an_optional_column_only_while_a_client_needs_the_column(
+def test_clients_table_has_an_optional_column_only_while_a_client_has_a_value_for_it(
         changes: dict[str, object], column: str, text: str) -> None:
     one = HOLDER._replace(**changes)    # type: ignore[arg-type]
     lines = plain(CLIENTS, [one, HOLDER]).splitlines()
@@ -65,7 +65,7 @@ def test_table_has_an_optional_column_only_while_a_client_needs_the_column(
     assert column not in plain(CLIENTS, [HOLDER])
 
 
-def test_table_of_gpus_has_the_column_lent_only_while_memory_is_lent() -> None:
+def test_gpus_table_has_the_column_lent_only_while_memory_is_lent() -> None:
     assert "Lent" not in plain(gpu_columns(SHARED), [CARD])
     lender = CARD._replace(lent=4 * GIB)
     assert "4.0G" in plain(gpu_columns(SHARED._replace(gpus=(lender,))), [lender])
@@ -85,7 +85,7 @@ def test_details_of_a_program_on_a_vanished_gpu_name_no_other_programs() -> None
     assert waiting_for(SHARED, client._replace(state="running", waiting_usec=0)) == ""
 
 
-def test_table_as_plain_text_cuts_no_text() -> None:
+def test_clients_table_as_plain_text_shows_a_long_command_whole() -> None:
     long = HOLDER._replace(command="/usr/bin/python3 " + "x" * 500)
     lines = plain(CLIENTS, [long]).splitlines()
     assert lines[1].endswith("x" * 500)
@@ -97,7 +97,7 @@ COLUMNS = chosen(CLIENTS, [HOLDER._replace(weight=7)])
 
 @given(st.lists(st.integers(1, 200), min_size=len(COLUMNS), max_size=len(COLUMNS)),
        st.integers(1, 400), st.integers(1, 2))
-def test_table_too_wide_drops_the_least_important_columns_first(
+def test_table_wider_than_the_terminal_drops_the_least_important_columns_first(
         natural: list[int], width: int, gap: int) -> None:
     widths = fitted(COLUMNS, natural, width, gap)
     for column, wide, wanted in zip(COLUMNS, widths, natural, strict=True):
@@ -168,7 +168,8 @@ def test_duration_is_shown_in_a_short_form(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("microseconds", "text"), [
     (30_000_000, "30s"), (250_000, "250ms"), (1_500_000, "1500ms"), (1_000, "1ms"),
 ])
-def test_quantum_is_shown_exactly_in_seconds_or_milliseconds(microseconds: int, text: str) -> None:
+def test_quantum_is_shown_without_rounding_in_seconds_or_milliseconds(
+        microseconds: int, text: str) -> None:
     assert quantum(microseconds) == text
 
 
@@ -177,7 +178,8 @@ def test_quantum_is_shown_exactly_in_seconds_or_milliseconds(microseconds: int, 
     ("python[1234567]", 11, "p…[1234567]"), ("python[1234567]", 9, "python[1…"),
     ("python3 train.py", 9, "python3 …"), ("3 programs", 4, "3 p…"),
 ])
-def test_shortened_text_keeps_its_significant_part(text: str, width: int, short: str) -> None:
+def test_program_name_cut_to_a_width_keeps_the_process_id_if_it_fits(
+        text: str, width: int, short: str) -> None:
     assert shortened(text, width) == short
     assert len(short) <= width
 
@@ -213,7 +215,7 @@ def test_tables_with_longest_values_fit_and_cut_no_figure(width: int) -> None:
     assert "250G,99%,w1000" in clients[2].split()
 
 
-def test_suspended_term_is_shown_as_a_word_in_tables_and_sentences() -> None:
+def test_term_suspended_is_shown_as_a_word_in_tables_and_sentences() -> None:
     suspended = TERM_FORMATS["suspended"]
     assert [suspended.value(value) for value in (1, 0)] == ["yes", "no"]
     assert [suspended.words(value) for value in (1, 0)] == ["suspended", "no longer suspended"]

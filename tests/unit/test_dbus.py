@@ -32,8 +32,8 @@ def whole(data: bytes) -> tuple[Message, list[Any]]:
 
 
 @given(BODIES, st.booleans())
-def test_pack_makes_the_bytes_that_dbus_next_makes(body: tuple[str, list[Any]],
-                                                   marshalled_before: bool) -> None:
+def test_packed_dbus_message_has_the_same_bytes_as_that_of_dbus_next(
+        body: tuple[str, list[Any]], marshalled_before: bool) -> None:
     signature, values = body
     message = Message(*NAMED, signature=signature, body=values, serial=7)
     expected = bytes(message._marshall())
@@ -43,8 +43,8 @@ def test_pack_makes_the_bytes_that_dbus_next_makes(body: tuple[str, list[Any]],
 
 
 @given(BODIES, TEXT)
-def test_message_read_back_equals_the_packed_message(body: tuple[str, list[Any]],
-                                                     error: str) -> None:
+def test_packed_dbus_message_is_read_back_unchanged(
+        body: tuple[str, list[Any]], error: str) -> None:
     signature, values = body
     read, found = whole(pack(Message(*NAMED, signature=signature, body=values), 7))
     assert (read.message_type, read.serial) == (MessageType.METHOD_CALL, 7)
@@ -56,7 +56,7 @@ def test_message_read_back_equals_the_packed_message(body: tuple[str, list[Any]]
 
 
 @given(st.binary(max_size=200))
-def test_received_raises_wire_error_for_bytes_that_are_no_message(data: bytes) -> None:
+def test_reading_a_dbus_message_from_any_bytes_raises_no_error_but_wire_error(data: bytes) -> None:
     for kind in (b"l", b"B", b""):
         try:
             whole(kind + data)
@@ -65,8 +65,8 @@ def test_received_raises_wire_error_for_bytes_that_are_no_message(data: bytes) -
 
 
 @given(BODIES, st.integers(0, 10_000), st.integers(0, 255))
-def test_received_raises_wire_error_for_a_damaged_message(body: tuple[str, list[Any]], offset: int,
-                                                          byte: int) -> None:
+def test_reading_a_damaged_dbus_message_raises_wire_error(
+        body: tuple[str, list[Any]], offset: int, byte: int) -> None:
     signature, values = body
     data = bytearray(pack(Message(*NAMED, signature=signature, body=values), 7))
     data[offset % len(data)] = byte
@@ -77,7 +77,7 @@ def test_received_raises_wire_error_for_a_damaged_message(body: tuple[str, list[
 
 
 @pytest.mark.parametrize("values", [[-1], [2**32], ["x"], [], [1, 2]])
-def test_marshalled_raises_value_error_for_a_wrong_type_or_number_of_values(
+def test_marshalling_dbus_values_of_a_wrong_type_or_number_raises_value_error(
         values: list[object]) -> None:
     with pytest.raises(ValueError, match=r"DBus|wrong number"):
         marshalled("u", *values)

@@ -66,7 +66,7 @@ def test_accounting_settings_of_compute_limits_are_taken_from_the_config() -> No
     ("swap-budget = 300GiB", "a swap-budget of 300.0 GiB is more than the 256.0 GiB this host has; "
      "give less, a percentage, or auto"),
 ])
-def test_impossible_settings_of_a_file_are_refused_with_its_line(
+def test_settings_beyond_the_memory_of_card_or_host_are_refused_with_the_file_and_line(
         tmp_path: Path, settings: str, sentence: str) -> None:
     path = tmp_path / "nvshared.conf"
     path.write_text(f"[gpu]\ntq = 3\n{settings}\n")

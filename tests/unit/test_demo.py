@@ -24,7 +24,7 @@ def write(trace: Path, *lines: dict[str, object]) -> None:
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-def test_demo_counts_handovers_and_bytes_from_the_trace(tmp_path: Path) -> None:
+def test_demo_counts_hand_overs_and_moved_bytes_in_the_trace_of_the_daemon(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     trace.touch()
     handovers = Handovers(trace.open())
@@ -74,7 +74,7 @@ UNSHARED = Act("unshared", (RIGHT_A, REFUSED), 1.0)
 GOOD = Report(CARD, SHARED, IN_TURN, UNSHARED)
 
 
-def test_report_of_a_correct_demo_has_no_faults() -> None:
+def test_demo_report_of_a_correct_run_names_no_faults() -> None:
     assert GOOD.faults() == []
     assert json.loads(json.dumps(GOOD.as_dict()))["acts"][0]["hand_overs"] == 7
 
@@ -98,5 +98,5 @@ def with_outcomes(act: Act, one: Outcome, two: Outcome) -> Act:
         UNSHARED, RIGHT_A, Outcome(B, 1, "", False, 0.0, "the driver failed"))),
      "unshared: B failed: the driver failed"),
 ])
-def test_report_names_each_fault_of_a_demo(report: Report, fault: str) -> None:
+def test_demo_report_names_each_fault_of_the_run(report: Report, fault: str) -> None:
     assert fault in report.faults()

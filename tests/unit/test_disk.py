@@ -115,7 +115,7 @@ def test_disk_budget_is_zero_while_the_directory_is_missing(tmp_path: Path, mana
     assert (budget(manager), manager.disk.fault) == (GIB, "")
 
 
-def test_disk_stays_in_use_when_a_single_client_reports_write_errors(
+def test_disk_budget_is_unchanged_when_a_single_client_reports_write_errors(
         tmp_path: Path, manager: Manager, time: Time) -> None:
     manager.disk.use((tmp_path, GIB))
     for _ in range(1000):

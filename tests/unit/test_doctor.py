@@ -58,7 +58,7 @@ def a_snapshot(*clients: ClientSnapshot, version: str = "1") -> Snapshot:
     return Snapshot(version, 30, 30_000_000, False, "auto", (), clients)
 
 
-def test_doctor_without_a_driver_finds_only_that_fault() -> None:
+def test_doctor_without_a_driver_reports_only_the_missing_driver() -> None:
     inspection = Inspection(
         error=NoDriver("the NVIDIA driver is not loaded", "load it with: modprobe nvidia"))
     (finding,) = checks.driver_findings(inspection)
@@ -86,8 +86,8 @@ def test_doctor_grades_a_card_by_its_mode_and_sample(mode: Mode, sample: Sample 
     (False, True, Grade.NOTE, "NVLink links it to no other"),
     (False, False, Grade.NOTE, "evicted memory of GPU 0, 1 goes to host memory"),
 ])
-def test_doctor_says_whether_cards_can_swap_to_each_other(linked: bool, reached: bool, grade: Grade,
-                                                          words: str) -> None:
+def test_doctor_says_whether_cards_can_lend_memory_to_each_other(
+        linked: bool, reached: bool, grade: Grade, words: str) -> None:
     other = dataclasses.replace(FACTS, index=1, uuid=FACTS.uuid[:-1] + "e")
     pair = [
         dataclasses.replace(
@@ -111,9 +111,9 @@ def test_doctor_says_whether_cards_can_swap_to_each_other(linked: bool, reached:
     (2, 2, "auto", "0,1", ["can go to other GPUs", "GPU 0 lends no memory to other GPUs: ",
                            "GPU 1 lends no memory to other GPUs: "]),
 ])
-def test_doctor_says_why_a_card_has_no_neighbour(number: int, shared: int, mode: str, visible: str,
-                                                 words: list[str],
-                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_why_no_other_card_can_lend_memory_to_a_card(
+        number: int, shared: int, mode: str, visible: str, words: list[str],
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -126,7 +126,8 @@ def test_doctor_says_why_a_card_has_no_neighbour(number: int, shared: int, mode:
     assert all(said in one.words for one, said in zip(found, words, strict=True))
 
 
-def test_doctor_names_programs_that_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_names_programs_that_use_a_gpu_without_the_library(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     maps = {11: "7f00-7f01 r-xp 0 fe:00 1 /bin/cat\n",
             12: "7f00-7f01 r-xp 0 fe:00 1 /l/libnvshare.so\n"}
     monkeypatch.setattr(
@@ -171,7 +172,7 @@ def test_doctor_names_programs_whose_library_was_replaced(tmp_path: Path) -> Non
         process.communicate("\n")
 
 
-def test_doctor_names_programs_whose_cgroup_limit_is_below_the_card(
+def test_doctor_names_programs_whose_cgroup_memory_limit_is_below_the_memory_of_the_card(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cgroup, "ROOT", tmp_path)
     monkeypatch.setattr(cgroup, "_visible_top", lambda name: (cgroup.mount_point(name), ()))
@@ -278,7 +279,7 @@ def test_doctor_grades_systemd_units_by_their_state(monkeypatch: pytest.MonkeyPa
          "systemctl reset-failed nvshared.socket nvshared.service && systemctl start nvshared")
         for limit in ("start-limit-hit", "service-start-limit-hit", "trigger-limit-hit")),
 ])
-def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
+def test_doctor_says_why_a_systemd_unit_failed_and_how_to_restart_it(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shown: str, why: str, start: str) -> None:
     systemd_says(monkeypatch, tmp_path, shown)
     _, service, *_ = checks.daemon_findings("none", checks.ask_daemon("none"))
@@ -290,7 +291,7 @@ def test_doctor_says_why_a_unit_failed_and_how_to_restart_the_unit(
     assert error.hint.endswith(start)
 
 
-def test_doctor_says_how_to_start_an_nvshared_that_is_stopped_without_a_failure(
+def test_error_that_nvshared_is_not_running_says_how_to_start_it(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for shown in ("LoadState=loaded\nActiveState=inactive\nSubState=dead\n", None):
         systemd_says(monkeypatch, tmp_path, shown)
@@ -303,8 +304,8 @@ def test_doctor_says_how_to_start_an_nvshared_that_is_stopped_without_a_failure(
     (BusUnavailable("cannot connect to the message bus"), "cannot connect"),
     (NvshareError("it is of another version"), "another version"),
 ])
-def test_doctor_names_a_bus_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                 error: NvshareError, words: str) -> None:
+def test_doctor_grades_a_failed_bus_as_a_fault_or_a_warning_while_programs_are_served(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: NvshareError, words: str) -> None:
     monkeypatch.setenv("NVSHARE_SOCKET", str(tmp_path / "socket"))
     *_, bus = checks.daemon_findings("system", error)
     assert (bus.grade, words in bus.words) == (Grade.FAULT, True)
@@ -362,7 +363,8 @@ def test_doctor_notes_ld_preload_in_the_environment(monkeypatch: pytest.MonkeyPa
     assert (last.topic, last.grade) == ("environment", Grade.NOTE)
 
 
-def test_doctor_without_the_library_finds_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_a_fault_when_the_library_is_missing(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Path:
         raise NvshareError("/l/libnvshare.so is missing", "build it with: make build")
 

@@ -155,7 +155,7 @@ def test_pod_with_programs_on_two_cards_is_a_gang(machine: Machine) -> None:
     assert max(apart(machine, teams[1])[1:]) <= TOGETHER
 
 
-def test_gang_with_a_name_of_another_users_gang_is_separate(machine: Machine) -> None:
+def test_gangs_of_two_users_with_the_same_name_are_separate(machine: Machine) -> None:
     ours = machine.team([0], [10], GIB, name="a", expected=2)
     team = Team(machine)
     machine.rank(team, 1, replace(peer(11, 1000), gang="a", gang_size=2), GIB)
@@ -196,7 +196,8 @@ def test_gang_with_a_suspended_member_does_not_run(machine: Machine) -> None:
     finish(machine, one, limit=3 * SECOND)
 
 
-def test_gang_with_an_unresponsive_member_frees_its_other_card(machine: Machine) -> None:
+def test_gang_with_an_unresponsive_member_frees_the_cards_of_its_other_members(
+        machine: Machine) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     alone = [machine.program(card, 30 + card, 3 * GIB) for card in (0, 1)]
     one.compute(1000)
@@ -227,7 +228,7 @@ def test_gang_with_missing_ranks_waits_for_them(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("drains", "limit"), [(True, 2), (False, 32)])
-def test_gang_with_missing_ranks_runs_after_the_maximum_wait_or_once_the_daemon_drains(
+def test_gang_with_missing_ranks_runs_after_the_maximum_wait_or_once_the_daemon_is_to_end(
         machine: Machine, drains: bool, limit: int) -> None:
     one = machine.team([0], [10], 3 * GIB, name="a", expected=2)
     one.compute(200)
@@ -267,7 +268,7 @@ def test_gang_that_does_not_fit_is_reported_and_blocks_no_other_client() -> None
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_gang_is_stopped_when_capacity_shrinks_only_while_a_client_waits(
+def test_gang_larger_than_a_shrunk_capacity_is_stopped_only_while_another_client_waits(
         machine: Machine, waits: bool) -> None:
     one = machine.team([0, 1], [10, 11], 3 * GIB, name="a")
     one.compute(400)
@@ -358,7 +359,7 @@ def test_gang_member_that_stopped_runs_again_when_another_member_reopens_its_gat
 
 
 @pytest.mark.parametrize("late_first", [True, False])
-def test_running_gang_that_wants_a_card_granted_to_another_gets_it_first(
+def test_running_gang_that_wants_a_card_gets_it_before_a_gang_that_has_not_started(
         machine: Machine, late_first: bool) -> None:
     """A member that was idle wants its card: the grant of the other gang is taken back."""
     runs = machine.program(1, 11, 3 * GIB, POD)

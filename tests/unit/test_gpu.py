@@ -58,7 +58,7 @@ def test_gpu_counts_the_clients_of_each_process(gpu: GPU) -> None:
     assert 7 not in gpu.processes
 
 
-def test_join_of_a_moved_client_takes_over_its_terms_and_times(gpu: GPU) -> None:
+def test_client_moved_to_a_gpu_keeps_its_terms_and_its_times_held_and_waited(gpu: GPU) -> None:
     before = joined(gpu, 1, Noted())
     before.set_terms(before.terms.having("weight", 7, by_owner=False))
     before.held_before, before.waited_before, before.tries = 5, 3, 2
@@ -80,7 +80,8 @@ def test_gpu_sends_each_order_to_the_client_it_names(gpu: GPU) -> None:
     assert two.orders[1:] == [Run(2, pace=True)]
 
 
-def test_gpu_keeps_a_single_timer_for_the_latest_deadline(gpu: GPU, time: Time) -> None:
+def test_gpu_keeps_one_timer_for_the_deadline_that_the_scheduler_gave_last(
+        gpu: GPU, time: Time) -> None:
     joined(gpu, 1, Noted())
     scheduler = Scripted.latest
     for when in (50, 20, 30):
@@ -113,7 +114,7 @@ def test_client_whose_connection_breaks_during_an_order_is_removed_after_all_ord
     assert list(gpu.clients) == [2]
 
 
-def test_disconnected_client_is_signalled_once_and_gets_no_orders(gpu: GPU) -> None:
+def test_gpu_emits_client_removed_once_and_sends_a_disconnected_client_no_orders(gpu: GPU) -> None:
     link = Noted()
     client = joined(gpu, 1, link)
     gone: list[Client] = []
@@ -127,8 +128,8 @@ def test_disconnected_client_is_signalled_once_and_gets_no_orders(gpu: GPU) -> N
     assert link.orders == before
 
 
-def test_gpu_logs_a_failing_signal_listener_and_goes_on(gpu: GPU,
-                                                        caplog: pytest.LogCaptureFixture) -> None:
+def test_gpu_logs_a_failing_signal_listener_and_sends_the_remaining_orders(
+        gpu: GPU, caplog: pytest.LogCaptureFixture) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("the bus is gone")
 
@@ -141,7 +142,7 @@ def test_gpu_logs_a_failing_signal_listener_and_goes_on(gpu: GPU,
     assert "the bus is gone" in caplog.text
 
 
-def test_gpu_sends_the_orders_of_an_event_before_signals(gpu: GPU) -> None:
+def test_gpu_sends_the_orders_of_an_event_before_it_emits_signals(gpu: GPU) -> None:
     link = Noted()
     joined(gpu, 1, link)
     ordered: list[bool] = []
@@ -169,7 +170,8 @@ def test_gpu_emits_changed_after_a_scheduler_decision_only_if_a_turn_changes(gpu
     assert len(changed) == 1
 
 
-def test_scheduler_settings_have_the_capacity_and_total_of_the_card(gpu: GPU) -> None:
+def test_settings_given_to_the_scheduler_have_the_capacity_and_total_memory_of_the_card(
+        gpu: GPU) -> None:
     scheduler = Scripted.latest
     assert scheduler.settings.capacity == FACTS.memory_total
     gpu.capacity.sampled(4 * GIB, 0)

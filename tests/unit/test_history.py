@@ -151,7 +151,8 @@ def test_history_loses_no_minute_when_the_thread_that_stores_it_lags(machine: Ma
     assert len(machine.batches) == 3
 
 
-def test_history_counts_a_client_that_joins_after_an_hour_without_clients(machine: Machine) -> None:
+def test_history_stores_usage_of_a_client_that_joins_after_an_hour_without_clients(
+        machine: Machine) -> None:
     machine.time.pass_by(3620 * SECOND)
     client = machine.joins(ALICE)
     machine.usage = {client.id: used(1)}
@@ -174,7 +175,7 @@ def test_history_of_many_programs_is_collected_in_slices_between_other_events(
     assert machine.batches == [(NOON, {UUID: {ALICE: used(3 * SLICE)}})]
 
 
-def test_history_counts_short_programs_and_stops_its_timer_without_clients(
+def test_history_stores_usage_of_short_programs_and_stops_its_timer_without_clients(
         machine: Machine) -> None:
     client = machine.joins(JOB)
     machine.time.pass_by(SECOND)
@@ -204,7 +205,7 @@ def test_history_loses_no_usage_when_the_clock_is_set(machine: Machine) -> None:
     assert all(start % 60 == 0 for start in starts)
 
 
-def test_history_limits_impossible_figures_of_a_client(machine: Machine) -> None:
+def test_history_clamps_impossible_figures_of_a_client(machine: Machine) -> None:
     client = machine.joins(ALICE)
     for number in (1, 2):
         machine.usage[client.id] = used(0, bytes_in=number << 70)
@@ -255,9 +256,9 @@ def test_history_store_finds_usage_by_user_tenant_and_gpu(store: Store) -> None:
         st.integers(-2000, 5000), st.integers(1, 6000), st.sampled_from([0, 1, 60, 90, 1440])),
         min_size=1, max_size=8),
 )
-def test_history_store_counts_each_moment_of_random_periods_once(
-    said: list[tuple[int, int]], kept: tuple[int, ...], questions: list[tuple[int, int, int]]
-) -> None:
+def test_history_query_of_a_random_period_counts_each_stored_minute_once(
+        said: list[tuple[int, int]], kept: tuple[int, ...],
+        questions: list[tuple[int, int, int]]) -> None:
     """Compared with a plain list of all usage: each stored minute counts once."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for (length, (_, parties)), most in zip([*STEPS.items()], kept, strict=True):

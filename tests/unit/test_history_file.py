@@ -133,9 +133,9 @@ def other_tables(path: Path) -> None:
     (other_tables, "it is broken: no such column: turns"), (Path.mkdir, "it is no file"),
     (os.mkfifo, "it is no file"),
 ])
-def test_foreign_history_file_is_renamed_and_kept_whole(path: Path, history: HistoryFile,
-                                                        make: Callable[[Path], None], why: str,
-                                                        caplog: pytest.LogCaptureFixture) -> None:
+def test_file_that_is_no_history_at_the_history_path_is_renamed_and_kept_whole(
+        path: Path, history: HistoryFile, make: Callable[[Path], None], why: str,
+        caplog: pytest.LogCaptureFixture) -> None:
     make(path)
     before = path.read_bytes() if path.is_file() else b""
     history.keep(NOON, MINUTE)
@@ -189,7 +189,7 @@ def test_unwritable_history_file_is_renamed(path: Path, history: HistoryFile,
     assert caplog.messages[0].endswith("and a new history begun: we may not write to it")
 
 
-def test_history_file_that_breaks_in_use_is_renamed(path: Path, history: HistoryFile) -> None:
+def test_history_file_damaged_while_in_use_is_renamed(path: Path, history: HistoryFile) -> None:
     for number in range(30):
         history.keep(NOON + 60 * number, MINUTE)
     whole = path.stat().st_size
@@ -230,7 +230,7 @@ def test_history_on_a_full_disk_loses_no_usage_of_the_last_hour(
 
 
 @pytest.mark.parametrize("by_query", [True, False], ids=["a query", "a minute without usage"])
-def test_history_writes_unwritten_minutes_at_the_next_access(
+def test_history_file_gets_minutes_kept_while_the_disk_was_full_at_the_next_access(
         path: Path, history: HistoryFile, by_query: bool) -> None:
     with full_disk():
         history.keep(NOON, MINUTE)
@@ -252,7 +252,8 @@ def test_history_file_is_synchronized_at_each_commit_and_bounded(path: Path) -> 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount a disk one must be root")
 @pytest.mark.parametrize("began", [True, False])
-def test_history_survives_a_full_file_system(tmp_path: Path, began: bool) -> None:
+def test_history_file_on_a_full_file_system_keeps_its_usage_until_there_is_space(
+        tmp_path: Path, began: bool) -> None:
     """A small tmpfs in a mount namespace; the history may have no file yet."""
     program = textwrap.dedent(f"""
         import sys
@@ -314,7 +315,7 @@ def test_history_keeps_usage_until_the_folder_can_be_made(
     assert seconds(state / FILE_NAME) == 4
 
 
-def test_history_loses_one_minute_at_an_unexpected_exception(
+def test_history_loses_only_the_minute_whose_write_raises_an_unexpected_exception(
         tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     history = HistoryFile(tmp_path, 0)
     history.keep(NOON, {UUID: {Party(1, "\udc00", "user:x"): used(1)}})
@@ -385,12 +386,12 @@ def killed(path: Path, rounds: int) -> None:
         written = there[0]
 
 
-def test_history_written_before_kill_9_is_kept(path: Path) -> None:
+def test_history_written_before_sigkill_is_kept(path: Path) -> None:
     killed(path, 3)
 
 
 @pytest.mark.long
-def test_history_survives_kill_9_at_random_moments(path: Path) -> None:
+def test_history_written_before_sigkill_at_random_moments_is_kept(path: Path) -> None:
     killed(path, 100)
 
 
@@ -419,8 +420,8 @@ def test_interrupted_write_of_the_history_is_rolled_back(path: Path) -> None:
     assert not list(path.parent.glob("*.aside*"))
 
 
-async def test_history_bounds_pending_queries_of_each_user(tmp_path: Path,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_history_refuses_queries_of_a_user_beyond_a_maximum_of_pending_ones(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks: list[tuple[Future[QueryResult], Callable[[], QueryResult]]] = []
 
     def later(_file: HistoryFile, task: Callable[[], QueryResult]) -> "Future[QueryResult]":

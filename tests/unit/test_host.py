@@ -54,7 +54,8 @@ def safe(kib: int) -> int:
     return int(0.8 * (kib * KIB))
 
 
-def test_host_memory_is_bounded_by_the_daemons_cgroups(machine: Host) -> None:
+def test_total_and_free_host_memory_are_bounded_by_the_memory_limits_of_the_daemons_cgroups(
+        machine: Host) -> None:
     machine.has(1000, 800, 100)
     assert (host.total(), host.free()) == (1000 * KIB, 800 * KIB)
     assert host.safe_budget() == safe(800)
@@ -67,14 +68,14 @@ def test_host_memory_is_bounded_by_the_daemons_cgroups(machine: Host) -> None:
     assert (host.total(), host.free()) == (300 * KIB, 0)
 
 
-def test_safe_host_budget_includes_memory_that_clients_hold(machine: Host) -> None:
+def test_default_host_budget_includes_host_memory_that_clients_hold(machine: Host) -> None:
     machine.process(1, 200)
     machine.process(2, 200)
     assert host.safe_budget({1: 150 * KIB, 2: 100 * KIB}) == safe(550)
     assert host.safe_budget({}) == host.safe_budget() == safe(300)
 
 
-def test_safe_host_budget_bounds_host_memory_claimed_by_a_process_by_the_figure_of_the_kernel(
+def test_default_host_budget_includes_claimed_host_memory_only_up_to_the_kernels_figure(
         machine: Host) -> None:
     machine.process(1, 20)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
@@ -82,7 +83,7 @@ def test_safe_host_budget_bounds_host_memory_claimed_by_a_process_by_the_figure_
     assert host.safe_budget({2: 1 << 56, 0: 1 << 56}) == safe(300)
 
 
-def test_safe_host_budget_bounds_the_sum_of_claimed_host_memory_by_used_host_memory(
+def test_default_host_budget_includes_claimed_host_memory_only_up_to_all_used_host_memory(
         machine: Host) -> None:
     for pid in range(1, 101):           # a process and its children, which share its memory
         machine.process(pid, 400)
@@ -92,7 +93,7 @@ def test_safe_host_budget_bounds_the_sum_of_claimed_host_memory_by_used_host_mem
 
 
 @pytest.mark.parametrize("name", ["9 kB", "\vRssAnon:9 kB", "kB kB", "\u00b2 kB", "RssAnon: 9 kB"])
-def test_safe_host_budget_does_not_depend_on_process_names(machine: Host, name: str) -> None:
+def test_default_host_budget_does_not_depend_on_process_names(machine: Host, name: str) -> None:
     machine.process(1, 20, name=name)
     assert host.safe_budget({1: 1 << 56}) == safe(320)
 
@@ -101,21 +102,21 @@ def test_safe_host_budget_does_not_depend_on_process_names(machine: Host, name: 
     ("0::/a", True), ("0::/a/x", True), ("0::/", False), ("0::/ab", False), ("0::/a/../b", False),
     ("3:memory:/a", False),
 ])
-def test_safe_host_budget_in_a_container_counts_processes_of_the_container(
+def test_default_host_budget_in_a_container_includes_memory_of_its_own_processes_only(
         machine: Host, group: str, counts: bool) -> None:
     machine.limit("a", "memory.max", "memory.current", 500, 450)
     machine.process(1, 400, group)
     assert host.safe_budget({1: 300 * KIB}) == safe(350 if counts else 50)
 
 
-def test_safe_host_budget_in_a_container_is_bounded_by_its_memory_limit(machine: Host) -> None:
+def test_default_host_budget_in_a_container_is_bounded_by_its_memory_limit(machine: Host) -> None:
     machine.limit("a", "memory.max", "memory.current", 500, 450)
     for pid in (1, 2):
         machine.process(pid, 400, "0::/a/b")
     assert host.safe_budget({1: 400 * KIB, 2: 400 * KIB}) == safe(500)
 
 
-def test_safe_host_budget_counts_memory_taken_during_the_reading_once(
+def test_default_host_budget_counts_memory_allocated_during_its_computation_once(
         machine: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.process(1, 200)
     private = host.private

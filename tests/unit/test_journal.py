@@ -46,7 +46,7 @@ def manager(monkeypatch: pytest.MonkeyPatch, stopped: asyncio.Event) -> Manager:
     return made
 
 
-def test_journal_names_programs_that_wait_when_the_daemon_stops(
+def test_journal_names_programs_with_swapped_memory_when_the_daemon_stops(
         manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(journal.MOST_NAMED + 2):
         joined(manager.gpus[0], number, Noted(), Memory(3 << 30, 1 << 30))
@@ -140,7 +140,7 @@ async def test_systemd_report_is_repeated_until_systemd_has_stored_all_sockets(
 
 
 @pytest.mark.parametrize("fault", ["stuck", "overdue"])
-async def test_watchdog_is_not_fed_while_a_scheduler_hangs(
+async def test_systemd_watchdog_gets_no_ping_while_a_scheduler_hangs(
         manager: Manager, caplog: pytest.LogCaptureFixture, fault: str) -> None:
     gpu = manager.gpus[0]
     scheduler = gpu.scheduler
@@ -162,8 +162,8 @@ async def test_watchdog_is_not_fed_while_a_scheduler_hangs(
     assert systemd.pings == 3
 
 
-def test_watchdog_is_not_fed_while_the_event_loop_hangs(manager: Manager, tmp_path: Path,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_watchdog_gets_no_ping_while_the_event_loop_hangs(
+        manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang, hung, release = threading.Event(), threading.Event(), threading.Event()
 
     def decide(_: Event) -> Sequence[Action]:
@@ -204,7 +204,8 @@ def ping(listener: socket.socket) -> None:
         continue
 
 
-def test_journal_logs_clients_and_turns(manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
+def test_journal_has_lines_for_the_connection_turns_and_faults_of_a_client(
+        manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     gpu = manager.gpus[0]
     client = joined(gpu, 1, Noted())
@@ -233,8 +234,8 @@ def test_journal_logs_no_disconnection_of_clients_while_the_daemon_stops(
     assert [record.getMessage() for record in caplog.records] == ["gpu0: python[4001] came"]
 
 
-def test_journal_limits_lines_of_a_client_that_reconnects(manager: Manager,
-                                                          caplog: pytest.LogCaptureFixture) -> None:
+def test_journal_limits_the_number_of_lines_about_a_client_that_reconnects_often(
+        manager: Manager, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     gpu = manager.gpus[0]
     for number in range(1, 200):

@@ -239,7 +239,7 @@ def test_card_allocated_by_another_plugin_is_recognised_by_the_plugins_device_na
     assert found.startswith(start) if said else found == ""
 
 
-def test_each_card_may_be_allocated_by_another_plugin_when_device_minor_numbers_are_unknown(
+def test_card_counts_as_allocated_by_another_plugin_while_device_minor_numbers_are_unknown(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nvshared.kubelet.card.DRIVER", tmp_path)
     found = conflict(HERE, {"nvidia7": "nvidia.com/gpu"})
@@ -404,7 +404,7 @@ def test_static_pod_whose_sidecar_started_without_a_share_is_reported(
 
 
 @pytest.mark.parametrize("text", ["short", "x" * 200_000, "ä" * 200_000, "\x1b[31m\n" * 30_000])
-def test_messages_about_annotations_are_bounded_for_any_annotation_text(text: str) -> None:
+def test_messages_about_wrong_pod_annotations_are_bounded_in_number_and_length(text: str) -> None:
     """The API server takes 1,024 bytes in an event, and 32,768 in a condition."""
     said: list[str] = []
     marked: list[str] = []
@@ -462,7 +462,7 @@ def annotated(name: str, priority_class: str = "", **values: str) -> Pod:
     return pod({"metadata": meta, "spec": {"priorityClassName": priority_class}})
 
 
-def test_claim_from_before_the_start_does_not_overwrite_a_stricter_annotation(
+def test_claim_prepared_before_the_start_of_nvshare_kubelet_overrides_no_stricter_annotation(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """nvshared has kept that term; kubelet prepares another claim before the pods are listed."""
     def claim(name: str) -> Claim:
@@ -489,7 +489,7 @@ def test_claim_from_before_the_start_does_not_overwrite_a_stricter_annotation(
     assert daemon.sent.get(timeout=60) == ("pod:early", {"memory-limit": 4 * GIB}, "annotation")
 
 
-def test_refused_reset_of_a_term_is_reported_and_repeated_when_the_pod_is_deleted(
+def test_refused_reset_of_a_pods_term_is_reported_and_repeated_when_the_pod_is_deleted(
         monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = RecordedDaemon(monkeypatch)
     daemon.refused = [{"weight": 0}, {"weight": 0}]

@@ -64,18 +64,18 @@ def test_quantity_of_any_text_is_parsed_or_refused(text: str) -> None:
         assert "is no quantity" in str(wrong)   # noqa: PT017
 
 
-def test_capacity_consumed_by_a_claim_becomes_terms() -> None:
+def test_capacity_consumed_by_a_resource_claim_becomes_memory_and_compute_limits() -> None:
     found = read(claim(result(memory="12Gi", compute="50")))
     assert found.uids == ["p1"]
     assert not found.is_shareable
     assert terms([found]) == {"memory-limit": 12 * GIB, "compute-limit": 50}
 
 
-def test_claim_of_zero_memory_and_compute_sets_no_limits() -> None:
+def test_resource_claim_for_zero_memory_and_zero_compute_sets_no_limits() -> None:
     assert terms([read(claim(result(memory="0", compute="0")))]) == {}
 
 
-def test_claim_parameters_override_the_class_for_their_requests() -> None:
+def test_resource_claim_parameters_for_a_request_override_those_for_all_requests() -> None:
     found = read(claim(result(request="gpu/large"), configs=(
         config(weight=50, priority="high"), config(("gpu",), weight="200"),
         config(("other",), weight=1), config(driver="gpu.nvidia.com", weight="?"))))
@@ -112,7 +112,7 @@ def test_invalid_claim_is_refused_with_its_name_and_the_reason() -> None:
         read(claim(result(memory="-1")))
 
 
-def test_claims_on_a_card_are_summed_and_refused_if_cards_differ() -> None:
+def test_memory_claimed_by_a_pod_is_summed_per_card_and_must_be_equal_on_all_cards() -> None:
     two = claim(result(memory="8Gi"), result(memory="4Gi", request="b"))
     same = claim(result("gpu-1b", memory="12Gi"), uid="c2")
     assert terms([read(two)]) == {"memory-limit": 12 * GIB}
@@ -213,7 +213,7 @@ def test_card_offered_by_another_dra_driver_is_not_shared() -> None:
     ("cri-o", "1.27.9", {}, False), ("cri-o", "1.28.0", {}, True), ("docker", "28.0.0", {}, False),
     ("containerd", "development", {"enableCDI": True}, False),
 ])
-def test_refusal_names_container_runtimes_without_cdi_support(
+def test_container_runtime_without_cdi_support_is_refused_by_name_and_version(
         name: str, version: str, said: object, supported: bool) -> None:
     why = refusal(name, version, json.dumps(said))
     assert (why == "") is supported

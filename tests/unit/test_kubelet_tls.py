@@ -124,7 +124,7 @@ def test_server_certificate_is_not_verified_when_the_kubeconfig_disables_verific
         assert Server(url, is_verified=False).send("GET", "/") == {}
 
 
-def test_client_certificate_of_a_server_is_sent(tmp_path: Path) -> None:
+def test_client_certificate_of_the_kubeconfig_is_sent_to_the_api_server(tmp_path: Path) -> None:
     make(tmp_path, "kubeadm")
     with serving(tmp_path, str(tmp_path / "ca.crt")) as url:
         certificate, key = ((tmp_path / name).read_bytes() for name in ("s.crt", "s.key"))

@@ -31,7 +31,8 @@ def test_listening_socket_is_open_to_every_user_and_removed_at_close(path: Path)
     assert not path.parent.exists()
 
 
-def test_listening_close_keeps_a_folder_that_existed_or_has_other_files(path: Path) -> None:
+def test_close_of_the_listening_socket_keeps_a_folder_that_existed_or_has_other_files(
+        path: Path) -> None:
     path.parent.mkdir()
     Listening(path).close()
     assert list(path.parent.iterdir()) == []
@@ -42,7 +43,8 @@ def test_listening_close_keeps_a_folder_that_existed_or_has_other_files(path: Pa
     assert [one.name for one in path.parent.iterdir()] == ["other"]
 
 
-def test_listening_beside_a_daemon_with_a_full_queue_is_refused(path: Path) -> None:
+def test_listening_is_refused_while_another_daemon_has_a_full_queue_of_connections(
+        path: Path) -> None:
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:
         busy.bind(str(path))
@@ -54,7 +56,8 @@ def test_listening_beside_a_daemon_with_a_full_queue_is_refused(path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
-def test_listening_replaces_a_dead_socket(path: Path, kind: socket.SocketKind) -> None:
+def test_listening_replaces_a_socket_file_on_which_no_process_listens(
+        path: Path, kind: socket.SocketKind) -> None:
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX, kind) as left:
         left.bind(str(path))
@@ -63,7 +66,7 @@ def test_listening_replaces_a_dead_socket(path: Path, kind: socket.SocketKind) -
     listening.close()
 
 
-def test_listening_close_accepts_a_replaced_or_removed_socket(path: Path) -> None:
+def test_close_of_the_listening_socket_keeps_a_file_that_replaced_the_socket(path: Path) -> None:
     listening = Listening(path)
     path.unlink()
     path.touch()

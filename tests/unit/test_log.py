@@ -75,7 +75,7 @@ def limited(time: Time) -> Limited:
     return Limited(logging.getLogger("nvshared.test"), time.clock, time.timer)
 
 
-def test_limited_log_silences_a_kind_for_an_interval_and_counts_omitted_lines(
+def test_rate_limited_log_omits_lines_of_a_kind_after_a_burst_and_logs_their_number(
         caplog: pytest.LogCaptureFixture, time: Time, limited: Limited) -> None:
     for number in range(BURST + 5):
         limited.say(logging.WARNING, "garbage", partial("line {}".format, number))
@@ -94,15 +94,15 @@ def test_limited_log_silences_a_kind_for_an_interval_and_counts_omitted_lines(
     assert not time.timers
 
 
-def test_limited_log_of_one_user_hides_no_lines_of_another(caplog: pytest.LogCaptureFixture,
-                                                           limited: Limited) -> None:
+def test_rate_limited_log_omits_no_lines_about_a_user_because_of_another_user(
+        caplog: pytest.LogCaptureFixture, limited: Limited) -> None:
     for _ in range(BURST * 2):
         limited.say(logging.WARNING, ("garbage", 1000), lambda: "loud")
     limited.say(logging.WARNING, ("garbage", 1001), lambda: "low")
     assert caplog.messages == ["loud"] * BURST + ["low"]
 
 
-def test_limited_log_drops_old_kinds_and_does_not_format_silenced_lines(
+def test_rate_limited_log_forgets_old_kinds_and_does_not_format_omitted_lines(
         time: Time, limited: Limited) -> None:
     made: list[int] = []
 

@@ -102,7 +102,8 @@ def auto(manager: Manager) -> list[bool]:
     return [one.tq is None for one in (manager.settings, *(g.settings for g in manager.gpus))]
 
 
-def test_set_tq_changes_one_gpu_or_all_and_is_saved(manager: Manager, tmp_path: Path) -> None:
+def test_set_tq_changes_and_saves_the_quantum_of_one_gpu_or_of_all(
+        manager: Manager, tmp_path: Path) -> None:
     heard: list[None] = []
     manager.changed.connect(lambda: heard.append(None))
     assert quanta(manager) == [30, 30, 30]
@@ -122,8 +123,8 @@ def test_set_tq_changes_one_gpu_or_all_and_is_saved(manager: Manager, tmp_path: 
     assert len(heard) == 5
 
 
-def test_set_tq_to_auto_changes_one_gpu_or_all_and_is_saved(manager: Manager,
-                                                            tmp_path: Path) -> None:
+def test_set_tq_to_auto_makes_the_quantum_of_one_gpu_or_of_all_automatic_and_saves_it(
+        manager: Manager, tmp_path: Path) -> None:
     manager.set_tq(None, manager.gpus[1]).result()
     assert StateFile(tmp_path).load() == {"": {}, OTHER.uuid: {"tq": None}}
     assert auto(manager) == [False, False, True]
@@ -153,7 +154,8 @@ def test_set_tq_below_a_millisecond_or_above_a_day_is_refused(manager: Manager, 
     assert [gpu.tq for gpu in manager.gpus] == [30_000_000, 500_000]
 
 
-def test_invalid_mode_is_refused_and_not_saved(manager: Manager, tmp_path: Path) -> None:
+def test_invalid_anti_thrash_mode_is_refused_and_not_saved(
+        manager: Manager, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgs, match="cannot be 'maybe'; give auto, on or off"):
         manager.set_anti_thrash("maybe")
     assert not (tmp_path / FILE_NAME).exists()
@@ -201,7 +203,7 @@ def test_saved_settings_apply_from_the_start_of_the_daemon(monkeypatch: pytest.M
     assert manager.add(FACTS, Sample(), gather=True).settings.tq is None
 
 
-def test_memory_used_at_the_start_counts_as_other_processes_unless_clients_will_reconnect(
+def test_card_memory_used_at_the_daemons_start_is_subtracted_unless_clients_will_reconnect(
         manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time()
     used = Sample(memory_used=10 * GIB)

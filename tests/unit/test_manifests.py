@@ -146,13 +146,13 @@ def test_annotation_values_of_the_policy_tests_are_those_nvshare_kubelet_accepts
     assert [text for text in bad if takes(key, text)] == []
 
 
-def test_admission_policy_knows_all_annotations_and_no_others() -> None:
+def test_admission_policy_names_exactly_the_annotations_that_nvshare_kubelet_accepts() -> None:
     policy, *_ = documents(MANIFESTS / "annotations" / "policy.yaml")
     texts = [one["expression"] for one in policy["spec"]["variables"]]
     assert set(re.findall(rf'"({PREFIX}[^"]+)"', " ".join(texts))) == ANNOTATION_TERMS.keys()
 
 
-def test_strategies_page_compares_all_strategies_with_manifests() -> None:
+def test_strategies_page_compares_each_gpu_sharing_strategy_that_has_manifests() -> None:
     page = (MANIFESTS.parents[1] / "docs" / "strategies.md").read_text()
     rows = re.findall(r"^\| (`.*?) \|", page.partition("What each costs")[0], re.MULTILINE)
     named = set(re.findall(r"`([a-z0-9-]+)`", " ".join(rows)))

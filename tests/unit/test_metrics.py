@@ -55,7 +55,7 @@ async def read(figures: Figures) -> Mapping[str, list[tuple[dict[str, str], floa
     return found
 
 
-async def test_metrics_keep_the_predecessors_names(time: Time) -> None:
+async def test_metrics_have_the_names_and_labels_of_nvshareds_predecessors(time: Time) -> None:
     made = manager(time)
     client = a_client(made)
     found = await scraped(made)
@@ -130,7 +130,8 @@ async def test_metrics_omit_figures_that_nvml_does_not_give(time: Time) -> None:
                 "nvshare_gpu_utilization_ratio"} & found.keys()
 
 
-async def test_metrics_have_a_series_per_state_and_pinned_client(time: Time) -> None:
+async def test_metrics_have_a_series_for_the_state_of_a_gpu_and_the_reason_of_a_pinned_client(
+        time: Time) -> None:
     made = manager(time)
     client = a_client(made)
     found = await scraped(made)
@@ -176,7 +177,7 @@ async def test_metrics_drop_ended_clients_and_keep_totals_of_tenants(time: Time)
     assert await tenant_totals() == two
 
 
-def test_metrics_forget_the_oldest_of_very_many_tenants_without_programs(
+def test_metrics_omit_tenants_without_programs_beyond_a_maximum_the_oldest_first(
         time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_module, "GONE_KNOWN", 2)
     made = manager(time)
@@ -188,7 +189,7 @@ def test_metrics_forget_the_oldest_of_very_many_tenants_without_programs(
     assert sorted(gpu.usage_by_tenant()) == sorted(names)
 
 
-async def test_metrics_count_decisions_by_duration(time: Time) -> None:
+async def test_metrics_count_scheduler_decisions_by_duration(time: Time) -> None:
     made = manager(time)
     scheduler = Scripted.latest
 
@@ -207,7 +208,7 @@ async def test_metrics_count_decisions_by_duration(time: Time) -> None:
     assert found["nvshare_scheduler_decision_seconds_sum"][0][1] == 0.02
 
 
-async def test_metrics_of_time_in_turns_grow_without_events(
+async def test_metrics_of_time_held_grow_during_a_turn_without_scheduler_events(
         time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     made = manager(time)
     client, began = a_client(made), time.now

@@ -99,7 +99,7 @@ async def test_simultaneous_checkpoint_helper_calls_are_bounded_in_number() -> N
 
 
 @pytest.mark.parametrize("by_hook", [False, True], ids=["the driver", "the hook"])
-async def test_idle_client_that_could_not_be_parked_now_is_not_tried_again_before_a_pause(
+async def test_idle_client_whose_park_failed_is_parked_again_only_after_a_pause(
         monkeypatch: pytest.MonkeyPatch, by_hook: bool) -> None:
     async def refuse(_: QuietHook, context: int, *, ahead: bool) -> None:
         raise NvshareError("its threads do not rest")
@@ -160,7 +160,7 @@ async def test_park_fails_when_the_client_ends_during_the_park(
             await one.park(client)
 
 
-async def test_program_continues_after_a_daemon_fault_during_its_park(
+async def test_program_runs_on_after_an_exception_in_the_daemon_during_its_park(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "_context_bytes", mock.AsyncMock(side_effect=ZeroDivisionError))
     async with parking() as (_, client, one):
@@ -169,7 +169,8 @@ async def test_program_continues_after_a_daemon_fault_during_its_park(
         assert (client.parking, client.suspended_to_park) == ("", False)
 
 
-async def test_wake_is_repeated_after_a_daemon_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wake_of_a_parked_client_is_repeated_after_an_exception_in_the_daemon(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     fail_once = mock.AsyncMock(side_effect=[ZeroDivisionError, None])
     monkeypatch.setattr(moving, "RETRY_AFTER", 0)
     running = Answer("running")
@@ -181,7 +182,7 @@ async def test_wake_is_repeated_after_a_daemon_fault(monkeypatch: pytest.MonkeyP
         assert (fail_once.await_count, client.parking) == (2, "")
 
 
-async def test_program_stays_parked_after_a_daemon_fault_during_its_move(
+async def test_program_stays_parked_after_an_exception_in_the_daemon_during_its_move(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "_make_room", mock.AsyncMock(side_effect=ZeroDivisionError))
     async with parking(Answer("running"), Answer("checkpointed")) as (time, client, one):
@@ -402,7 +403,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Manager:
     return manager
 
 
-async def test_drain_keeps_a_tenants_memory_limit_while_moved_clients_join(
+async def test_drain_of_a_card_moves_only_clients_that_their_tenants_memory_limit_admits(
         limited: Manager) -> None:
     first, second = limited.gpus
     await limited.moving.drain(first)
@@ -410,7 +411,7 @@ async def test_drain_keeps_a_tenants_memory_limit_while_moved_clients_join(
     assert len(second.clients) == 2
 
 
-async def test_programs_of_a_lost_card_that_wake_together_keep_their_tenants_memory_limit(
+async def test_programs_of_a_lost_card_that_wake_together_stay_within_their_tenants_memory_limit(
         limited: Manager) -> None:
     first, second = limited.gpus
     clients = tuple(first.clients.values())

@@ -117,13 +117,14 @@ def test_uuid_bytes_are_the_hex_digits_of_the_uuid() -> None:
     assert Facts(0, "GPU-" + FACTS.uuid[4:].upper(), "", "", 0).uuid_bytes == FACTS.uuid_bytes
 
 
-def test_sample_has_memory_utilisation_temperature_power_and_processes(
+def test_nvml_sample_has_memory_utilisation_temperature_power_and_processes(
         library: FakeLibrary) -> None:
     assert NVML().sample(FACTS.uuid) == Sample(3 * GIB, 0.5, 40, 123.0,
                                                (Process(7, 5, 4 * GIB), Process(8, None)))
 
 
-def test_sample_is_unknown_for_queries_that_a_card_does_not_support(library: FakeLibrary) -> None:
+def test_nvml_sample_has_unknown_figures_for_queries_that_a_card_does_not_support(
+        library: FakeLibrary) -> None:
     for name in ("Temperature", "PowerUsage", "UtilizationRates", "ComputeRunningProcesses"):
         library.failing[f"nvmlDeviceGet{name}"] = 3
     assert NVML().sample(FACTS.uuid) == Sample(memory_used=3 * GIB)
@@ -162,14 +163,14 @@ def test_nvml_card_whose_handle_query_fails_is_left_out(library: FakeLibrary,
 
 
 @pytest.mark.parametrize("value", [6, 15])
-def test_sample_raises_gpu_lost_when_nvml_no_longer_finds_the_card(
+def test_nvml_sample_raises_gpu_lost_when_nvml_no_longer_finds_the_card(
         library: FakeLibrary, value: int) -> None:
     library.failing["nvmlDeviceGetHandleByUUID"] = value
     with pytest.raises(GPULost):
         NVML().sample(FACTS.uuid)
 
 
-def test_sample_reuses_the_handle_of_a_card_until_a_query_fails(library: FakeLibrary) -> None:
+def test_nvml_sample_reuses_the_handle_of_a_card_until_a_query_fails(library: FakeLibrary) -> None:
     nvml = NVML()
     nvml.find()
     library.failing["nvmlDeviceGetHandleByUUID"] = 15
@@ -193,9 +194,9 @@ CODES: tuple[int | Exception, ...] = (*range(1, 30), 999, *NO_NVML_ERRORS)
 
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("code", CODES, ids=str)
-def test_failure_of_any_nvml_query_affects_no_other_card(
-    library: FakeLibrary, caplog: pytest.LogCaptureFixture, question: str, code: int | Exception,
-) -> None:
+def test_nvml_query_that_fails_on_a_card_changes_no_figures_of_other_cards(
+        library: FakeLibrary, caplog: pytest.LogCaptureFixture, question: str,
+        code: int | Exception) -> None:
     library.count = 2
     nvml = NVML()
     library.failing[f"nvmlDeviceGet{question}", 0] = code

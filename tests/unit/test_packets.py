@@ -89,7 +89,8 @@ def test_connection_close_without_received_descriptors_completes_at_once(pair: P
     assert pair.ours.fileno() == -1
 
 
-def test_close_of_a_duplicated_socket_keeps_one_with_unread_descriptors_open(pair: Pair) -> None:
+def test_close_of_a_duplicate_socket_keeps_the_original_with_unread_descriptors_open(
+        pair: Pair) -> None:
     number = pair.ours.fileno()
     pair.send_lingering(b"packet")
     connection.close_copy(pair.ours)

@@ -16,7 +16,8 @@ def answer(number: int, park: int) -> ReportRecord:
     return ReportRecord(Type.PARKED, number=number, moved=park)
 
 
-def test_park_ignores_a_late_reply_to_an_earlier_park(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_park_order_ignores_a_late_reply_to_an_earlier_park_order(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     async def park_twice() -> None:
         hook = ParkedHook(lambda packet, page: None)
         with monkeypatch.context() as patched:
@@ -34,13 +35,13 @@ def test_park_ignores_a_late_reply_to_an_earlier_park(monkeypatch: pytest.Monkey
     asyncio.run(park_twice())
 
 
-def test_unknown_reply_to_park_is_a_protocol_error() -> None:
+def test_park_order_with_an_unknown_reply_raises_a_protocol_error() -> None:
     hook = ParkedHook(lambda packet, page: None)
     with pytest.raises(ProtocolError, match="99"):
         hook.handle_parked(answer(1, 99))
 
 
-def test_delayed_order_of_a_lost_connection_has_its_descriptor_closed() -> None:
+def test_descriptor_of_an_order_held_back_during_a_park_is_closed_with_the_connection() -> None:
     parked = ParkedHook(lambda _, __: None)
     parked.take_over()
     read, write = os.pipe()

@@ -147,7 +147,7 @@ def accounts(uid: int, cgroup: str, numbers: str = "9", users: str = "0 0 429496
         return peer.identify(9, uid).account
 
 
-def test_identify_gives_the_root_account_only_to_root_of_the_host() -> None:
+def test_peer_with_uid_0_has_the_account_of_root_only_outside_containers() -> None:
     pod = "pod01234567-89ab-cdef-0123-456789abcdef"
     box = "9f1c" * 16
     assert accounts(0, "0::/user.slice/user-0.slice/session-1.scope\n") == ""
@@ -166,7 +166,7 @@ def test_identify_gives_the_root_account_only_to_root_of_the_host() -> None:
     assert accounts(0, "") == "user:0"
 
 
-def test_peer_has_a_user_only_if_the_uid_is_of_the_hosts_namespace() -> None:
+def test_peer_belongs_to_the_user_of_its_uid_only_if_the_uid_is_of_the_host() -> None:
     def one(kind: Kind, name: str, owner: int = 1000) -> peer.Peer:
         return peer.Peer(1, owner, owner, "", (Tenant(Kind.USER, "alice"), Tenant(kind, name)))
 
@@ -179,7 +179,7 @@ def test_peer_has_a_user_only_if_the_uid_is_of_the_hosts_namespace() -> None:
     assert not one(Kind.CONTAINER, "9f1c").is_of(1000)
 
 
-def test_identify_gives_users_in_a_container_the_account_of_the_container() -> None:
+def test_peer_in_a_container_has_the_account_of_the_container_unless_a_user_runs_it() -> None:
     box = "9f1c" * 16
     manager = "/user.slice/user-1000.slice/user@1000.service"
     assert accounts(1000, "0::/\n") == "user:1000"

@@ -39,7 +39,7 @@ def test_preload_entries_are_split_as_the_loader_splits_them(data: bytes, found:
     ("/a.so\n/usr/lib/libnvshare.so\n", "/a.so\n/usr/lib/libnvshare.so\n"),
     ("/usr/lib/libnvshare.so:/a.so\n", "/usr/lib/libnvshare.so:/a.so\n"),
 ])
-def test_preload_list_gets_the_library_once(before: str, after: str) -> None:
+def test_preload_list_contains_the_library_once_after_it_is_added(before: str, after: str) -> None:
     assert with_library(before.encode(), OURS).decode() == after
 
 
@@ -53,7 +53,8 @@ def test_preload_list_gets_the_library_once(before: str, after: str) -> None:
     ("/a/libnvshare.so.1\n", "/a/libnvshare.so.1\n"),
     ("/a.so  /b.so\n", "/a.so  /b.so\n"),
 ])
-def test_preload_list_loses_every_mention_of_the_library(before: str, after: str) -> None:
+def test_preload_list_has_no_entry_of_the_library_after_its_removal(
+        before: str, after: str) -> None:
     assert without_library(before.encode()).decode() == after
 
 
@@ -79,7 +80,8 @@ def test_preload_list_without_a_change_is_not_rewritten(tmp_path: Path) -> None:
     assert path.stat().st_ino == inode
 
 
-def test_preload_list_behind_links_is_found_within_the_tree(tmp_path: Path) -> None:
+def test_preload_list_behind_symbolic_links_is_found_within_the_given_root_directory(
+        tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "shared").mkdir()
     path = tmp_path / "etc" / "ld.so.preload"

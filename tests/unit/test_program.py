@@ -34,12 +34,13 @@ def states(folder: Path, *options: str, wanted: str = "1") -> list[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_program_modules_parse_as_python_3_8(path: Path) -> None:
+def test_modules_loaded_into_programs_parse_as_python_3_8(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 @pytest.mark.parametrize("wanted", ["0", "1"])
-def test_program_modules_have_no_effect_without_the_library(tmp_path: Path, wanted: str) -> None:
+def test_modules_loaded_into_programs_have_no_effect_without_the_library(
+        tmp_path: Path, wanted: str) -> None:
     assert states(tmp_path, wanted=wanted)[0] == "True 1 False"
 
 
@@ -66,7 +67,8 @@ def test_other_sitecustomize_that_fails_raises_the_same_error_as_alone(tmp_path:
     assert said(library.program(), tmp_path) == said(tmp_path)
 
 
-def test_notebook_magic_reports_own_memory_and_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_magic_reports_the_notebooks_memory_and_the_holder_of_the_gpu(
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(library.program())
     report = importlib.import_module("nvshare").report
     mine = {"id": 1, "gpu": 0, "pid": 11, "tenant": "user:ada", "command": "train.ipynb",

@@ -31,7 +31,7 @@ def test_connection_quota_bounds_each_user_except_root() -> None:
     assert fill(ConnectionQuota(1, 1024), "user:1000") == 1
 
 
-def test_connection_quota_is_unused_again_after_connections_end_in_random_order() -> None:
+def test_connection_quota_is_wholly_free_after_connections_end_in_random_order() -> None:
     quota, dice = ConnectionQuota(100, 50), random.Random(5)
     users = [f"user:{uid}" for uid in (1000, 1001, 1002)]
     has: list[str] = []

@@ -126,7 +126,7 @@ def test_check_option_prints_all_errors_of_a_config_at_once(
     "compute-request = 60\n",
     "[tenant group:a]\ncompute-request = 60\n[tenant group:b]\ncompute-request = 60\n",
 ])
-def test_rules_with_satisfiable_requests_are_accepted(file: Path, text: str) -> None:
+def test_rules_whose_compute_requests_can_all_be_met_are_accepted(file: Path, text: str) -> None:
     read(file, text)
 
 
@@ -148,8 +148,8 @@ def test_rule_of_a_later_file_overrides_an_equal_rule(file: Path) -> None:
     ("pod:lab/train", (), ["pod:lab/*"]),
     ("container:user", (), []),
 ])
-def test_most_specific_rule_is_applied(name: str, groups: tuple[str, ...],
-                                       order: list[str]) -> None:
+def test_most_specific_rule_that_matches_a_tenant_is_applied(
+        name: str, groups: tuple[str, ...], order: list[str]) -> None:
     patterns = (
         "user:alice", "group:staff", "group:b", "user:*", "user:al*", "user:?ob", "unit:*",
         "unit:?.service", "unit:alice/*", "unit:*/*.service", "pod:lab/*")
@@ -157,7 +157,7 @@ def test_most_specific_rule_is_applied(name: str, groups: tuple[str, ...],
     assert [rule.pattern for rule in holding(rules, (name,), groups)] == order
 
 
-def test_last_of_equally_specific_rules_is_applied() -> None:
+def test_last_of_equally_specific_rules_that_match_a_tenant_is_applied() -> None:
     rules = [Rule("user:a*", "weight", 1, "1"), Rule("user:*e", "weight", 2, "2")]
     assert [rule.value for rule in holding(rules, ("user:ae",), ())] == [2, 1]
 

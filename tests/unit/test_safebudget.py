@@ -66,7 +66,8 @@ def site(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Sit
     return Site(monkeypatch, request.param, Config())
 
 
-def test_safe_host_budget_adds_memory_of_an_earlier_daemons_programs(site: Site) -> None:
+def test_default_host_budget_includes_host_memory_held_by_clients_of_an_earlier_daemon(
+        site: Site) -> None:
     assert site.whole == AT_START
     site.comes(1, SWAPPED)
     assert site.whole == AT_START
@@ -75,7 +76,7 @@ def test_safe_host_budget_adds_memory_of_an_earlier_daemons_programs(site: Site)
     assert site.looks == [{}, {4001: HELD}]
 
 
-def test_commit_request_is_decided_with_the_recomputed_safe_budget(site: Site) -> None:
+def test_commit_request_is_decided_with_the_recomputed_default_host_budget(site: Site) -> None:
     link = site.comes(1, SWAPPED)
     gpu = site.manager.gpus[0]
     gpu.tell(CommitAsked(1, SWAPPED, 1, HELD + GIB))
@@ -84,7 +85,8 @@ def test_commit_request_is_decided_with_the_recomputed_safe_budget(site: Site) -
     assert answer.commit >= HELD + GIB  # type: ignore[union-attr]
 
 
-def test_safe_host_budget_ignores_memory_taken_later(site: Site) -> None:
+def test_default_host_budget_ignores_host_memory_taken_by_clients_after_it_was_recomputed(
+        site: Site) -> None:
     site.comes(1, SWAPPED)
     site.gathers()
     whole = site.whole
@@ -97,7 +99,7 @@ def test_safe_host_budget_ignores_memory_taken_later(site: Site) -> None:
     assert len(site.looks) == 2
 
 
-def test_safe_host_budget_counts_a_process_on_two_cards_once(
+def test_default_host_budget_counts_a_process_on_two_cards_once(
         monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, 2, Config())
     for card in (0, 1):
@@ -108,7 +110,7 @@ def test_safe_host_budget_counts_a_process_on_two_cards_once(
     assert site.looks[-1] == {4001: 3 * GIB, 4002: 3 * GIB}
 
 
-def test_safe_host_budget_is_recomputed_for_late_clients_once_per_interval(site: Site) -> None:
+def test_default_host_budget_is_recomputed_for_late_clients_once_per_interval(site: Site) -> None:
     site.gathers()
     assert site.whole == AT_START
     site.time.pass_by(10 * SECOND)
@@ -122,7 +124,8 @@ def test_safe_host_budget_is_recomputed_for_late_clients_once_per_interval(site:
     assert site.whole >= int(0.8 * (FREE + HELD + 8 * GIB)) - 1
 
 
-def test_safe_host_budget_does_not_shrink_when_others_take_host_memory(site: Site) -> None:
+def test_default_host_budget_does_not_shrink_when_other_processes_take_host_memory(
+        site: Site) -> None:
     site.free = 0                       # other processes have allocated it
     site.comes(1, Memory(allocated=GIB, host=GIB))
     site.gathers()
@@ -130,21 +133,21 @@ def test_safe_host_budget_does_not_shrink_when_others_take_host_memory(site: Sit
     assert site.whole == AT_START
 
 
-def test_safe_host_budget_is_not_recomputed_when_clients_hold_no_host_memory(site: Site) -> None:
+def test_default_host_budget_is_not_recomputed_when_clients_hold_no_host_memory(site: Site) -> None:
     site.free = 50 * GIB
     site.comes(1, Memory())
     site.gathers()
     assert site.whole == AT_START
 
 
-def test_safe_host_budget_survives_a_reload(site: Site) -> None:
+def test_default_host_budget_is_unchanged_by_a_reload(site: Site) -> None:
     site.comes(1, SWAPPED)
     site.gathers()
     site.manager.reload()
     assert WITH_HELD - 1 <= site.whole <= WITH_HELD
 
 
-def test_safe_host_budget_does_not_replace_a_configured_size(
+def test_default_host_budget_does_not_replace_a_configured_size(
         monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(monkeypatch, 1, Config(swap_budget=Amount(30 * GIB)))
     sizes: list[int] = []

@@ -53,12 +53,12 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench()
 
 
-def test_sampler_does_not_query_an_idle_card(bench: Bench) -> None:
+def test_sampler_does_not_query_a_card_without_clients(bench: Bench) -> None:
     bench.time.pass_by(100 * SECOND)
     assert bench.open == []
 
 
-def test_sample_request_for_an_idle_card_waits_for_a_new_sample(bench: Bench) -> None:
+def test_sample_request_for_a_card_without_clients_waits_for_a_new_sample(bench: Bench) -> None:
     seen: list[int] = []
 
     def look(who: int) -> None:
@@ -104,7 +104,8 @@ async def test_sample_request_for_a_card_that_never_answers_ends_after_the_timeo
     assert len(bench.open) == 1
 
 
-def test_card_in_use_is_sampled_soon_and_then_each_interval(bench: Bench) -> None:
+def test_card_is_sampled_when_a_client_joins_and_each_interval_until_it_leaves(
+        bench: Bench) -> None:
     client = joined(bench.gpu, 1, Noted())
     bench.time.pass_by(SECOND // 10)
     for _ in range(3):
@@ -138,7 +139,8 @@ def test_memory_of_clients_does_not_count_as_memory_of_other_processes(bench: Be
 
 
 @pytest.mark.parametrize("disturbance", ["figures", "order before", "order after", "gone"])
-def test_sample_taken_during_a_move_is_ignored(bench: Bench, disturbance: str) -> None:
+def test_sample_taken_during_a_move_does_not_change_the_memory_of_other_processes(
+        bench: Bench, disturbance: str) -> None:
     client = joined(bench.gpu, 1, Noted(), Memory(resident=5 * GIB))
     Scripted.latest.decide = lambda event: [Load(1, 1, 0, 0)] if isinstance(event, Tick) else []
     if disturbance == "order before":
@@ -282,7 +284,7 @@ def test_card_is_faulty_after_ten_seconds_without_an_answer_until_nvml_answers(
     assert bench.gpu.fault == ""
 
 
-def test_card_that_may_lend_memory_is_sampled_for_other_processes_without_clients(
+def test_card_without_clients_that_may_lend_memory_is_sampled_for_memory_of_other_processes(
         monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch)
     time = Time()

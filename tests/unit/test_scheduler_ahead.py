@@ -166,7 +166,7 @@ def test_writeback_is_ordered_in_steps_of_bounded_size() -> None:
     assert ready == [(B, 8), (B, 16), (B, 20)]
 
 
-def test_wasted_writeback_doubles_the_pause_until_a_writeback_is_used() -> None:
+def test_pause_before_a_writeback_doubles_after_each_wasted_one_until_one_is_used() -> None:
     talk = talking()
     at_rest(talk)
     pause = 0.5
@@ -218,7 +218,7 @@ def test_writeback_begins_with_the_longest_idle_client() -> None:
     assert not writebacks(talk.written_back(order))
 
 
-def test_writeback_without_host_memory_is_not_tried_again_before_the_next_turn() -> None:
+def test_writeback_that_lacked_host_memory_is_not_tried_again_before_the_next_turn() -> None:
     talk = talking()
     at_rest(talk)
     (order,) = writebacks(talk.wait(1))
@@ -591,7 +591,7 @@ def test_evict_for_the_queue_head_waits_while_a_program_copies_to_the_host() -> 
     assert evicts(talk.copying(1))
 
 
-def test_evict_cancelled_before_any_move_is_no_failure() -> None:
+def test_evict_cancelled_before_any_move_does_not_count_as_failed() -> None:
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
     talk.copying(1, outward=True)
@@ -600,7 +600,7 @@ def test_evict_cancelled_before_any_move_is_no_failure() -> None:
     assert {client for client, _ in evicts(talk.copying(1))} == {3}
 
 
-def test_evict_that_freed_too_little_is_no_failure_if_the_client_reported_a_yield() -> None:
+def test_evict_that_freed_too_little_does_not_count_as_failed_after_a_reported_yield() -> None:
     talk = three()
     evictions = [a for a in talk.want(2) if isinstance(a, Evict)]
     for order in evictions:
@@ -622,7 +622,7 @@ def test_hand_over_to_the_next_client_is_not_delayed_by_copies_of_the_last_holde
     assert yields(talk.copying(1, inward=True, outward=True)) == []
 
 
-def test_load_for_the_queue_head_continues_in_the_last_part_of_a_turn() -> None:
+def test_load_for_the_queue_head_continues_despite_copies_in_the_last_part_of_a_turn() -> None:
     talk = three(size=30)
     (load,) = (order for order in talk.want(2) if isinstance(order, Load))
     assert yields(talk.copying(1, inward=True)) == [2]

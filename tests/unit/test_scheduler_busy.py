@@ -105,7 +105,7 @@ def test_busy_report_is_not_requested_from_the_only_client() -> None:
     assert not [a for a in alone.said if isinstance(a, Run)][-1].report_busy
 
 
-def test_busy_turns_begin_when_both_clients_are_busy_for_long() -> None:
+def test_busy_turns_begin_once_both_clients_have_been_busy_for_a_minimum_time() -> None:
     pair = Pair()
     pair.busy(ONE)
     pair.now += 10 * SECOND
@@ -162,7 +162,7 @@ def test_busy_report_is_not_requested_from_very_many_clients() -> None:
     assert not [a for a in pair.said if isinstance(a, Run) and a.client == ONE][-1].report_busy
 
 
-def test_busy_report_after_a_turn_is_ignored() -> None:
+def test_busy_report_of_a_client_whose_turn_has_ended_is_ignored() -> None:
     pair = Pair()
     holder = pair.one_runs()
     other = ONE + TWO - holder
@@ -256,7 +256,7 @@ def test_idle_holder_is_not_stopped_for_busy_turns_while_another_client_is_not_b
     assert not any(isinstance(a, Stop) for a in pair.idle(4))
 
 
-def test_busy_turns_end_when_a_drain_does_not_end() -> None:
+def test_busy_turns_end_when_a_stopped_client_reopens_its_gate() -> None:
     pair = Pair()
     holder = pair.one_runs()
     pair.now += turns.BUSY_TQ

@@ -65,7 +65,7 @@ def test_failed_evict_of_the_only_victim_is_repeated_after_a_second() -> None:
     assert evicts(talk.wait(0.001)) == [(1, 70)]
 
 
-def test_evict_is_retried_once_with_spare_host_memory() -> None:
+def test_evict_that_lacked_host_memory_is_retried_once_with_more_host_memory() -> None:
     talk = Talk(host=30)
     talk.join(1, 100, 100)
     talk.changed(1, host=20)
@@ -120,7 +120,7 @@ def test_chosen_client_that_cannot_get_memory_goes_to_the_end_of_the_queue() -> 
     assert talk.scheduler.snapshot().counters.gave_way >= 1
 
 
-def test_client_that_does_not_drain_is_reported_once() -> None:
+def test_client_that_does_not_drain_is_reported_as_stuck_once() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
     actions = talk.wait(100)
@@ -129,7 +129,7 @@ def test_client_that_does_not_drain_is_reported_once() -> None:
     assert 2 in runs(talk.obey(talk.stopped(1)))
 
 
-def test_client_that_ignores_an_evict_is_reported_and_others_run() -> None:
+def test_client_that_ignores_an_evict_is_reported_as_stuck_and_others_run() -> None:
     talk = Talk()
     talk.join(1, 90, 90)
     talk.join(2, 50)
@@ -177,7 +177,7 @@ def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_other(
 
 
 @pytest.mark.parametrize("mode", list(AntiThrash))
-def test_clients_run_beside_a_client_that_does_not_answer_stop(mode: AntiThrash) -> None:
+def test_clients_run_beside_a_client_that_does_not_reply_to_a_stop_order(mode: AntiThrash) -> None:
     """SIGSTOP may have hit it in its turn; it keeps its memory."""
     talk = Talk(mode=mode)
     talk.run(1, 60)

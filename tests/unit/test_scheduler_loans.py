@@ -250,7 +250,7 @@ def test_memory_lent_to_a_client_is_free_again_when_the_client_disconnects() -> 
     assert far.scheduler.snapshot().free == 80 * GIB
 
 
-def test_loan_not_returned_in_time_does_not_reduce_free_memory_of_the_lending_card() -> None:
+def test_loan_not_returned_in_time_no_longer_reduces_free_memory_of_the_lending_card() -> None:
     near, far = pair()
     lend(near)
     far.join(7, commit=70)
@@ -261,7 +261,7 @@ def test_loan_not_returned_in_time_does_not_reduce_free_memory_of_the_lending_ca
     assert far.scheduler.snapshot().free == 75 * GIB
 
 
-def test_bytes_that_a_client_reports_borrowed_beyond_its_loan_are_not_counted() -> None:
+def test_borrowed_bytes_reported_beyond_a_loan_reduce_no_free_memory_of_the_lending_card() -> None:
     near, far = pair()
     lend(near)
     near.changed(1)

@@ -94,14 +94,14 @@ def test_swapped_memory_of_an_undrainable_client_is_loaded_at_its_turn() -> None
     assert stops(talk.wait(LONG)) == []
 
 
-def test_undrainable_client_is_reported_once() -> None:
+def test_undrainable_client_is_reported_as_pinned_once() -> None:
     talk = Talk()
     talk.run(1, 40)
     assert Pinned(1, PinReason.GIVEN) in stay(talk, 1, PinReason.GIVEN)
     assert not [a for a in talk.changed(1) if isinstance(a, Pinned)]
 
 
-def test_undrainable_client_grows_while_others_fit_beside_it() -> None:
+def test_undrainable_client_is_granted_commits_while_others_fit_beside_it() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.ask(1, 1, 40)
@@ -124,7 +124,7 @@ def test_commit_beside_an_undrainable_client_is_bounded_by_the_remaining_memory(
     assert answer.commit == answer.most == 60 * GIB
 
 
-def test_commit_request_waits_until_an_undrainable_client_returned_unused_commit() -> None:
+def test_commit_request_waits_until_an_undrainable_client_has_returned_unused_commit() -> None:
     talk = Talk()
     talk.run(1, 40)
     talk.obey(talk.ask(1, 1, 40))

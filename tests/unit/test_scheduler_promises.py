@@ -148,7 +148,7 @@ def test_commit_request_beyond_what_can_be_evicted_is_refused() -> None:
     assert granted(talk, 2, 20, 2)
 
 
-def test_unused_commit_is_reclaimed_before_a_client_is_refused() -> None:
+def test_unused_commit_is_reclaimed_before_a_commit_request_is_refused() -> None:
     talk = one_has_half()
     lent = talk.view(1).commit - 50 * GIB
     assert lent > 0
@@ -258,7 +258,7 @@ def test_allocations_too_large_for_the_card_are_bounded_by_unpromised_host_memor
     assert not may_hold_beyond(talk, 1, 31)
 
 
-def test_allocations_too_large_for_the_card_reduce_grants_and_free_host_memory() -> None:
+def test_allocations_too_large_for_the_card_reduce_commits_and_free_host_memory() -> None:
     talk = Talk(capacity=100, host=64)
     talk.join(1, 90)
     assert may_hold_beyond(talk, 1, 50)
@@ -295,7 +295,7 @@ def answer(talk: Talk, client: int, size: float, number: int = 1, pins: float = 
     return found
 
 
-def test_control_group_limit_does_not_bound_pinned_memory() -> None:
+def test_control_group_memory_limit_does_not_bound_pinned_memory() -> None:
     talk = Talk(100, domains=domains(box=16))
     talk.join(1, domains=BOX)
     assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
@@ -304,7 +304,7 @@ def test_control_group_limit_does_not_bound_pinned_memory() -> None:
     assert answer(talk, 1, 56, 3).reason
 
 
-def test_control_group_limit_is_shared_by_its_clients_and_unused_commit_is_reclaimed() -> None:
+def test_unused_commit_is_reclaimed_for_another_client_of_a_full_control_group() -> None:
     talk = Talk(100, domains=domains(box=32))
     for client in (1, 2):
         talk.join(client, domains=BOX)
@@ -315,7 +315,7 @@ def test_control_group_limit_is_shared_by_its_clients_and_unused_commit_is_recla
     assert answer(talk, 1, 1).reason == "the limit of box"
 
 
-def test_commit_is_bounded_by_the_tightest_of_nested_control_groups() -> None:
+def test_commit_is_bounded_by_the_tightest_memory_limit_of_nested_control_groups() -> None:
     levels = domains(pod=64, one=16, two=60)
     talk = Talk(100, domains=levels)
     talk.join(1, domains=("one", "pod"))
@@ -327,7 +327,7 @@ def test_commit_is_bounded_by_the_tightest_of_nested_control_groups() -> None:
     assert answer(talk, 2, 46, 2).commit == 46 * GIB
 
 
-def test_control_group_limit_bounds_allocations_too_large_for_the_card() -> None:
+def test_control_group_memory_limit_bounds_allocations_too_large_for_the_card() -> None:
     talk = Talk(100, domains=domains(box=16))
     first, *_ = talk.join(1, domains=BOX)
     assert isinstance(first, Limits)
@@ -337,7 +337,7 @@ def test_control_group_limit_bounds_allocations_too_large_for_the_card() -> None
     assert refused.reason == "the limit of box"
 
 
-def test_control_group_limit_bounds_evictions_of_a_client() -> None:
+def test_control_group_memory_limit_bounds_the_bytes_evicted_from_a_client() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -359,7 +359,7 @@ def test_control_group_limit_bounds_evictions_of_a_client() -> None:
     assert talk.view(1).memory.resident >= 40 * GIB
 
 
-def test_lowered_control_group_limit_bounds_commits_beside_memory_that_cannot_be_evicted() -> None:
+def test_lowered_control_group_memory_limit_bounds_commits_beside_unevictable_memory() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -369,7 +369,7 @@ def test_lowered_control_group_limit_bounds_commits_beside_memory_that_cannot_be
     assert answer(talk, 2, 60, 2).commit >= 60 * GIB
 
 
-def test_lowered_control_group_limit_reclaims_unused_host_memory() -> None:
+def test_lowered_control_group_memory_limit_reclaims_unused_host_memory() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
@@ -379,7 +379,7 @@ def test_lowered_control_group_limit_reclaims_unused_host_memory() -> None:
     assert [(a.client, a.host) for a in orders] == [(1, 30 * GIB)]
 
 
-def test_lowered_control_group_limit_loads_the_excess_of_swapped_memory() -> None:
+def test_lowered_control_group_memory_limit_loads_swapped_memory_that_exceeds_it() -> None:
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.join(1, 60, 0, domains=BOX)
@@ -392,7 +392,7 @@ def test_lowered_control_group_limit_loads_the_excess_of_swapped_memory() -> Non
     assert talk.view(1).memory.host <= 40 * GIB
 
 
-def test_control_group_that_contains_the_daemon_bounds_evictions_and_not_commits() -> None:
+def test_memory_limit_of_a_control_group_with_the_daemon_bounds_evictions_and_no_commits() -> None:
     """Three of 55 GiB on a card of 139, in a container of 110 with the daemon."""
     shared = Domains()
     shared.set_limit("box", 110 * GIB, whole=True)
@@ -411,7 +411,7 @@ def test_control_group_that_contains_the_daemon_bounds_evictions_and_not_commits
     assert max(a.host for a in actions if isinstance(a, Evict)) <= 20 * GIB
 
 
-def test_control_group_limit_keeps_commits_granted_by_an_earlier_daemon() -> None:
+def test_control_group_memory_limit_reduces_no_commits_granted_by_an_earlier_daemon() -> None:
     shared = domains(box=16)
     talk = Talk(100)
     talk.scheduler = Scheduler(replace(talk.settings, gather=0), 0, shared)
@@ -422,7 +422,7 @@ def test_control_group_limit_keeps_commits_granted_by_an_earlier_daemon() -> Non
     assert other.untaken > 1 << 60
 
 
-def test_control_group_limit_reclaims_commit_of_freed_pinned_memory() -> None:
+def test_control_group_memory_limit_reclaims_the_commit_of_freed_pinned_memory() -> None:
     talk = Talk(100, domains=domains(box=16))
     talk.join(1, domains=BOX)
     assert answer(talk, 1, 40, pins=40).commit >= 40 * GIB
@@ -608,7 +608,7 @@ def test_falsely_claimed_memory_takes_no_commit_from_other_users(
     assert not any(isinstance(action, Stop) for action in court.honest)
 
 
-def test_used_commit_of_a_user_is_not_reserved_for_another_user() -> None:
+def test_commit_of_a_user_is_no_longer_reserved_once_its_memory_is_allocated() -> None:
     """Only unused promises are held back."""
     court = Court(0, replace(SETTINGS, host_budget=CARD))
     court.tell(Joined(1, account=HONEST, evidence=NOTHING))

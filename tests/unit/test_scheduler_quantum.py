@@ -80,7 +80,8 @@ def watch(world: Watched, rounds: int) -> Seen:
     ([60, 60, 60], AntiThrash.ON),
     ([70, 50, 40, 30], AntiThrash.ON),
 ])
-def test_quantum_auto_spends_a_twentieth_on_hand_overs(sizes: list[int], mode: AntiThrash) -> None:
+def test_automatic_quantum_spends_a_twentieth_of_the_time_on_hand_overs(
+        sizes: list[int], mode: AntiThrash) -> None:
     world = Watched(replace(SETTINGS, anti_thrash=mode), sizes, kernel=SECOND // 10)
     world.learn()
     seen = watch(world, 3)
@@ -91,7 +92,7 @@ def test_quantum_auto_spends_a_twentieth_on_hand_overs(sizes: list[int], mode: A
     assert 0.7 * sent < seen.quanta[-1] < 1.3 * sent
 
 
-def test_quantum_auto_is_about_the_time_to_load_the_next_client() -> None:
+def test_automatic_quantum_is_about_the_load_time_of_the_next_client() -> None:
     world = Watched(SETTINGS, [45, 45, 45])
     world.learn()
     seen = watch(world, 10)
@@ -101,7 +102,7 @@ def test_quantum_auto_is_about_the_time_to_load_the_next_client() -> None:
     assert min(seen.quanta) > 0.5 * ahead
 
 
-def test_quantum_auto_is_shortest_when_all_are_resident() -> None:
+def test_automatic_quantum_is_shortest_while_all_clients_are_resident() -> None:
     world = Watched(SETTINGS, [20, 20, 20, 20])
     world.learn()
     seen = watch(world, 20)
@@ -111,7 +112,7 @@ def test_quantum_auto_is_shortest_when_all_are_resident() -> None:
     assert world.scheduler.snapshot().tq == turns.LEAST_TQ
 
 
-def test_quantum_auto_is_at_most_longest_tq() -> None:
+def test_automatic_quantum_is_at_most_the_setting_longest_tq() -> None:
     world = Watched(replace(SETTINGS, longest_tq=3 * SECOND), [80, 80])
     world.learn()
     seen = watch(world, 4)
@@ -141,7 +142,7 @@ def two(talk: Talk) -> None:
     talk.run(2, 70)
 
 
-def test_quantum_auto_is_not_shortened_by_a_client_that_loads_nothing() -> None:
+def test_automatic_quantum_is_not_shortened_by_a_client_that_loads_nothing() -> None:
     talk = Talk()
     two(talk)
     for _ in range(10):
@@ -151,7 +152,7 @@ def test_quantum_auto_is_not_shortened_by_a_client_that_loads_nothing() -> None:
     assert lasted == [pytest.approx(19 * 0.4 / 2, rel=0.05)] * 2
 
 
-def test_quantum_after_an_outlier_stays_near_the_average() -> None:
+def test_automatic_quantum_after_a_single_slow_hand_over_stays_near_the_average() -> None:
     talk = Talk()
     two(talk)
     for _ in range(10):
@@ -165,7 +166,7 @@ def test_quantum_after_an_outlier_stays_near_the_average() -> None:
     assert hand_over(talk, 0.1) == pytest.approx(usual, rel=0.05)
 
 
-def test_quantum_does_not_count_the_drain_as_cost_of_a_hand_over() -> None:
+def test_automatic_quantum_does_not_count_drain_time_as_cost_of_hand_overs() -> None:
     talk = Talk()
     two(talk)
     for _ in range(6):
@@ -185,7 +186,7 @@ def test_small_change_of_the_automatic_quantum_is_not_shown_and_sends_no_run_ord
     assert len(runs(talk.said[said:])) == 10    # when each turn began
 
 
-def test_quantum_may_change_between_seconds_and_auto() -> None:
+def test_quantum_switched_between_seconds_and_auto_takes_effect_at_once() -> None:
     talk = two_programs(70)
     for _ in range(6):
         assert hand_over(talk, 0.2) == 30
@@ -210,14 +211,15 @@ def windows(actions: list[Action], client: int) -> list[int]:
     (10, 10 * GIB // 25_000 + 1000),    # at the assumed speed, plus the latency
     (0, turns.IDLE_LEAST),
 ])
-def test_idle_window_is_about_the_cost_of_the_hand_over(size: int, expected: int) -> None:
+def test_idle_time_that_ends_a_turn_is_about_the_expected_hand_over_time(
+        size: int, expected: int) -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 100)
     talk.join(2, size)
     assert windows(talk.want(2), 1) == [pytest.approx(expected, abs=1)]
 
 
-def test_idle_window_is_sent_to_a_client_again_only_when_halved() -> None:
+def test_idle_time_that_ends_a_turn_is_sent_to_a_client_again_only_when_halved() -> None:
     talk = Talk(mode=AntiThrash.ON, step=0.125)
     talk.run(1, 30)
     sent = windows(talk.run(2, 40), 1)  # in 320 pieces
@@ -227,7 +229,7 @@ def test_idle_window_is_sent_to_a_client_again_only_when_halved() -> None:
     assert len(sent) <= 6
 
 
-def test_idle_window_follows_the_measured_speed_of_moves() -> None:
+def test_idle_time_that_ends_a_turn_follows_the_measured_speed_of_moves() -> None:
     talk = Talk()
     talk.run(1, 60)
     actions = talk.run(2, 60)           # 20 GiB change places
@@ -241,7 +243,7 @@ def test_idle_window_follows_the_measured_speed_of_moves() -> None:
     assert windows(actions, holder)[-1] == pytest.approx(200 * MILLISECOND, rel=0.05)
 
 
-def test_idle_window_of_a_compute_limited_client_alone_has_the_usual_length() -> None:
+def test_idle_time_that_ends_a_turn_of_a_compute_limited_client_alone_is_the_usual_one() -> None:
     talk = Talk()
     talk.run(1, 30)
     actions = talk.tell(TermsChanged(1, Terms(compute_limit=50)))
@@ -254,7 +256,7 @@ def last_window(talk: Talk, client: int) -> int:
             if isinstance(a, Run) and a.client == client and a.pace][-1]
 
 
-def test_idle_window_halves_after_long_pauses_only() -> None:
+def test_idle_time_that_ends_a_turn_halves_only_after_long_pauses_of_the_program() -> None:
     talk = Talk()
     talk.run(1, 100)
     talk.join(2, 100)
@@ -282,7 +284,7 @@ def test_idle_window_halves_after_long_pauses_only() -> None:
     assert sent[-1] == turns.IDLE_MOST
 
 
-def test_pacing_and_idle_window_are_sent_in_a_single_run() -> None:
+def test_pacing_and_the_idle_time_that_ends_a_turn_are_sent_in_a_single_run_order() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 30)
     sent = [a for a in talk.run(2, 30) if isinstance(a, Run) and a.client == 1]

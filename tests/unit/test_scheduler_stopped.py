@@ -62,7 +62,8 @@ def advance(world: World, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(10, 40))
-def test_stopped_process_delays_no_other_client_and_continues_later(seed: int) -> None:
+def test_process_stopped_by_a_signal_delays_no_other_client_and_runs_again_once_continued(
+        seed: int) -> None:
     dice = Random(seed)
     world = World(
         Settings(capacity=CARD, total=CARD, host_budget=8 * CARD, step=128 * MIB, tq=SECOND,

@@ -116,7 +116,7 @@ def test_eviction_without_host_memory_stores_idle_clients_on_disk_first() -> Non
     assert talk.memory[1].disk > 0
 
 
-def test_ten_programs_of_20_gib_on_80_gib_with_a_disk_get_their_commits() -> None:
+def test_commits_of_ten_programs_of_20_gib_are_granted_on_an_80_gib_card_with_a_disk() -> None:
     talk = with_disk(100)
     for client in range(10):
         talk.join(client)
@@ -152,7 +152,7 @@ def test_tenant_disk_limit_bounds_stored_bytes() -> None:
 
 
 @pytest.mark.parametrize(("limit", "tenants"), [(12, 1), (12, 10), (1000, 10)])
-def test_commit_counts_no_disk_space_that_a_tenants_disk_limit_forbids(
+def test_commit_is_not_granted_on_disk_space_beyond_a_tenants_disk_limit(
         limit: int, tenants: int) -> None:
     talk = with_disk(100)
     for tenant in range(tenants):
@@ -168,7 +168,7 @@ def test_commit_counts_no_disk_space_that_a_tenants_disk_limit_forbids(
 
 
 @pytest.mark.parametrize(("wanted", "granted"), [(44, True), (54, False)])
-def test_nested_disk_limits_all_bound_the_disk_space_that_a_commit_counts_on(
+def test_commit_is_not_granted_on_disk_space_beyond_any_of_nested_disk_limits(
         wanted: int, granted: bool) -> None:
     talk = with_disk(100)               # 140 GiB of card and host can be promised
     talk.tell(TenantChanged("user:a", TenantTerms(disk_limit=10 * GIB)))
@@ -204,7 +204,7 @@ def test_commit_beside_many_disk_limits_is_answered_after_a_bounded_number_of_st
     assert 0 < steps < 40 * 40 * 20
 
 
-def test_commit_ignores_a_disk_limit_that_was_lifted_on_another_card() -> None:
+def test_commit_ignores_a_tenants_disk_limit_that_another_cards_scheduler_has_removed() -> None:
     talk = with_disk(100)
     for tenant in ("user:a", "unit:b"):
         talk.tell(TenantChanged(tenant, TenantTerms(disk_limit=10 * GIB)))
@@ -251,7 +251,7 @@ def test_disk_store_without_progress_is_retried_after_a_pause() -> None:
     assert stores(talk.wait(1)) == [(1, 20.1)]
 
 
-def test_failed_disk_ends_stores_and_no_longer_counts_for_commits() -> None:
+def test_failed_disk_ends_stores_and_its_space_is_not_promised_in_commits() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.wait(600)
@@ -267,7 +267,7 @@ def test_failed_disk_ends_stores_and_no_longer_counts_for_commits() -> None:
     assert stores(talk.tell(BudgetChanged())) == [(1, 20.1)]
 
 
-def test_bytes_that_a_client_reports_stored_beyond_its_store_order_are_not_counted() -> None:
+def test_stored_bytes_that_a_client_reports_beyond_its_store_order_use_no_disk_budget() -> None:
     talk = with_disk(100)
     idle(talk, 1, 20)
     talk.memory[1] = replace(talk.memory[1], disk=50 * GIB)
@@ -278,7 +278,7 @@ def test_bytes_that_a_client_reports_stored_beyond_its_store_order_are_not_count
     assert 20 * GIB <= talk.view(1).memory.disk <= 21 * GIB
 
 
-def test_hello_after_a_restart_counts_bytes_stored_on_disk() -> None:
+def test_scheduler_counts_bytes_stored_on_disk_that_a_hello_reports_after_a_restart() -> None:
     talk = with_disk(100)
     talk.tell(Joined(1, Memory(20 * GIB, disk=15 * GIB, host=5 * GIB), commit=20 * GIB))
     assert talk.view(1).memory.disk == 15 * GIB
@@ -287,7 +287,7 @@ def test_hello_after_a_restart_counts_bytes_stored_on_disk() -> None:
     assert talk.scheduler._card.groups.sums.disk == 0
 
 
-def test_hello_counts_stored_bytes_only_up_to_the_disk_budget() -> None:
+def test_scheduler_counts_stored_bytes_that_a_hello_reports_only_up_to_the_disk_budget() -> None:
     talk = with_disk(100)
     talk.tell(Joined(1, Memory(80 * GIB, disk=80 * GIB), commit=80 * GIB, account="user:1"))
     talk.tell(Joined(2, Memory(80 * GIB, disk=80 * GIB), commit=80 * GIB, account="user:1"))

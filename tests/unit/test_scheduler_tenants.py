@@ -225,7 +225,7 @@ def test_clients_and_tenants_of_equal_weight_are_first_come_first_served(
     assert len(plain.turns) > 5
 
 
-def test_programs_of_a_tenant_that_run_together_are_charged_once() -> None:
+def test_time_in_which_programs_of_a_tenant_run_together_is_charged_to_it_once() -> None:
     world = Tenancy()
     hooks = [world.program("user:alice", size=1200 * MIB) for _ in range(2)]
     hooks.append(world.program("user:bob", size=3600 * MIB))
@@ -327,7 +327,7 @@ def test_compute_request_is_met_against_four_clients_of_the_greatest_weight(
     assert shares[1:] == pytest.approx([sum(shares) * 0.175] * 4, abs=0.03)
 
 
-def test_compute_requests_are_all_met_and_a_weight_may_give_more() -> None:
+def test_compute_requests_are_all_met_and_a_great_weight_gives_more_than_requested() -> None:
     world = Tenancy(TURNS)
     world.set_terms("user:alice", compute_request=40)
     world.set_terms("user:bob", compute_request=20)
@@ -503,7 +503,7 @@ def flight_orders(orders: list[Action]) -> list[tuple[int, ...]]:
         for order in orders if isinstance(order, Publish | Watch)]
 
 
-def test_background_client_observes_the_work_in_flight_of_all_other_holders() -> None:
+def test_background_client_observes_the_work_in_flight_of_all_holders_of_higher_priority() -> None:
     talk = Ranked(200)
     talk.rank("user:alice", Priority.BACKGROUND)
     assert flight_orders(talk.come(1, "user:bob")) == []
@@ -533,7 +533,7 @@ def limited(percent: int, settings: Settings = LIMITS, size: int = SMALL) -> tup
     return world, one
 
 
-def test_compute_limited_client_waits_until_the_next_window_begins() -> None:
+def test_compute_limited_client_that_used_its_share_waits_for_the_next_accounting_window() -> None:
     world, one = limited(50)
     world.advance(WINDOW * 3 // 4)
     assert world.state(one) is ClientState.LIMITED
@@ -580,7 +580,7 @@ def test_compute_limit_of_a_client_that_moves_no_memory_is_exact_in_short_period
 @pytest.mark.parametrize(
     ("used", "answered", "after"),
     [(50, 95, 100), (30, 70, 70), (1, 95, 100), (1, 190, 200), (None, 95, 200), (1000, 95, 200)])
-def test_compute_limited_client_is_charged_the_time_the_card_worked(
+def test_compute_limited_client_is_charged_its_reported_time_or_half_of_the_time_to_its_reply(
         used: int | None, answered: int, after: int) -> None:
     """On a busy machine messages may take as long as the turn. At least half of the time until the
     reply is charged, whatever the hook reports, as the user controls the hook."""
@@ -611,7 +611,7 @@ def test_compute_limited_client_that_takes_turns_gets_its_share(percent: int) ->
     assert beside >= 0.9 - percent / 100
 
 
-def test_compute_limited_client_that_idled_for_years_saves_up_a_single_window() -> None:
+def test_compute_limited_client_that_idled_saves_up_the_share_of_one_accounting_window() -> None:
     world, one = limited(10)
     one.work = 0
     world.advance(WINDOW)
@@ -621,7 +621,7 @@ def test_compute_limited_client_that_idled_for_years_saves_up_a_single_window() 
     assert world.computed(one, time=WINDOW)[0] <= 0.2 + DRAIN / WINDOW
 
 
-def test_changed_compute_limit_takes_effect_within_the_window() -> None:
+def test_changed_compute_limit_takes_effect_within_the_current_accounting_window() -> None:
     world, one = limited(1)
     world.advance(WINDOW // 2)
     assert world.state(one) is ClientState.LIMITED
@@ -660,7 +660,8 @@ def test_turns_of_a_compute_limited_client_last_at_least_50_ms() -> None:
 
 
 @pytest.mark.parametrize("percent", [10, 50, 80])
-def test_programs_of_a_tenant_that_run_together_use_its_compute_limit_once(percent: int) -> None:
+def test_time_in_which_programs_of_a_tenant_run_together_uses_its_compute_limit_once(
+        percent: int) -> None:
     world = Tenancy()
     world.set_terms("user:alice", compute_limit=percent)
     hooks = [world.program("user:alice") for _ in range(3)]
@@ -697,7 +698,7 @@ def test_compute_limits_of_all_tenant_levels_hold(case: str) -> None:
     assert sum(shares) == pytest.approx(together, abs=0.05)
 
 
-def test_tenant_compute_limit_holds_for_new_programs_until_it_is_lifted() -> None:
+def test_tenant_compute_limit_holds_for_new_programs_until_it_is_removed() -> None:
     world = Tenancy()
     hook = world.program("user:alice")
     assert world.computed(hook, time=4 * SECOND) > [0.9]
@@ -933,7 +934,7 @@ def last_limits(talk: Talk, client: int) -> Limits:
     return limits(talk.said, client)[-1]
 
 
-def test_memory_limit_of_a_client_below_allocated_memory_refuses_more() -> None:
+def test_client_memory_limit_below_allocated_memory_refuses_further_commits() -> None:
     talk = Talk(100)
     talk.join(1)
     answer(talk, 1, 20)
@@ -995,7 +996,7 @@ def test_tenant_memory_limit_is_the_size_of_the_card_for_its_clients() -> None:
     assert (last_limits(talk, 2).total, last_limits(talk, 2).most) == (100 * GIB, 100 * GIB)
 
 
-def test_tenant_memory_limit_below_held_memory_refuses_more() -> None:
+def test_tenant_memory_limit_below_allocated_memory_refuses_further_commits() -> None:
     talk = Talk(100)
     talk.join(1, tenants=ALICE)
     talk.join(2, tenants=ALICE)
@@ -1014,7 +1015,7 @@ def test_tenant_memory_limit_below_held_memory_refuses_more() -> None:
     assert answer(talk, 1, 31, 4).reason == refused.reason    # also for one client
 
 
-def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
+def test_commit_is_bounded_by_the_tightest_memory_limit_of_all_tenant_levels() -> None:
     talk = Talk(100)
     put(talk, "user:alice", 30)
     put(talk, "pod:lab/train", 10)
@@ -1027,7 +1028,7 @@ def test_tenant_memory_limit_that_is_tightest_of_all_levels_counts() -> None:
     assert answer(talk, 2, 20, 2).commit == 20 * GIB
 
 
-def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
+def test_tenant_host_memory_limit_bounds_all_its_clients_together() -> None:
     """The limit bounds promised memory that can be evicted, not pinned memory."""
     talk = Talk(100)
     put(talk, "user:alice", host=10)
@@ -1049,7 +1050,7 @@ def test_tenant_host_limit_bounds_all_its_clients_together() -> None:
     assert last_limits(talk, 1).total == 100 * GIB     # not the size of the card
 
 
-def test_tenant_host_limit_counts_over_cards_and_control_groups() -> None:
+def test_tenant_host_memory_limit_holds_for_the_sum_over_cards_and_control_groups() -> None:
     shared = Domains()
     shared.set_limit("box", 200 * GIB, "the limit of box")
     one, two = Talk(100, domains=shared), Talk(100, domains=shared)
@@ -1069,7 +1070,7 @@ def test_tenant_host_limit_counts_over_cards_and_control_groups() -> None:
     assert [domain.name for domain in shared] == ["box"]
 
 
-def test_tenant_host_limit_below_swapped_memory_allows_evictions() -> None:
+def test_tenant_host_memory_limit_below_swapped_memory_allows_evictions() -> None:
     talk = Talk(30)
     talk.join(1, tenants=ALICE)
     answer(talk, 1, 20)

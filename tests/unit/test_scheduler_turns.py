@@ -171,7 +171,7 @@ def test_client_that_does_not_fit_the_card_blocks_no_other_client() -> None:
     assert (2, True) in paced(actions)
 
 
-def test_client_that_does_not_fit_beside_pinned_memory_waits() -> None:
+def test_client_that_does_not_fit_beside_pinned_memory_waits_until_it_is_unpinned() -> None:
     talk = Talk()
     talk.join(1, pinned=20)
     talk.join(2, 90)
@@ -258,7 +258,7 @@ def test_request_for_a_turn_sent_before_run_arrived_is_ignored() -> None:
     assert talk.view(1).state is ClientState.RUNNING
 
 
-def test_scheduler_turns_in_sequence_count_time_held_and_waited() -> None:
+def test_time_held_and_waited_of_a_client_adds_up_over_turns() -> None:
     talk = two_programs(70)
     talk.wait(TQ)
     talk.wait(2)                        # the drain takes two seconds
@@ -293,7 +293,7 @@ def test_restarted_scheduler_stops_clients_that_do_not_fit() -> None:
     assert evicts(talk.stopped(1)) == [(1, 30)]
 
 
-def test_draining_daemon_runs_all_clients_that_fit_smallest_first() -> None:
+def test_scheduler_of_a_daemon_about_to_end_runs_all_clients_that_fit_smallest_first() -> None:
     talk = Talk(step=5)
     talk.run(1, 50)
     for client, size in ((2, 45), (3, 30), (4, 10), (5, 20)):
@@ -408,7 +408,7 @@ def test_holder_that_grows_beyond_the_free_memory_is_stopped_and_waits() -> None
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_holder_may_use_spare_memory_until_another_client_needs_it() -> None:
+def test_holder_may_use_free_memory_of_the_card_until_another_client_needs_it() -> None:
     talk = Talk()
     talk.run(1, 50)
     assert talk.view(1).room == 51 * GIB
@@ -419,7 +419,7 @@ def test_holder_may_use_spare_memory_until_another_client_needs_it() -> None:
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_holder_may_not_use_spare_memory_that_waiting_clients_need() -> None:
+def test_holder_may_not_use_free_memory_of_the_card_that_waiting_clients_need() -> None:
     talk = Talk()
     talk.run(1, 50)
     talk.join(2, 60)
@@ -439,7 +439,7 @@ def test_queue_head_is_fully_loaded_before_its_turn_when_others_can_be_evicted()
     assert talk.view(2).state is ClientState.RUNNING
 
 
-def test_queue_head_gets_memory_that_a_holder_freed() -> None:
+def test_queue_head_is_loaded_into_memory_that_a_holder_freed() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 80)
     talk.run(2, 70)

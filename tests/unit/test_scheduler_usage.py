@@ -100,7 +100,7 @@ def seconds(talk: Talk, client: int) -> int:
     return round(left / SECOND)
 
 
-def test_wait_forecast_of_a_waiting_client_sums_the_turns_before_its_own() -> None:
+def test_expected_wait_of_a_waiting_client_sums_the_turns_before_its_own() -> None:
     talk = Talk()
     talk.run(1, 70)
     for client in (2, 3, 4):
@@ -116,7 +116,7 @@ def test_wait_forecast_of_a_waiting_client_sums_the_turns_before_its_own() -> No
     assert talk.view(1).waiting is None
 
 
-def test_wait_forecast_with_anti_thrash_on_counts_a_turn_for_each_client_ahead() -> None:
+def test_expected_wait_with_anti_thrash_on_includes_a_turn_for_each_client_ahead() -> None:
     talk = Talk(mode=AntiThrash.ON)
     talk.run(1, 10)
     for client in (2, 3):
@@ -124,7 +124,7 @@ def test_wait_forecast_with_anti_thrash_on_counts_a_turn_for_each_client_ahead()
     assert seconds(talk, 3) >= seconds(talk, 2) + TQ
 
 
-def test_wait_forecast_of_a_client_that_never_fits_is_unknown() -> None:
+def test_expected_wait_of_a_client_that_never_fits_is_unknown() -> None:
     talk = Talk()
     talk.join(1, 0, pinned=60)
     talk.run(2, 30)
@@ -132,7 +132,7 @@ def test_wait_forecast_of_a_client_that_never_fits_is_unknown() -> None:
     assert waits(talk)[3] == Wait(1, None)
 
 
-def test_wait_forecast_of_a_compute_limited_client_is_the_next_window() -> None:
+def test_expected_wait_of_a_compute_limited_client_ends_with_the_next_accounting_window() -> None:
     talk = Talk()
     talk.run(1, 10)
     talk.tell(TermsChanged(1, Terms(compute_limit=50)))

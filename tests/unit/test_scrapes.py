@@ -223,7 +223,7 @@ ODD = [
 ]
 
 
-async def test_simultaneous_scrapes_format_the_metrics_once(
+async def test_odd_http_requests_are_answered_and_format_the_metrics_at_most_four_times(
         site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     written = 0
     collect = Figures.collect
@@ -258,7 +258,7 @@ async def test_invalid_http_request_is_refused_and_the_next_answered(
 
 
 @pytest.mark.parametrize("has_ipv6", [True, False])
-async def test_listen_on_a_port_alone_serves_all_protocols_of_this_machine(
+async def test_metrics_server_on_a_port_without_an_address_serves_ipv4_and_ipv6(
         monkeypatch: pytest.MonkeyPatch, has_ipv6: bool) -> None:
     port = a_port()
     start_server = asyncio.start_server

@@ -136,7 +136,7 @@ async def test_server_drops_a_client_that_sends_descriptors_where_the_kernel_all
         await until(lambda: "malformed" in [kind for _, kind in site.complaints])
 
 
-async def test_close_while_a_silent_client_is_being_identified_does_not_wait(
+async def test_server_close_does_not_wait_for_a_client_that_is_being_identified(
         tmp_path: Path) -> None:
     with serving(tmp_path) as site:
         client = await site.connect()

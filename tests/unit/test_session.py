@@ -93,9 +93,9 @@ def hook(manager: Manager) -> Hook:
     (ReportRecord(Type.GANG), ("python", "", 0)),
 ], ids=["name", "gang of 4", "empty size", "gang", "colon in the gang", "no gang"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_name_and_gang_sent_before_hello_are_those_of_the_client(
-    manager: Manager, record: ReportRecord, found: tuple[str, str, int], restarted: bool
-) -> None:
+def test_client_has_the_name_and_gang_that_its_library_sent_before_hello(
+        manager: Manager, record: ReportRecord, found: tuple[str, str, int],
+        restarted: bool) -> None:
     made = Hook(manager)
     if restarted:
         made.session.take_over()
@@ -117,7 +117,7 @@ def test_hello_of_another_protocol_version_is_refused_after_a_name(manager: Mana
     assert [one.type for one in made.wire.sent] == [Type.REFUSED]
 
 
-def test_hello_is_answered_by_limits_first(manager: Manager) -> None:
+def test_hello_is_answered_by_a_limits_order_before_other_orders(manager: Manager) -> None:
     hook = Hook(manager)
     Scripted.latest.decide = lambda _: [Load(1, 1, GIB, 0), Run(1)]
     flags = Flag.RUNNING | Flag.WANTS
@@ -167,8 +167,8 @@ def test_session_encodes_each_order_as_a_record(hook: Hook) -> None:
     (ReportRecord(Type.COPIES, flags=Flag.OUTWARD), events.Copies(1, FIGURES, False, True)),
     (ReportRecord(Type.COPIES), events.Copies(1, FIGURES, False, False)),
 ])
-def test_session_passes_each_record_on_as_an_event(hook: Hook, record: ReportRecord,
-                                                   event: events.Event) -> None:
+def test_session_passes_each_record_of_the_library_to_the_scheduler_as_an_event(
+        hook: Hook, record: ReportRecord, event: events.Event) -> None:
     hook.says(replace(record, memory=FIGURES))
     assert Scripted.latest.events == [event]
 
@@ -296,7 +296,7 @@ def test_store_order_without_a_descriptor_is_not_sent_and_the_next_passes_the_fi
     os.close(hook.wire.descriptors[0])
 
 
-def test_store_order_without_a_disk_fails(hook: Hook) -> None:
+def test_store_order_without_a_disk_is_not_sent_and_counts_as_failed(hook: Hook) -> None:
     happened: list[events.Event] = []
     assert hook.session.client is not None
     hook.session.client.gpu.happened.connect(lambda _, event: happened.append(event))
@@ -411,13 +411,13 @@ CARD = FACTS.memory_total
      Memory(CARD - GIB, GIB, GIB, 0, CARD, to_pin=CARD - GIB)),
     (Memory(GIB, GIB, GIB, LIE, to_pin=LIE), Memory(GIB, GIB, GIB, CARD - 2 * GIB, to_pin=GIB)),
 ])
-def test_memory_figures_beyond_the_card_are_clamped(hook: Hook, said: Memory,
-                                                    known: Memory) -> None:
+def test_reported_memory_figures_beyond_the_memory_of_the_card_are_clamped(
+        hook: Hook, said: Memory, known: Memory) -> None:
     hook.says(ReportRecord(Type.MEMORY, memory=said))
     assert Scripted.latest.events == [events.MemoryChanged(1, known)]
 
 
-def test_commit_beyond_the_card_in_hello_is_clamped(manager: Manager) -> None:
+def test_commit_in_a_hello_beyond_the_memory_of_the_card_is_clamped(manager: Manager) -> None:
     hook = Hook(manager)
     hook.says(replace(HELLO, commit=LIE))
     assert Scripted.latest.events == [
@@ -425,7 +425,8 @@ def test_commit_beyond_the_card_in_hello_is_clamped(manager: Manager) -> None:
 
 
 @pytest.mark.parametrize("absurd", [1 << 57, (1 << 64) - 1])
-def test_commit_request_beyond_any_machine_is_clamped(hook: Hook, absurd: int) -> None:
+def test_commit_request_beyond_the_memory_of_any_machine_is_clamped(
+        hook: Hook, absurd: int) -> None:
     hook.says(ReportRecord(Type.COMMIT, number=3, wanted=absurd, pins=absurd, memory=FIGURES))
     hook.says(ReportRecord(Type.MEMORY, memory=replace(FIGURES, pending=absurd)))
     assert Scripted.latest.events == [
@@ -545,7 +546,7 @@ def looks(manager: Manager) -> list[tuple[int, Callable[[], None]]]:
     return pending
 
 
-def test_hello_and_commit_are_answered_after_the_limits_of_the_process_were_read(
+def test_hello_and_commit_are_answered_after_the_memory_limits_of_the_process_were_read(
         manager: Manager, looks: list[tuple[int, Callable[[], None]]]) -> None:
     made = Hook(manager)
     made.says(replace(HELLO, memory=Memory(host=7, beyond=2)))
@@ -566,7 +567,7 @@ def test_hello_and_commit_are_answered_after_the_limits_of_the_process_were_read
     assert isinstance(Scripted.latest.events[-1], events.CommitAsked)
 
 
-def test_connection_that_ended_while_the_limits_of_its_process_were_read_is_not_resumed(
+def test_connection_that_ended_while_memory_limits_of_its_process_were_read_is_not_resumed(
         manager: Manager, looks: list[tuple[int, Callable[[], None]]]) -> None:
     made = Hook(manager)
     made.says(HELLO)

@@ -50,7 +50,7 @@ def parse(tmp_path_factory: pytest.TempPathFactory) -> Parse:
     return parsed
 
 
-def test_slurm_terms_have_the_names_and_values_of_the_bus(parse: Parse) -> None:
+def test_slurm_terms_are_parsed_to_names_and_values_of_the_dbus_interface(parse: Parse) -> None:
     found = parse("memory=1.5G,host-memory=none,compute=50%,weight=200,priority=background")
     assert found == {"memory-limit": 3 << 29, "host-memory-limit": 0, "compute-limit": 50,
                      "weight": 200, "priority": 1}

@@ -81,7 +81,7 @@ def test_inherited_connections_are_separated_from_the_listening_socket(
         one.close()
 
 
-def test_notifier_stores_and_removes_descriptors_after_a_full_queue(
+def test_systemd_notifier_resends_descriptors_that_did_not_fit_a_full_queue(
         listener: socket.socket) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -109,14 +109,14 @@ def test_notifier_stores_and_removes_descriptors_after_a_full_queue(
     notifier.catch_up()
 
 
-def test_notifier_without_systemd_sends_nothing() -> None:
+def test_systemd_notifier_without_systemd_sends_nothing() -> None:
     notifier = Notifier({})
     notifier.ready()
     assert not notifier.listened
     assert notifier.watchdog is None
 
 
-def test_notifier_sends_ready_status_and_watchdog_pings(listener: socket.socket) -> None:
+def test_systemd_notifier_sends_ready_status_and_watchdog_pings(listener: socket.socket) -> None:
     notifier = notifier_for(listener, WATCHDOG_USEC="30000000")
     assert notifier.listened
     assert notifier.watchdog == 30_000_000
@@ -129,7 +129,8 @@ def test_notifier_sends_ready_status_and_watchdog_pings(listener: socket.socket)
         b"READY=1", b"STATUS=2 GPUs", b"WATCHDOG=1", b"STOPPING=1"]
 
 
-def test_notifier_does_not_block_when_systemd_stops_reading(listener: socket.socket) -> None:
+def test_systemd_notifier_does_not_block_when_systemd_stops_reading(
+        listener: socket.socket) -> None:
     notifier = notifier_for(listener)
     notifier.ready()
     for number in range(10_000):        # far more than fit into its queue
@@ -138,7 +139,7 @@ def test_notifier_does_not_block_when_systemd_stops_reading(listener: socket.soc
     notifier.close()
 
 
-def test_notifier_sends_no_ping_for_the_watchdog_of_another_process(
+def test_systemd_notifier_sends_no_ping_for_the_watchdog_of_another_process(
         listener: socket.socket) -> None:
     notifier = notifier_for(listener, WATCHDOG_USEC="3", WATCHDOG_PID="1")
     assert notifier.watchdog is None
@@ -148,7 +149,7 @@ def test_notifier_sends_no_ping_for_the_watchdog_of_another_process(
         listener.recv(100, socket.MSG_DONTWAIT)
 
 
-def test_notifier_sends_a_failure_as_status(listener: socket.socket) -> None:
+def test_systemd_notifier_sends_a_failure_as_status(listener: socket.socket) -> None:
     systemd.send_failure({}, "there is no service manager")
     systemd.send_failure({"NOTIFY_SOCKET": listener.getsockname()}, "no driver")
     assert listener.recv(100) == b"STATUS=no driver"

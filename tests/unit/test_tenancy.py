@@ -103,7 +103,8 @@ def test_tenant_without_terms_is_not_announced_to_the_scheduler(daemon: Daemon) 
     assert daemon.sent_terms() == []
 
 
-def test_changed_tenant_terms_reach_only_gpus_with_that_tenant(daemon: Daemon) -> None:
+def test_changed_tenant_terms_are_sent_only_to_gpus_with_clients_of_that_tenant(
+        daemon: Daemon) -> None:
     daemon.joins(ALICE)
     daemon.sent_terms()
     daemon.set("user:alice", weight=200)
@@ -137,8 +138,8 @@ def test_tenant_terms_override_rules_until_removed(daemon: Daemon) -> None:
         "user:alice": TenantTerms(), "pod:7d1c": TenantTerms()}
 
 
-def test_rules_stay_in_force_when_the_file_becomes_invalid(daemon: Daemon,
-                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_stay_in_force_when_a_reload_finds_the_config_file_invalid(
+        daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon.rules = RULES
     daemon.manager.reload()
     daemon.joins(ALICE)
@@ -320,7 +321,7 @@ def test_compute_limit_below_the_request_of_a_rule_is_refused(daemon: Daemon) ->
         daemon.set("job:7", compute_limit=10)
 
 
-def test_tenant_terms_are_removed_where_rules_contradict_each_other(daemon: Daemon) -> None:
+def test_tenant_terms_can_be_removed_while_rules_contradict_each_other(daemon: Daemon) -> None:
     daemon.rules = (
         Rule("job:*", "compute-request", 60, "a:1"), Rule("user:alice", "compute-limit", 50, "a:2"),
         Rule("user:bob", "compute-request", 60, "a:3"))

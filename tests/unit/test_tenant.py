@@ -220,8 +220,8 @@ def roots(_controllers: str, _folder: str) -> int:
 
 @pytest.mark.parametrize(("cgroup", "name"), PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("owner_of", [roots, unseen])
-def test_tenants_are_recognised_in_cgroups_of_all_systems(cgroup: str, name: str,
-                                                          owner_of: OwnerOf) -> None:
+def test_tenants_are_recognised_in_cgroup_paths_of_units_pods_containers_and_jobs(
+        cgroup: str, name: str, owner_of: OwnerOf) -> None:
     own = "0::/system.slice/nvshared.service\n"
     found = [str(one) for one in tenants(cgroup + "\n", 0, own, owner_of=owner_of)]
     assert found == ["user:root", *([name] if name else [])]
@@ -295,7 +295,7 @@ def test_daemon_in_a_container_recognises_pods_of_the_same_node() -> None:
 SLUID = "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n"
 
 
-def test_tenant_of_a_job_with_a_sluid_is_the_job_slurmstepd_names() -> None:
+def test_tenant_of_a_slurm_job_with_a_sluid_has_the_job_id_of_its_slurmstepd() -> None:
     asked = []
 
     def job_of(controllers: str, path: str) -> str:

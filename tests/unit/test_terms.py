@@ -16,7 +16,7 @@ def test_client_terms_are_unset_at_first() -> None:
     assert ClientTerms().in_force == Terms()
 
 
-def test_terms_of_the_administrator_override_the_owners() -> None:
+def test_terms_set_by_the_administrator_override_those_of_the_clients_owner() -> None:
     made = ClientTerms()
     made = made.having("memory_limit", GIB, by_owner=True).having("weight", 7, by_owner=True)
     made = made.having("suspended", True, by_owner=True)
@@ -32,7 +32,7 @@ def test_terms_of_the_administrator_override_the_owners() -> None:
     ("weight", DEFAULT_WEIGHT, True), ("weight", 1, True), ("weight", DEFAULT_WEIGHT + 1, False),
     ("suspended", True, True), ("suspended", False, False),
 ])
-def test_owner_may_tighten_and_not_exceed_terms_of_the_administrator(
+def test_owner_of_a_client_may_tighten_and_not_exceed_terms_of_the_administrator(
         setting: str, value: int, allowed: bool) -> None:
     made = ClientTerms().having("memory_limit", 8 * GIB, by_owner=False)
     made = made.having("suspended", True, by_owner=False)
@@ -40,7 +40,7 @@ def test_owner_may_tighten_and_not_exceed_terms_of_the_administrator(
     assert made.allows(setting, value) is allowed
 
 
-def test_owner_may_lift_own_terms_without_terms_of_the_administrator() -> None:
+def test_owner_of_a_client_may_remove_own_terms_without_terms_of_the_administrator() -> None:
     made = ClientTerms()
     made = made.having("memory_limit", GIB, by_owner=True).having("suspended", True, by_owner=True)
     assert made.allows("memory_limit", 0)
@@ -66,7 +66,8 @@ VALUES = {
 
 
 @given(st.data())
-def test_owner_never_exceeds_terms_of_the_administrator(data: st.DataObject) -> None:
+def test_owner_of_a_client_never_exceeds_terms_of_the_administrator_by_random_changes(
+        data: st.DataObject) -> None:
     made = ClientTerms()
     for term, values in VALUES.items():
         made = made.having(term, data.draw(values), by_owner=False)

@@ -37,7 +37,7 @@ def selected(state: State) -> int:
     (["up"], 4711), (["end", "down"], 99), (["G", "g"], 4711), (["pgdn"], 99),
     (["end", "pgup"], 4711), (["end", "home"], 4711), (["k", "k", "j"], 123456),
 ])
-def test_top_keys_move_the_selection(keys: list[str], pid: int) -> None:
+def test_top_arrow_page_and_vi_keys_move_the_selection(keys: list[str], pid: int) -> None:
     assert selected(strike(seen(), *keys)[0]) == pid
 
 
@@ -50,7 +50,7 @@ def test_top_page_keys_move_the_selection_by_a_screen_of_rows() -> None:
     assert strike(down, "pgup", width=80, height=24)[0].at == 0
 
 
-def test_top_selection_follows_the_program_and_moves_up_at_the_end() -> None:
+def test_top_selection_follows_its_program_and_moves_up_when_the_program_ends() -> None:
     state, _ = strike(seen(), "down")
     turned = with_snapshot(state, SCENE._replace(clients=(WAITS, HOLDER, IDLE)), 1001.0)
     assert selected(turned) == 123456
@@ -88,7 +88,7 @@ def test_top_filter_shows_matching_programs_while_typing(words: str, pids: list[
     assert len(rows(strike(seen(), "/", *words, "escape")[0])) == 4
 
 
-def test_top_typed_text_can_be_corrected() -> None:
+def test_top_backspace_and_clear_keys_correct_the_typed_filter() -> None:
     state, _ = strike(seen(), "/", *"waitq", "backspace", "up", "f1")
     assert state.filter == "wait"
     assert strike(state, "clear")[0].filter == ""
@@ -117,7 +117,7 @@ def test_top_sorts_descending_and_steps_through_columns() -> None:
     assert strike(replace(state, reverse=True), ">")[0].reverse is False
 
 
-def test_top_click_does_the_same_as_the_key() -> None:
+def test_top_click_on_a_row_heading_or_key_does_what_the_key_does() -> None:
     state = seen()
     frame = draw(state, 130, 40)
     for hit in frame.hits:

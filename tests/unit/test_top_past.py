@@ -28,7 +28,7 @@ def past(*samples: tuple[float, Snapshot]) -> Past:
     return found
 
 
-def test_top_rates_are_of_the_last_seconds_only() -> None:
+def test_top_rates_are_computed_from_the_last_seconds_only() -> None:
     assert past().rates(0) is None
     assert past((1, at(7))).rates(0) is None
     assert past((1, at(7)), (3, at(11, 6))).rates(0) == Rates(2, 3 * GIB, 0)

@@ -261,7 +261,7 @@ def test_top_shows_all_keys_from_130_columns_on(width: int, height: int) -> None
     assert "p preempt" in lines(seen(), width, height)[-1]
 
 
-def test_top_at_60_lines_has_few_empty_lines() -> None:
+def test_top_at_60_lines_leaves_less_than_a_fifth_of_the_lines_empty() -> None:
     shown = lines(seen(looks=3), 200, 60)
     assert sum(not line for line in shown) < 60 / 5
 
