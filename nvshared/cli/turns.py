@@ -38,7 +38,7 @@ def preempt(options: Options) -> None:
 
 POLL = 1.0                              # seconds between two polls of the daemon
 SETTLED = 5                             # polls without a change after which --no-wait gives up
-SLOW = 30                               # the same, while any program's state is in MOVING
+SLOW = 30                               # such polls, while any program's state is in MOVING
 LONGEST = 60.0                          # seconds after which --no-wait gives up in any case
 EMPTY_WITHIN = 3600.0                   # seconds for the reply: --gpu moves programs one by one
 MOVING = frozenset({"loading", "draining", "evicting"})

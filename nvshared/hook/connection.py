@@ -152,7 +152,7 @@ class HookConnection:
         self.admitted = refusal is None
         self._kept = name is not None or self.admitted
         self._server, self._socket = server, connected
-        self._complain = partial(server.complain, identity)     # kind and description of a fault
+        self._complain = partial(server.complain, identity)     # takes kind and words of a fault
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = self._finishing = False
         self._listens = True            # False: the last packet waits: Rotation or cgroup limits

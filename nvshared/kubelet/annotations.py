@@ -164,7 +164,7 @@ class Terms:
         self._renamed = False                           # nvshared's names of pods are out of date
         self._listed = False                            # nvshared may have terms of deleted pods
         self._waiting: list[Future[None]] = []          # of claim(), until nvshared has the terms
-        self._claim_error: NvshareError | None = None       # nvshared's error for these terms
+        self._claim_error: NvshareError | None = None       # nvshared's error for terms of claims
         threading.Thread(target=self._run, name="annotations", daemon=True).start()
 
     def handle(self, event: str, payload: Any = None) -> None:

@@ -165,7 +165,7 @@ class Pods:
         """Writes the pod's condition CONDITION: whether annotations are refused, and why."""
         path = f"{NAMESPACE}{pod.namespace}/pods/{pod.name}/status"
         self._write(f"the status of {pod}", "PATCH", path, {
-            "metadata": {"uid": pod.uid},       # refused for a new pod of the same name
+            "metadata": {"uid": pod.uid},       # a later pod of this name gets no condition
             "status": {"conditions": [{
                 "type": CONDITION, "status": "True" if refusals else "False",
                 "reason": REFUSED if refusals else "NothingRefused", "message": refusals,

@@ -183,12 +183,12 @@ class Counting:
 class Promise(Counting):
     """How far a client may grow, its COMMIT request, and the last LIMITS; see promises.py."""
 
-    commit: int = 0                     # promised; bytes
+    commit: int = 0                     # bytes promised to the client
     withdrawn: int = 0                  # earlier commit, counted until the smaller one is confirmed
     confirmed_by: int = 0               # number of the order whose reply confirms it; 0: none
     request: events.CommitAsked | None = None   # unanswered COMMIT request,
     requested: int = 0                  # and when it arrived
-    granted: int = 0                    # total bytes by the last grant, until the client has them
+    granted: int = 0                    # bytes in all by its last grant, until its need is as large
     granted_until: int = 0              # when an unused grant can be called back
     pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have received
     last_most: int = 0                  # `most` of the last LIMITS
@@ -235,7 +235,7 @@ class ScheduledClient(Counting):
 
     memory: Memory
     room: int                           # on the card, as the hook last confirmed
-    reported: Memory = Memory()         # of its last record; `memory` has the figures that count
+    reported: Memory = Memory()         # figures of its last record; `memory` has those that count
     domains: tuple[Domain, ...] = ()    # limits of its host memory
     tenancies: tuple[Domain, ...] = ()  # memory limits of its tenants, which bound its commit
     disk_limits: tuple[Domain, ...] = ()    # of its tenants
@@ -245,7 +245,7 @@ class ScheduledClient(Counting):
     overclaims: Overclaims = Overclaims()
     unshown_before: int = 0             # claimed bytes that the last sample did not show
     silenced: bool = False              # unresponsive: its evidence counts, not its claims
-    own: Terms = Terms()                # set for the client itself
+    own: Terms = Terms()                # set for this client alone
     terms: Terms = Terms()              # in force; suspended also if one of its tenants is
     membership: events.Ganged = events.Ganged((), 0, Standing.FREE)     # last event of its gang
     ready: bool = False                 # member of a gang: it could be chosen now
@@ -255,7 +255,7 @@ class ScheduledClient(Counting):
     waits_since: int = 0                # when its current wait began
     path: Path = field(init=False)      # in the tree of tenants, the root first
     limits: tuple[Node, ...] = ()       # nodes of its compute limits: its own and its tenants'
-    queue_number: int = 0               # in the queue: lower goes first
+    queue_number: int = 0               # a lower number comes first in the queue
     not_before: int = 0                 # not chosen before this time, as no room was found
     turn: Turn | None = None            # while it holds the card: LOADING, RUNNING or DRAINING
     moves: tuple[Move, ...] = ()        # in the order sent
@@ -277,7 +277,7 @@ class ScheduledClient(Counting):
     unproved: int = 0                   # bytes on the disk by its own claim only, see promises.py
     stores: tuple[Store, ...] = ()      # the last acknowledged STORE, then unacknowledged ones
     pauses: Pauses = Pauses()
-    halvings: int = 0                   # of its idle window, see turns.py
+    halvings: int = 0                   # how often its idle window was halved; see turns.py
     idle_end_window: int | None = None  # the unhalved window, if idleness ended its last turn
     promise: Promise = field(init=False)
     history: History = field(init=False)
@@ -399,7 +399,7 @@ class ScheduledClient(Counting):
     @property
     def host_spare(self) -> int:
         """Bytes of the client's host memory that no swapped block occupies: an estimate. There may
-        be more, as blocks never written need none, or none, if other blocks have reserved it."""
+        be more, as blocks never written need no place, or none, if resident blocks keep theirs."""
         if self.failures.spare_host_unusable:
             return 0
         return max(0, self.host_charged - (self.memory.allocated - self.staying))

@@ -24,7 +24,7 @@ class Stake(NamedTuple):
 
     promised: int = 0                   # its commit; of host memory: bytes needed to evict that
     unused: int = 0                     # part of its commit that is not in use
-    needed: int = 0                     # needed if all memory of the client was evicted
+    needed: int = 0                     # bytes needed if all of the client's memory was evicted
     taken: int = 0                      # held, or allowed by an order
 
 

@@ -74,7 +74,7 @@ class TenantTerms:
     suspended: bool = False             # evicted, and not run
     disk_limit: int = 0                 # bytes of the disk, of all cards; 0: no limit
     unshared: int = 0                   # 1: programs without the library are suspended, too
-    shown: str = ""                     # the tenant's name for people; "": the same
+    shown: str = ""                     # the tenant's name for people; "": its internal name
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Memory:
     resident: int = 0                   # swappable and on the card
     pinned: int = 0                     # on the card and not swappable
     pending: int = 0                    # pinned memory that a waiting thread will take
-    room: int = 0                       # of the card, by the last order that was carried out
+    room: int = 0                       # bytes of the card, by the last order carried out
     host: int = 0                       # host memory held for swapped blocks
     beyond: int = 0                     # host memory of allocations too large for the card
     answered: int = 0                   # number of the last COMMIT to which the hook has the reply

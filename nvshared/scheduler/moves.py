@@ -38,7 +38,7 @@ STORE_EARLY_PART = 10                   # if little is free, blocks move after 1
 STORE_STALLED = 5 * SECOND              # a STORE has failed after so long without a stored block
 STORE_PAUSE_LEAST = SECOND              # from a failed STORE to the next,
 STORE_PAUSE_MOST = 64 * SECOND          # doubled each time up to this
-COPIES_AGAIN = SECOND                   # between orders to one client to give up copies
+COPIES_AGAIN = SECOND                   # between orders to a client to give up copies on the disk
 # After such an order the client stores nothing for a while. This must be well below turns.STALLED,
 # after which a chosen client that waits for the host memory gives way.
 COPIES_TAKE = SECOND // 4

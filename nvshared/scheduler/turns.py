@@ -17,7 +17,7 @@ from nvshared.units import MILLISECOND, SECOND
 
 HANDOVER_FACTOR = 19                    # automatic quantum / cost of a hand-over (1/20 of both)
 LEAST_TQ = 100 * MILLISECOND
-BUSY_TQ = 500 * MILLISECOND             # of busy turns, in which no memory moves
+BUSY_TQ = 500 * MILLISECOND             # quantum of busy turns, in which no memory moves
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
@@ -27,8 +27,8 @@ IDLE_USUAL = 50 * MILLISECOND           # idle window of compute-limited clients
 RESEND_FACTOR = 2                       # an idle window is sent again after a change by this factor
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
-LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; measurements are clamped to this range
-DOUBLINGS = 6                           # of the time to the next STOP, by drains that do not end
+LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; bounds of each latency that is measured
+DOUBLINGS = 6                           # the time to the next STOP doubles at most so often
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
 # twice its share at most, and not all of the card.
 BELIEVED_PART = 2

@@ -193,7 +193,7 @@ def _read(known: Mapping[int, tuple[Group, ...]], clock: Clock) -> _Figures:
     limits = {group: limit for group in groups if (limit := group.limit()) is not None}
     privates = {pid: host.private(pid) for pid in known}
     took = clock() - began
-    # A slow read delays other readers in the kernel, so it is rarer.
+    # A slow read delays other readers in the kernel, so slow reads are rarer.
     until = clock() + max(FRESH, SELDOM * took)
     processes = {pid: _Process(groups_of[pid], privates[pid], until) for pid in known}
     return _Figures(processes, groups, limits, took)

@@ -24,7 +24,7 @@ from nvshared.units import MIB, MILLISECOND, SECOND
 
 DORMANT = 5 * SECOND
 GATHER = 30 * SECOND
-EXCEEDING = 5 * SECOND                  # until it is reported that members do not fit together
+EXCEEDING = 5 * SECOND                  # until members that do not fit together are reported
 CATCH_UP = 10 * MILLISECOND
 PAUSE_MOST = 16 * MILLISECOND           # between two launches of a stepping member
 GRANT_LEAST = 5 * SECOND                # initial Gang.patience; doubles with each failure,

@@ -144,7 +144,7 @@ class _Turn:
 
     began: int                          # time of the turn's beginning
     waited: int                         # time that the client waited for this turn
-    bytes_in: int                       # bytes loaded since the turn before began
+    bytes_in: int                       # bytes loaded since the previous turn began
     held: int = 0                       # its duration, once it has ended
     reason: str = ""                    # why the turn ended; "": it has not ended
 

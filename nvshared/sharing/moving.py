@@ -101,7 +101,7 @@ class Moving:
         self._claimed = 0               # bytes of host memory for checkpoints in progress
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
-        # By account: limits the helpers at the same time; helpers in a row without a clear result.
+        # By account: bounds the helpers that run at once; number in a row without a clear result.
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(HELPERS_AT_ONCE))
         self._failures: Counter[str] = Counter()

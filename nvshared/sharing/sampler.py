@@ -39,7 +39,7 @@ class _Watch:
     waiting: list[Callable[[], None]] = field(default_factory=list)     # to call after the query
     failures: int = 0                   # failed queries in a row
     disarm: Callable[[], None] | None = None    # cancels the next scheduled query
-    overdue: Sequence[Callable[[], None]] = ()  # cancel the query's timers
+    overdue: Sequence[Callable[[], None]] = ()  # these cancel the query's timers
     occupied: dict[int, int] = field(default_factory=dict)      # gpu.occupied at the query's start
     still: bool = False                 # at the query's start no order to a client was unanswered
 

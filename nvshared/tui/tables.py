@@ -24,7 +24,7 @@ def quantum_of(gpu: GPUSnapshot) -> str:
 
 
 NARROWEST = 4                           # characters to which most columns can be shortened
-PROCESS = 11                            # the same for a column with processes: p…[4194304]
+PROCESS = 11                            # characters that a column of processes keeps: p…[4194304]
 
 STATES = {
     "running": "green", "loading": "cyan", "waiting": "yellow", "draining": "magenta",

@@ -22,7 +22,7 @@ struct activity {
 
     struct {
         bool active, counts;
-        uint64_t since, counted;     /* us: begin of the pause; until when client->idled has it */
+        uint64_t since, counted;     /* us: begin of the pause; end of its part in client->idled */
     } idle;
     struct {
         uint64_t turn;               /* the figures below are of this turn: client->turns */
