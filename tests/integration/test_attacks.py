@@ -151,7 +151,9 @@ def hand_over(site: Site, card: int = 0) -> None:
 
 
 @pytest.mark.long
-def test_daemon_survives_ten_thousand_connections(site: Site, start: Callable[..., Daemon]) -> None:
+def test_daemon_shares_the_card_during_and_after_ten_thousand_idle_connections(
+    site: Site, start: Callable[..., Daemon]
+) -> None:
     daemon = start(*SETTINGS, "--hello-timeout", "1h")
     programs = [program(site, seed, 12) for seed in (1, 2, 3)]
     wait_until(lambda: daemon.descriptors > 0 and "came" in site.log.read_text())
@@ -175,7 +177,7 @@ def test_daemon_survives_ten_thousand_connections(site: Site, start: Callable[..
 
 @another_user
 @pytest.mark.other_user
-def test_program_beyond_the_users_connections_runs_unshared_and_logs_the_reason(
+def test_program_beyond_max_clients_per_user_runs_unshared_and_logs_the_reason(
     site: Site, start: Callable[..., Daemon]
 ) -> None:
     daemon = start("--hello-timeout", "1h", "--max-clients-per-user", "5")
@@ -220,7 +222,7 @@ def as_somebody(
 # The clients of this test have no memory in the driver, as a client with false figures.
 @pytest.mark.parametrize(
     "name", some_long(name for name in ATTACKS if name not in ("hold", "cling")))
-def test_turns_are_handed_over_during_an_attack(
+def test_turns_are_handed_over_while_a_client_attacks_the_daemon(
     site: Site, start: Callable[..., Daemon], name: str
 ) -> None:
     daemon = start("--tq", "3600")
@@ -291,7 +293,7 @@ def hang(box: Path, lookup: str, pid: int) -> None:
 @pytest.mark.other_user
 @pytest.mark.parametrize(
     "name", some_long(["promise", "claim_host_memory", "cling", "come_and_go"]))
-def test_other_user_is_granted_a_whole_card_during_an_attack(
+def test_allocation_of_900_mib_is_granted_while_another_user_attacks_the_daemon(
     site: Site, start: Callable[..., Daemon], name: str
 ) -> None:
     daemon = start("--swap-budget", "4GiB")
@@ -304,7 +306,7 @@ def test_other_user_is_granted_a_whole_card_during_an_attack(
 
 
 @pytest.mark.long
-def test_programs_compute_right_results_while_all_attacks_run_at_once(
+def test_programs_compute_right_results_while_all_attacks_on_the_daemon_run_at_once(
     site: Site, start: Callable[..., Daemon]
 ) -> None:
     daemon = start(*SETTINGS)
@@ -349,7 +351,7 @@ def bus() -> Iterator[PrivateBus]:
 @another_user
 @pytest.mark.skipif(bool(no_bus()), reason=no_bus())
 @pytest.mark.parametrize("name", some_long(BUS_ATTACKS))
-def test_hand_overs_and_nvsharectl_work_while_a_caller_floods_the_bus(
+def test_turns_are_handed_over_and_the_bus_answers_while_a_caller_floods_d_bus(
     site: Site, start: Callable[..., Daemon], bus: PrivateBus, name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -143,7 +143,9 @@ def test_background_client_launches_no_work_while_another_client_has_work(pair: 
     pair.goes_on()
 
 
-def test_stopped_urgent_program_delays_background_clients_a_bounded_time(pair: Pair) -> None:
+def test_urgent_program_stopped_by_sigstop_delays_background_clients_a_bounded_time(
+    pair: Pair
+) -> None:
     pair.rank("background")
     pair.tell("begin")
     pair.rests()

@@ -68,7 +68,7 @@ def test_bench_rl_on_a_simulated_card_reports_right_results(tmp_path: Path) -> N
     assert all(one["right"] and one["figures"]["milliseconds"] for one in found["results"])
 
 
-def test_bench_shares_of_programs_that_start_beside_a_training_reports_right_results(
+def test_bench_shares_with_programs_that_start_beside_a_training_reports_right_results(
     tmp_path: Path
 ) -> None:
     subprocess.run(["make", "-C", "bench/shares", "-s"], cwd=ROOT, check=True)
@@ -91,7 +91,7 @@ def test_bench_peers_on_a_simulated_card_reports_right_results(
     assert all(one["right"] for one in found)
 
 
-def test_bench_counts_a_program_with_a_driver_error_as_wrong(tmp_path: Path) -> None:
+def test_bench_counts_the_results_of_a_program_with_a_driver_error_as_wrong(tmp_path: Path) -> None:
     card = find(tmp_path, simulate=True, seconds=None, budget=None)
     tasks = [Task(8 * MIB, 1, seed, MIB) for seed in (1, 2)]
     failing = {**card.environment, "NVSHARE_SIM_FAIL": "cuStreamSynchronize:1"}

@@ -165,7 +165,7 @@ def test_memory_of_a_failed_context_is_freed_for_other_clients(site: Site) -> No
     program.ends_well()
 
 
-def test_calls_after_a_context_failure_fail_the_same_with_and_without_the_library(
+def test_calls_after_a_context_failure_return_the_same_errors_with_and_without_the_library(
     site: Site
 ) -> None:
     body = FAILED.replace("\naway()\n", "\n").replace("say(results)", "")
@@ -187,7 +187,7 @@ time.sleep(DELAY)
 @pytest.mark.parametrize("delay", [
     0.3, *(pytest.param(one, marks=pytest.mark.long) for one in (0.1, 0.2, 0.4, 0.5, 0.6)),
 ])
-def test_context_failure_during_a_load_keeps_memory_figures_correct(
+def test_context_failure_during_a_load_leaves_zero_bytes_allocated_and_resident_in_the_trace(
     site: Site, delay: float
 ) -> None:
     """One LOAD fails while the copies of the next LOAD are in flight."""

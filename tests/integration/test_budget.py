@@ -13,7 +13,9 @@ FIRST, SECOND = 800 * MIB, 900 * MIB
 assert FIRST + SECOND > CARD + WHOLE // 4
 
 
-def test_allocation_on_a_card_may_use_the_host_budget_of_idle_cards(large_site: Site) -> None:
+def test_allocation_on_a_card_is_granted_from_the_host_budget_of_idle_cards(
+    large_site: Site
+) -> None:
     large_site.start("--swap-budget", str(WHOLE))
     first, second = Allocator(large_site), Allocator(large_site)
     assert first.allocate(FIRST)[0] == 0
@@ -37,7 +39,7 @@ def filler(site: Site, seed: int) -> subprocess.Popen[str]:
         "--no-check", "--seed", str(seed))
 
 
-def test_host_memory_of_clients_counts_in_the_host_budget_after_a_daemon_restart(
+def test_host_budget_of_a_restarted_daemon_includes_the_host_memory_that_its_clients_hold(
     site: Site
 ) -> None:
     trace = site.folder / "trace"

@@ -124,7 +124,9 @@ def ahead(kind: Type, number: int, room: int = 0) -> OrderRecord:
     return OrderRecord(kind, flags=Flag.AHEAD, number=number, room=room, host=1 << 40)
 
 
-def test_cancelled_move_reports_bytes_moved_and_keeps_every_byte(site: Site) -> None:
+def test_move_ahead_cancelled_by_a_yield_order_reports_bytes_moved_and_keeps_every_byte(
+    site: Site
+) -> None:
     site.environment |= {"NVSHARE_SIM_COPY_RATE": "2G", "NVSHARE_EXAMINE": "0"}
     daemon, program = begin(site, "PIECES = 4\n" + MOVES, allocated=128 * MIB)
     daemon.stop()

@@ -46,7 +46,7 @@ def waits_for_nothing(lines: list[dict[str, Any]], pid: int) -> bool:
     return len(running(lines)) == 2 or (len(running(lines)) == 1 and not last)
 
 
-def test_busy_programs_take_turns_until_a_program_pauses(site: Site) -> None:
+def test_busy_programs_that_fit_together_take_turns_until_a_program_pauses(site: Site) -> None:
     site.start("--trace", str(site.folder / "trace"))
     one, two = Program(site, KEEPS_IT_BUSY), Program(site, KEEPS_IT_BUSY)
     wait_until(lambda: len(ended(site.trace())) == 2)

@@ -82,7 +82,7 @@ def test_framework_caches_are_trimmed_when_another_client_begins_to_wait(
     program.ends_well()
 
 
-def test_trim_module_that_the_program_imports_late_trims_caches(
+def test_trim_module_that_the_program_itself_imports_after_its_start_trims_caches(
     site: Site, start: Start, daemon: FakeDaemon
 ) -> None:
     folder = site.environment.pop("PYTHONPATH")
@@ -93,7 +93,7 @@ def test_trim_module_that_the_program_imports_late_trims_caches(
 
 
 @pytest.mark.parametrize("missing", ["NVSHARE_TRIM_CACHES", "PYTHONPATH"])
-def test_framework_caches_are_not_trimmed_without_variable_or_module(
+def test_framework_caches_are_not_trimmed_without_nvshare_trim_caches_or_the_trim_module(
     site: Site, start: Start, daemon: FakeDaemon, missing: str
 ) -> None:
     del site.environment[missing]
@@ -105,7 +105,7 @@ def test_framework_caches_are_not_trimmed_without_variable_or_module(
     program.ends_well()
 
 
-def test_framework_caches_that_refill_at_once_are_trimmed_more_rarely(
+def test_framework_caches_that_refill_within_the_turn_are_trimmed_in_fewer_later_turns(
     start: Start, daemon: FakeDaemon
 ) -> None:
     program = start('''
@@ -147,7 +147,9 @@ report()
     program.ends_well()
 
 
-def test_trimmed_framework_cache_counts_as_evicted(start: Start, daemon: FakeDaemon) -> None:
+def test_bytes_of_a_trimmed_framework_cache_count_as_memory_that_an_eviction_would_have_moved(
+    start: Start, daemon: FakeDaemon
+) -> None:
     program = start(FOUR_REPORTS)
     daemon.run(contended=True)
     counted(program, [2, 1])
@@ -178,7 +180,7 @@ report()
     program.ends_well()
 
 
-def test_framework_caches_are_trimmed_while_the_main_thread_waits(
+def test_framework_caches_are_trimmed_while_the_main_thread_waits_for_input(
     start: Start, daemon: FakeDaemon
 ) -> None:
     program = start("os.read(0, 1)")
@@ -415,7 +417,7 @@ def test_program_without_trim_is_evicted_with_its_cache(site: Site) -> None:
         program.ends_well()
 
 
-def test_program_in_c_is_unaffected_by_trim(site: Site) -> None:
+def test_c_program_with_nvshare_trim_caches_takes_turns_with_right_results(site: Site) -> None:
     trace = str(site.folder / "trace")
     site.start("--tq", "100ms", "--capacity", str(60 * MIB), "--trace", trace)
     programs = [

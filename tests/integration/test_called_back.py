@@ -52,7 +52,7 @@ assert {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease
 
 
 @pytest.mark.parametrize("asks", ["asks_for_room", "asks_about_memory", "allocates"])
-def test_cupti_callback_may_call_the_driver_during_a_call_of_the_library(
+def test_driver_call_in_a_cupti_callback_returns_while_the_library_calls_the_driver(
     site: Site, asks: str
 ) -> None:
     site.start("--tq", "200ms")

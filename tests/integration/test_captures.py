@@ -86,7 +86,7 @@ print(json.dumps(found))
 '''
 
 
-def test_calls_during_a_capture_are_refused_where_the_driver_refuses_them(site: Site) -> None:
+def test_allocations_and_frees_during_a_capture_return_the_drivers_results(site: Site) -> None:
     site.start()
     expected = alone(site, ASK)
     assert under(site, ASK) == expected
@@ -253,7 +253,9 @@ print(json.dumps("went"))
 '''
 
 
-def test_context_is_destroyed_while_memory_freed_in_it_has_work_in_flight(site: Site) -> None:
+def test_context_destruction_succeeds_while_memory_freed_in_the_context_has_work_in_flight(
+    site: Site
+) -> None:
     """The other context's thread needs the memory; both orders are tested."""
     site.start()
     assert under(site, MODES + GOES_MEANWHILE) == "went"

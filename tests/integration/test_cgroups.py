@@ -43,7 +43,9 @@ class Box:
             (self.root / "pod" / f"memory.{file}").write_text(f"{text}\n")
 
 
-def test_allocation_beyond_the_cgroup_limit_is_refused_until_the_limit_rises(site: Site) -> None:
+def test_allocation_beyond_the_cgroup_memory_limit_is_out_of_memory_until_the_limit_rises(
+    site: Site
+) -> None:
     box = Box(site.folder / "groups")
     box.limit(LIMIT)
     site.module = "tests.integration.changed"

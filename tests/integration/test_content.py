@@ -113,7 +113,9 @@ def test_eviction_of_a_megabyte_moves_a_single_block_of_the_cards_block_size(
     daemon.let_return(program)
 
 
-def test_memory_is_compared_once_for_many_partial_writeback_orders(site: Site) -> None:
+def test_memory_is_compared_with_its_host_copy_once_for_several_partial_writeback_orders(
+    site: Site
+) -> None:
     """Each examination takes the card from its holder: parts of all blocks, then the whole of them.
 
     The kernel fails from its sixth launch on: the first is to try it, two are for the first

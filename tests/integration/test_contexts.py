@@ -43,7 +43,9 @@ print(json.dumps([results, get(address, len(data)) == data]))
 '''
 
 
-def test_primary_context_may_be_retained_during_its_release(site: Site) -> None:
+def test_primary_context_retained_during_its_release_behaves_as_without_the_library(
+    site: Site
+) -> None:
     alike(site, RETAINED)
 
 
@@ -62,7 +64,7 @@ print(json.dumps(results))
 '''
 
 
-def test_release_of_an_unretained_context_fails_and_changes_nothing(site: Site) -> None:
+def test_release_of_an_unretained_primary_context_fails_as_without_the_library(site: Site) -> None:
     alike(site, IN_VAIN)
 
 
@@ -85,7 +87,7 @@ print(json.dumps(results))
 '''
 
 
-def test_drain_waits_for_a_context_while_another_captures(site: Site) -> None:
+def test_drain_waits_for_work_of_a_context_while_another_context_captures(site: Site) -> None:
     alike(site, DESTROYED)
 
 
@@ -138,7 +140,9 @@ print(json.dumps(taken.value != 0))
 '''
 
 
-def test_context_ends_while_pool_memory_of_two_contexts_is_in_flight(site: Site) -> None:
+def test_context_destruction_succeeds_while_pool_memory_of_two_contexts_has_work_in_flight(
+    site: Site
+) -> None:
     site.start()
     for goes in range(2):
         assert under(site, TAKEN_BEHIND_BOTH.replace("GOES", str(goes))) is True

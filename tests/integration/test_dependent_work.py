@@ -131,7 +131,9 @@ def dependent(site: Site, body: str) -> tuple[FakeDaemon, Answering, Program]:
 
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("call", [*CALLS, *EXPORTS])
-def test_call_returns_while_work_depends_on_its_thread(site: Site, call: str, work: str) -> None:
+def test_driver_call_returns_while_gpu_work_waits_for_the_calling_thread(
+    site: Site, call: str, work: str
+) -> None:
     _, answering, program = dependent(site, f"{work}()\nsay({call}())\n")
     assert program.hears() == CALLS.get(call, 0)
     program.ends_well()
@@ -156,7 +158,7 @@ def said_while_drained(site: Site, call: str, capturing: bool, *behind: OrderRec
 
 @pytest.mark.parametrize("capturing", [False, True])
 @pytest.mark.parametrize("call", CALLS)
-def test_call_returns_while_the_client_is_drained_and_work_depends_on_its_thread(
+def test_driver_call_returns_in_a_drain_while_gpu_work_waits_for_the_calling_thread(
     site: Site, call: str, capturing: bool
 ) -> None:
     # Behind the STOP comes what moves memory, and waits for the end of the drain.
@@ -167,7 +169,7 @@ def test_call_returns_while_the_client_is_drained_and_work_depends_on_its_thread
 
 @pytest.mark.parametrize("capturing", [False, True])
 @pytest.mark.parametrize("export", EXPORTS)
-def test_memory_export_does_not_wait_for_a_drain_that_depends_on_its_thread(
+def test_memory_export_returns_during_a_drain_while_gpu_work_waits_for_the_calling_thread(
     site: Site, export: str, capturing: bool
 ) -> None:
     assert Type.REOPENED not in said_while_drained(site, export, capturing)
@@ -200,7 +202,7 @@ def test_allocation_fails_in_bounded_time_while_a_deferred_free_waits_for_the_ca
     answering.hears_all()
 
 
-def test_launch_passes_the_closed_gate_when_work_in_a_drain_depends_on_its_thread(
+def test_launch_passes_the_closed_gate_when_work_of_the_drain_waits_for_the_launching_thread(
     site: Site
 ) -> None:
     daemon, answering, program = dependent(site, "spins()\naway()\nlaunches_until_told()\n")
@@ -234,7 +236,7 @@ def open_silent():
 
 
 @pytest.mark.parametrize("wait", LONG_WAITS)
-def test_drain_times_out_while_work_depends_on_a_thread_that_waits_long(
+def test_drain_times_out_while_gpu_work_waits_for_a_thread_that_a_silent_process_blocks(
     site: Site, wait: str
 ) -> None:
     site.environment["NVSHARE_SIM_FAIL"] = "cuCtxCreate_v2:2+"

@@ -12,7 +12,7 @@ from tests.records import encode_report
 
 
 @pytest.mark.parametrize("greeted", [False, True])
-def test_client_that_sends_descriptors_is_refused_by_kernel_or_dropped(
+def test_descriptors_that_a_client_sends_are_refused_by_the_kernel_or_closed_by_the_daemon(
     site: Site, greeted: bool
 ) -> None:
     site.start()

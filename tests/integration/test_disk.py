@@ -93,7 +93,7 @@ assert get(address, size) == data
     daemon.let_return(program)
 
 
-def test_store_order_with_a_smaller_limit_drops_copies_of_resident_blocks(site: Site) -> None:
+def test_store_order_with_a_smaller_limit_drops_disk_copies_of_resident_blocks(site: Site) -> None:
     daemon, program = start(site, UNCHANGED)
     swap_and_store(site, daemon)
     daemon.store(0)
@@ -121,7 +121,9 @@ def test_disk_file_does_not_exceed_the_limit_of_the_store_order(site: Site) -> N
     daemon.let_return(program)
 
 
-def test_disk_file_after_a_larger_order_grows_to_the_present_limit(site: Site) -> None:
+def test_disk_file_grows_to_the_limit_of_a_later_store_order_with_a_larger_limit(
+    site: Site
+) -> None:
     daemon, program = start(site, UNCHANGED)
     swap(daemon)
     file = open_file(site.folder)
@@ -296,7 +298,7 @@ away()
 
 
 @pytest.mark.long
-def test_disk_write_that_hangs_for_long_is_reported(site: Site) -> None:
+def test_disk_write_that_hangs_for_long_is_reported_to_the_daemon_as_etimedout(site: Site) -> None:
     daemon, program = start_faulty(site, UNCHANGED)
     daemon.store(file=open_file(site.folder))
     with disk(site, "pwrite"):
@@ -306,7 +308,7 @@ def test_disk_write_that_hangs_for_long_is_reported(site: Site) -> None:
     daemon.let_return(program)
 
 
-def test_disk_read_that_hangs_ends_when_the_disk_responds_again(site: Site) -> None:
+def test_load_whose_disk_read_hangs_ends_when_the_disk_responds_again(site: Site) -> None:
     daemon, program = start_faulty(site, UNCHANGED)
     swap_and_store(site, daemon)
     with disk(site, "pread"):
@@ -318,7 +320,7 @@ def test_disk_read_that_hangs_ends_when_the_disk_responds_again(site: Site) -> N
     daemon.let_return(program)
 
 
-def test_short_disk_reads_and_writes_are_continued(site: Site) -> None:
+def test_short_disk_reads_and_writes_are_continued_until_all_bytes_are_moved(site: Site) -> None:
     daemon, program = start_faulty(site, UNCHANGED)
     with disk(site, "short"):
         swap_and_store(site, daemon)

@@ -78,7 +78,7 @@ def test_programs_larger_than_card_and_host_memory_finish_with_a_disk(
 
 
 @pytest.mark.long
-def test_ten_notebooks_of_a_quarter_of_the_card_all_run_with_a_disk(
+def test_ten_notebooks_of_a_quarter_of_the_card_each_have_a_turn_with_a_disk(
     site: Site, folder: Path
 ) -> None:
     """As ten of 20 GiB on a card of 80 GiB with 64 GiB of host memory, each GiB as 4 MiB."""
@@ -102,7 +102,9 @@ def test_ten_notebooks_of_a_quarter_of_the_card_all_run_with_a_disk(
     finish(notebooks)
 
 
-def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Path) -> None:
+def test_daemon_restarted_after_a_kill_learns_which_memory_its_clients_have_on_the_disk(
+    site: Site, folder: Path
+) -> None:
     daemon, trace = start(site, folder)
     programs = [program(site, seed, None) for seed in range(1, PROGRAMS + 1)]
     next(stored(trace))
@@ -114,7 +116,7 @@ def test_killed_and_restarted_daemon_counts_stored_memory(site: Site, folder: Pa
 
 
 @pytest.mark.parametrize("killed", ["program", "daemon"])
-def test_kill_of_a_program_with_host_borrowed_and_disk_memory_keeps_bytes_of_other_programs(
+def test_kill_of_program_or_daemon_while_all_tiers_hold_memory_keeps_bytes_of_other_programs(
     site: Site, folder: Path, killed: str
 ) -> None:
     options = ("--tq", "100ms", "--capacity", "224MiB", "--swap-budget", "256MiB",
@@ -156,7 +158,7 @@ def test_daemon_whose_disk_directory_cannot_be_used_stores_no_memory_on_disk(sit
         for line in map(json.loads, trace.read_text().splitlines()))
 
 
-def test_hook_that_claims_stored_bytes_without_an_order_is_dropped(
+def test_library_that_reports_bytes_on_the_disk_without_an_order_is_disconnected(
     site: Site, folder: Path
 ) -> None:
     start(site, folder)

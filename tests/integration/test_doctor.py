@@ -25,7 +25,7 @@ def examine(site: Site, bus: str = "unix:path=/no/such") -> tuple[int, Grades, d
         {one["topic"]: one["words"] for one in found})
 
 
-def test_doctor_without_a_daemon_names_socket_and_bus(site: Site) -> None:
+def test_doctor_without_a_daemon_reports_socket_and_bus_as_faults(site: Site) -> None:
     code, grades, _ = examine(site)
     assert code == 1
     assert (grades["socket"], grades["bus"]) == ("fault", "fault")
@@ -33,7 +33,9 @@ def test_doctor_without_a_daemon_names_socket_and_bus(site: Site) -> None:
     assert grades["library"] == "ok"
 
 
-def test_doctor_names_a_program_without_the_library(site: Site, bus: str) -> None:
+def test_doctor_warns_of_a_program_that_uses_a_gpu_without_the_library(
+    site: Site, bus: str
+) -> None:
     site.start("--bus", bus)
     code, grades, words = examine(site, bus)
     assert code == 0
@@ -54,7 +56,7 @@ def test_doctor_names_a_program_without_the_library(site: Site, bus: str) -> Non
     assert words["unshared"].startswith(f"nvshare-workloa[{stranger.pid}] uses GPU 0")
 
 
-def test_doctor_grades_the_bus_of_a_daemon_without_a_bus(site: Site) -> None:
+def test_doctor_reports_a_daemon_without_a_bus_as_note_or_warning(site: Site) -> None:
     site.start()
     hook = site.hook()
     hook.hello()

@@ -158,7 +158,7 @@ print(json.dumps(got))
 
 
 @pytest.mark.parametrize(("failing", "result"), [("1:2", 0), ("1+:2", 2)])
-def test_freed_memory_with_unqueryable_work_is_released_in_bounded_time(
+def test_pool_allocation_returns_in_bounded_time_when_queries_of_freed_memorys_work_fail(
     site: Site, failing: str, result: int
 ) -> None:
     site.environment |= {"NVSHARE_SIM_FAIL": f"cuEventQuery:{failing}"}
@@ -179,7 +179,9 @@ assert get(address, 64 * MIB) == data
 '''
 
 
-def test_borrowed_memory_is_released_before_a_drain_ends(site: Site) -> None:
+def test_evict_order_during_a_drain_releases_borrowed_memory_before_the_drain_ends(
+    site: Site
+) -> None:
     """Programs of that card may wait for them. They are of no use before the drain's end."""
     daemon, program = begin(site, LENT.removeprefix(PRELUDE))
     room = 512 * MIB

@@ -27,7 +27,7 @@ def test_forked_child_that_inherits_the_socket_does_not_keep_the_turn_of_its_dea
     waiter.wait_for("running")
 
 
-def test_client_that_never_reads_is_disconnected(site: Site) -> None:
+def test_client_that_never_reads_from_its_socket_is_disconnected(site: Site) -> None:
     site.start()
     silent, other = site.hook(), site.hook()
     silent.hello()

@@ -68,7 +68,7 @@ def test_killed_gang_does_not_delay_other_clients(tiny_site: Site) -> None:
     other.ends_well()
 
 
-def test_gangs_finish_though_the_daemon_is_killed(tiny_site: Site) -> None:
+def test_gangs_finish_after_the_daemon_is_killed_and_restarted_repeatedly(tiny_site: Site) -> None:
     daemon = tiny_site.start("--tq", "1")
     gangs = [Gang(tiny_site, name, cards=["0", "1"], steps=1000) for name in ("a", "b")]
     for gang in gangs:

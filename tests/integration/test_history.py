@@ -70,7 +70,9 @@ def said(site: Site) -> Counter[str]:
     return Counter(line["report"] for line in site.trace() if "report" in line)
 
 
-def test_history_equals_the_trace_and_is_unchanged_by_a_restart(site: Site) -> None:
+def test_history_of_turns_and_bytes_equals_the_trace_and_is_unchanged_by_a_daemon_restart(
+    site: Site
+) -> None:
     start(site)
     one = site.holding(LARGE)
     two = site.wanting(LARGE)
@@ -101,7 +103,7 @@ def test_history_equals_the_trace_and_is_unchanged_by_a_restart(site: Site) -> N
     assert kept(site) == file
 
 
-def test_history_counts_a_program_over_a_restart_once(site: Site) -> None:
+def test_history_counts_the_turn_of_a_program_that_spans_a_daemon_restart_once(site: Site) -> None:
     start(site)
     hook = site.holding(SMALL)
     stop(site)

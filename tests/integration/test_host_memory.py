@@ -134,7 +134,9 @@ print(sum(size for _, size in kept()), flush=True)
 @pytest.mark.parametrize("refused", [
     (), (1, 2), *(pytest.param(one, marks=pytest.mark.long) for one in ((1,), (2, 4))),
 ])
-def test_mapped_host_memory_equals_the_counted_bytes(site: Site, refused: tuple[int, ...]) -> None:
+def test_host_memory_mapped_for_evicted_blocks_equals_the_host_bytes_that_the_client_reports(
+    site: Site, refused: tuple[int, ...]
+) -> None:
     """Addresses are taken for all slabs at once; the driver may refuse to register some."""
     failing = ",".join(f"cuMemHostRegister_v2:{call}" for call in refused)
     site.environment = {**site.environment, "NVSHARE_SIM_FAIL": failing}
@@ -178,7 +180,7 @@ for turn in range(2):
 
 @pytest.mark.parametrize("primary", [False, True])
 @pytest.mark.parametrize("failing", ["", "cuMemHostUnregister:1+"])
-def test_empty_host_memory_is_freed_after_its_context_ends(
+def test_host_memory_without_swapped_blocks_is_freed_after_its_context_ends(
     site: Site, failing: str, primary: bool
 ) -> None:
     site.environment |= {"NVSHARE_SIM_FAIL": failing}
@@ -225,7 +227,7 @@ for turn in range(3):
     *(pytest.param(*one, marks=pytest.mark.long) for one in (
         ("", False), ("cuMemHostRegister:2+", True), ("cuMemHostUnregister:1", False))),
 ])
-def test_host_memory_is_registered_anew_in_another_context(
+def test_host_memory_of_a_destroyed_context_is_registered_again_in_another_context(
     site: Site, failing: str, both: bool
 ) -> None:
     """If it is refused that, copies are slower, and as right."""

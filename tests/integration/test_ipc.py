@@ -121,7 +121,7 @@ say("closed")
 '''
 
 
-def test_second_close_of_ipc_memory_during_work_is_refused(site: Site) -> None:
+def test_second_close_of_ipc_memory_with_work_in_flight_returns_invalid_value(site: Site) -> None:
     site.start("--tq", "1")
     owner, user = Program(site, OWNER), Program(site, CLOSES_DURING_WORK)
     user.tell(json.dumps(owner.hears()[1]))

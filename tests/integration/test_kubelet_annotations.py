@@ -86,7 +86,9 @@ def lab(node: Node, api: ApiServer) -> Lab:
     return Lab(node, api)
 
 
-def test_pod_annotations_become_terms_at_the_start_and_at_each_change(lab: Lab) -> None:
+def test_annotations_of_pods_become_terms_when_the_plugin_starts_and_at_each_change(
+    lab: Lab
+) -> None:
     lab.expect(lab.api.tenant("old"), weight=300)
     lab.api.annotate("new", gpu_memory_limit="4096", gpu_core_limit="60")
     new = lab.api.tenant("new")
@@ -102,7 +104,7 @@ def test_pod_annotations_become_terms_at_the_start_and_at_each_change(lab: Lab) 
     assert lab.api.events == []
 
 
-def test_pods_keep_their_names_after_restarts_of_daemon_and_plugin(lab: Lab) -> None:
+def test_tenants_of_pods_keep_their_names_after_restarts_of_daemon_and_plugin(lab: Lab) -> None:
     for name in ("second", "third"):    # more than are in one answer
         lab.api.annotate(name)
     old, third = lab.api.tenant("old"), lab.api.tenant("third")
@@ -153,7 +155,9 @@ def test_node_has_labels_of_its_own_gpus_only(lab: Lab) -> None:
     expect(shared="false")
 
 
-def test_pod_with_forged_static_annotations_is_not_the_static_pod(lab: Lab) -> None:
+def test_pod_with_forged_static_pod_annotations_does_not_change_the_static_pods_terms_or_name(
+    lab: Lab
+) -> None:
     static = f"pod:{HASH}"
     lab.api.mirror("static")
     lab.api.annotate("static", weight="20")
@@ -184,7 +188,7 @@ def test_nvshare_kubelet_exits_when_one_of_its_threads_fails(node: Node, api: Ap
     ("priority", "3", "nvshare.com/priority cannot be '3'; give background, normal, high"),
     ("speed", "9", "nvshare.com/speed cannot be '9'; no such annotation exists"),
 ])
-def test_invalid_annotation_is_refused_and_the_earlier_value_stays(
+def test_invalid_annotation_is_refused_by_an_event_and_the_earlier_term_stays(
     lab: Lab, key: str, text: str, message: str
 ) -> None:
     old = lab.api.tenant("old")
@@ -205,7 +209,9 @@ def test_invalid_annotation_is_refused_and_the_earlier_value_stays(
     lab.expect_condition("old", "False", "")
 
 
-def test_pod_condition_is_updated_after_a_plugin_restart(lab: Lab) -> None:
+def test_pod_condition_is_cleared_when_a_restarted_plugin_finds_the_annotations_corrected(
+    lab: Lab
+) -> None:
     lab.api.annotate("old", gpu_core_limit="x", speed="9")
     wrong = ("nvshare.com/gpu-core-limit cannot be 'x'; ", "nvshare.com/speed cannot be '9'; ")
     lab.expect_condition("old", "True", *wrong)
@@ -216,7 +222,9 @@ def test_pod_condition_is_updated_after_a_plugin_restart(lab: Lab) -> None:
     lab.expect_condition("old", "False", "")
 
 
-def test_annotations_use_exactly_the_rights_of_the_kubernetes_service_account(lab: Lab) -> None:
+def test_annotation_watch_uses_exactly_the_rights_of_the_kubernetes_service_account(
+    lab: Lab
+) -> None:
     lab.api.annotate("old", weight="x")
     lab.expect_condition("old", "True")
     wait_until(lambda: lab.api.used == lab.api.rights)
@@ -295,7 +303,7 @@ def test_pod_deletion_removes_the_terms_of_that_pod_only(lab: Lab) -> None:
     lab.expect(lab.api.tenant("plain"), weight=700)
 
 
-def test_annotations_changed_without_a_daemon_apply_after_the_restart(lab: Lab) -> None:
+def test_annotations_changed_while_no_daemon_runs_apply_after_the_daemon_starts(lab: Lab) -> None:
     old = lab.api.tenant("old")
     lab.expect(old, weight=300)
     lab.node.kill_daemon()
@@ -329,13 +337,15 @@ def test_unreadable_kubeconfig_is_logged_with_the_reason(node: Node) -> None:
         node.log.read_text()))
 
 
-def test_watch_of_another_nodes_pods_is_refused_and_logged(node: Node, api: ApiServer) -> None:
+def test_api_servers_refusal_of_a_watch_of_another_nodes_pods_is_logged(
+    node: Node, api: ApiServer
+) -> None:
     node.start("--kubeconfig", str(api.kubeconfig), "--node", "another")
     wait_until(lambda: "answers 403: pods is forbidden: you are another node" in (
         node.log.read_text()))
 
 
-def test_static_pod_started_without_a_share_is_reported(
+def test_static_pod_started_without_a_share_is_reported_by_an_event(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pod "well" has its share, and "waits" has not started yet."""

@@ -152,7 +152,7 @@ def test_prepare_of_a_claim_makes_terms_and_a_cdi_device_and_is_repeatable(lab: 
     lab.unprepare("never-there")
 
 
-def test_claims_of_a_pod_are_summed(lab: ClaimLab) -> None:
+def test_limits_of_several_claims_of_a_pod_are_summed(lab: ClaimLab) -> None:
     lab.claim("a", compute="50", memory="64Mi")
     lab.claim("b", compute="20", memory="64Mi")
     lab.claim("c", device=lab.second, compute="70")
@@ -195,7 +195,7 @@ def test_dra_driver_refuses_malformed_input_from_kubelet_and_api_server(lab: Cla
     assert lab.prepare().devices
 
 
-def test_claims_without_a_daemon_are_refused_and_devices_tainted(lab: ClaimLab) -> None:
+def test_prepare_of_a_claim_without_a_daemon_fails_and_devices_are_tainted(lab: ClaimLab) -> None:
     lab.node.kill_daemon()
     lab.claim()
     assert "nvshared is not running" in lab.prepare_error()
@@ -208,7 +208,9 @@ def test_claims_without_a_daemon_are_refused_and_devices_tainted(lab: ClaimLab) 
     assert lab.prepare().devices
 
 
-def test_claims_use_exactly_the_rights_of_the_kubernetes_service_account(lab: ClaimLab) -> None:
+def test_dra_driver_uses_exactly_the_rights_of_the_kubernetes_service_account(
+    lab: ClaimLab
+) -> None:
     lab.claim()
     assert lab.prepare().devices
     lab.api.annotate("old", weight="x")
@@ -218,7 +220,9 @@ def test_claims_use_exactly_the_rights_of_the_kubernetes_service_account(lab: Cl
     wait_until(lambda: lab.api.used == lab.api.rights)
 
 
-def test_claims_are_refused_where_the_container_runtime_drops_cdi_devices(lab: ClaimLab) -> None:
+def test_prepare_of_a_claim_fails_where_the_container_runtime_drops_cdi_devices(
+    lab: ClaimLab
+) -> None:
     lab.claim()
     lab.runtime.version = "1.6.20"
     assert "containerd 1.6.20 does not support CDI devices" in lab.prepare_error()
@@ -232,7 +236,7 @@ def test_claims_are_refused_where_the_container_runtime_drops_cdi_devices(lab: C
     assert lab.prepare().devices
 
 
-def test_claims_are_kept_over_restarts_of_driver_and_daemon(lab: ClaimLab) -> None:
+def test_claims_stay_prepared_over_restarts_of_dra_driver_and_daemon(lab: ClaimLab) -> None:
     lab.claim(compute="50", parameters={"weight": 200})
     before = lab.prepare()
     old = lab.api.tenant("old")
@@ -262,7 +266,9 @@ def test_dra_driver_restarted_after_a_kill_prepares_the_open_claim(lab: ClaimLab
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
 
 
-def test_claims_of_many_pods_are_prepared_at_once(lab: ClaimLab) -> None:
+def test_simultaneous_prepares_of_claims_of_many_pods_each_set_the_terms_of_their_pod(
+    lab: ClaimLab
+) -> None:
     names = [f"p{number}" for number in range(1, 9)]
     for number, name in enumerate(names, 1):
         lab.api.annotate(name)
@@ -291,7 +297,9 @@ def test_dra_driver_registers_and_rewrites_the_resource_slice_after_a_kubelet_re
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 50}
 
 
-def test_claim_deleted_while_the_dra_driver_was_down_is_forgotten(lab: ClaimLab) -> None:
+def test_claim_deleted_while_the_dra_driver_was_down_loses_its_terms_at_the_next_start(
+    lab: ClaimLab
+) -> None:
     lab.claim(compute="50")
     assert lab.prepare().devices
     old = lab.api.tenant("old")
@@ -334,7 +342,7 @@ def test_annotations_apply_only_within_the_limits_of_the_claim(lab: ClaimLab) ->
     lab.expect(old, compute_limit=20)
 
 
-def test_claim_terms_apply_beside_a_refused_annotation(lab: ClaimLab) -> None:
+def test_claim_terms_apply_to_a_pod_whose_annotation_is_refused(lab: ClaimLab) -> None:
     old = lab.api.tenant("old")
     lab.api.annotate("old", weight="5000")
     assert "weight" in lab.api.event(0)["message"]
@@ -349,7 +357,7 @@ def test_claim_terms_apply_beside_a_refused_annotation(lab: ClaimLab) -> None:
     lab.expect(old, compute_limit=50)
 
 
-def test_pods_sharing_a_claim_get_equal_parts(lab: ClaimLab) -> None:
+def test_pods_that_share_a_claim_get_equal_parts_of_its_compute_limit(lab: ClaimLab) -> None:
     """Kubelet has a claim prepared only once, for its first pod."""
     lab.claim(compute="60", owner="")
     assert lab.prepare().devices
@@ -369,7 +377,7 @@ def test_pods_sharing_a_claim_get_equal_parts(lab: ClaimLab) -> None:
         lab.expect(lab.api.tenant(name))
 
 
-def test_pod_deleted_by_force_keeps_terms_until_kubelet_unprepares(lab: ClaimLab) -> None:
+def test_pod_deleted_by_force_keeps_terms_until_kubelet_unprepares_its_claim(lab: ClaimLab) -> None:
     lab.api.annotate("new")
     lab.claim(compute="50")
     assert lab.prepare().devices

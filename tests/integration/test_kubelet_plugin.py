@@ -146,7 +146,7 @@ def test_shares_are_offered_once_the_daemon_starts(node: Node) -> None:
     node.allocatable(20)
 
 
-def test_shares_return_after_a_restart_of_the_bus(sharing: Node) -> None:
+def test_shares_are_offered_again_after_a_restart_of_the_bus(sharing: Node) -> None:
     sharing.bus.stop()
     sharing.allocatable(0)
     sharing.bus.start()
@@ -203,7 +203,7 @@ def test_device_plugin_refuses_shares_where_the_daemon_listens_on_another_socket
     assert node.kubelet.allocatable() == 0
 
 
-def test_second_device_plugin_on_a_node_is_refused(node: Node) -> None:
+def test_second_device_plugin_on_a_node_exits_with_an_error(node: Node) -> None:
     node.start()
     code, said = node.fails()
     assert code == 152

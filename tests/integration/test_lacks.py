@@ -134,7 +134,7 @@ def test_daemon_without_the_bus_does_not_start_and_names_the_address(site: Site)
 
 @needs_root
 @needs_bus
-def test_without_polkit_only_root_may_change_anything(site: Site, bus: PrivateBus) -> None:
+def test_set_tq_without_polkit_is_permitted_to_root_only(site: Site, bus: PrivateBus) -> None:
     system = {"DBUS_SYSTEM_BUS_ADDRESS": bus.address}
     site.start("--bus", "system", **system)
     done = subprocess.run(

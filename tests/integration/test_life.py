@@ -106,7 +106,9 @@ def test_program_can_exit_while_its_memory_moves(site: Site) -> None:
     program.ends_well()
 
 
-def test_forked_child_waits_for_no_thread_of_its_parent(site: Site) -> None:
+def test_child_forked_while_memory_moves_exits_without_waiting_for_its_parents_threads(
+    site: Site
+) -> None:
     program, daemon = moving(site, """
 if (child := os.fork()) == 0:
     sys.exit()
@@ -164,7 +166,7 @@ def test_thread_started_before_cuinit_or_after_a_cancelled_thread_may_use_the_ca
 
 
 @pytest.mark.parametrize("action", ["jump", "jump-beside"])
-def test_signal_handler_may_longjmp_out_of_a_waiting_call(
+def test_signal_handler_may_longjmp_out_of_a_call_that_waits_at_the_gate(
     site: Site, life: Path, action: str
 ) -> None:
     """Afterwards the program counts as idle and hands over although its turn could last for an
@@ -180,7 +182,9 @@ def test_signal_handler_may_longjmp_out_of_a_waiting_call(
     program.ends()
 
 
-def test_signal_handler_may_longjmp_out_of_a_waiting_allocation(site: Site, life: Path) -> None:
+def test_signal_handler_may_longjmp_out_of_an_allocation_that_waits_for_the_daemon(
+    site: Site, life: Path
+) -> None:
     """The allocation waits for a daemon that does not answer."""
     program = Life(site, life, "jump-unallocated")
     program.wait_for("asking")
@@ -196,7 +200,9 @@ def test_signal_handler_may_longjmp_out_of_a_waiting_allocation(site: Site, life
     program.ends()
 
 
-def test_signal_handler_may_fork_during_a_waiting_call(site: Site, life: Path) -> None:
+def test_signal_handler_may_fork_during_a_call_that_waits_at_the_gate(
+    site: Site, life: Path
+) -> None:
     program = Life(site, life, "fork-inside")
     hook = taken(program)
     until_it_waits(hook)
@@ -210,7 +216,7 @@ def test_signal_handler_may_fork_during_a_waiting_call(site: Site, life: Path) -
     *((action, signal.SIGUSR1, signal.SIGUSR1) for action in ("exit", "_exit", "quick_exit")),
     ("abort", signal.SIGUSR1, -signal.SIGABRT), ("plain", signal.SIGTERM, -signal.SIGTERM),
 ])
-def test_signal_may_end_the_program_during_a_waiting_call(
+def test_signal_may_end_the_program_during_a_call_that_waits_at_the_gate(
     site: Site, life: Path, action: str, number: int, code: int
 ) -> None:
     """By its handler, or without one. The next program finds the card's and the host's memory."""
@@ -252,7 +258,9 @@ def test_other_threads_continue_while_a_thread_waits_at_the_gate(
 
 
 @pytest.mark.parametrize("action", ["fork", "execute"])
-def test_child_process_is_a_client_of_its_own(site: Site, life: Path, action: str) -> None:
+def test_forked_or_executed_child_that_uses_the_card_is_a_client_of_its_own(
+    site: Site, life: Path, action: str
+) -> None:
     program = Life(site, life, action)
     hook = taken(program)
     if action == "execute":
@@ -261,7 +269,7 @@ def test_child_process_is_a_client_of_its_own(site: Site, life: Path, action: st
     program.ends()
 
 
-def test_python_may_spawn_while_its_thread_waits_at_the_gate(site: Site) -> None:
+def test_python_subprocess_may_be_started_while_a_thread_waits_at_the_gate(site: Site) -> None:
     """With vfork and with fork, which its way of starting programs chooses between."""
     site.start("--tq", "200ms")
     program = Program(site, """

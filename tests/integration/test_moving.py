@@ -113,7 +113,7 @@ def site(own_site: Site) -> Site:
     return own_site
 
 
-def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_call(
+def test_parked_program_has_no_memory_on_the_card_and_wakes_at_a_driver_call(
     site: Site, start: Start
 ) -> None:
     control = start()
@@ -282,7 +282,7 @@ def answers(calls: Iterable[Callable[[], None]]) -> list[str]:
         return list(threads.map(answer, calls))
 
 
-def test_programs_moved_at_the_same_time_stay_within_their_tenants_limit_on_the_target(
+def test_programs_moved_at_the_same_time_stay_within_their_tenants_memory_limit_on_the_target(
     site: Site, start: Start, bus: str
 ) -> None:
     control = start()
@@ -320,7 +320,7 @@ def test_simultaneous_park_and_move_orders_for_one_program_run_in_sequence(
     program.end()
 
 
-def test_idle_program_is_parked_after_deep_idle_without_a_waiting_program(
+def test_idle_program_is_parked_after_the_deep_idle_time_though_no_program_waits(
     site: Site, start: Start
 ) -> None:
     control = start("--deep-idle", "10ms")
@@ -417,7 +417,7 @@ ENDS = [pytest.param(
 
 
 @pytest.mark.parametrize("cut", [step for step in STEPS if step != "wake:0"])
-def test_moved_program_continues_when_the_checkpoint_helper_is_killed_at_any_step(
+def test_parked_program_continues_when_the_checkpoint_helper_is_killed_at_any_step(
     site: Site, start: Start, cut: str
 ) -> None:
     site.module = "tests.integration.changed"
@@ -433,7 +433,7 @@ def test_moved_program_continues_when_the_checkpoint_helper_is_killed_at_any_ste
 
 
 @pytest.mark.parametrize(("cut", "end"), ENDS)
-def test_moved_program_continues_when_the_daemon_is_ended_at_any_step(
+def test_parked_program_continues_when_the_daemon_is_ended_at_any_step(
     site: Site, start: Start, cut: str, end: str
 ) -> None:
     site.module = "tests.integration.changed"
@@ -846,7 +846,7 @@ def test_daemon_restart_leaves_a_suspended_parked_program_parked(site: Site, sta
     program.end()
 
 
-def test_context_parked_before_a_daemon_restart_counts_in_the_host_budget(
+def test_context_parked_before_a_daemon_restart_reduces_the_restarted_daemons_host_budget(
     site: Site, start: Start
 ) -> None:
     site.environment["NVSHARE_SIM_CONTEXT"] = "100M"
@@ -870,7 +870,7 @@ def test_context_parked_before_a_daemon_restart_counts_in_the_host_budget(
         program.end()
 
 
-def test_context_size_claimed_by_a_hook_counts_up_to_private_memory_of_its_process(
+def test_context_size_that_a_library_reports_is_limited_to_private_memory_of_its_process(
     site: Site, start: Start
 ) -> None:
     control = start("--swap-budget", "4GiB")

@@ -165,7 +165,9 @@ def test_killed_client_of_the_lending_card_loses_no_bytes_of_other_programs(site
     finish(programs)
 
 
-def test_restarted_daemon_counts_memory_lent_between_cards_before_the_restart(site: Site) -> None:
+def test_restarted_daemon_keeps_own_and_lent_memory_within_the_lending_cards_capacity(
+    site: Site
+) -> None:
     daemon, trace = start(site)
     programs = borrow(site, trace)
     kill(daemon)
@@ -191,7 +193,7 @@ def follow_until(trace: Path, event: str, number: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to be other users one must be root")
-def test_loan_that_nvml_does_not_show_takes_no_memory_of_the_lending_card(
+def test_loan_that_a_client_reports_but_nvml_does_not_show_takes_no_memory_of_the_lender(
     public_site: Site
 ) -> None:
     """A restarted daemon learns of loans that an earlier daemon ordered."""
@@ -293,7 +295,7 @@ def test_driver_errors_of_copies_between_cards_change_no_results(site: Site, fai
         assert not any(map(borrowed, moved))
 
 
-def test_context_failure_on_nvlink_ends_only_the_failed_program(site: Site) -> None:
+def test_context_failure_by_an_nvlink_error_ends_only_the_failed_program(site: Site) -> None:
     _, trace = start(site)
     broken = program(site, 1, 100_000, NVSHARE_SIM_FAIL="nvlink:5:220")
     others = [program(site, seed, None) for seed in (2, 3)]

@@ -64,7 +64,7 @@ def linked(tomorrow: Path) -> Path:
 
 
 @pytest.mark.parametrize("way", ["by its name", "linked"])
-def test_copy_function_unknown_to_the_library_waits_for_its_memory(
+def test_copy_function_unknown_to_the_library_waits_until_its_memory_is_loaded(
     site: Site, linked: Path, way: str
 ) -> None:
     site.start("--tq", "1")
@@ -76,7 +76,9 @@ def test_copy_function_unknown_to_the_library_waits_for_its_memory(
     program.ends_well()
 
 
-def test_unknown_capture_function_pins_the_memory(site: Site, tomorrow: Path) -> None:
+def test_call_of_a_capture_function_unknown_to_the_library_pins_the_programs_memory(
+    site: Site, tomorrow: Path
+) -> None:
     assert tomorrow.exists()
     site.start("--tq", "1")
     program = Program(site, '''

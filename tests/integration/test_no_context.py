@@ -27,7 +27,9 @@ assert get(there, size) == data
 ''')
 
 
-def test_memory_is_loaded_without_a_context(site: Site) -> None:
+def test_exported_memory_swapped_before_the_last_context_ended_is_loaded_without_a_context(
+    site: Site
+) -> None:
     """Memory that was swapped when the last context ended has its content in other processes."""
     site.start("--tq", "1")
     program = Program(site, f'''

@@ -48,7 +48,7 @@ while going_on:
 
 
 @pytest.mark.parametrize("flags", [0, 1])
-def test_work_in_flight_may_depend_on_a_call_that_waits_at_the_gate(
+def test_drain_times_out_when_its_work_waits_for_a_call_that_waits_at_the_gate(
     start: Start, flags: int
 ) -> None:
     daemon, program = start(DEPENDS.replace("FLAGS", str(flags)))
@@ -121,7 +121,9 @@ print(json.dumps("ended"))
 
 
 @pytest.mark.parametrize("driver", BEFORE_EVENTS_OF_CONTEXTS)
-def test_context_ends_when_the_driver_creates_no_event(site: Site, driver: str) -> None:
+def test_context_destruction_succeeds_when_the_driver_creates_no_event(
+    site: Site, driver: str
+) -> None:
     site.environment |= {"NVSHARE_SIM_DRIVER": driver, "NVSHARE_SIM_FAIL": "cuEventCreate:1+:2"}
     site.start()
     assert under(site, UNMARKED) == "ended"

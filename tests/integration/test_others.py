@@ -127,7 +127,9 @@ def test_memory_registered_with_another_device_through_a_linked_library_is_never
     check(site, Program(site, MEMORY + opening + calls + END), limits)
 
 
-def test_program_that_opened_nvenc_before_cuda_is_pinned(site: Site, tmp_path: Path) -> None:
+def test_memory_of_a_program_that_opened_nvenc_before_cuda_is_pinned(
+    site: Site, tmp_path: Path
+) -> None:
     site.start("--tq", "1")
     opening = OPEN.replace("LIBRARY", str(library(tmp_path, ENCODER)))
     check(site, Program(site, MEMORY + END, before=opening + CALLS[ENCODER]), WHOLE)
@@ -152,7 +154,9 @@ assert got == 1005 + ctypes.addressof(buffer) % 7
     check(site, Program(site, mapped + opening + CALLS[VERBS] + host + END), PARTS)
 
 
-def test_registration_of_no_bytes_pins_no_memory(site: Site, tmp_path: Path) -> None:
+def test_registration_of_zero_bytes_with_gpudirect_storage_pins_no_memory(
+    site: Site, tmp_path: Path
+) -> None:
     site.start("--tq", "1")
     opening = OPEN.replace("LIBRARY", str(library(tmp_path, FILES)))
     program = Program(site, f'''

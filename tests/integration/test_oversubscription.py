@@ -17,7 +17,9 @@ def workload(site: Site, size: str, **settings: str) -> subprocess.Popen[str]:
                          "2000", "--json", **settings)
 
 
-def test_allocation_beyond_the_card_without_single_oversub_is_out_of_memory(site: Site) -> None:
+def test_allocation_beyond_the_card_without_single_oversub_returns_out_of_memory(
+    site: Site
+) -> None:
     site.start("--capacity", str(CAPACITY))
     for settings in ({}, {"NVSHARE_ENABLE_SINGLE_OVERSUB": "0"}):
         large = workload(site, "320MiB", **settings)

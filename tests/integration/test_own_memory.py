@@ -17,7 +17,7 @@ def said_while_away(site: Site, body: str) -> None:
     program.ends_well()
 
 
-def test_unmap_does_not_wait_for_a_turn(site: Site) -> None:
+def test_unmap_of_program_mapped_memory_does_not_wait_for_a_turn(site: Site) -> None:
     said_while_away(site, '''
 size = 96 * MIB
 data = noise(size)
@@ -42,7 +42,7 @@ assert used() == 0
 ''')
 
 
-def test_map_of_swapped_memory_does_not_wait_for_a_turn(site: Site) -> None:
+def test_cumemmap_of_swapped_memory_does_not_wait_for_a_turn(site: Site) -> None:
     said_while_away(site, '''
 size = 96 * MIB
 data = noise(size)
@@ -177,7 +177,9 @@ call("cuMemAddressFree", address, 2 * size)
     program.finish()
 
 
-def test_calls_on_memory_mapped_by_the_program_fail_with_the_drivers_error(site: Site) -> None:
+def test_invalid_calls_on_memory_mapped_by_the_program_return_the_drivers_errors(
+    site: Site
+) -> None:
     ends_well(site, '''
 size = 64 * MIB
 address, other = reserve(4 * size), create(2 * MIB)
@@ -246,7 +248,9 @@ say(used())
     program.ends_well()
 
 
-def test_address_reservation_shrinks_when_the_driver_refuses_it(site: Site) -> None:
+def test_address_reservation_that_the_driver_refuses_is_repeated_with_a_smaller_size(
+    site: Site
+) -> None:
     """Such as under a limit of address space, or with 39 bits of addresses."""
     refused = ",".join(f"cuMemAddressReserve:{number}" for number in range(1, 12))
     site.environment |= {"NVSHARE_SIM_FAIL": refused}

@@ -164,7 +164,7 @@ def test_busctl_command_in_readme_sets_the_quantum(machine: Machine) -> None:
     pages.block("docs/idle-notebooks.md", "nvsharectl priority user:alice background"),
     pages.block("docs/engines.md", "nvsharectl limit 4711 --compute 70"),
 ])
-def test_commands_of_the_lab_server_succeed(machine: Machine, lines: str) -> None:
+def test_commands_for_a_lab_server_in_docs_succeed(machine: Machine, lines: str) -> None:
     for line in lines.splitlines():
         if line.startswith("nvsharectl top"):
             machine.request_page(line.partition(" #")[0])

@@ -58,7 +58,7 @@ copied(first, result=700)                                # for good, as without 
 ''', times=2)
 
 
-def test_memory_read_by_another_card_is_not_evicted(site: Site) -> None:
+def test_memory_that_work_of_another_card_has_yet_to_read_is_not_evicted(site: Site) -> None:
     """Nothing is in flight on the first card, but the other has yet to read its memory."""
     evict_and_load(site, TWO + KERNEL + '''
 call("cuCtxEnablePeerAccess", context, 0)
@@ -70,7 +70,7 @@ assert get(second, size) == data
 ''')
 
 
-def test_memory_is_counted_on_its_card_whatever_context_is_current(site: Site) -> None:
+def test_memory_counts_as_used_on_its_own_card_whichever_context_is_current(site: Site) -> None:
     ends_well(site, TWO + '''
 def used_on(which):
     on(which)

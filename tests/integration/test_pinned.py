@@ -24,7 +24,9 @@ def pin_and_free(times):
 '''
 
 
-def test_pinning_again_after_a_free_is_not_refused(site: Site) -> None:
+def test_pin_requests_of_threads_that_pin_and_free_arrays_repeatedly_are_all_granted(
+    site: Site
+) -> None:
     """A card of 1 GiB, of which another client needs 600 MiB, and never more than four are pinned.
 
     In all 1,600 MiB are. While a thread is on its way from the answer to its memory, what others
@@ -101,7 +103,7 @@ for end in ("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"):
 ''')
 
 
-def test_pinned_memory_freed_with_its_context_is_counted_once(site: Site) -> None:
+def test_pinned_memory_of_a_destroyed_context_is_subtracted_once(site: Site) -> None:
     """Not again when the context is destroyed, nor for a later context of the same handle."""
     ends_well(site, CONTEXTS + '''
 kept = new_array(64 * MIB)
@@ -121,7 +123,9 @@ assert used() == before - 64 * MIB
 ''')
 
 
-def test_impossible_pin_request_is_refused_and_the_client_keeps_running(site: Site) -> None:
+def test_array_larger_than_any_card_is_out_of_memory_and_its_client_stays_connected(
+    site: Site
+) -> None:
     ends_well(site, CHURNED + '''
 shape = (c_uint64 * 3)(1 << 57, 0, 1 << 32 | 1)
 call("cuArrayCreate_v2", byref(c_void_p()), byref(shape), result=2)

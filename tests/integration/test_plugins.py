@@ -43,7 +43,7 @@ def build(target: Path, *flags: str) -> Path:
     [(("-Wl,-z,now,-z,relro",), "NOW"), (("-Wl,-z,lazy,-z,norelro",), "LAZY"),
      (("-fno-plt", "-Wl,-z,norelro"), "NOW")],
     ids=["relro", "lazy", "no plt"])
-def test_plugin_opened_with_deepbind_waits_for_its_memory(
+def test_plugin_opened_with_deepbind_waits_until_its_memory_is_loaded(
     site: Site, tmp_path: Path, flags: tuple[str, ...], when: str, early: bool
 ) -> None:
     site.start("--tq", "1")
@@ -73,7 +73,9 @@ assert get(address.value, size) == data
 '''
 
 
-def test_plugin_in_a_dlmopen_namespace_does_not_disturb_clients(site: Site, tmp_path: Path) -> None:
+def test_plugin_in_a_dlmopen_namespace_submits_without_a_turn_and_changes_no_results(
+    site: Site, tmp_path: Path
+) -> None:
     site.start("--tq", "1")
     plugin = build(tmp_path / "plugin.so")
     program = Program(site, APART.replace("PLUGIN", str(plugin)))

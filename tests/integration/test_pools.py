@@ -235,7 +235,7 @@ assert attribute(17, plain) == 0
 ''')
 
 
-def test_pool_allocation_that_is_refused_uses_free_pool_memory(site: Site) -> None:
+def test_allocation_that_does_not_fit_releases_free_pool_memory_and_succeeds(site: Site) -> None:
     ends_well(site, POOLS + '''
 setting(THRESHOLD, FOR_EVER)
 a, b = stream(), stream()
@@ -409,7 +409,9 @@ assert copied(address) == data
     running.ends_well()
 
 
-def test_peer_access_to_a_pool_that_fails_once_is_granted_by_the_next_call(site: Site) -> None:
+def test_setting_of_peer_access_to_a_pool_that_fails_once_succeeds_at_the_next_call(
+    site: Site
+) -> None:
     site.environment["NVSHARE_SIM_FAIL"] = "cuMemSetAccess:13"
     site.start()
     first_result = under(site, POOLS + TWO + KERNEL + '''

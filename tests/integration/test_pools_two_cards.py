@@ -60,11 +60,15 @@ more(0)
 '''
 
 
-def test_pool_memory_counts_on_the_pools_card_whatever_device_is_current(site: Site) -> None:
+def test_pool_memory_counts_as_used_on_the_pools_card_whichever_device_is_current(
+    site: Site
+) -> None:
     ends_well(site, COUNTED)
 
 
-def test_free_pool_memory_of_another_card_is_trimmed_during_a_stop(site: Site) -> None:
+def test_free_pool_memory_of_another_card_is_unmapped_when_its_client_gets_a_stop_order(
+    site: Site
+) -> None:
     site.start("--tq", "1")
     program = Program(site, PINNED + TWO + '''
 there, pool = stream(), pool_of_card(1)
@@ -104,7 +108,9 @@ assert (used_on(context), used_on(other)) == (before, first)
 '''
 
 
-def test_pool_memory_of_an_unused_card_counts_on_that_card(site: Site) -> None:
+def test_pool_memory_of_a_card_counts_as_used_there_once_the_program_uses_the_card(
+    site: Site
+) -> None:
     """The pool counts from its first allocation after the card's first use."""
     ends_well(site, NOT_USED_YET)
 
@@ -124,7 +130,7 @@ assert (used_on(context), used_on(other)) == before
 '''
 
 
-def test_default_pool_memory_counts_on_its_card_when_another_cards_stream_uses_it_first(
+def test_default_pool_memory_counts_as_used_on_its_card_when_another_cards_stream_uses_it_first(
     site: Site
 ) -> None:
     ends_well(site, ITS_OWN)

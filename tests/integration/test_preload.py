@@ -111,7 +111,9 @@ def test_preload_enable_adds_and_disable_removes_the_library(system: System) -> 
     assert "No libnvshare.so is in" in system.ctl("disable").stdout
 
 
-def test_preload_enable_as_json_lists_entries_and_others(system: System) -> None:
+def test_preload_enable_prints_as_json_libnvshare_entries_and_other_libraries(
+    system: System
+) -> None:
     system.list.write_text(OTHERS + "/old/libnvshare.so\n")
     done = system.ctl("enable", "--library", INSIDE, json=True)
     found = json.loads(done.stdout)
@@ -125,7 +127,7 @@ def test_preload_enable_as_json_lists_entries_and_others(system: System) -> None
 
 
 @as_root
-def test_preload_enable_and_disable_keep_other_libraries_owner_and_mode_of_the_list(
+def test_preload_enable_and_disable_keep_other_libraries_owner_and_mode_of_ld_so_preload(
     system: System
 ) -> None:
     system.list.write_text(OTHERS)
@@ -197,7 +199,9 @@ UNFIT: dict[str, tuple[Callable[[Path], object], list[str]]] = {
 
 @as_root
 @pytest.mark.parametrize("how", UNFIT)
-def test_preload_enable_of_an_unfit_library_is_refused(system: System, how: str) -> None:
+def test_preload_enable_of_a_library_that_programs_cannot_load_is_refused(
+    system: System, how: str
+) -> None:
     damage, words = UNFIT[how]
     damage(system.top / INSIDE[1:])
     system.refused(ExitCode.FAILURE, *(word.format(top=system.top) for word in words))
@@ -291,7 +295,9 @@ def test_preload_enable_without_permission_exits_as_not_permitted(system: System
 
 @own_mounts
 @pytest.mark.parametrize("options", ["size=4k", "nr_inodes=2"])
-def test_preload_enable_on_a_full_disk_keeps_the_old_list(system: System, options: str) -> None:
+def test_preload_enable_on_a_full_disk_keeps_the_old_ld_so_preload(
+    system: System, options: str
+) -> None:
     script = (
         'mount -t tmpfs -o "$1" full "$2/etc"; shift 2\n'
         'printf "/opt/other.so\\n" >"$1/etc/ld.so.preload" || exit 99\n'

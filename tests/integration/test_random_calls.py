@@ -81,7 +81,7 @@ def compare(runner: Runner, seed: int, sequences: int) -> tuple[Run, Commander]:
 
 
 @pytest.mark.parametrize("seed", ONCE_WRONG)
-def test_random_calls_of_past_failures_return_the_same_as_unshared(
+def test_random_calls_that_once_failed_return_the_same_as_without_the_library(
     runner: Runner, seed: int
 ) -> None:
     compare(runner, seed, 1)

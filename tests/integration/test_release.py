@@ -49,7 +49,7 @@ def heard(daemon: FakeDaemon) -> list[Type]:
     return [report.type for report in daemon.said]
 
 
-def test_turn_release_call_reports_idleness_before_the_idle_window_ends(
+def test_turn_release_call_reports_idleness_to_the_daemon_at_once(
     site: Site, daemon: FakeDaemon
 ) -> None:
     program = start(site, daemon, "pause('works')\npause(sharing.release())")
@@ -203,7 +203,7 @@ assert get(cache, 200 * MIB) == bytes([44]) * (200 * MIB)
     ("import nvshared.program as p\nassert not p.release()\nwith p.turn(): pass", ""),
     ("from torch_memory_saver import torch_memory_saver as saver\nsaver.pause()", "nvsharectl run"),
 ], ids=["release", "pause"])
-def test_turn_release_call_without_the_library_does_nothing_and_pause_fails(
+def test_turn_release_call_without_the_library_returns_false_and_pause_raises_an_error(
     body: str, error: str
 ) -> None:
     done = subprocess.run(

@@ -104,13 +104,13 @@ def test_service_threads_have_default_scheduling_all_processors_and_no_signals(
 
 
 @pytest.mark.parametrize("action", ["takes-stderr", "takes-stderr-later"])
-def test_library_writes_no_line_into_a_file_at_descriptor_2(
+def test_library_logs_no_line_into_a_file_that_the_program_opened_as_descriptor_2(
     site: Site, resources: Path, tmp_path: Path, action: str
 ) -> None:
     Life(site, "env", "-C", tmp_path, resources, action, **LINE, NVSHARE_DEBUG="1").ends()
 
 
-def test_stderr_that_the_program_redirects_to_a_pipe_gets_lines(
+def test_stderr_that_the_program_redirects_to_a_pipe_gets_the_librarys_lines(
     site: Site, resources: Path
 ) -> None:
     Life(site, resources, "redirects-stderr", **LINE, NVSHARE_DEBUG="1").ends()
@@ -158,7 +158,7 @@ def test_stderr_without_a_reader_does_not_end_the_program(
     os.close(write_end)
 
 
-def test_stderr_pipe_of_another_user_gets_lines(
+def test_stderr_pipe_of_another_user_gets_the_librarys_lines(
     site: Site, resources: Path, tmp_path: Path
 ) -> None:
     """The pipe's file cannot be opened anew."""
@@ -188,7 +188,7 @@ def test_stderr_at_the_file_size_limit_does_not_end_the_program(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
-def test_stderr_pipe_with_a_reader_gets_the_line(
+def test_stderr_with_a_reader_gets_the_librarys_line(
     site: Site, resources: Path, tmp_path: Path, kind: str
 ) -> None:
     if kind == "file":

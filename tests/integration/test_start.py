@@ -52,7 +52,7 @@ def test_second_daemon_on_the_same_socket_is_refused(site: Site) -> None:
     assert site.hook().hello() is not None
 
 
-def test_daemon_without_permission_names_the_path(site: Site) -> None:
+def test_daemon_without_permission_to_make_its_socket_exits_and_names_the_path(site: Site) -> None:
     locked = site.folder / "locked"
     locked.mkdir(mode=0o555)
     powerless: list[str] = []
@@ -118,7 +118,9 @@ def test_wrong_daemon_options_are_refused_in_one_sentence(
     assert not site.socket.exists()
 
 
-def test_reload_of_a_wrong_line_names_the_line_and_keeps_the_settings(site: Site) -> None:
+def test_reload_of_a_file_with_a_wrong_line_logs_the_line_and_keeps_the_settings(
+    site: Site
+) -> None:
     file = site.folder / "nvshared.conf"
     good = file.read_text()
     file.write_text(good + "tq = never\n")
@@ -196,7 +198,7 @@ def test_metrics_with_an_address_are_served_on_that_address_only(site: Site) -> 
     assert f"cannot be served on 127.0.0.2:{port}: Address already" in taken.stderr
 
 
-def test_reload_names_settings_that_need_a_restart(site: Site) -> None:
+def test_reload_logs_changed_settings_that_need_a_daemon_restart(site: Site) -> None:
     daemon = site.start()
     file = site.folder / "nvshared.conf"
     file.write_text("[nvshared]\nmax-clients = 7\ntrace = /tmp/trace\n[gpu]\ntq = 3\n")
@@ -208,7 +210,7 @@ def test_reload_names_settings_that_need_a_restart(site: Site) -> None:
     assert site.log.read_text().count("from the next start on") == 1
 
 
-def test_max_clients_beyond_the_open_files_is_logged_with_advice(site: Site) -> None:
+def test_max_clients_beyond_the_limit_of_open_files_is_logged_with_advice(site: Site) -> None:
     site.before = ["prlimit", "--nofile=1000:1000"]
     most = most_clients(1000)
     site.start("--max-clients", str(most + 1))
@@ -222,7 +224,7 @@ def test_max_clients_beyond_the_open_files_is_logged_with_advice(site: Site) -> 
     assert "max-clients" not in site.log.read_text()
 
 
-def test_man_page_names_the_limits_of_the_unit() -> None:
+def test_man_page_of_nvshared_conf_states_the_descriptor_limits_of_the_systemd_unit() -> None:
     unit = (ROOT / "systemd" / "nvshared.service").read_text()
     page = (ROOT / "packaging" / "man" / "nvshared.conf.5.in").read_text()
     files = re.findall(r"LimitNOFILE=(\d+)", unit + page)

@@ -44,7 +44,7 @@ def has_mail(hook: Hook, patience: float) -> bool:
 
 
 @pytest.mark.parametrize("stop", [kill, end])
-def test_client_connection_survives_a_daemon_restart(
+def test_client_connection_kept_by_systemd_survives_a_daemon_restart(
     site: Site, manager: ServiceManager, stop: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     daemon = manager.start("--tq", "3600")

@@ -86,7 +86,7 @@ def test_suspended_program_is_evicted_and_computes_right_results_after_resume(
     finish([victim])
 
 
-def test_suspended_tenant_stays_evicted_through_a_restart(
+def test_suspended_tenant_stays_evicted_through_a_daemon_restart(
     site: Site, bus: str, start: Callable[..., Control], tmp_path: Path
 ) -> None:
     def ctl(*arguments: str) -> None:
@@ -109,7 +109,7 @@ def test_suspended_tenant_stays_evicted_through_a_restart(
     finish([one])
 
 
-def test_program_with_a_memory_limit_sees_a_smaller_card(
+def test_program_with_a_memory_limit_gets_the_limit_as_the_cards_total_memory(
     site: Site, start: Callable[..., Control]
 ) -> None:
     control = start()
@@ -149,7 +149,7 @@ def test_compute_limit_holds_for_a_program_alone_on_the_card(
     finish([alone])
 
 
-def test_compute_limit_bounds_the_time_in_which_short_kernels_run(
+def test_compute_limit_bounds_the_card_time_of_a_program_of_short_kernels(
     site: Site, start: Callable[..., Control]
 ) -> None:
     """By the driver's own figure. That the program has no less than that of the time is shown in

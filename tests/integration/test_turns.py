@@ -15,7 +15,7 @@ LARGE = 700 * MIB
 SMALL = 300 * MIB
 
 
-def test_two_clients_that_fit_run_at_once(site: Site) -> None:
+def test_two_clients_that_fit_on_the_card_together_have_turns_at_once(site: Site) -> None:
     site.start()
     one, two = site.wanting(SMALL), site.wanting(SMALL)
     pump([one, two], lambda: one.running and two.running)
@@ -56,7 +56,9 @@ def test_busy_holder_is_stopped_when_its_quantum_is_over(site: Site) -> None:
         pump([one, two], lambda: two.running)
 
 
-def test_drain_command_lets_fitting_clients_run_and_lists_the_others(site: Site, bus: str) -> None:
+def test_drain_command_lets_clients_that_fit_together_run_and_lists_the_others(
+    site: Site, bus: str
+) -> None:
     daemon = site.start("--bus", bus)
     one = site.holding(LARGE)
     large, small = site.allocating(LARGE), site.allocating(SMALL)

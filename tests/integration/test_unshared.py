@@ -173,7 +173,7 @@ def test_suspended_program_without_the_library_uses_no_card_memory_until_resumed
     bare.end()
 
 
-def test_suspended_unshared_program_resumes_when_a_restart_finds_no_rule_for_it(
+def test_suspended_unshared_program_resumes_when_a_restarted_daemon_has_no_rule_for_it(
     site: Site, start: Start
 ) -> None:
     control = start()

@@ -115,7 +115,7 @@ sys.stdin.readline()
 '''
 
 
-def test_program_waiting_for_a_commit_logs_the_reason(site: Site) -> None:
+def test_program_waiting_for_the_reply_to_a_commit_request_logs_the_reason(site: Site) -> None:
     daemon = FakeDaemon(site)
     site.environment["NVSHARE_VERBOSE"] = "1"
     program = Own(site, ASKS)
@@ -138,7 +138,7 @@ pause("there")
 ''' + ASKS
 
 
-def test_program_waiting_in_an_allocation_logs_that_the_daemon_is_gone(site: Site) -> None:
+def test_program_waiting_in_an_allocation_logs_that_the_daemon_does_not_run(site: Site) -> None:
     """As under systemd, which keeps the socket of a daemon that cannot start: the program connects,
     and gets no reply."""
     daemon = FakeDaemon(site)
