@@ -130,14 +130,16 @@ def test_gpu_activity_that_cannot_be_observed_is_reported_as_gaps(
     assert client.said == "busy"
 
 
-def test_gpu_activity_counts_no_wait_at_the_gate_as_a_gap(program: Callable[[], Program]) -> None:
+def test_gpu_activity_while_threads_wait_at_the_gate_is_reported_as_busy(
+    program: Callable[[], Program]
+) -> None:
     client = program()
     client.set("waits", 1)
     client.run(0, 0, 2 * SECOND)
     assert client.said == "busy"
 
 
-def test_gpu_activity_of_a_client_with_gaps_is_sampled_rarely(
+def test_gpu_activity_of_a_client_with_gaps_is_sampled_at_most_60_times_a_second(
     program: Callable[[], Program]
 ) -> None:
     client = program()

@@ -208,7 +208,7 @@ def test_block_freed_during_its_move_is_not_found_by_the_block_search(
             assert program.c.searches_are_right()
 
 
-def test_eviction_does_not_touch_a_block_freed_while_host_memory_is_refused(
+def test_eviction_skips_a_block_freed_while_the_driver_refuses_host_memory(
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 64)      # 64 blocks fill one slab
     program.allocates()
@@ -225,7 +225,7 @@ def test_eviction_does_not_touch_a_block_freed_while_host_memory_is_refused(
     assert program.c.searches_are_right()
 
 
-def test_blocks_being_returned_from_another_gpu_do_not_count_as_mapped(
+def test_blocks_being_returned_from_another_gpu_are_not_treated_as_mapped(
         built: Path, tmp_path: Path) -> None:
     program = Program(built, tmp_path, 60)
     program.allocates()

@@ -178,5 +178,5 @@ def test_random_copies_are_all_reported_as_ended(
     assert program.figure("sent") == 0 or program.figure("flags") == 0
 
 
-def test_concurrent_copies_and_reports_do_not_race(tmp_path: Path) -> None:
+def test_concurrent_copies_and_reports_have_no_data_race(tmp_path: Path) -> None:
     run_threads("bus_sharing", SOURCES, tmp_path)

@@ -205,7 +205,7 @@ def test_pin_request_waits_while_all_request_slots_are_taken(process: Process) -
         one.returns(True)
 
 
-def test_limit_that_refuses_a_pin_request_is_logged_once(process: Process) -> None:
+def test_memory_limit_that_refuses_several_pin_requests_is_logged_once(process: Process) -> None:
     limit = f"/sys/fs/cgroup/{'pod/' * 40}memory.max is 260MiB"
     for number, reason in enumerate([limit, "", limit, "another is 1GiB", limit, "x" * 10_000], 1):
         request = process.request(5)

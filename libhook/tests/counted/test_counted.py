@@ -23,7 +23,7 @@ built = built_double("counted", [])
     # A type of a newer driver counts on that device, or on the current one.
     (UNKNOWN, 0x0301, 1), (UNKNOWN, 0x0309, 0), (UNKNOWN, -1, 0),
 ])
-def test_allocation_is_counted_on_the_device_that_its_cumemlocation_names(
+def test_allocation_counts_as_used_on_the_device_that_its_cumemlocation_names(
     built: Path, kind: int, number: int, device: int
 ) -> None:
     assert ctypes.CDLL(str(built)).counted_at(kind, number) == device

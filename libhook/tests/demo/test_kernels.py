@@ -29,7 +29,7 @@ def test_demo_kernels_have_the_parameters_that_programs_pass() -> None:
     assert {name: re.findall(r"\.param \.(\w+)", list_) for name, list_ in found} == PARAMETERS
 
 
-def test_demo_kernels_run_on_a_pascal_card() -> None:
+def test_demo_kernels_are_written_in_ptx_6_0_for_pascal_cards() -> None:
     text = KERNELS.read_text()
     assert ".version 6.0\n.target sm_60\n.address_size 64\n" in text
 

@@ -180,7 +180,7 @@ def test_workload_without_a_driver_fails_with_the_reason(
     ("--threads", "0", "is not a number from 1 to 1024"),
     ("--seed", "7a", "is not a number"),
 ])
-def test_workload_refuses_a_wrong_option_with_the_value(
+def test_workload_refuses_a_wrong_option_and_names_its_value(
     environment: dict[str, str], option: str, value: str, words: str
 ) -> None:
     done = workload(environment, option, value)

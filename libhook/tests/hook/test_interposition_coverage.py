@@ -38,7 +38,9 @@ def test_coverage_table_names_every_hooked_function_once() -> None:
             assert hook in coverage.bodies(file), f"no wrapper {hook} in {section.file}"
 
 
-def test_gated_wrapper_waits_at_the_gate_and_calls_the_driver_inside(wrappers: Wrappers) -> None:
+def test_gated_wrapper_enters_the_gate_calls_the_driver_once_and_leaves_the_gate(
+    wrappers: Wrappers
+) -> None:
     gated = [
         hook
         for section in coverage.sections()

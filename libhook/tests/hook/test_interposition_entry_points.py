@@ -54,7 +54,9 @@ def run(program: str, library: Path, driver: Path, *arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
-def test_entry_point_that_the_driver_lacks_is_not_found(library: Path, driver: Path) -> None:
+def test_get_proc_address_finds_no_entry_point_that_the_driver_lacks(
+    library: Path, driver: Path
+) -> None:
     assert run(
         "say([proc_address('cuMemAlloc', 1000, 0), proc_address('cuMemAlloc_v2', 12000, 0),"
         " proc_address('cuNothing', 12000, 0), hasattr(driver, 'cuNothing')])",

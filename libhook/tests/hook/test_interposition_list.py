@@ -84,7 +84,7 @@ def test_every_version_of_a_hooked_function_is_hooked_or_listed_in_unhooked_def(
 
 @needs_cuda_h
 @pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.c")), ids=lambda path: path.name)
-def test_library_compiles_with_nvidias_declarations(file: Path) -> None:
+def test_library_compiles_with_the_declarations_of_nvidias_cuda_h(file: Path) -> None:
     """cuda.h replaces cuda_types.h: a prototype that differs does not compile."""
     flags = ["-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"]
     include = ["-DNVSHARE_CHECK_CUDA_H", f"-I{CUDA}", f"-I{SOURCE}"]

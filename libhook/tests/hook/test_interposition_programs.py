@@ -125,7 +125,7 @@ def test_dlsym_sets_dlerror_only_on_failure(library: Path, driver: Path, tmp_pat
     assert run(program, library, driver) == ["1", "1 1"]
 
 
-def test_program_without_cuda_gets_no_thread_descriptor_or_driver(
+def test_program_without_cuda_gets_no_thread_descriptor_or_driver_from_the_library(
     library: Path, tmp_path: Path
 ) -> None:
     program = compile_c("""

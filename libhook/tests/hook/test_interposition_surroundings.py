@@ -161,7 +161,9 @@ def test_program_that_took_all_thread_keys_keeps_their_values(
     assert run(program, library, driver) == [LAUNCH, "0"]
 
 
-def test_program_without_libpthread_submits(library: Path, driver: Path, tmp_path: Path) -> None:
+def test_program_without_libpthread_submits_work_through_the_library(
+    library: Path, driver: Path, tmp_path: Path
+) -> None:
     """As with glibc before 2.34, where some functions are in libpthread, which the program does not
     load."""
     content = library.read_bytes()

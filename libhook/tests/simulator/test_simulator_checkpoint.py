@@ -181,7 +181,7 @@ def test_checkpoint_of_shared_memory_is_refused_and_the_program_continues(
         assert ask("read()") == "{7}"
 
 
-def test_simulated_call_waits_while_locked_and_crashes_while_checkpointed(
+def test_driver_call_waits_in_a_locked_process_and_aborts_a_checkpointed_process(
     environment: dict[str, str], python: Python,
 ) -> None:
     failing = environment | {"NVSHARE_SIM_FAIL": "cuCheckpointProcessUnlock:1"}

@@ -75,7 +75,9 @@ for symbol in {symbols!r}:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_simulated_driver_has_the_functions_of_the_version(python: Python, driver: str) -> None:
+def test_simulated_driver_lacks_exactly_the_functions_newer_than_its_version(
+    python: Python, driver: str
+) -> None:
     said = python(ASK.format(symbols=[*since()]), NVSHARE_SIM_DRIVER=driver).splitlines()
     assert said == [
         f"{DRIVERS[driver]} {driver}",

@@ -100,7 +100,9 @@ def test_simulator_of_zero_gpus_returns_error_no_device(python: Python) -> None:
     assert python(COUNT, NVSHARE_SIM_GPUS="0") == "100 0 0\n"
 
 
-def test_simulator_process_without_cards_does_not_change_cards_of_others(python: Python) -> None:
+def test_simulator_process_without_visible_cards_does_not_change_cards_of_other_processes(
+    python: Python
+) -> None:
     assert python(LOAD + CREATE.format(call="cuMemAlloc_v2") + NONE % COUNT + COUNT) == (
         "[0, 0, 0, 0]\n100 0 0\n\n0 0 2\n"
     )
@@ -209,5 +211,5 @@ except pynvml.NVMLError_NotFound:
 )
 
 
-def test_nvml_shows_memory_and_processes_of_the_driver(python: Python) -> None:
+def test_simulated_nvml_shows_memory_and_processes_of_the_simulated_driver(python: Python) -> None:
     assert python(MONITOR) == "seen\n"
