@@ -24,7 +24,7 @@ def _metrics(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_metrics")
-def test_pod_is_shown_by_namespace_and_name_from_the_start(
+def test_pod_is_shown_by_namespace_and_name_as_soon_as_its_program_is_a_client(
     cluster: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
     cluster.apply(pod("it"))

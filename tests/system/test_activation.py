@@ -49,14 +49,16 @@ def machine(running: Container) -> Iterator[Container]:
         print(running.story())
 
 
-def test_first_program_starts_the_daemon_and_waits(machine: Container, launch: Launch) -> None:
+def test_first_program_starts_the_daemon_by_socket_activation_and_becomes_its_client(
+    machine: Container, launch: Launch
+) -> None:
     program = launch(machine, "alice", memory=card.MEMORY // 2, cpu_ms=50)
     machine.until(lambda: state(machine, "nvshared") == "active", "the program has started it")
     machine.until(lambda: len(card.clients(machine)) == 1, "it knows the program")
     program.finish()
 
 
-def test_program_waits_for_a_daemon_that_cannot_start_only_if_required(
+def test_program_waits_for_a_daemon_that_cannot_start_unless_nvshare_required_is_0(
     machine: Container, launch: Launch
 ) -> None:
     machine.write(BROKEN, "[gpu]\ntq = soon\n")
@@ -109,7 +111,9 @@ def test_daemon_restart_with_a_wrong_configuration_loses_no_client(
     card.finish(programs)
 
 
-def test_start_limit_of_systemd_is_reported_with_the_command_to_reset(machine: Container) -> None:
+def test_start_limit_of_systemd_is_reported_with_the_command_that_resets_it(
+    machine: Container
+) -> None:
     limit, crash = DROP_INS
     machine.write(limit, "[Unit]\nStartLimitIntervalSec=1h\nStartLimitBurst=3\n")
     card.drop_in(machine, "crash", "ExecStart=\nExecStart=/bin/sh -c 'kill -KILL $$$$'\n")
@@ -127,7 +131,7 @@ def test_start_limit_of_systemd_is_reported_with_the_command_to_reset(machine: C
 
 
 @pytest.mark.parametrize("user", ["", "alice"], ids=["root", "user"])
-def test_bus_call_starts_the_daemon(machine: Container, user: str) -> None:
+def test_d_bus_call_starts_the_daemon(machine: Container, user: str) -> None:
     said = machine.output(
         "busctl", "get-property", "com.nvshare", "/com/nvshare", "com.nvshare.Manager", "TQ",
         user=user)
@@ -135,7 +139,7 @@ def test_bus_call_starts_the_daemon(machine: Container, user: str) -> None:
     assert state(machine, "nvshared") == "active"
 
 
-def test_systemd_socket_is_kept_when_the_daemon_is_killed(machine: Container) -> None:
+def test_daemons_socket_stays_the_same_file_when_the_daemon_is_killed(machine: Container) -> None:
     machine.run("systemctl", "start", "nvshared")
     before = machine.output("stat", "--format=%i", "/run/nvshare/nvshare.sock")
     for signal in ("KILL", "SEGV"):

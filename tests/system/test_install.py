@@ -35,7 +35,7 @@ def test_apt_installs_package_and_dependencies(bare: Container, said: str) -> No
     assert bare.output("nvshared", "--version", user="alice") == f"nvshared {__version__}"
 
 
-def test_build_leaves_exactly_the_two_packages(built: Packages) -> None:
+def test_debian_build_leaves_exactly_the_packages_nvshared_and_libnvshare(built: Packages) -> None:
     """README: apt install ./dist/*.deb"""
     folder = built.nvshared.parent
     assert set(folder.glob("*.deb")) == {built.nvshared, built.libnvshare}
@@ -93,7 +93,7 @@ def test_daemon_without_a_driver_fails_once_with_the_reason(bare: Container) -> 
 
 
 @pytest.mark.usefixtures("said")
-def test_enable_now_starts_service_and_socket(bare: Container) -> None:
+def test_systemctl_enable_now_starts_service_and_socket_of_nvshared(bare: Container) -> None:
     card.plug_in(bare)
     bare.run("systemctl", "enable", "--now", "nvshared")
     for unit in ("nvshared.service", "nvshared.socket"):

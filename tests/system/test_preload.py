@@ -57,14 +57,14 @@ def test_preloaded_system_boots_without_failed_units(machine: Container) -> None
 
 @PEOPLE
 @pytest.mark.parametrize("name", COMMANDS)
-def test_preloaded_system_runs_programs_of_users_without_messages(
+def test_preloaded_system_runs_programs_of_users_without_messages_of_the_library(
     machine: Container, name: str, user: str
 ) -> None:
     assert quiet(machine, *COMMANDS[name], user=user)
 
 
 @pytest.mark.parametrize("name", AS_ROOT)
-def test_preloaded_system_runs_programs_of_root_without_messages(
+def test_preloaded_system_runs_programs_of_root_without_messages_of_the_library(
     machine: Container, name: str
 ) -> None:
     quiet(machine, *AS_ROOT[name])

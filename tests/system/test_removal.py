@@ -102,7 +102,7 @@ def kill(machine: Container) -> None:
 
 
 @pytest.mark.parametrize("trouble", [None, stop_the_bus, hang, kill])
-def test_package_is_removed_or_refuses_with_a_sentence_while_programs_run(
+def test_package_removal_while_programs_run_succeeds_or_names_the_command_to_stop_nvshared(
     occupied: Container, trouble: Callable[[Container], None] | None
 ) -> None:
     if trouble is not None:

@@ -107,7 +107,7 @@ def test_rpm_contains_bytecode_of_every_python_file(rpms: list[Path]) -> None:
     assert compiled == sources
 
 
-def test_rpm_spec_has_the_present_version(spec: str) -> None:
+def test_rpm_spec_has_the_version_of_the_python_package(spec: str) -> None:
     assert re.search(rf"^Version:\s+{re.escape(__version__)}$", spec, re.M)
 
 

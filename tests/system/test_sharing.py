@@ -45,7 +45,7 @@ def used(container: Container, *arguments: str, user: str = "") -> dict[str, int
     return {row["name"]: row["gpu_usec"] for row in document["rows"]}
 
 
-def test_history_shows_users_their_own_usage_and_root_all(
+def test_history_shows_users_their_own_usage_and_root_the_usage_of_all_users(
     running: Container, launch: Launch
 ) -> None:
     card.finish([

@@ -204,7 +204,9 @@ def test_jobs_that_do_not_fit_the_card_together_take_turns_with_right_results(
     assert [terms(cluster, job.tenant) for job in jobs] == [{}, {}]
 
 
-def test_job_has_the_memory_limit_of_the_shards_unless_given_another(cluster: Container) -> None:
+def test_job_has_the_memory_limit_of_its_shards_unless_its_nvshare_option_gives_another(
+    cluster: Container
+) -> None:
     usual = Job(cluster, "alice", memory=16, shards=3, seed=1)
     asked = Job(
         cluster, "bob", "--nvshare=memory=100M,compute=50,priority=background",
@@ -223,7 +225,9 @@ def test_job_has_the_memory_limit_of_the_shards_unless_given_another(cluster: Co
         job.finish()
 
 
-def test_job_with_a_shard_without_a_number_has_a_single_shard(cluster: Container) -> None:
+def test_job_that_requests_a_shard_without_a_number_has_the_memory_limit_of_one_shard(
+    cluster: Container
+) -> None:
     job = Job(cluster, "alice", "--gres=shard", memory=16)
     job.await_memory()
     assert terms(cluster, job.tenant)["memory-limit"] == card.MEMORY // SHARDS << 20
@@ -251,14 +255,18 @@ def test_slurm_page_commands_submit_and_show_jobs(cluster: Container) -> None:
         assert "LD_PRELOAD=libnvshare.so" in cluster.output("cat", f"/home/bob/slurm-{number}.out")
 
 
-def test_job_without_shards_is_not_changed(cluster: Container) -> None:
+def test_job_without_shards_and_nvshare_option_has_no_nvshare_environment(
+    cluster: Container
+) -> None:
     said = cluster.output("srun", "env", user="alice")
     assert "nvshare" not in said
     asked = cluster.output("srun", "--nvshare=weight=50", "env", user="alice")
     assert "LD_PRELOAD=libnvshare.so" in asked
 
 
-def test_job_gets_out_of_memory_at_its_limit_and_logs_the_reason(cluster: Container) -> None:
+def test_job_beyond_its_memory_limit_gets_out_of_memory_and_logs_the_reason(
+    cluster: Container
+) -> None:
     job = Job(cluster, "alice", "--nvshare=memory=40MiB", memory=64)
     cluster.until(lambda: job.state == "FAILED", "it has failed")
     assert f"all programs of {job.tenant} together are limited to 40MiB" in job.said
@@ -401,7 +409,7 @@ def test_jobs_and_their_terms_survive_a_restart_of_slurm_and_nvshared(cluster: C
     cluster.until(lambda: not terms(cluster, job.tenant), "nothing is set for it")
 
 
-def test_prolog_reports_refused_terms_and_the_job_gets_the_terms_of_the_rule(
+def test_prolog_reports_refused_terms_and_the_job_gets_the_terms_of_the_tenant_rule(
     cluster: Container
 ) -> None:
     cluster.write(
@@ -501,7 +509,7 @@ def test_job_starts_and_waits_while_nvshared_does_not_answer(
     gone(job)
 
 
-def test_epilog_without_nvshared_succeeds_and_next_job_removes_the_terms(
+def test_epilog_without_nvshared_succeeds_and_the_next_job_removes_the_ended_jobs_terms(
     cluster: Container
 ) -> None:
     job = Job(cluster, "alice", "--nvshare=weight=70", memory=16)
@@ -515,7 +523,7 @@ def test_epilog_without_nvshared_succeeds_and_next_job_removes_the_terms(
     cluster.until(lambda: not terms(cluster, job.tenant), "the next job has given them back")
 
 
-def test_prolog_with_drain_on_failure_drains_the_node(cluster: Container) -> None:
+def test_failing_prolog_with_drain_on_failure_drains_the_slurm_node(cluster: Container) -> None:
     line = "required spank_nvshare.so drain-on-failure\n"
     before = cluster.output("cat", "/etc/slurm/plugstack.conf.d/nvshare.conf")
     cluster.write("/etc/slurm/plugstack.conf.d/nvshare.conf", line)

@@ -69,7 +69,9 @@ def test_trial_page_commands_run_two_programs_in_turns(machine: Container) -> No
         assert "user:alice" in machine.output("nvsharectl", "tenants")
 
 
-def test_trial_restart_without_programs_keeps_the_gpus(machine: Container) -> None:
+def test_trial_daemon_restarted_without_programs_keeps_number_and_memory_of_the_gpus(
+    machine: Container
+) -> None:
     with trial(machine, "nvsharectl trial start --gpus 2 --memory 256MiB"):
         # A program with another idea of the GPUs is the first to look at them.
         stray = ENVIRONMENT | {"NVSHARE_SIM_MEMORY": "64M", "NVSHARE_SIM_GPUS": "1"}

@@ -45,7 +45,7 @@ def machine(before: list[str], running: Container) -> Container:
     return running
 
 
-def test_upgrade_with_wrong_settings_keeps_the_daemon_running(
+def test_package_upgrade_with_wrong_settings_keeps_the_daemon_running(
     machine: Container, built: Packages, tmp_path: Path
 ) -> None:
     wrong = "/etc/nvshare/nvshared.conf.d/wrong.conf"
@@ -57,7 +57,7 @@ def test_upgrade_with_wrong_settings_keeps_the_daemon_running(
     machine.run("rm", wrong)
 
 
-def test_upgrade_keeps_settings_and_running_programs(
+def test_package_upgrade_keeps_settings_and_running_programs(
     machine: Container, built: Packages, tmp_path: Path, launch: Launch
 ) -> None:
     programs = [
@@ -86,7 +86,9 @@ def states(container: Container) -> list[str]:
     return sorted(one["state"] for one in card.clients(container))
 
 
-def test_removal_is_refused_while_a_program_is_swapped(machine: Container, launch: Launch) -> None:
+def test_package_removal_is_refused_while_a_program_is_swapped(
+    machine: Container, launch: Launch
+) -> None:
     machine.run("nvsharectl", "set-tq", "300")
     programs = [
         launch(machine, user, memory=card.MEMORY * 7 // 10, kernel_us=5000, seed=seed)
