@@ -14,14 +14,14 @@ from bench.harness import LIBRARY, machine
 
 @pytest.fixture(scope="session", autouse=True)
 def library() -> None:
-    """The library must be built."""
+    """Fails the session if libnvshare.so is not built."""
     if not LIBRARY.exists():
         pytest.fail(f"{LIBRARY} is missing; build it with: make build")
 
 
 @pytest.fixture(scope="session")
 def record() -> Callable[[str, dict[str, Any]], None]:
-    """Keeps a figure: prints it, and appends it to the file NVSHARE_RESULTS names."""
+    """Prints measured figures, and appends them to the file named by NVSHARE_RESULTS."""
     where = os.environ.get("NVSHARE_RESULTS")
 
     def keep(name: str, figures: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from tests.integration.test_broken import AWAY, BROKEN, FAILED, ILLEGAL_ADDRESS
 
 @contextmanager
 def started(body: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A program that has said that it may be sent away."""
+    """A program that has printed that it has submitted its work and may be evicted."""
     with subprocess.Popen(
         [sys.executable, "-c", body], cwd=ROOT, env={**os.environ, **environment}, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What frameworks have cached is given back before it would cross the bus, if that is wanted."""
+"""Caches of frameworks are trimmed before an eviction would copy them, with NVSHARE_TRIM_CACHES."""
 
 from collections.abc import Sequence
 

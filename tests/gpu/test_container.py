@@ -42,7 +42,7 @@ exec chroot --userspec=65534:65534 --groups= "$root" "$@"
 
 
 def needed(program: Path) -> list[Path]:
-    """The libraries that it is linked to, and what loads them."""
+    """The libraries that `program` is linked to, and the dynamic linker."""
     said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     return [Path(path) for path in re.findall(r"(/\S+) \(0x", said)]
 
@@ -55,7 +55,7 @@ def driver() -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Has nothing but this."""
+    """A root file system with only driver, library, workload and what these need."""
     for folder in ("bin", "driver", "library", "dev", "proc", "etc", "run/nvshare", INSIDE[1:]):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(LIBRARY, tmp_path / "library")

@@ -33,7 +33,7 @@ UNTIL_OTHERS_WANT = 10                  # seconds, until they have contexts
 
 
 def said(body: str, **environment: str) -> str:
-    """What the program prints. It fails on its own if a call does not do what it must."""
+    """Returns what the program prints. The program itself fails if a call has a wrong result."""
     done = subprocess.run(
         [sys.executable, "-c", body], cwd=ROOT, env={**os.environ, **environment}, text=True,
         capture_output=True, timeout=120, check=False,
@@ -51,7 +51,7 @@ def test_context_destruction_has_the_same_results_as_without_the_library(name: s
 
 @pytest.mark.parametrize("how", HANDED_OVER)
 def test_eviction_waits_for_work_in_every_context(how: str) -> None:
-    """Each fills memory with what it launched there, once it has been told that it may leave."""
+    """In each context, work in flight fills memory about when the other client begins to wait."""
     body = HANDED_OVER[how].replace("Timer(1,", f"Timer({UNTIL_OTHERS_WANT},")
     with (
         sharing("--tq", "1", "--capacity", "1GiB") as daemon,

@@ -93,7 +93,7 @@ Answers = dict[str, list[tuple[int, float]]]
 
 
 def answers(capturing: bool, pause: float, works: list[str], **environment: str) -> Answers:
-    """Of each call, for each kind of work."""
+    """The result and the duration of each driver call, for each kind of work."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + LOADED_ONCE + ROUNDS,
          json.dumps([capturing, pause, works, [*CALLS, *EXPORTS, *WAIT_THEMSELVES]])],

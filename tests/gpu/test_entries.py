@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to the driver, and to the memory, that go past what programs usually do."""
+"""Less usual ways to call the driver and to export memory."""
 
 import json
 import os
@@ -36,7 +36,7 @@ print(json.dumps({{"rounds": rounds}}))
 
 
 def build(folder: Path) -> Path:
-    """The plugin, which names the driver as what it needs."""
+    """Compiles the plugin, with libcuda.so.1 as a needed library."""
     named = ["gcc", "-shared", "-Wl,-soname,libcuda.so.1", "-x", "c", "/dev/null"]
     subprocess.run([*named, "-o", str(folder / "libcuda.so.1")], check=True)
     command = ["gcc", "-shared", "-fPIC", "-O1", str(SOURCE), "-Wl,--no-as-needed"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frameworks and libraries compute what they compute alone, handed over every 200 ms."""
+"""Frameworks compute the same results as alone while the card is handed over every 200 ms."""
 
 import pytest
 

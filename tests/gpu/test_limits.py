@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A limit of compute is a share of the GPU's time, also for a program of short kernels."""
+"""A compute limit bounds the GPU time of a program, also one of short kernels."""
 
 import json
 import sys

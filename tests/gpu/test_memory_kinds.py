@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that programs get by other ways than cuMemAlloc, under frequent hand-overs."""
+"""Memory allocated by other functions than cuMemAlloc, under frequent hand-overs."""
 
 import pytest
 

@@ -33,14 +33,14 @@ SEEN = {"compute-sanitizer": "ERROR SUMMARY: 0 errors", "ncu": "Duration"}
 
 
 def found(name: str) -> str | None:
-    """A tool of CUDA's, where it usually is."""
+    """The path of a profiler of the CUDA toolkit, in PATH or its usual folders; None if absent."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *FOLDERS]))
 
 
 def watched(
     name: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The workload under this tool; stdout has everything."""
+    """Runs nvshare-workload under the profiler; stdout includes stderr."""
     return subprocess.run(
         [found(name) or name, *OPTIONS[name], str(WORKLOAD), *STEPS],
         env={**os.environ, **(environment or {})}, text=True, stdout=subprocess.PIPE,
@@ -50,7 +50,7 @@ def watched(
 
 @pytest.fixture(params=list(OPTIONS))
 def name(request: pytest.FixtureRequest) -> str:
-    """A tool that works here without the library."""
+    """Each profiler that works on this machine without the library."""
     chosen: str = request.param
     if found(chosen) is None:
         pytest.skip(f"there is no {chosen} here")

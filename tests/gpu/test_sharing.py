@@ -19,25 +19,25 @@ BUDGET = ("--swap-budget", "108GiB")
 
 
 def card_gib() -> float:
-    """Memory of the first card."""
+    """The memory of the first card in GiB."""
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     return float(pynvml.nvmlDeviceGetMemoryInfo(handle).total) / (1 << 30)
 
 
 def competitor(gib: int, *options: str) -> list[str]:
-    """One that wants the card all the time, until it is told to end."""
+    """The command of a program that wants a turn all the time, until it is told to end."""
     return program("cupy_steps", "--gib", str(gib), "--seed", "9", *options)
 
 
 def check(other: Result, gib: int) -> None:
-    """It computed what it computes alone."""
+    """Fails unless the competitor computed what it computes alone."""
     steps = str(other.output.get("steps", 1))
     assert digests([other]) == digests(run([competitor(gib, "--steps", steps)]))
 
 
 def digests(results: Sequence[Result]) -> list[str]:
-    """Of programs that ended well; shows what one that did not has said."""
+    """The digests of the programs' results. Fails with the errors of a program that failed."""
     for result in results:
         assert result.code == 0, f"{' '.join(result.command)}\n{result.errors}"
     return [result.output["digest"] for result in results]
@@ -47,7 +47,7 @@ def compare(
     record: Record, name: str, command: list[str], rival_gib: int,
     environment: dict[str, str] | None = None, options: Sequence[str] = (),
 ) -> None:
-    """The program alone, and beside a rival that wants a card of 20 GiB as long as it runs."""
+    """Fails unless a program computes the same alone and beside a competitor on 20 GiB."""
     alone = run([command], environment)
     with sharing("--tq", "200ms", "--capacity", "20GiB", *BUDGET, *options,
                  environment=environment) as daemon:

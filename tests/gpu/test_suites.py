@@ -35,7 +35,7 @@ LIMIT = 500.0                           # seconds for a run
 
 
 def command(name: str, stain: int, output: Path) -> list[str]:
-    """Runs a suite."""
+    """The command that runs a framework's test suite."""
     count = int(os.environ.get("NVSHARE_SUITE_TESTS", COUNTS[name]))
     return [
         sys.executable, str(ROOT / "tests" / "gpu" / "suites" / "suite.py"), name,
@@ -45,7 +45,7 @@ def command(name: str, stain: int, output: Path) -> list[str]:
 
 
 def lines(result: Result, output: Path) -> dict[str, Outcome]:
-    """What a run has written; it must have come to its end."""
+    """The outcomes of the tests that a run has written. Fails if the run ended early."""
     found = parsed(output.read_text(encoding="utf-8").splitlines(keepends=True))
     last = next(reversed(found), "none")
     assert result.code == 0, f"it ended after the test {last!r}\n{result.errors}"

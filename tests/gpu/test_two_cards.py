@@ -20,7 +20,7 @@ EACH = 5                                # GiB, of the rivals
 
 
 def cards() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES may name."""
+    """The names of all usable cards, each as CUDA_VISIBLE_DEVICES may name it."""
     if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return named.split(",")
     return [str(index) for index, _ in enumerate(machine()["gpu"].splitlines())]

@@ -20,7 +20,7 @@ LONG = 120                              # seconds; four drains in vain take twen
 
 
 def begun(body: str, **environment: str) -> subprocess.Popen[str]:
-    """A program that says on its own when it has come so far."""
+    """Starts a program that prints a line at each of its steps."""
     return subprocess.Popen(
         [sys.executable, "-c", body], cwd=ROOT, env={**os.environ, **environment}, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
