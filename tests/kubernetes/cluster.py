@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods that share the simulated card of a node, and what is known of them."""
+"""Pods that share the simulated card of a node, and what nvshared and Kubernetes show of them."""
 
 import json
 import shlex
@@ -124,7 +124,7 @@ class Cluster(Node):
         return f"pod:default/{name}"
 
     def tenants(self) -> dict[str, dict[str, Any]]:
-        """All that nvshared knows, by their names; none while it is away."""
+        """All tenants that nvshared lists, by their names; empty while nvshared does not run."""
         done = self.run("nvsharectl", "tenants", "--json", check=False)
         listed = json.loads(done.stdout)["tenants"] if done.returncode == 0 else []
         return {one["name"]: one for one in listed}
@@ -165,14 +165,14 @@ class Cluster(Node):
         return found is not None and found["programs"] == 1
 
     def start_pods(self, *pods: dict[str, Any]) -> None:
-        """Returns when their programs use the GPU."""
+        """Creates pods and returns when their programs use the GPU."""
         self.apply(*pods)
         for one in pods:
             name = one["metadata"]["name"]
             self.until(partial(self.shares, name), f"{name} uses the GPU")
 
     def finish(self, *names: str) -> None:
-        """Has the programs of pods end, and fails unless all were right."""
+        """Ends the programs of pods, and fails unless their results were right."""
         for name in names:
             self.write(f"{TOLD}/{name}", "")
         for name in names:

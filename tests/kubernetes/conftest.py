@@ -100,7 +100,7 @@ def images(built: Packages, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy_manifests(cluster: Cluster, there: str) -> str:
-    """Puts packaging/kubernetes into a folder of the node."""
+    """Copies packaging/kubernetes to the folder `there` of the node."""
     for path in sorted(MANIFESTS.rglob("*")):
         place = f"{there}/{path.relative_to(MANIFESTS)}"
         if path.is_symlink():           # of the chart, to kustomize's files
@@ -130,7 +130,7 @@ def manifests(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def cdi(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
-    """The container runtime supports CDI devices."""
+    """While these tests run, the container runtime supports CDI devices."""
     version = cluster.output("containerd", "--version")
     number = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
     if number is None or tuple(map(int, number.groups())) < (1, 7, 2):
@@ -143,7 +143,7 @@ def cdi(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each test's pods end with it."""
+    """Deletes the pods and deployments of each test at its end."""
     yield
     if "cluster" not in request.fixturenames:
         return
@@ -155,7 +155,7 @@ def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Notes how each test ended."""
+    """Records the outcome and the duration of each test."""
     report: pytest.TestReport = (yield).get_result()    # type: ignore[attr-defined]
     if report.when == "call" or not report.passed:
         name = item.nodeid.removeprefix("tests/kubernetes/")
@@ -166,7 +166,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Keeps it, if this level was asked for by name."""
+    """Writes the recorded outcomes to bench/results with --require kubernetes."""
     config = session.config
     if VERSIONS in config.stash and config.getoption("--require") == "kubernetes":
         now, versions = datetime.now(UTC), config.stash[VERSIONS]

@@ -169,7 +169,7 @@ class Node(Container):
         super().__init__(tree)
 
     def kubectl(self, *command: str, given: str = "", check: bool = True) -> str:
-        """Does it as the administrator; what it printed."""
+        """Runs kubectl as the cluster's administrator; returns its output."""
         return self.run(
             f"{HERE}/kubectl", "--kubeconfig=/etc/kubernetes/admin.conf", *command, given=given,
             check=check).stdout
@@ -182,7 +182,7 @@ class Node(Container):
         self.kubectl("apply", "--filename=-", given=json.dumps(listed))
 
     def story(self) -> str:
-        """The journal of all that a node is made of, for the report of a failure."""
+        """The journal of the services of the node, for the report of a failure."""
         if not self._booted():
             return super().story()
         units = [f"--unit={name}.service" for name in (*OPTIONS, "containerd", "nvshare-kubelet")]

@@ -22,7 +22,7 @@ LIMIT = "nvshare.com/gpu-core-limit"
 
 
 def taken(cluster: Cluster, texts: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Which annotations the API server takes, each of a pod of its own."""
+    """The annotations that the API server accepts; each is tried on a separate pod."""
     pods = [pod(f"p{number}", annotations=dict([one])) for number, one in enumerate(texts)]
     listed = {"apiVersion": "v1", "kind": "List", "items": pods}
     said = cluster.kubectl(
@@ -33,7 +33,7 @@ def taken(cluster: Cluster, texts: list[tuple[str, str]]) -> list[tuple[str, str
 
 @pytest.fixture(scope="module")
 def policies(cluster: Cluster, manifests: str) -> Iterator[Cluster]:
-    """Both are in force; in other modules they are not."""
+    """The admission policies for annotations and for nvidia.com/gpu are in force in this module."""
     folders = [f"--kustomize={manifests}/{name}"
                for name in ("annotations", "nvidia-gpu", "shares")]
     for folder in folders:
@@ -49,7 +49,7 @@ def policies(cluster: Cluster, manifests: str) -> Iterator[Cluster]:
 
 
 def asked(cluster: Cluster, resource: str, labels: Mapping[str, str] | None = None) -> object:
-    """What becomes of a pod's limits. Its first container asks for nothing."""
+    """The limits after admission of a pod whose second container alone requests `resource`."""
     one = pod("it")
     one["metadata"]["labels"] = labels or {}
     one["spec"]["containers"].insert(0, {"name": "beside", "image": "it"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is annotated on a pod holds for it, by a real API server and kubelet's own identity."""
+"""Annotations of a pod become its terms, with a real API server and kubelet's identity."""
 
 import time
 from collections.abc import Callable

@@ -22,7 +22,7 @@ def run_helm(cluster: Cluster, *command: str) -> str:
 
 @pytest.fixture
 def release(helm: None, cluster: Cluster, manifests: str, imported: None) -> Iterator[str]:
-    """A chart's folder, while the node has no unit that offers shares."""
+    """The folder of the Helm chart, while no systemd unit of the node offers shares."""
     cluster.write(VALUES, json.dumps({
         "env": [{"name": key, "value": value} for key, value in SERVER.items()],
         "priorityClasses": [{"class": "urgent", "priority": "high"}],

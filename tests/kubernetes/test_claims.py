@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods claim parts of a GPU (DRA), from a real scheduler and kubelet, and get no more."""
+"""Pods claim parts of a GPU by DRA, with a real scheduler and kubelet, and get no more."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def _claims(cluster: Cluster, cdi: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_claims_left(cluster: Cluster, _nothing_left: None) -> Iterator[None]:
-    """Each test's claims end with it, before its pods: they go when these are gone."""
+    """Deletes each test's claims, before its pods; Kubernetes removes a claim after its pods."""
     yield
     cluster.kubectl("delete", "resourceclaim", "--all", "--wait=false")
 
@@ -54,7 +54,7 @@ def devices(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 def created(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[str]:
-    """Which parameters the API server takes, by number: in a claim, in a template, in a class."""
+    """Numbers of the parameters that the API server accepts in a claim, a template or a class."""
     claims = [claim(f"c{number}", **one) for number, one in enumerate(said)]
     for number, one in enumerate(said):     # also where there are none
         config = [{"opaque": {"driver": DRIVER, "parameters": one}}]
@@ -72,7 +72,7 @@ def created(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def taken(cluster: Cluster, said: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Which parameters the API server takes in all three of them; it takes none in one alone."""
+    """The parameters that the API server accepts in all three. Fails if it accepts one in fewer."""
     names = created(cluster, said)
     assert all(names.count(name) == 3 for name in names)
     return [said[number] for number in sorted(map(int, set(names)))]
@@ -104,7 +104,7 @@ def test_pod_gets_a_share_by_a_cdi_device_when_the_runtime_supports_cdi(cluster:
 
 @pytest.mark.usefixtures("_claims")
 class TestClaims:
-    """With --dra."""
+    """nvshare-kubelet runs with --dra."""
 
     def test_node_offers_a_single_device_for_all_claims(self, cluster: Cluster) -> None:
         (device,) = devices(cluster)
@@ -166,7 +166,7 @@ class TestClaims:
         example = (MANIFESTS / "examples" / "quota.yaml").read_text()
 
         def create(name: str, capacity: dict[str, str], *options: str) -> str:
-            """What the API server says of a claim in that namespace."""
+            """The API server's error for a claim in the namespace lab; empty if accepted."""
             return cluster.run(
                 f"{HERE}/kubectl", "--kubeconfig=/etc/kubernetes/admin.conf", "create",
                 "--namespace=lab", "--filename=-", *options,

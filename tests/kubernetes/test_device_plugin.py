@@ -19,7 +19,7 @@ def first_process(cluster: Cluster, name: str) -> str:
 
 
 def main_process(cluster: Cluster, unit: str) -> str:
-    """Of a unit; 0 while it has none."""
+    """The id of the main process of a systemd unit; 0 while it has none."""
     return cluster.output("systemctl", "show", unit, "--property=MainPID", "--value")
 
 

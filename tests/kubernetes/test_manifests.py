@@ -54,7 +54,7 @@ SETTINGS = {
 def container(
     name: str, variables: Mapping[str, str], folders: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """A change of the DaemonSet: a container has these besides."""
+    """A patch of the DaemonSet that adds variables and host folders to a container."""
     folders = folders or {}
     return {
         "apiVersion": "apps/v1", "kind": "DaemonSet",
@@ -70,7 +70,7 @@ def container(
 
 
 def kustomization(of: str, *patches: Mapping[str, Any]) -> str:
-    """As an administrator would write it."""
+    """A kustomization with patches, as an administrator would write it."""
     return json.dumps({
         "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
         "resources": [of], "images": [
@@ -82,7 +82,7 @@ def kustomization(of: str, *patches: Mapping[str, Any]) -> str:
 
 @contextmanager
 def without(cluster: Cluster, manifests: str, *units: str) -> Iterator[None]:
-    """The node has not these, but may have a strategy, which is gone afterwards."""
+    """Disables units of the node meanwhile; afterwards removes the DaemonSet's strategy."""
     cluster.run("systemctl", "disable", "--now", *units)
     cluster.until(lambda: cluster.allocatable() == 0, "the unit's shares are gone")
     cluster.kubectl("label", "--overwrite", "node", NAME, "nvidia.com/gpu.present=true")
@@ -95,7 +95,7 @@ def without(cluster: Cluster, manifests: str, *units: str) -> Iterator[None]:
 
 
 def pods(cluster: Cluster) -> list[str]:
-    """The strategies of the DaemonSet's pods, which may be on their way out."""
+    """The sharing strategies of the DaemonSet's pods, also of pods that are ending."""
     listed = cluster.get("pods", "--namespace=nvshare")["items"]
     return [one["metadata"]["labels"]["nvshare.com/strategy"] for one in listed]
 
@@ -129,7 +129,7 @@ def test_switch_of_sharing_strategy_leaves_no_manifest_field_of_the_previous_str
 
 
 def content(one: dict[str, Any]) -> tuple[tuple[str, str], Any]:
-    """What an object is called, and is, without what the API server notes about it."""
+    """Kind and name of a Kubernetes object, and its content without the API server's additions."""
     meta = one.pop("metadata")
     one.pop("status", None)
     one["labels"] = meta.get("labels")
@@ -162,7 +162,7 @@ def test_daemon_set_without_the_kubelet_unit_offers_shares(
 
 
 def check_labels(cluster: Cluster) -> None:
-    """The account writes our labels of its own node, and nothing else of a node."""
+    """The DaemonSet's account may write nvshare labels of its own node, nothing else of a node."""
     cluster.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "another"}})
     ours = {"metadata": {"labels": {"nvshare.com/gpu.count": "7"}}}
     for name, said, why in (
@@ -195,7 +195,7 @@ def patched(cluster: Cluster, name: str, status: Mapping[str, Any]) -> str:
 
 
 def check_slices(cluster: Cluster) -> None:
-    """The account writes slices of its own driver, for its own node, by a token of that node."""
+    """The account may write slices of its own driver and node only, by a token of that node."""
     def slice_of(name: str, driver: str, node: str) -> dict[str, Any]:
         return {
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
@@ -231,7 +231,7 @@ def event(component: str, host: str, kind: str, name: str) -> dict[str, Any]:
 def test_daemon_set_without_the_kubelet_unit_serves_claims(
     cluster: Cluster, manifests: str, imported: None, cdi: None
 ) -> None:
-    """As itself, not as the node: its account may do what it does."""
+    """nvshare-kubelet uses the DaemonSet's account, whose rights suffice, not the node's."""
     cluster.write(f"{manifests}/mine/kustomization.yaml", kustomization(
         "../claims", container("nvshare-kubelet", SERVER)))
     with without(cluster, manifests, "nvshare-kubelet"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pods are called: in nvsharectl and in the metrics, as soon as their programs are there."""
+"""nvsharectl and the metrics name pods as soon as their programs are clients."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -22,7 +22,7 @@ RAN: set[tuple[str, str]] = set()       # commands of a page
 
 
 def sections(page: str) -> dict[str, list[str]]:
-    """The commands of a page by the headings that they stand under."""
+    """The commands of a documentation page, by the heading of their section."""
     found: dict[str, list[str]] = {}
     heading, fenced = "", False
     for line in (ROOT / "docs" / page).read_text().splitlines():
@@ -52,7 +52,7 @@ def there(
 
 
 def follow(cluster: Cluster, page: str, heading: str) -> None:
-    """Does what stands under a heading, as root in the sources."""
+    """Runs the commands of a section of a documentation page, as root in the sources."""
     for command in sections(page)[heading]:
         run(cluster, page, command)
 

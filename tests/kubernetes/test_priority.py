@@ -16,7 +16,7 @@ CLASSES = {"batch": -10, "urgent": 1000}
 
 @pytest.fixture(scope="module")
 def classes(cluster: Cluster) -> Iterator[Cluster]:
-    """The administrator has said what PriorityClasses mean for GPUs."""
+    """nvshare-kubelet maps two PriorityClasses to priorities of clients."""
     with cluster.stopped("nvshare-kubelet"):
         cluster.write(DROP_IN, (
             "[Service]\nExecStart=\nExecStart=/usr/bin/nvshare-kubelet"

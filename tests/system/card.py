@@ -94,7 +94,7 @@ class Program:
         self._process.stdin.close()
 
     def finish(self) -> None:
-        """Has it end, and fails with all it said unless it was right."""
+        """Ends the program. Fails with its output unless its results were right."""
         self.tell()
         try:
             self._process.wait(timeout=PATIENCE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system tests stand on: a tree, built packages, and containers booted from both."""
+"""Fixtures of the system tests: a Debian tree, built packages, and containers with both."""
 
 import shutil
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ BUILDERS = ("make", "gcc", "dpkg-buildpackage", "dh", "dh_python3")
 
 
 def leave_out(config: pytest.Config, why: str) -> NoReturn:
-    """Skips, or fails if this level was asked for by name."""
+    """Skips the test, or fails it if --require is given."""
     if config.getoption("--require"):
         pytest.fail(why, pytrace=False)
     pytest.skip(why)
@@ -49,7 +49,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def bare(tree: Path) -> Iterator[Container]:
-    """A machine that has never heard of nvshared, with a few users."""
+    """A container on which nvshared was never installed, with a few users."""
     with Container(tree) as container:
         for user in USERS:
             container.run("useradd", "--create-home", "--shell", "/bin/bash", user)

@@ -53,7 +53,7 @@ OPTIONS = "--capability=CAP_BPF,CAP_MKNOD --system-call-filter=bpf"
 
 
 class Failed(AssertionError):
-    """A command in the container ended otherwise than it should; the message is all it said."""
+    """A command in the container had the wrong exit status; the message is its output."""
 
 
 class Container:

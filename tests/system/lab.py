@@ -119,7 +119,7 @@ class Lab:
         return self._asked
 
     def answer(self, number: int) -> Any:
-        """What came of it, when it is done. Raises AssertionError."""
+        """Waits for the answer to a browser's request and returns it. Raises AssertionError."""
         assert self._browsers.stdout is not None
         while number not in self._answered:
             line = self._browsers.stdout.readline()
@@ -131,7 +131,7 @@ class Lab:
         return result
 
     def each(self, users: Iterable[str], verb: str, *arguments: str) -> list[Any]:
-        """Has browsers do the same at the same time; what came of it."""
+        """Sends the same request by several browsers at once; returns their answers."""
         return [self.answer(number) for number in [
             self.ask(user, verb, *arguments) for user in users]]
 

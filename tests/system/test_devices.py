@@ -49,7 +49,7 @@ CARDS = "/proc/driver/nvidia/gpus"
 
 @pytest.fixture(scope="module")
 def machine(installed: Container) -> Container:
-    """A machine on which the service tells which nodes it can open each time it starts."""
+    """A machine on which nvshared.service records at each start which device nodes it can open."""
     installed.run("mkdir", "-p", "/dev/nvidia-caps")
     for name, (major, minor) in (NODES | OTHERS).items():
         installed.run("mknod", "-m", "660", f"/dev/{name}", "c", str(major), str(minor))
@@ -60,7 +60,7 @@ def machine(installed: Container) -> Container:
 
 
 def opened(container: Container) -> dict[str, str]:
-    """The errors of the service as it opened the nodes; it is restarted for that."""
+    """Restarts the service. Returns its errors as it opened the device nodes."""
     container.run("systemctl", "restart", "nvshared")
     lines = container.output("cat", FOUND).splitlines()
     return dict(line.split() for line in lines)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon is killed, hangs, is restarted, is stopped: what becomes of the programs."""
+"""Programs while the daemon is killed, hangs, is restarted or is stopped."""
 
 from collections.abc import Iterator
 
@@ -55,7 +55,7 @@ def kept(container: Container) -> int:
 
 
 def ten(container: Container, launch: Launch) -> list[Program]:
-    """Ten programs, of which three fit: each hand-over moves something. None is done soon."""
+    """Ten long programs, of which three fit on the card: each hand-over moves memory."""
     programs = [
         launch(
             container, user, memory=card.MEMORY // 4, cpu_ms=CPU_MS, seed=seed,

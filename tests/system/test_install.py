@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new administrator's first minute: install, enable, look."""
+"""Installation by an administrator: install, enable, show the status."""
 
 import json
 

@@ -33,7 +33,7 @@ AS_ROOT = {
 
 @pytest.fixture(scope="module", params=["daemon", "no daemon"])
 def machine(running: Container, request: pytest.FixtureRequest) -> Container:
-    """Booted with the line in place, and a daemon or none."""
+    """A machine booted with the library in /etc/ld.so.preload, with or without a daemon."""
     running.run("nvsharectl", "preload", "enable")
     running.write("/etc/sudoers.d/bob", "bob ALL=(ALL) NOPASSWD: ALL\n", mode=0o440)
     verb = "enable" if request.param == "daemon" else "disable"
@@ -43,7 +43,7 @@ def machine(running: Container, request: pytest.FixtureRequest) -> Container:
 
 
 def quiet(container: Container, *command: str, user: str = "") -> str:
-    """Runs a command that must end well and has nothing to complain of."""
+    """Runs a command. Fails unless it succeeds and prints no error."""
     done = container.run(*command, user=user)
     assert done.stderr == ""
     return done.stdout

@@ -166,7 +166,7 @@ class Job:
         self.container.until(lambda: '"allocated"' in self.said, f"{self.tenant} has its memory")
 
     def finish(self) -> None:
-        """Has it end, and fails unless it was right."""
+        """Ends the job's program. Fails unless its results were right."""
         self.container.run("touch", self.stdin_path, user=self.user)
         self.container.until(
             lambda: self.state not in ("RUNNING", "PENDING", "COMPLETING", "SUSPENDED"),
@@ -343,7 +343,7 @@ def test_killed_job_leaves_no_terms_and_has_usage_in_the_history(cluster: Contai
 
 @pytest.fixture(scope="module")
 def accounting(cluster: Container) -> Container:
-    """The same, with slurmdbd from now on."""
+    """The cluster, with slurmdbd from now on."""
     cluster.write("/etc/slurm/slurmdbd.conf", SLURMDBD, 0o600)
     cluster.run("chown", "slurm:", "/etc/slurm/slurmdbd.conf")
     cluster.run("systemctl", "start", "mariadb")
@@ -478,7 +478,7 @@ def stop_by_mask(cluster: Container) -> Callable[[], object]:
 
 
 def hang(cluster: Container) -> Callable[[], object]:
-    """nvshared is there and answers nothing."""
+    """nvshared runs and answers nothing (SIGSTOP)."""
     cluster.run("systemctl", "kill", "--signal=STOP", "nvshared")
     return lambda: cluster.run("systemctl", "kill", "--signal=CONT", "nvshared")
 

@@ -33,7 +33,7 @@ def machine(bare: Container, built: Packages) -> Container:
 
 @contextmanager
 def trial(machine: Container, start: str) -> Iterator[None]:
-    """A trial, started by these lines. Nothing may be left of it but the folder of the service."""
+    """A trial, started by the lines `start`. Its end must leave only the service's folder."""
     machine.run("sh", "-ec", start)
     try:
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upgrade with programs running, removal, and a purge after which there was never anything."""
+"""Upgrade while programs run, removal, and a purge that leaves no file."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def before(bare: Container) -> list[str]:
 
 @pytest.fixture(scope="module")
 def machine(before: list[str], running: Container) -> Container:
-    """An enabled installation with everything changed that can be, and the library in LIST."""
+    """An enabled installation with all settings changed, and the library in LIST."""
     assert before
     running.write("/etc/nvshare/nvshared.conf", "[gpu]\ntq = 7\n")
     running.write("/etc/nvshare/nvshared.conf.d/mine.conf", "[gpu]\nstuck-after = 20s\n")
