@@ -40,7 +40,7 @@ Right = tuple[str, str, str]            # a group, a resource, a verb
 
 
 def granted(*folders: str) -> set[Right]:
-    """What nvshare-kubelet may do by our manifests of these folders."""
+    """The rights that the manifests of these folders give to nvshare-kubelet."""
     files = [ROOT / "packaging" / "kubernetes" / name / "account.yaml" for name in folders]
     return {
         (group, resource, verb)
@@ -104,7 +104,7 @@ class ApiServer:
             f"nvshare.com/{key.replace('_', '-')}": text for key, text in annotations.items()})
 
     def write(self, name: str, annotations: Mapping[str, str | None], **spec: Any) -> None:
-        """The same with whole names; a pod that is made has this in its spec."""
+        """As annotate(), with full names of annotations; a new pod gets `spec`."""
         known = name in self.pods
         pod = self.pods.setdefault(name, {
             "name": name, "namespace": "lab", "uid": f"{UID}{len(self.pods)}", "annotations": {},
@@ -117,20 +117,20 @@ class ApiServer:
         self._tell("MODIFIED" if known else "ADDED", pod)
 
     def mirror(self, name: str) -> None:
-        """A pod says that it is the static pod with this hash."""
+        """Gives a pod the annotations of the mirror pod of the static pod HASH."""
         self.annotate(name)
         self.pods[name]["annotations"] |= dict.fromkeys((STATIC, MIRROR), HASH)
         self._tell("MODIFIED", self.pods[name])
 
     def ask_for(self, name: str, resource: str, *containers: str) -> None:
-        """Containers of a pod have this among their limits."""
+        """Has containers of a pod request one of `resource` in their limits."""
         self.pods[name]["spec"] = {"containers": [
             {"name": one, "resources": {"limits": {resource: "1"}}} for one in containers
         ] + [{"name": "other"}]}
         self._tell("MODIFIED", self.pods[name])
 
     def run(self, name: str, *containers: str) -> None:
-        """Containers of a pod have these ids, and are called c0, c1, ..."""
+        """Marks containers c0, c1, ... of a pod as started, with these container ids."""
         pod = self.pods[name]
         pod["status"] = pod.get("status", {}) | {"containerStatuses": [
             {"name": f"c{number}", "containerID": f"containerd://{id}"}
@@ -139,7 +139,7 @@ class ApiServer:
         self._tell("MODIFIED", pod)
 
     def conclude(self, name: str, *conditions: dict[str, Any]) -> None:
-        """A pod's status has these conditions besides, or in place of those of their types."""
+        """Adds conditions to a pod's status; they replace conditions of the same types."""
         status = self.pods[name].setdefault("status", {})
         status["conditions"] = [*{
             one["type"]: one for one in (*status.get("conditions", ()), *conditions)}.values()]
@@ -158,7 +158,7 @@ class ApiServer:
         return f"pod:{self.pods[name]['uid']}"
 
     def forget(self) -> None:
-        """Watches go on no more from where they were."""
+        """Ends all watches: a client must list the objects again."""
         with self.news:
             self.version += 1
             self.oldest = self.version
@@ -170,7 +170,7 @@ class ApiServer:
         return self.events[number]
 
     def put_slice(self, one: dict[str, Any], kind: str = "ADDED") -> dict[str, Any]:
-        """Another writer changes the object. Returns the new object."""
+        """Stores a resource slice as another writer would; returns it with its new version."""
         with self.news:
             one["metadata"]["resourceVersion"] = str(self.version + 1)
             self.slices[one["metadata"]["name"]] = one

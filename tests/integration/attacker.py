@@ -36,7 +36,7 @@ ANSWERS = {Type.STOP: Type.STOPPED, Type.EVICT: Type.MOVED, Type.LOAD: Type.MOVE
 
 
 class Attack:
-    """What all attacks know: where the socket is, which GPUs, how wide, and a dice."""
+    """What all attacks use: the daemon's socket, the GPUs, the number of connections, a dice."""
 
     def __init__(self, address: str, uuids: list[bytes], width: int) -> None:
         self.address = address
@@ -69,7 +69,7 @@ class Attack:
         return crowd
 
     def admitted(self) -> list[socket.socket]:
-        """The same, one after the other: each has an answer, which is not read yet."""
+        """Registers clients one after the other; each has an answer, which is not read yet."""
         crowd = []
         for _ in range(self.width):
             if (one := self.connect()) is not None:
@@ -82,7 +82,7 @@ class Attack:
 
 
 def say(one: socket.socket, packet: bytes) -> bool:
-    """False: the connection has ended. A connection with a full buffer is skipped."""
+    """Sends a packet, unless the buffer is full. False: the connection has ended."""
     try:
         one.send(packet)
     except BlockingIOError:
@@ -93,7 +93,7 @@ def say(one: socket.socket, packet: bytes) -> bool:
 
 
 def hold(attack: Attack) -> Iterator[None]:
-    """Connects and says nothing, again and again, and lets go of nothing."""
+    """Opens connections that send nothing, and closes none of them."""
     held: list[list[socket.socket]] = []
     while True:
         held.append(attack.crowd())
@@ -108,7 +108,7 @@ def come_and_go(attack: Attack) -> Iterator[None]:
 
 
 def swarm(attack: Attack) -> Iterator[None]:
-    """The same from many processes at once, each with one connection."""
+    """Opens silent connections from many processes at once, one from each."""
     while True:
         children = []
         for _ in range(min(attack.width, SWARM)):
@@ -124,7 +124,7 @@ def swarm(attack: Attack) -> Iterator[None]:
 
 
 def answer_nothing(attack: Attack) -> Iterator[None]:
-    """Connects, registers, asks questions, and never reads; once it is dropped, it comes again."""
+    """Registers clients, sends requests and never reads; connects again when disconnected."""
     question = encode_report(ReportRecord(Type.COMMIT, number=1, wanted=MIB))
     crowd: list[socket.socket] = []
     while True:
@@ -204,25 +204,25 @@ def gang(attack: Attack) -> Iterator[None]:
 
 
 def promise(attack: Attack) -> Iterator[None]:
-    """Programs that say they were promised all there is, and asked for it, and have it all."""
+    """Clients that report a promise of all memory, a request for it, and its use."""
     everything = Memory(allocated=1 << 40, pending=1 << 40)
     yield from claim(attack, everything, 1 << 40, everything)
 
 
 def claim_host_memory(attack: Attack) -> Iterator[None]:
-    """Programs that say they hold more of the host's memory than it has."""
+    """Clients that report more host memory than the host has."""
     yield from claim(attack, Memory(), 0, Memory(host=16 << 30, beyond=16 << 30))
 
 
 def cling(attack: Attack) -> Iterator[None]:
-    """Programs that claim to fill the card, and carry out no order."""
+    """Clients that report that they fill the card, and carry out no order."""
     size = 1000 * MIB
     memory = Memory(allocated=size, resident=size, room=size)
     yield from claim(attack, memory, size, memory)
 
 
 def claim(attack: Attack, first: Memory, commit: int, then: Memory) -> Iterator[None]:
-    """Says such things, and answers everything with them."""
+    """Registers clients with the false figures `first`, and answers every order with `then`."""
     hello = ReportRecord(Type.HELLO, memory=first, uuid=attack.uuid, commit=commit)
     crowd = attack.crowd()
     for one in crowd:

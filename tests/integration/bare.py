@@ -20,7 +20,7 @@ def call(name: str, *arguments: object) -> None:
 
 
 def poll() -> None:
-    """Neither function takes the driver's lock."""
+    """Polls by cuStreamQuery and cuEventQuery, neither of which takes the driver's lock."""
     global asked
     call("cuCtxSetCurrent", context)
     while not ended:

@@ -93,12 +93,12 @@ def change(caller: Caller, dice: random.Random) -> bytes:
 
 
 def change_quietly(caller: Caller, dice: random.Random) -> bytes:
-    """The same, and no answer is wanted, so that the bus counts none."""
+    """A SetTQ call without a reply, so that no limit of the bus on pending replies applies."""
     return caller.message("SetTQ", "u", [dice.randrange(1, 9)], flags=MessageFlag.NO_REPLY_EXPECTED)
 
 
 def long_quietly(caller: Caller, _: random.Random) -> bytes:
-    """So long that a hundred of them, kept, would be more than the daemon may ever occupy."""
+    """A call of 1 MiB: a hundred of them, kept, would exceed the daemon's memory limit."""
     return caller.message("SetTQ", "s", ["y" * (1 << 20)], flags=MessageFlag.NO_REPLY_EXPECTED)
 
 

@@ -117,7 +117,7 @@ def hang(folder: str) -> None:
     box = Path(folder)
 
     class Processes:
-        """/proc, but for processes that the folder has."""
+        """/proc, except for processes that have a folder in `box`."""
 
         def __truediv__(self, pid: str) -> Path:
             mine = box / "proc" / pid

@@ -85,7 +85,7 @@ class Hook:
         self.socket.send(packet)
 
     def want(self) -> None:
-        """A thread stands at the gate."""
+        """Reports that a thread of the program waits at the gate."""
         self.say(Type.MEMORY, flags=Flag.WANTS)
 
     def hear(self) -> OrderRecord | None:
@@ -105,7 +105,7 @@ class Hook:
         return answer
 
     def allocate(self, size: int) -> bool:
-        """As cuMemAlloc: asks if it must, grows, and is whole only when room has come."""
+        """As cuMemAlloc: sends COMMIT if needed; the memory is on the card once there is room."""
         target = self.memory.allocated + self.memory.pinned + size
         if target > self.limits.commit:
             self.ask(target)

@@ -195,7 +195,7 @@ class Kubelet:
                         self._changed()
 
     def _sockets(self) -> dict[Path, tuple[int, int]]:
-        """What there is, and when it was made: a new one may get the number of the old one."""
+        """Inode and change time of each registered socket: an inode number may be reused."""
         found = {}
         for path in self._registry.glob("[!.]*"):
             with suppress(FileNotFoundError):           # removed meanwhile

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine with the real daemon and nvshare-kubelet, and a kubelet of ours."""
+"""A machine with the real daemon, the real nvshare-kubelet and a simulated kubelet."""
 
 import os
 import socket
@@ -71,7 +71,7 @@ class Node:
         self.plugins[-1].wait()
 
     def fails(self, *options: str) -> tuple[int, str]:
-        """What one says that cannot start."""
+        """Exit status and errors of an nvshare-kubelet that is expected not to start."""
         done = subprocess.run(
             self.command(*options), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE,
             check=False)
@@ -81,7 +81,7 @@ class Node:
         self.kubelet.wait(lambda: self.kubelet.allocatable() == number)
 
     def refused(self, *shares: str) -> str:
-        """The reason why a container does not get them."""
+        """The plugin's reason for refusing these shares to a container."""
         with pytest.raises(grpc.RpcError) as refused:
             self.kubelet.allocate(shares)
         return str(refused.value.details())

@@ -108,7 +108,7 @@ ended: list[bool] = []
 
 
 def launch_host_function(seconds: float) -> bool:
-    """Whether it has ended when the launch returns."""
+    """Launches a host function; whether it has ended when the launch returns."""
     call("cuLaunchHostFunc", None, kept[0], ctypes.c_void_p(int(seconds * 1000)))
     return bool(ended)
 
@@ -124,7 +124,7 @@ returned: list[str] = []
 
 
 def call_all(names: list[str]) -> int:
-    """Each function is called by a thread of its own, with nothing in its arguments."""
+    """Calls each driver function in a separate thread, with all arguments 0."""
     size = threading.stack_size(256 << 10)
 
     def run(name: str) -> None:

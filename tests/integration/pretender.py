@@ -33,7 +33,7 @@ def become(uid: int, group: Path) -> None:
 
 
 def go_to(top: Path, folders: list[bytes]) -> None:
-    """The group is made if there is none. A whole path may be longer than a system call takes."""
+    """Enters a cgroup, made if absent, folder by folder: its path may exceed PATH_MAX."""
     here = Path.cwd()
     os.chdir(top)
     for name in map(os.fsdecode, folders):

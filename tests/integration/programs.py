@@ -156,7 +156,7 @@ class Program(Process):
         self.ends_well()
 
     def lose_card(self, much: int = 1000 * MIB) -> Hook:
-        """At its next pause another client takes the card, and the program goes on."""
+        """At the program's next pause another client takes the card; then the program continues."""
         assert self.hears() == "away"
         hook = self.site.holding(much)
         self.go_on()

@@ -26,7 +26,7 @@ def there() -> Path | None:
 
 
 def fetched() -> Path:
-    """The same, fetched with apt where it is not there. Raises NoPrometheus."""
+    """As there(), after fetching Prometheus with apt if it is absent. Raises NoPrometheus."""
     return there() or _fetch()
 
 

@@ -113,7 +113,7 @@ class Runner:
 
 
 def difference(alone: Run, under: Run) -> str:
-    """Where the two first differ, with the seed to see it again; empty if nowhere."""
+    """The first difference of two runs, with the seed to repeat it; empty if there is none."""
     if alone.lines == under.lines and alone.code == under.code == 0:
         return ""
     theirs = under.sequences()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd does for the daemon, played by a thread: it listens, hears and keeps descriptors."""
+"""A thread in place of systemd: listens, receives notifications and keeps descriptors."""
 
 import array
 import contextlib
@@ -54,7 +54,7 @@ class ServiceManager:
         return daemon
 
     def begin(self, *options: str, **environment: str) -> subprocess.Popen[str]:
-        """The same, but this does not wait for it."""
+        """As start(), without waiting until the daemon is ready."""
         with self._changed:
             self.notifications.clear()
             names = ["nvshared.socket", *self.kept]
@@ -77,7 +77,7 @@ class ServiceManager:
             assert self._changed.wait_for(condition, PATIENCE), (self.notifications, self.kept)
 
     def close(self) -> None:
-        """Lets go of everything, as when the unit is stopped."""
+        """Closes all descriptors, as systemd does when the unit is stopped."""
         os.write(self._end, b"x")
         self._thread.join()
         for number in (*self.kept.values(), self._ended, self._end):

@@ -273,7 +273,7 @@ def test_turns_are_handed_over_while_the_identification_of_an_attackers_process_
 
 
 def hang(box: Path, lookup: str, pid: int) -> None:
-    """Has questions of this kind about this process block."""
+    """Makes the daemon's reads of `lookup` about process `pid` block."""
     folder = box / "proc" / str(pid)
     folder.mkdir()
     for file in ("comm", "stat", "cgroup", "status", "uid_map", "cmdline"):

@@ -104,7 +104,7 @@ class Pair:
         wait_until(lambda: self.count >= before + 5)
 
     def rests(self) -> None:
-        """The other one has work under way; what ours submitted before is done soon."""
+        """Returns when the background program launches nothing more: its counter stands still."""
         seen = [-3, -2, -1]
 
         def unchanged() -> bool:

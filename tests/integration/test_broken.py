@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs whose context fails for good while their memory is away: they hear so, and at once."""
+"""Programs whose context fails for good while swapped get the error at their next call."""
 
 import json
 import subprocess
@@ -55,7 +55,7 @@ say(results)
 
 
 def hears(program: Program) -> None:
-    """What of its calls came to the card has failed, and the program has ended."""
+    """Fails unless the program's calls on the card returned the error and the program ended."""
     try:
         said, errors = program.popen.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
@@ -72,7 +72,7 @@ def test_context_failure_while_swapped_is_returned_to_the_program(site: Site) ->
 
 
 def test_loss_of_the_card_while_swapped_is_returned_to_the_program(site: Site) -> None:
-    """While the last holder does not answer STOP."""
+    """The last holder does not answer STOP when the card is lost."""
     lost = site.folder / "lost"
     site.module = "tests.integration.changed"
     site.start("--tq", "1", "--sample-interval", "100ms", NVSHARE_TEST_LOST=str(lost))
@@ -150,7 +150,7 @@ cuda.cuDevicePrimaryCtxRelease_v2(0)
 
 
 def test_memory_of_a_failed_context_is_freed_for_other_clients(site: Site) -> None:
-    """The process continues, as a notebook after a failed cell."""
+    """The process of the failed context continues, as a notebook does after a failed cell."""
     site.start("--tq", "1")
     program = Program(site, FAILED.removeprefix(PRELUDE))
     assert program.hears() == "away"

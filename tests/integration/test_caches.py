@@ -58,7 +58,7 @@ def counted(program: Program, expected: list[int]) -> None:
 
 
 def evict_and_load(daemon: FakeDaemon) -> ReportRecord:
-    """Where others need less of the card than the program has cached."""
+    """The other client's need for the card is smaller than the cached memory."""
     daemon.stop()
     daemon.move(Type.EVICT, MUCH)
     return daemon.move(Type.LOAD, ROOM)

@@ -132,7 +132,7 @@ call("cuCtxSynchronize")
 
 
 def test_memory_freed_during_a_capture_stays_mapped_until_its_work_is_done(site: Site) -> None:
-    """Another thread's freeing has waited, but not for what began after it did."""
+    """A free by another thread waits for earlier work, not for work that began after it."""
     site.environment["NVSHARE_SIM_DRIVER"] = ""                 # waited for, not queried
     ends_well(site, f"{MODES}FUTEX = {FUTEX}\n" + FREED_MEANWHILE)
 
@@ -256,6 +256,6 @@ print(json.dumps("went"))
 def test_context_destruction_succeeds_while_memory_freed_in_the_context_has_work_in_flight(
     site: Site
 ) -> None:
-    """The other context's thread needs the memory; both orders are tested."""
+    """A thread in the other context needs the freed memory; either thread may be first."""
     site.start()
     assert under(site, MODES + GOES_MEANWHILE) == "went"

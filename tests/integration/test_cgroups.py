@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs in containers with a memory limit: in real ones where this machine lets us make some."""
+"""Programs under a cgroup memory limit; real cgroups where this machine permits them."""
 
 import subprocess
 import sys

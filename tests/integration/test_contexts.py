@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contexts that end, or are begun, while others of the same process are at work."""
+"""Contexts that are created or destroyed while other contexts of the process have work."""
 
 import shutil
 
@@ -168,7 +168,7 @@ print(json.dumps([first == second, get(second, 4)[0]]))
 def test_pool_memory_freed_in_one_default_stream_is_not_reused_in_another_contexts(
     site: Site
 ) -> None:
-    """Also where the driver does not number its streams, as it does since CUDA 12."""
+    """Also with drivers before CUDA 12, which give streams no ids."""
     old = site.folder / "old"
     shutil.copytree(ROOT / "libhook" / "build" / "simulator", old, symlinks=True)
     for file in old.iterdir():

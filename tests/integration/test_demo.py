@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""nvsharectl demo, from its first line to its last, and interrupted wherever it may be."""
+"""nvsharectl demo: its results, and what it leaves when it is interrupted at any moment."""
 
 import os
 import random
@@ -23,7 +23,7 @@ MARK = "NVSHARE_TEST_MARK"
 
 
 class Demo:
-    """A demonstration that can be found again, with all it starts, by a mark in the environment."""
+    """A demonstration whose processes are found by a mark in their environment."""
 
     def __init__(self, folder: Path, command: str) -> None:
         self.folder = folder

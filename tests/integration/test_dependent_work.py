@@ -121,7 +121,7 @@ class Answering(threading.Thread):
 
 
 def dependent(site: Site, body: str) -> tuple[FakeDaemon, Answering, Program]:
-    """A program whose work in flight depends on it, with its memory on the card."""
+    """Starts a program whose work in flight waits for its own thread, with memory on the card."""
     daemon = FakeDaemon(site)
     program = Program(site, DEPENDENT + body + ENDING)
     daemon.accept()
@@ -141,7 +141,7 @@ def test_driver_call_returns_while_gpu_work_waits_for_the_calling_thread(
 
 
 def said_while_drained(site: Site, call: str, capturing: bool, *behind: OrderRecord) -> list[Type]:
-    """What the library says meanwhile, once the call has returned what the driver returns."""
+    """The library's reports during a drain in which `call` returned the driver's result."""
     begins, ends = ("capture()", "capture_ends()") if capturing else ("", "")
     daemon, answering, program = dependent(
         site, f"spins()\n{begins}\naway()\nsay({call}())\n{ends}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Swapped memory goes on to a file and comes back the same, or with an error, never wrong."""
+"""Swapped memory is stored in a file and loads unchanged or fails; it is never wrong."""
 
 import errno
 import os
@@ -259,7 +259,7 @@ def test_read_of_bytes_lost_by_the_disk_returns_an_error_and_no_wrong_data(
 
 @contextmanager
 def disk(site: Site, fault: str) -> Iterator[None]:
-    """The disk of a program that start_faulty() started is so meanwhile: see disk.c."""
+    """Meanwhile the disk of a program of start_faulty() has this fault of disk.c."""
     switch = site.folder / fault
     switch.touch()
     yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A drain that fails says nothing of the work: memory stays until the work is known to be done."""
+"""After a drain that failed, memory stays until its work is known to be done."""
 
 import pytest
 
@@ -182,7 +182,7 @@ assert get(address, 64 * MIB) == data
 def test_evict_order_during_a_drain_releases_borrowed_memory_before_the_drain_ends(
     site: Site
 ) -> None:
-    """Programs of that card may wait for them. They are of no use before the drain's end."""
+    """Clients of the lending card may wait for these blocks, unused until the drain ends."""
     daemon, program = begin(site, LENT.removeprefix(PRELUDE))
     room = 512 * MIB
     order = OrderRecord(Type.EVICT, number=2, host=room, loan=64 * MIB, lender=site.uuids[1])

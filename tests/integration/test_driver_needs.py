@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver lacks memory for itself on a card that is full: others make room for it."""
+"""Other clients are evicted when the driver itself lacks memory on a full card."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory stays while work is under way in any context of the process, however that was made."""
+"""Memory is not evicted while work is in flight in any context, however it was created."""
 
 import pytest
 
@@ -89,7 +89,7 @@ away()
 
 
 def test_drain_does_not_wait_for_an_ended_context(site: Site) -> None:
-    """Nor for a new context at its address, before that has work."""
+    """The drain does not wait either for a new context at the same address without work."""
     site.start("--tq", "1")
     sent_away(site, MINE + '''
 for _ in range(40):

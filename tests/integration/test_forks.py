@@ -24,7 +24,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def results(said: str) -> set[str]:
-    """What the calls of children returned, once for each list that differs."""
+    """The distinct lists of results that driver calls in forked children returned."""
     return {line for line in said.splitlines() if line.startswith("child ")}
 
 
@@ -45,7 +45,7 @@ def test_child_forked_during_a_context_release_gets_the_drivers_error(
 
 @pytest.fixture
 def dead_sockets() -> Iterator[None]:
-    """What killed programs have left. The first that shares memory connects to each in turn."""
+    """Leaves sockets of killed programs, to each of which the next exporter connects."""
     paths = [Path(f"/dev/shm/nvshare-{number:016x}{os.getpid():016x}") for number in range(2000)]
     for path in paths:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:

@@ -30,7 +30,7 @@ def stop(site: Site) -> None:
 
 
 def kept(site: Site) -> dict[str, int]:
-    """Sums over all cards and tenants, the same for each length of steps."""
+    """Sums of the history over all cards and tenants, which are equal for each step length."""
     file = sqlite3.connect(site.folder / "state" / "history.db")
     sums = [
         file.execute(
@@ -46,7 +46,7 @@ def kept(site: Site) -> dict[str, int]:
 
 
 def traced(site: Site) -> Counter[str]:
-    """The same from the trace, as far as it has that."""
+    """The sums of the history, computed from the trace as far as it has them."""
     found: Counter[str] = Counter()
     holds: dict[int, set[int]] = {}
     before = 0

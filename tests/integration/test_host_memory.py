@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which memory of the host swapped blocks get, and how much of it."""
+"""The place and the amount of host memory for swapped blocks."""
 
 import ctypes
 import mmap
@@ -230,7 +230,7 @@ for turn in range(3):
 def test_host_memory_of_a_destroyed_context_is_registered_again_in_another_context(
     site: Site, failing: str, both: bool
 ) -> None:
-    """If it is refused that, copies are slower, and as right."""
+    """If the driver refuses to register it, copies are slower and equally correct."""
     site.environment |= {"NVSHARE_SIM_FAIL": failing}
     site.start("--tq", "1", "--writeback", "off", "--trace", str(site.folder / "trace"))
     program = Program(site, f"both = {both}\n" + KEPT + OUTLIVES)

@@ -33,7 +33,7 @@ FULL = 255                              # bytes of a folder's name, at most
 
 @pytest.fixture
 def groups() -> Iterator[Path]:
-    """A slice of its own among the system's control groups; removed at the end."""
+    """A systemd slice for one test among the system's cgroups; removed at the end."""
     yield from a_slice(cgroup.mount_point(""))
 
 
@@ -58,7 +58,7 @@ def a_slice(top: Path) -> Iterator[Path]:
 
 
 def remove(name: str, folder: int | None = None) -> None:
-    """A group, once its processes have ended; they may have been killed just now."""
+    """Removes a cgroup when its processes have ended; they may just have been killed."""
     while True:
         try:
             os.rmdir(name, dir_fd=folder)
@@ -93,7 +93,7 @@ def pod(groups: Path) -> Path:
 
 
 def delegated(folder: Path, uid: int) -> Path:
-    """As systemd delegates one to a user; the group in which its processes begin."""
+    """A cgroup delegated to a user as by systemd; returns the cgroup of its first process."""
     first = made(folder / "init.scope")
     for one in (folder, first):
         for file in (one, one / "cgroup.procs"):

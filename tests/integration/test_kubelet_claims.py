@@ -358,7 +358,7 @@ def test_claim_terms_apply_to_a_pod_whose_annotation_is_refused(lab: ClaimLab) -
 
 
 def test_pods_that_share_a_claim_get_equal_parts_of_its_compute_limit(lab: ClaimLab) -> None:
-    """Kubelet has a claim prepared only once, for its first pod."""
+    """Kubelet has a claim prepared once only, for the first pod that uses it."""
     lab.claim(compute="60", owner="")
     assert lab.prepare().devices
     assert lab.terms(lab.api.tenant("old")) == {"compute-limit": 60}

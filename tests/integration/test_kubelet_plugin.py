@@ -27,7 +27,7 @@ def sharing(node: Node) -> Node:
 
 
 def test_device_plugin_after_its_registration_reports_ready(node: Node) -> None:
-    """Pods that are bound before, as after an update, are refused for good."""
+    """Kubelet rejects for good a pod that is bound before the plugin reports ready."""
     node.daemon()
     node.start()
     assert "kubelet has registered nvshare.com/gpu" in node.log.read_text()

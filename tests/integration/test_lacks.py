@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A full disk, no permission, no bus, no polkit, a name that is taken: a sentence, and no loss."""
+"""Full disk, no permission, no bus, no polkit, a taken name: one sentence, and no loss."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def bus() -> Iterator[PrivateBus]:
 
 
 def fill(folder: Path) -> Path:
-    """Leaves no room where this folder is."""
+    """Fills the file system of this folder."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:

@@ -88,7 +88,7 @@ away()
 
 
 def moving(site: Site, body: str, **environment: str) -> tuple[Program, FakeDaemon]:
-    """A program that goes on while its memory leaves."""
+    """A program that continues while the played daemon evicts its memory."""
     site.environment.update({"NVSHARE_SIM_COPY_RATE": str(100 * MIB)} | environment)
     daemon, program = begin(site, LARGE + body)
     daemon.stop()
@@ -219,7 +219,7 @@ def test_signal_handler_may_fork_during_a_call_that_waits_at_the_gate(
 def test_signal_may_end_the_program_during_a_call_that_waits_at_the_gate(
     site: Site, life: Path, action: str, number: int, code: int
 ) -> None:
-    """By its handler, or without one. The next program finds the card's and the host's memory."""
+    """Signals with and without a handler. Afterwards card and host memory are free again."""
     program = Life(site, life, action)
     hook = taken(program)
     until_it_waits(hook)
@@ -270,7 +270,7 @@ def test_forked_or_executed_child_that_uses_the_card_is_a_client_of_its_own(
 
 
 def test_python_subprocess_may_be_started_while_a_thread_waits_at_the_gate(site: Site) -> None:
-    """With vfork and with fork, which its way of starting programs chooses between."""
+    """Python's subprocess uses vfork or fork; both are tested."""
     site.start("--tq", "200ms")
     program = Program(site, """
 import subprocess, threading
@@ -302,7 +302,7 @@ assert seen == [data]
 
 
 def test_program_may_exec_while_its_thread_waits_at_the_gate(site: Site, life: Path) -> None:
-    """Which has the same process id, and needs the card from the hook that has it."""
+    """The executed program keeps the process id and waits for the card, which the hook has."""
     program = Life(site, life, "become")
     hook = taken(program)
     program.wait_for("waiting")

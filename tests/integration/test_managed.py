@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Managed memory leaves the card with its program, and is the processor's all the while."""
+"""Managed memory is evicted with its program, and the processor can always access it."""
 
 from dataclasses import replace
 

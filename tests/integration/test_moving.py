@@ -49,7 +49,7 @@ class Program(Process):
         self, site: Site, *command: object, environment: dict[str, str] | None = None,
         wait: bool = True,
     ) -> None:
-        """`wait`: until it has its memory."""
+        """`wait`: returns only when the program has its memory."""
         super().__init__(site.program(
             [sys.executable, "-m", *(command or ("tests.integration.moved",))], environment or {},
             bufsize=1, stderr=None))
@@ -81,7 +81,7 @@ def park(site: Site, control: Control) -> None:
 
 
 def refuse_to_park(control: Control, program: Program, reason: str) -> None:
-    """Parking fails for this reason, and the program goes on."""
+    """Fails unless parking is refused for `reason` and the program continues."""
     with pytest.raises(NvshareError, match=reason):
         control.park(only(control).id)
     program.check()
@@ -485,7 +485,7 @@ def test_moved_program_is_on_the_new_card_after_checkpoint_helper_and_daemon_wer
 
 @pytest.fixture
 def helper(site: Site) -> Path:
-    """Where the daemon of this site has its nvshare-checkpoint."""
+    """The path at which the daemon of this site finds nvshare-checkpoint."""
     site.module = "tests.integration.changed"
     helper = site.folder / "nvshare-checkpoint"
     site.environment["NVSHARE_TEST_HELPER"] = str(helper)
@@ -498,7 +498,7 @@ def write_script(helper: Path, script: str) -> None:
 
 
 def kill_helpers(daemon: subprocess.Popen[str]) -> int:
-    """Processes of nvshare-checkpoint that the daemon keeps; how many there were."""
+    """Kills the daemon's nvshare-checkpoint processes; returns how many there were."""
     children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
     helpers = [int(pid) for pid in children
                if Path(f"/proc/{pid}/comm").read_text().startswith("nvshare-checkpo")]
@@ -791,7 +791,7 @@ def test_child_forked_by_a_parked_program_gets_a_driver_error(site: Site, start:
 
 
 def refuse_all(control: Control, program: Program, reason: str) -> None:
-    """Each client is neither parked nor moved, a drain names the reason, and nothing changes."""
+    """Fails unless park, move and drain are refused for `reason` and no client changes."""
     before = control.snapshot().clients
     for client in before:
         for order in (control.park, partial(control.move, gpu=str(1 - client.gpu))):

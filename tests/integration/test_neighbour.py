@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of one card swap to the memory of another, which takes it back when it needs it."""
+"""Programs of one card swap to memory of another card, whose clients get it back on demand."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def start(site: Site, *options: str, trace: str = "trace") -> tuple[subprocess.P
 
 
 def on_second(site: Site, seed: int, steps: int | None = 24) -> subprocess.Popen[str]:
-    """A program on the second card, which it alone sees."""
+    """A program to which only the second card is visible."""
     return program(site, seed, steps, CUDA_VISIBLE_DEVICES="1")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver that is newer than the library: work that it submits finds the memory there."""
+"""With a driver newer than the library, work of unknown functions finds its memory loaded."""
 
 import subprocess
 from pathlib import Path

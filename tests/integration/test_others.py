@@ -65,7 +65,7 @@ def library(folder: Path, which: tuple[str, str], name: str = "") -> Path:
 
 
 def linked(target: Path, which: tuple[str, str]) -> Path:
-    """A library that needs it, and through which its functions are called."""
+    """A library that is linked to `target` and forwards calls to its functions."""
     functions = {
         VERBS: ("void *ibv_reg_mr(void *, void *, unsigned long, int);",
                 "void *reg(void *a, void *b, unsigned long c, int d)"

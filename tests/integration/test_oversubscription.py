@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One program larger than the card: refused, unless NVSHARE_ENABLE_SINGLE_OVERSUB is 1."""
+"""A program larger than the card is out of memory unless NVSHARE_ENABLE_SINGLE_OVERSUB is 1."""
 
 import subprocess
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that a program creates and maps itself leaves the card and comes back like any other."""
+"""Memory that a program maps itself (cuMemMap) is evicted and loaded as any other."""
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
@@ -251,7 +251,7 @@ say(used())
 def test_address_reservation_that_the_driver_refuses_is_repeated_with_a_smaller_size(
     site: Site
 ) -> None:
-    """Such as under a limit of address space, or with 39 bits of addresses."""
+    """The driver refuses it, for example, under RLIMIT_AS or with 39 bits of addresses."""
     refused = ",".join(f"cuMemAddressReserve:{number}" for number in range(1, 12))
     site.environment |= {"NVSHARE_SIM_FAIL": refused}
     ends_well(site, '''

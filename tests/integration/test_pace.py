@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a program gets ahead of the card, and when it is reported as idle."""
+"""How many launches a program may have in flight, and when it is reported as idle."""
 
 import pytest
 

@@ -112,7 +112,7 @@ copied()
 
 
 def test_copy_to_a_card_without_peer_access_copies_the_right_bytes(site: Site) -> None:
-    """The driver would do the same for plain memory, and not for ours, which is mapped."""
+    """The driver itself makes such copies for memory of cuMemAlloc, not for mapped memory."""
     evict_and_load(site, TWO + COPIES + '''
 on(context)
 call("cuCtxEnablePeerAccess", other, 0)                  # and where one way is open, or both

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pinned memory: a grant counts until the memory is there, and not longer."""
+"""Pinned memory: a grant is used up when the memory is pinned, and no later."""
 
 import select
 
@@ -70,7 +70,7 @@ def physical(size):                      # for sparse arrays: cannot leave
 
 
 def test_pinned_memory_is_freed_with_its_context(site: Site) -> None:
-    """Other memory stays. In all, more is allocated than the card has."""
+    """Pinned memory of other contexts stays. In all, more is allocated than the card has."""
     site.environment = {**site.environment, "NVSHARE_SIM_CONCURRENT": "0"}
     ends_well(site, CONTEXTS + '''
 kept = new_array(64 * MIB)
@@ -104,7 +104,7 @@ for end in ("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"):
 
 
 def test_pinned_memory_of_a_destroyed_context_is_subtracted_once(site: Site) -> None:
-    """Not again when the context is destroyed, nor for a later context of the same handle."""
+    """cuArrayDestroy on an array of a destroyed context subtracts nothing again."""
     ends_well(site, CONTEXTS + '''
 kept = new_array(64 * MIB)
 before, own = used(), new_context()

@@ -137,7 +137,7 @@ assert take(2000, b) != address and take(2000, a) == address
 
 
 def test_stream_ordered_allocation_does_not_wait_for_work_in_its_stream(site: Site) -> None:
-    """Each of these calls returns while its stream is held; nothing else would let it go."""
+    """Each call returns while its stream waits for a flag that the program sets only later."""
     site.start()
     running = Program(site, POOLS + '''
 a = stream()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools that stay the driver's count for the card they are of, whichever card is current."""
+"""Memory of pools that the driver keeps counts on their card, whichever card is current."""
 
 from nvshared.units import MIB
 from tests.integration.conftest import Site
@@ -111,7 +111,7 @@ assert (used_on(context), used_on(other)) == (before, first)
 def test_pool_memory_of_a_card_counts_as_used_there_once_the_program_uses_the_card(
     site: Site
 ) -> None:
-    """The pool counts from its first allocation after the card's first use."""
+    """The pool's memory counts from its first allocation after the program used the card."""
     ends_well(site, NOT_USED_YET)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Host memory is made while the program runs, for what will have to leave."""
+"""Host memory is allocated while the program runs, for memory that will be evicted."""
 
 import pytest
 
@@ -38,20 +38,20 @@ def begin(site: Site, *options: str) -> Program:
 
 
 def other(site: Site) -> Hook:
-    """A client that will need the card, and does not want a turn yet."""
+    """A client with memory that needs the card and that does not want a turn yet."""
     hook = site.allocating(THEIRS * MIB)
     hook.say(Type.MEMORY)
     return hook
 
 
 def made(site: Site, program: Program) -> int:
-    """Bytes of host memory that it has by its last word."""
+    """Bytes of host memory in the program's last report."""
     said = [line for line in site.lines(pid=program.popen.pid) if "memory" in line]
     return int(said[-1]["memory"]["host"]) if said else 0
 
 
 def comes_and_goes(site: Site, hook: Hook, program: Program) -> int:
-    """The other one gets the card, and the program comes back to it. Returns what left."""
+    """Gives `hook` a turn and the program another one. Returns the evicted bytes."""
     hook.want()
     pump([hook], lambda: hook.running)
     evicted = site.lines(event="evicted", pid=program.popen.pid)

@@ -37,7 +37,7 @@ HOSTILE = (b'"} 1\n# x', b"\\\"\\n\\\\", b"\xff\xed\xa0\x80\xe2\x80\xae", b'{a="
 
 @pytest.fixture
 def promtool() -> str:
-    """Where it is. It is not fetched for the short tests."""
+    """The path of promtool, which is not fetched for the short tests."""
     folder = prometheus.there()
     if folder is None:
         pytest.skip("there is no promtool on this machine; make test-long fetches it")
@@ -142,7 +142,7 @@ def server(public_site: Site, tmp_path: Path) -> Iterator[Prometheus]:
 
 
 def another_users(site: Site) -> "subprocess.Popen[str]":
-    """A program of the tenant that is limited."""
+    """A program of the tenant that has a memory limit."""
     user_options: dict[str, Any] = {}
     if os.geteuid() == 0:
         user_options = {"user": NOBODY_UID, "group": NOBODY_UID, "extra_groups": []}
@@ -176,7 +176,7 @@ def test_prometheus_answers_the_dashboard_and_the_alerts(
                 another_users(public_site)]
 
     def data(query: str) -> list[dict[str, Any]]:
-        """As soon as there is any. A scrape that comes late ends all series for a while."""
+        """Waits for values of the query: a late scrape ends all series for a while."""
         found: list[dict[str, Any]] = []
 
         def there() -> bool:

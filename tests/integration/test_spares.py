@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Freed memory stays mapped for a moment and is used again, and no client lacks memory for it."""
+"""Freed memory stays mapped for a short time for reuse, and no client lacks memory for it."""
 
 import pytest
 
@@ -28,7 +28,7 @@ FOR_AN_HOUR = "3600000"
 
 
 def program(site: Site, body: str, keep: str = FOR_AN_HOUR) -> Program:
-    """Its spares go when something wants them to, and not because time has passed."""
+    """A program that keeps freed memory for an hour: only other causes unmap it."""
     site.environment = {**site.environment, "NVSHARE_KEEP_FREED_MS": keep}
     return Program(site, HELPERS + body)
 
@@ -193,7 +193,7 @@ assert allocate(20 * MIB) not in addresses[2:]
 
 
 def test_freed_memory_is_not_kept_on_a_nearly_full_card(site: Site) -> None:
-    """The driver takes memory for modules and stacks without being asked by us."""
+    """The driver allocates memory for modules and stacks without a call of the library."""
     site.environment = {**site.environment, "NVSHARE_SIM_CONTEXT": "0"}
     site.start()
     assert CARD // 16 == 64 * MIB
@@ -281,7 +281,7 @@ free(allocate(left()))
 
 
 def test_kept_freed_memory_is_unmapped_when_the_daemon_ends(site: Site) -> None:
-    """The program does not read the memory while it is unmapped: half of it may be gone."""
+    """While the memory is being unmapped the program does not read it: a part may be gone."""
     daemon = site.start()
     one = program(site, '''
 from nvshared.machine.nvml import NVML

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting and ending: each thing that can be wrong is one sentence and an exit code."""
+"""Start and end of the daemon: each fault is reported by one sentence and an exit code."""
 
 import fcntl
 import os

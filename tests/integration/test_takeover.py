@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections that outlive the daemon: killed or restarted, no program is dropped."""
+"""Connections survive the daemon: when it is killed or restarted, no client is lost."""
 
 import select
 import signal

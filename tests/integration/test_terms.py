@@ -57,7 +57,7 @@ class Allocator(Process):
         super().__init__(site.program([sys.executable, "-c", ALLOCATOR], stderr=None))
 
     def allocate(self, size: int) -> tuple[int, int, int]:
-        """The driver's answer, and the bytes that are free then, of how many."""
+        """The driver's result, and free and total bytes of the card afterwards."""
         result, free, total = map(int, self.ask(str(size)).split())
         return result, free, total
 

@@ -22,13 +22,13 @@ GROUPS = 'mount -t cgroup2 none "$1" && shift && exec "$@"'
 
 @pytest.fixture
 def own_site(site_folder: Path) -> Iterator[Site]:
-    """With small cards, so that moving all memory is quick."""
+    """A site with small cards, on which moving all memory is quick."""
     yield from make_site(site_folder, simulate(site_folder / "cards", memory=CARD))
 
 
 @pytest.fixture
 def site(own_site: Site) -> Site:
-    """With cards that no other test uses, control groups, and a rule for all users."""
+    """A site with its own cards and cgroups, and a checkpoint rule for all users."""
     (groups := own_site.folder / "groups").mkdir()
     own_site.before = ["unshare", "--mount", "--propagation", "private", "sh", "-c", GROUPS, "sh",
                        str(groups)]

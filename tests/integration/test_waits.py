@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that waits says so, and for what, where that was asked for."""
+"""A program that waits logs the reason if NVSHARE_VERBOSE is set."""
 
 import subprocess
 from collections.abc import Callable
