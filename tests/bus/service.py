@@ -62,7 +62,7 @@ class PrivateBus:
         self.start()
 
     def start(self) -> None:
-        """Returns once it listens."""
+        """Start the dbus-daemon; returns once it listens."""
         self._socket.unlink(missing_ok=True)
         self.process = subprocess.Popen(
             ["dbus-daemon", f"--config-file={self._configuration}", "--nofork", "--print-address"],
@@ -79,7 +79,7 @@ class PrivateBus:
 
 @contextlib.contextmanager
 def private_bus(own: str = '<allow own="*"/>') -> Iterator[PrivateBus]:
-    """A bus for the length of a block; `own`: its rule about the owners of names."""
+    """A private bus while the block lasts; `own`: its policy on who may own bus names."""
     with tempfile.TemporaryDirectory() as folder:
         bus = PrivateBus(Path(folder), own)
         try:
@@ -115,7 +115,7 @@ def a_client(manager: Manager, gpu: GPU, *, pid: int = UNUSED_PID,
 
 
 def decide(client: Client, *actions: Action, holders: Sequence[Client] | None = None) -> None:
-    """Has the client's scheduler decide this, and say that these hold the GPU."""
+    """Let the client's scheduler return these actions once, and name these holders from now on."""
     scheduler = client.gpu.scheduler
     assert isinstance(scheduler, Scripted)
     if holders is not None:
@@ -159,7 +159,7 @@ class Peeper:
         await self._to_the_bus("AddMatch", "s", [f"type='signal',sender='{BUS_NAME}'"])
 
     async def settled(self) -> None:
-        """Whatever nvshared has sent by now has arrived."""
+        """Wait until all messages that nvshared has sent until now have arrived."""
         await self.call("Ping", interface="org.freedesktop.DBus.Peer")
 
     async def close(self) -> None:

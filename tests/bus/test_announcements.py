@@ -130,7 +130,7 @@ async def test_dbus_signals_for_101_property_changes_at_once_are_merged_into_two
             arrived[message.body[1]["TQ"].value].set()
 
     other.bus.add_message_handler(note_change)
-    # The first goes out at once; those that follow closely wait for each other.
+    # The first change is sent at once; changes shortly after it are sent together.
     manager.set_tq(first * SECOND, manager.gpus[0])
     await arrived[first].wait()
     for seconds in range(first + 1, last + 1):
@@ -200,4 +200,4 @@ async def test_dbus_signal_reports_that_a_client_no_longer_waits_for_its_compute
         (client_path(client.id), CLIENT_INTERFACE, {"State": "waiting"})]
     other.signals.clear()
     manager.gpus[0].decides()
-    assert publication._bus._dirty == {}       # for others a tick costs nothing
+    assert publication._bus._dirty == {}       # a tick without a change marks no property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What answers may cost: large ones go out one at a time, and count until they are gone."""
+"""Large replies are sent one at a time, and count toward the caller's limit until they are sent."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Library(Interface, name=NAME):
 
 
 class SlowBus:
-    """A bus that takes each reply on request."""
+    """A bus connection that sends each large reply only when the test allows it."""
 
     take: Callable[[Received], None]
 
@@ -87,7 +87,7 @@ async def test_bus_sends_large_replies_in_sequence_and_limits_unsent_ones() -> N
     bus.take(a_call(":1.2"))
     await all_that_can()
     assert len(bus.waiting) == 1
-    bus.take(a_call(":1.1"))            # nothing of all that has been sent
+    bus.take(a_call(":1.1"))            # no reply has been sent yet
     assert len(bus.refused) == 1
     gone = 0
     while bus.waiting:
@@ -108,7 +108,7 @@ async def test_dbus_calls_with_queued_large_replies_are_refused_when_the_daemon_
     for _ in range(3):
         bus.take(a_call(":1.1"))
     await library.close()
-    assert len(bus.refused) == 2        # the first is on its way
+    assert len(bus.refused) == 2        # the first reply is being sent
     assert {message.error_name for message in bus.refused} == {NotRunning.bus_name}
 
 

@@ -131,7 +131,7 @@ async def test_dbus_call_that_needs_a_password_is_refused_if_it_allows_no_intera
         polkit.challenge = True
         name, _ = refusal(await caller.call("SetTQ", "u", [5]))
         assert name == STANDARD + "InteractiveAuthorizationRequired"
-        # The caller can be asked, was asked, and did not know it.
+        # With interaction allowed, the user was asked and did not know the password.
         flags = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
         name, _ = refusal(await caller.call("SetTQ", "u", [5], flags=flags))
         assert name == STANDARD + "AccessDenied"
@@ -203,9 +203,9 @@ PASSWORD = int(MessageFlag.ALLOW_INTERACTIVE_AUTHORIZATION)
 
 
 async def all_asked(polkit: Polkit) -> None:
-    """polkit is asked as often at a time as one user may have it asked, and not more often."""
+    """Wait until polkit has as many pending checks as one user may have; it never has more."""
     while len(polkit.asked) < dispatch.CHECKS_EACH_USER:
-        polkit.was_asked.clear()        # a refusal may come before a question
+        polkit.was_asked.clear()        # calls may be refused before polkit is asked
         await polkit.was_asked.wait()
     assert len(polkit.asked) == dispatch.CHECKS_EACH_USER
 
@@ -258,7 +258,7 @@ async def test_pending_polkit_checks_are_limited_per_connection_and_user(
 async def test_limit_of_pending_polkit_checks_counts_subuids_as_their_user_while_user_lookup_hangs(
         manager: Manager, private: PrivateBus, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """The directory of users hangs, and the daemon answers all callers."""
+    """The lookup of users hangs, and the daemon still answers all callers."""
     (tmp_path / "subuid").write_text("alice:100000:65536\n")
     monkeypatch.setattr(subordinate, "FILE", tmp_path / "subuid")
     monkeypatch.setattr("nvshared.bus.dispatch.OWNER_PATIENCE", 10 * MILLISECOND)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callers ask, what they are answered, and what they are told when they are wrong."""
+"""Calls of the daemon over D-Bus: their replies, and the errors for wrong calls."""
 
 import asyncio
 import errno
@@ -226,7 +226,7 @@ async def test_received_calls_are_answered_before_the_daemon_leaves_the_bus(
         return saved()
 
     monkeypatch.setattr(manager, "reset_settings", leave)
-    # The second call is in before the first has made us leave; both are answered.
+    # The second call arrives before the first makes the daemon leave; both are answered.
     answers = await asyncio.gather(other.call("ResetSettings"), other.call("ListGPUs"))
     await leaving[0]
     assert [answer.message_type for answer in answers] == [MessageType.METHOD_RETURN] * 2
@@ -264,8 +264,8 @@ def _held(make: Callable[[Bus], Awaitable[tuple[bytes, float]]],
 
 
 @pytest.mark.parametrize("how", ["Get", "GetAll", "GetManagedObjects"])
-async def test_read_of_gpu_figures_samples_the_card_first(manager: Manager, other: Peeper,
-                                                          how: str) -> None:
+async def test_dbus_read_of_gpu_figures_samples_the_card_first(
+        manager: Manager, other: Peeper, how: str) -> None:
     gpu = manager.gpus[0]
 
     def take_sample(looked: Callable[[], None]) -> None:

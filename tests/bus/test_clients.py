@@ -16,14 +16,14 @@ from tests.unit.scripted import Scripted
 
 MANAGE = "com.nvshare.manage-clients"
 
-# Method of the client, its arguments, and what then holds.
+# Method of the client object, its signature and arguments, and the terms then in force.
 SETTINGS = [
     ("SetMemoryLimit", "t", [4 * GIB], Terms(memory_limit=4 * GIB)),
     ("SetComputeLimit", "u", [40], Terms(compute_limit=40)),
     ("SetWeight", "u", [50], Terms(weight=50)),
     ("Suspend", "", [], Terms(suspended=True)),
 ]
-TWINS = {                               # of another name
+TWINS = {                               # the manager's methods with another name
     "Suspend": "SuspendClient", "Resume": "ResumeClient",
 }
 
@@ -143,7 +143,7 @@ async def test_owner_of_a_client_may_not_exceed_terms_set_by_the_administrator(
             assert bound in sentence
             assert (";" in sentence) is bool(bound)
         assert len(polkit.asked) == 6
-        # Of another one's program that is not what is in the way.
+        # For another user's program the refusal does not name the administrator's terms.
         owned_by(client, OTHER_UID + 1)
         assert refusal(await caller.call("ResumeClient", "u", [client.id]))[1] == said
         owned_by(client, OTHER_UID)

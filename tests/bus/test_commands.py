@@ -99,7 +99,7 @@ async def test_status_prints_a_line_per_gpu_and_client(manager: Manager, ctl: Ru
         "GPU", "PID", "USER", "MEM", "RESIDENT", "SWAPPED", "STATE", "HELD", "WAITED", "COMMAND"]
     assert lines[5].split()[:7] == ["0", "4999999", "root", "31.0G", "21.0G", "10.0G", "idle"]
     assert lines[5].endswith(" python")
-    assert (await ctl()).out.splitlines()[:5] == lines[:5]      # no verb is status
+    assert (await ctl()).out.splitlines()[:5] == lines[:5]      # no verb: runs status
 
 
 async def test_status_without_clients_says_that_no_program_uses_a_gpu(ctl: Run) -> None:
@@ -117,7 +117,7 @@ async def test_drain_command_names_programs_with_swapped_memory_and_waits_until_
     assert ended.err.startswith("nvsharectl: 1 program would stand still without nvshared; ")
     found = json.loads((await ctl("drain", "--check", "--json")).err)
     assert found["left"] == [{"pid": UNUSED_PID, "gpu": 0}]
-    # Without --check those that fit are let in, and others waited for.
+    # Without --check programs that fit are loaded, and drain waits for the others.
     changed = asyncio.Event()
     manager.gpus[0].changed.connect(lambda: changed.set())
     waiting = asyncio.ensure_future(ctl("drain"))
@@ -383,7 +383,7 @@ async def test_original_nvshare_flags_with_json_print_a_single_document(ctl: Run
     (["--bus", "tcp:host=x"], ExitCode.FAILURE, "cannot connect to the message bus"),
     (["--bus", "unix:path=/no/such"], ExitCode.FAILURE, "No such file or directory"),
 ])
-async def test_wrong_nvsharectl_command_is_refused_in_a_single_sentence(
+async def test_nvsharectl_command_with_invalid_arguments_is_refused_in_a_single_sentence(
         manager: Manager, ctl: Run, arguments: list[str], code: ExitCode, words: str) -> None:
     ended = await ctl(*arguments)
     assert words in sentence(ended)
@@ -466,7 +466,7 @@ async def test_command_with_unwritable_stderr_keeps_its_exit_code(
     quoted = " ".join(f"'{part}'" for part in NVSHARECTL)
     ended = await run(
         "bash", "-c", f"{quoted} {arguments} {redirection}", NVSHARE_BUS=private.address,
-        PYTHONUNBUFFERED="",            # as people have it: what cannot be written is kept
+        PYTHONUNBUFFERED="",            # Python's default: it buffers what it cannot write
     )
     code = ExitCode.NO_SUCH_THING if "9" in arguments else ExitCode.INVALID_ARGS
     assert (ended.code, ended.out, ended.err) == (code, "", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Getting on the bus, being refused, and coming back."""
+"""Connecting to a bus, failures to connect, and reconnecting."""
 
 import asyncio
 import logging
@@ -60,7 +60,7 @@ async def test_publishing_the_daemon_on_dbus_fails_when_the_bus_closes_during_au
 
 
 class HastyBus:
-    """Lets one in and says what it is called, and is gone when it asks for a name."""
+    """A bus that authenticates a client, replies to Hello, and closes at the next call."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -99,7 +99,7 @@ async def test_publishing_the_daemon_on_dbus_fails_when_another_daemon_owns_the_
         manager: Manager, publication: Publication, private: PrivateBus) -> None:
     with pytest.raises(AlreadyRunning, match="another nvshared"):
         await publish(manager, private.address)
-    async with peeper(private.address) as other:    # the first one is none the worse
+    async with peeper(private.address) as other:    # the first daemon still replies
         assert len(await other.result("ListGPUs")) == 2
 
 
@@ -135,7 +135,7 @@ async def test_daemon_reconnects_to_dbus_when_the_bus_restarts(
     async with published(manager, private.address):
         private.stop()
         await lost
-        client = a_client(manager, manager.gpus[0])     # life goes on
+        client = a_client(manager, manager.gpus[0])     # a client joins meanwhile
         private.start()
         await back
         async with peeper(private.address) as other:

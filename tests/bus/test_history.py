@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was used, over the bus and on the command line: one's own, or all if that is permitted."""
+"""Usage over the bus and on the command line: a user's own, or all users' if polkit permits."""
 
 import csv
 import io
@@ -83,7 +83,7 @@ async def ask(asker: Peeper, by: str = "tenant", gpu: str = "", everyone: bool =
 
 
 def used(answer: Message) -> dict[str, int]:
-    """Names, and seconds of GPUs."""
+    """GPU seconds in a reply, by name."""
     return {row[1]: row[3] // SECOND for row in answer.body[3]}
 
 

@@ -19,7 +19,7 @@ from nvshared.sharing.manager import Manager
 from tests.bus.service import Peeper, a_client
 
 DBUS = Path(__file__).parents[2] / "dbus"
-OURS = {                                # the interfaces, and where to find them
+OURS = {                                # interfaces, and the path of an object with each
     "com.nvshare.Manager": MANAGER_PATH, "com.nvshare.GPU": gpu_path(0),
     "com.nvshare.GPU.Statistics": gpu_path(0), "com.nvshare.Client": client_path(1),
 }

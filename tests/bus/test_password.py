@@ -38,7 +38,7 @@ def seen(folder: Path) -> list[str]:
 
 @pytest.fixture
 def environment(private: PrivateBus, tmp_path: Path) -> dict[str, Any]:
-    """Where the private bus passes for the system's, and nothing but pkttyagent is installed."""
+    """Variables with the private bus as system bus, and a PATH that has only pkttyagent."""
     agent = tmp_path / "pkttyagent"
     agent.write_text(AGENT.format(python=sys.executable, there=str(tmp_path / "there")))
     agent.chmod(0o755)

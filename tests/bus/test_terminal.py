@@ -53,7 +53,7 @@ async def on_a_terminal(*command: str, keys: Act = b"", until: bytes = b"", expe
 
     waiting = [*steps, *([(until, keys)] if keys else [])]
     since = 0
-    # What was waited for may never be shown. That ends the program, and is seen in its exit status.
+    # A program that never shows the expected text is killed; the exit status below then differs.
     bound = loop.call_later(PATIENCE, process.kill)
     while data := await loop.run_in_executor(None, more):
         shown += data

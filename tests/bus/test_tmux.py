@@ -46,7 +46,7 @@ class Tmux:
         return (await self("capture-pane", "-p")).splitlines()
 
     async def until(self, *words: str, first: str = "", last: str = "") -> list[str]:
-        """What is seen once all of that is seen, and first and last lines begin so."""
+        """The screen's lines, once all words are shown and its first and last lines begin so."""
         seen: list[str] = []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
@@ -73,7 +73,7 @@ Start = Callable[..., Awaitable[Tmux]]
 
 @pytest.fixture
 async def start(private: PrivateBus, tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts top in a window of this size; a shell says how it ended."""
+    """Starts top in a window of a given size; a shell prints its exit status."""
     tmux = Tmux(tmp_path / "tmux")
 
     async def begin(width: int, height: int, environment: str = "") -> Tmux:

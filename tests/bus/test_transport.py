@@ -179,7 +179,7 @@ async def test_bus_transport_sends_all_messages_to_a_slow_bus_in_order(bus: Bus)
         read += await bus.receive(1000)
     assert read == whole
     await last
-    await bus.connection.deliver(a_signal(0))       # the sender still wakes up
+    await bus.connection.deliver(a_signal(0))       # a later message is still sent
     assert await bus.receive(1000) == pack(a_signal(0), MANY + 1)
 
 

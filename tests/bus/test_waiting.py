@@ -41,7 +41,7 @@ async def test_client_properties_show_time_waited_and_expected_wait(
     assert isinstance(waiting, int)
     assert isinstance(expected, int)
     assert waiting >= 5 * SECOND
-    # What has passed since counts on both sides; looks a moment apart differ by no more than that.
+    # As time passes, WaitingUSec grows and ExpectedUSec falls; both are read a moment apart.
     assert abs(waiting + expected - 1005 * SECOND) < SECOND
 
     scheduler.waits = {client.id: Wait(1, None)}
