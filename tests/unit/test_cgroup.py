@@ -58,7 +58,7 @@ def test_cgroup_v1_memory_and_swap_limits_both_apply(tmp_path: Path) -> None:
     assert limits(text, tmp_path) == [("memory/docker/memory.limit_in_bytes", 400, 300)]
     version_1: dict[str, str | int] = {
         "limit_in_bytes": 350 * MIB, "usage_in_bytes": 150 * MIB,
-        "memsw.limit_in_bytes": 400 * MIB, "memsw.usage_in_bytes": 390 * MIB,   # it has swapped
+        "memsw.limit_in_bytes": 400 * MIB, "memsw.usage_in_bytes": 390 * MIB,   # group has swapped
         "stat": f"inactive_file 1\ntotal_inactive_file {40 * MIB}\ntotal_active_file {10 * MIB}\n"}
     write(folder, **version_1)
     assert limits(text, tmp_path) == [

@@ -161,7 +161,8 @@ def test_swapped_memory_is_loaded_when_other_memory_of_its_control_group_grows(
     assert any(type(order).__name__ == "Load" for order in machine.links[1].orders)
 
 
-def test_process_with_an_unreadable_control_group_may_commit_all_memory(machine: Machine) -> None:
+def test_process_with_an_unreadable_control_group_may_commit_the_whole_card(
+        machine: Machine) -> None:
     machine.group("", GIB)
     client = machine.comes(1)
     assert machine.most(client) == CARD

@@ -80,7 +80,7 @@ def test_demo_report_of_a_correct_run_names_no_faults() -> None:
 
 
 def with_outcomes(act: Act, one: Outcome, two: Outcome) -> Act:
-    """The act, gone otherwise."""
+    """The act with other outcomes of its two programs."""
     return act._replace(outcomes=(one, two))
 
 

@@ -131,7 +131,7 @@ def test_documents_use_valid_nvsharectl_commands(document: Path) -> None:
     parser = build(VERBS)
     verbs = {verb.name for verb in VERBS}
     for words in commands(document, "nvsharectl"):
-        if len(words) != 1 or words[0] not in verbs:        # which stands for all that it can do
+        if len(words) != 1 or words[0] not in verbs:        # a verb alone is only named
             parser.parse_args(words)
 
 
@@ -165,7 +165,8 @@ def test_documents_name_only_existing_environment_variables(document: Path) -> N
 
 
 @pytest.mark.parametrize("total", [H100, H200], ids=["with a disk", "without a disk"])
-def test_lab_server_example_has_the_figures_of_the_daemon(total: int) -> None:
+def test_example_of_the_lab_server_page_has_the_figures_that_the_daemon_computes(
+        total: int) -> None:
     card, host = Capacity(total), 40 * GIB
     for notebook in range(10):
         card.joined(notebook)

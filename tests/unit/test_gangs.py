@@ -375,9 +375,9 @@ def test_running_gang_that_wants_a_card_gets_it_before_a_gang_that_has_not_start
     late = late or machine.program(0, 10, 3 * GIB, POD)
     one.compute(200)
     machine.advance(300 * MILLISECOND)
-    machine.time.now += SECOND          # the daemon is late: in one event its claim gets ready,
+    machine.time.now += SECOND          # the daemon is late: in one event gang b's claim is ready,
     client, other = machine.client(late), machine.client(one.ranks[0])
-    client.gpu.tell(MemoryChanged(client.id, client.memory, True))      # and the other wants it
+    client.gpu.tell(MemoryChanged(client.id, client.memory, True))      # and `late` wants it
     late.compute(SECOND)
     machine.advance(60 * SECOND)
     assert [late.work, runs.work, beside.work, one.left] == [0, 0, 0, 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free host memory, and how much used memory the safe budget ascribes to swapped programs."""
+"""Free host memory, and used memory that the default host budget includes as clients' memory."""
 
 import os
 from pathlib import Path

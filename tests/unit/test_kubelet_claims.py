@@ -135,7 +135,7 @@ def test_prepared_claims_are_kept_over_a_restart(tmp_path: Path) -> None:
     prepared.change("c2", read(claim(result(memory="2Gi"), uid="c2", pods=("p1", "p2"), owner="")))
     again = Prepared(tmp_path)
     assert again.terms([POD, OTHER]) == {
-        POD: {"memory-limit": 2 * GIB}, OTHER: {"memory-limit": GIB}}   # the second is for two
+        POD: {"memory-limit": 2 * GIB}, OTHER: {"memory-limit": GIB}}   # two pods share claim c2
     first, second = again.claims()
     assert (first.is_shareable, second.is_shareable) == (False, True)
     assert again.change("c2", second.without({"p1"})) == {POD, OTHER}
@@ -279,7 +279,7 @@ def test_allocate_by_cdi_writes_the_cdi_file_before_the_response(tmp_path: Path)
     offer.update((CARD,))
 
     async def refresh() -> None:
-        """Kubelet's call finds the offer as it is."""
+        """Replaces the refresh at kubelet's call: the offer is unchanged."""
 
     plugin = DevicePlugin(tmp_path, offer, containers, Runtime("on", ()), refresh)
     request = DP["AllocateRequest"](container_requests=[{"devices_ids": [f"{CARD.uuid}::0"]}])

@@ -64,7 +64,7 @@ def test_log_line_is_dropped_when_a_write_to_stderr_would_block(
         monkeypatch.setattr("sys.stderr", stderr)
         log.write_line("read")
         telling = Thread(target=lambda: log.write_line("x" * (1 << 22)), daemon=True)
-        telling.start()                 # far more than a pipe takes
+        telling.start()                 # writes far more than a pipe holds
         telling.join(LONG)
         assert not telling.is_alive()
         assert journal.readline() == b"read\n"

@@ -131,7 +131,7 @@ def test_claims_overlay_adds_only_needed_mounts_and_permissions() -> None:
 
 
 def takes(key: str, text: str) -> bool:
-    """Whether nvshare-kubelet sets a term of this annotation, and nvshared takes it."""
+    """Whether nvshare-kubelet derives a term from the annotation, and nvshared accepts it."""
     term, parse = ANNOTATION_TERMS[key]
     try:
         return 1 <= (parse(text.strip()) or 0) <= TERMS[term].most

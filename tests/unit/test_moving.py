@@ -221,7 +221,7 @@ async def test_move_during_the_pause_of_a_failed_wake_restores_the_program_once(
             await whole(0)
         pause_over.set()
         while len(one._tasks) > 1 and wakes < 3:
-            await whole(0)              # until the task of wake() has ended, or restores, too
+            await whole(0)              # until the task of wake() has ended or has begun a restore
         answers["wake"] = "running"
         restored.set()
         await move

@@ -77,7 +77,7 @@ def test_process_in_a_container_is_recognised_for_any_process_name(
 
 
 def test_peer_watch_reports_the_end_of_the_process_that_connected(tmp_path: Path) -> None:
-    """Not of another that has its number: this one would keep it, as long as the socket is open."""
+    """Not the end of a forked child that holds the socket, nor of a process that reused the pid."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(tmp_path / "socket"))
         listening.listen()

@@ -69,7 +69,7 @@ def test_command_line_of_a_process_of_another_namespace_or_user_is_hidden(proces
 def test_command_line_begins_with_the_programs_own_name(process: int) -> None:
     shown = f"my model: {Path(sys.executable).name} {SHOWN}"
     assert command(1, process, os.geteuid(), "my model", TENANT) == shown
-    # Its pod's name is no name of its own.
+    # The name of its pod is not shown as a name of the program.
     ours = command(1, process, os.geteuid(), "lab/train", "pod:lab/train")
     assert "lab/train" not in ours
 

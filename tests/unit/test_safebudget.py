@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A restarted daemon adds host memory that programs hold to its safe budget."""
+"""A restarted daemon adds host memory that clients hold to its default host budget."""
 
 from collections.abc import Mapping
 

@@ -206,7 +206,7 @@ def test_writeback_begins_with_the_longest_idle_client() -> None:
     talk.run(C, 60)                     # evicts 40 GiB of A
     for client in (A, B):
         talk.go_idle(client)
-    # A lacks 40 GiB, and of those B has 30; also while C runs.
+    # A lacks 40 GiB, of which B can free 30; the writeback begins while C runs.
     assert C in talk.granted
     (order,) = writebacks(talk.wait(1))
     assert sizes([order]) == [(B, 30)]
@@ -563,7 +563,7 @@ def test_load_for_the_queue_head_waits_while_a_program_copies_to_the_card() -> N
     assert yields(talk.copying(1, inward=True)) == [2]
     load = next(order for order in under_way if isinstance(order, Load))
     eviction = next(order for order in under_way if isinstance(order, Evict))
-    # It is cut short with 2 of 5 GiB; the other direction goes on.
+    # The LOAD is cut short after 2 of 5 GiB; the eviction goes on.
     rest = [order for order in under_way if order not in (load, eviction)]
     actions = talk.loaded(load, lacking=3, yielded=True)
     assert loads(actions) == []
@@ -614,7 +614,7 @@ def test_hand_over_to_the_next_client_is_not_delayed_by_copies_of_the_last_holde
     evictions = [order for order in under_way if isinstance(order, Evict)]
     for order in evictions:
         talk.evicted(order, yielded=True)
-    # It is idle, and stops: withheld moves are ordered at once.
+    # Client 1 is idle and stops: withheld moves are ordered at once.
     actions = talk.idle(1)
     assert stops(actions) == [1]
     assert evicts(actions)

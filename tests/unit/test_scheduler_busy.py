@@ -181,7 +181,7 @@ def test_busy_turns_end_when_one_of_their_clients_stays_idle() -> None:
     pair.stopped(holder, wants=False)
     assert pair.takes_turns()
     pair.now += turns.RETURNS_WITHIN - 1
-    pair.want(holder)                       # it was only waiting for its work
+    pair.want(holder)                       # the program had only waited for its work in flight
     assert pair.takes_turns()
     holder = ONE + TWO - holder
     pair.now += turns.BUSY_TQ
@@ -227,7 +227,7 @@ def test_busy_turns_end_when_another_client_wants_the_card() -> None:
     pair.busy(TWO)
     pair.now += 10 * SECOND
     pair.tick()
-    assert not pair.takes_turns()             # it is not busy
+    assert not pair.takes_turns()             # client THREE is not busy
 
 
 def test_busy_turns_of_two_clients_begin_once_an_idle_third_client_is_stopped() -> None:

@@ -156,7 +156,7 @@ def test_evict_chooses_another_client_when_the_victim_does_not_reply() -> None:
     actions = talk.wait(0.1)
     assert evicts(actions) == [(2, 0)]
     assert runs(talk.obey(actions)) == [3]
-    assert evicts(talk.evicted(order)) == []    # it replies again, and gets no order
+    assert evicts(talk.evicted(order)) == []    # client 1 replies, and gets no further order
 
 
 def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_other() -> None:
@@ -166,7 +166,7 @@ def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_other(
     order, = (a for a in talk.want(2) if isinstance(a, Evict))
     talk.obey([a for a in talk.wait(12) if isinstance(a, Load)])
     actions = talk.run(3, 40)
-    assert runs(actions + talk.obey(talk.wait(1))) == [3]       # client 2 may try for 1 s
+    assert runs(actions + talk.obey(talk.wait(1))) == [3]       # client 2 is tried for 1 s first
     talk.wait(3 * TQ)
     assert stops(talk.said) == []               # client 3 runs alone
     talk.obey(talk.evicted(order))
@@ -178,7 +178,7 @@ def test_client_that_does_not_fit_beside_an_unresponsive_client_delays_no_other(
 
 @pytest.mark.parametrize("mode", list(AntiThrash))
 def test_clients_run_beside_a_client_that_does_not_reply_to_a_stop_order(mode: AntiThrash) -> None:
-    """SIGSTOP may have hit it in its turn; it keeps its memory."""
+    """A process stopped by SIGSTOP in its turn does not reply, and keeps its memory."""
     talk = Talk(mode=mode)
     talk.run(1, 60)
     talk.join(2, 80)
@@ -201,7 +201,7 @@ def test_clients_run_beside_a_client_that_does_not_reply_to_a_stop_order(mode: A
 
 
 def test_unresponsive_client_gets_no_turn_before_it_replies() -> None:
-    """Otherwise no client would run for ten seconds in each of its turns."""
+    """Otherwise no other client would run for ten seconds each time it is chosen."""
     talk = Talk(mode=AntiThrash.ON)
     talk.join(1, 30)
     order, = (a for a in talk.want(1) if isinstance(a, Load))
@@ -332,7 +332,7 @@ def test_lost_card_opens_the_gate_of_a_client_that_joins_later(talk: Talk) -> No
     memory = Memory(allocated=GIB)
     assert runs(talk.tell(MemoryChanged(3, memory, wants=True))) == [3]
     assert runs(talk.tell(Stopped(1, memory, wants=True))) == [1]
-    assert talk.tell(MemoryChanged(9, memory, wants=True)) == []           # it has left
+    assert talk.tell(MemoryChanged(9, memory, wants=True)) == []           # 9 has disconnected
     assert talk.view(3).memory == memory
 
 

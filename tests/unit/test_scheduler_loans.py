@@ -89,7 +89,7 @@ def test_evict_borrows_no_memory_promised_to_clients_of_the_lending_card() -> No
     far.tell(Tick())
     near.join(1, 60, 60)
     near.join(2, 50)
-    # 80 GiB less an eighth and 65 that were promised.
+    # The far card lends 80 GiB less an eighth, and less the 65 promised to its client.
     assert loans(near.want(2)) == [(5, FAR)]
 
 
@@ -137,7 +137,7 @@ def test_commit_of_a_client_on_the_lending_card_recalls_lent_memory_it_needs() -
     assert held == 30 * GIB
     far.join(7, commit=50)
     actions = near.tell(Tick())
-    # The far card keeps 20 free beside the eighth; the recall includes a step more.
+    # The far card may lend 20 GiB, less a step that the recall includes.
     assert loans(actions) == [(19, FAR)]
     assert far.scheduler.snapshot().free == 50 * GIB
     near.tell(_evicted(near, 1, 19))

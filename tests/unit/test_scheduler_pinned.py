@@ -61,7 +61,7 @@ def test_undrainable_client_is_neither_paced_nor_asked_to_report_idleness() -> N
     actions = stay(talk, 1)
     assert (1, False) in paced(actions)
     assert not any(a.report_idle for a in actions if isinstance(a, Run) and a.client == 1)
-    assert talk.view(2).state is ClientState.CROWDED        # 60 are left
+    assert talk.view(2).state is ClientState.CROWDED        # 60 GiB are left
 
 
 def test_undrainable_client_ends_no_turn_of_a_client_beside_it() -> None:
@@ -71,7 +71,7 @@ def test_undrainable_client_ends_no_turn_of_a_client_beside_it() -> None:
     stay(talk, 1)
     talk.wait(LONG)
     talk.run(2, 30)
-    talk.run(3, 50)                     # does not fit
+    talk.run(3, 50)                     # does not fit beside the holders
     assert 4 in runs(talk.run(4, 20))   # does
     assert stops(talk.wait(20)) == []
 

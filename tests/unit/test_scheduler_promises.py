@@ -163,7 +163,7 @@ def test_unused_commit_is_reclaimed_before_a_commit_request_is_refused() -> None
     assert answer.commit >= int(wanted * GIB)
 
 
-def test_commit_that_was_used_during_its_reclaim_is_not_granted_again() -> None:
+def test_commit_that_was_used_during_its_reclaim_is_not_granted_to_another_client() -> None:
     talk = one_has_half()
     wanted = 110 - 1 - 50
     probe = next(a for a in talk.ask(2, 1, wanted) if isinstance(a, Evict) and a.client == 1)
@@ -373,7 +373,7 @@ def test_lowered_control_group_memory_limit_reclaims_unused_host_memory() -> Non
     shared = domains(box=64)
     talk = Talk(100, domains=shared)
     talk.run(1, 60, BOX)
-    talk.changed(1, host=50)            # from before the limit; the program runs
+    talk.changed(1, host=50)            # swapped before the limit was set; the program runs
     shared.set_limit("box", 40 * GIB)
     orders = [a for a in talk.tell(Tick()) if isinstance(a, Load)]
     assert [(a.client, a.host) for a in orders] == [(1, 30 * GIB)]
@@ -393,7 +393,7 @@ def test_lowered_control_group_memory_limit_loads_swapped_memory_that_exceeds_it
 
 
 def test_memory_limit_of_a_control_group_with_the_daemon_bounds_evictions_and_no_commits() -> None:
-    """Three of 55 GiB on a card of 139, in a container of 110 with the daemon."""
+    """Three programs of 55 GiB on a card of 139, in a container limited to 110 with the daemon."""
     shared = Domains()
     shared.set_limit("box", 110 * GIB, whole=True)
     talk = Talk(139, host=100, domains=shared)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The automatic quantum and the idle window: both follow from the cost of hand-overs."""
+"""The automatic quantum and the idle window, the idle time that ends a turn: both follow costs."""
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -55,9 +55,9 @@ class Watched(World):
 
 @dataclass(frozen=True)
 class Seen:
-    lost: float                         # part of it without computing
-    quanta: list[int]                   # us; of turns that lasted as long as they might
-    computed: list[float]               # part of it in which each program did
+    lost: float                         # fraction of the time in which no program computed
+    quanta: list[int]                   # us: lengths of the turns that the quantum ended
+    computed: list[float]               # fraction of the time in which each program computed
 
 
 def watch(world: Watched, rounds: int) -> Seen:
@@ -183,7 +183,7 @@ def test_small_change_of_the_automatic_quantum_is_not_shown_and_sends_no_run_ord
     for _ in range(10):
         hand_over(talk, 0.21)
         assert talk.scheduler.snapshot().tq == shown
-    assert len(runs(talk.said[said:])) == 10    # when each turn began
+    assert len(runs(talk.said[said:])) == 10    # only the RUN that begins each turn
 
 
 def test_quantum_switched_between_seconds_and_auto_takes_effect_at_once() -> None:
@@ -222,7 +222,7 @@ def test_idle_time_that_ends_a_turn_is_about_the_expected_hand_over_time(
 def test_idle_time_that_ends_a_turn_is_sent_to_a_client_again_only_when_halved() -> None:
     talk = Talk(mode=AntiThrash.ON, step=0.125)
     talk.run(1, 30)
-    sent = windows(talk.run(2, 40), 1)  # in 320 pieces
+    sent = windows(talk.run(2, 40), 1)  # loaded in steps of 1/8 GiB
     assert sent[0] == turns.IDLE_MOST
     assert sent[-1] < 2 * turns.IDLE_LEAST
     assert all(later <= earlier / turns.RESEND_FACTOR for earlier, later in pairwise(sent))
@@ -232,12 +232,12 @@ def test_idle_time_that_ends_a_turn_is_sent_to_a_client_again_only_when_halved()
 def test_idle_time_that_ends_a_turn_follows_the_measured_speed_of_moves() -> None:
     talk = Talk()
     talk.run(1, 60)
-    actions = talk.run(2, 60)           # 20 GiB change places
+    actions = talk.run(2, 60)           # a hand-over exchanges 20 GiB
     for _ in range(10):
         (holder,) = talk.scheduler.snapshot().holders
         talk.wait(30)
         actions = talk.stopped(holder)
-        talk.wait(0.2)                  # of which each takes so long
+        talk.wait(0.2)                  # time that each hand-over takes
         actions = talk.obey(actions)
     (holder,) = talk.scheduler.snapshot().holders
     assert windows(actions, holder)[-1] == pytest.approx(200 * MILLISECOND, rel=0.05)

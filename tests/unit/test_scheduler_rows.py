@@ -74,7 +74,7 @@ class Row:
         self.teardown()
 
     def happens(self) -> None:
-        """Play the random events, without the end."""
+        """Play the random events, without the teardown."""
         weights = self.weights()
         for _ in range(self.dice.randint(20, 120)):
             self.dice.choices(list(weights), list(weights.values()))[0]()

@@ -235,8 +235,8 @@ def test_time_in_which_programs_of_a_tenant_run_together_is_charged_to_it_once()
     assert beside == pytest.approx(alone, rel=0.15)
 
 
-# The program that idles and those that do not; weight of the first and request of the idler's
-# tenant; its share then.
+# Tenants of the idle program and of the others; weight of the first and request of the idle one's
+# tenant; share of the idle program afterwards.
 IDLERS: dict[str, tuple[list[str], dict[str, Any], float]] = {
     "tenant": (["user:b", "user:a", "user:a"], {}, 1 / 2),
     "job": (["user:a job:2", "user:a job:1", "user:b"], {}, 1 / 4),
@@ -279,7 +279,7 @@ def test_returning_tenant_is_still_charged_for_overused_time() -> None:
     assert held[1] / held.total() > 0.8
 
 
-def test_tenant_without_programs_is_forgotten() -> None:
+def test_scheduler_forgets_a_tenant_once_it_has_no_programs() -> None:
     world = Tenancy(TURNS)
     hooks = [world.program("user:alice", f"job:{number % 3}") for number in range(6)]
     hooks += [world.program(f"unit:{number % 3}.service") for number in range(6)]
@@ -673,8 +673,8 @@ def test_time_in_which_programs_of_a_tenant_run_together_uses_its_compute_limit_
     assert beside > 0.9
 
 
-# Tenants of the programs; limits of tenants, and of the first program; what each has at most, and
-# all have.
+# Tenants of the programs; compute limits in percent of tenants and of the first program; maximum
+# share of each program; sum of their shares.
 LIMITED: dict[str, tuple[Settings, list[str], dict[str, int], int, list[float], float]] = {
     "in turns": (TURNS, ["user:a"] * 4, {"user:a": 40}, 100, [0.4] * 4, 0.4),
     "and its own": (SETTINGS, ["user:a"] * 2, {"user:a": 60}, 20, [0.2, 0.6], 0.8),

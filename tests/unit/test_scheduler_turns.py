@@ -362,7 +362,7 @@ def test_chosen_client_is_loaded_into_free_memory_before_evictions_end() -> None
     talk.join(2, 70)
     actions = talk.want(2)
     assert evicts(actions) == [(1, 30)]
-    # the load of 40 free GiB waits for the 30 that the eviction frees
+    # client 2 is loaded into the 40 GiB that are free, then into the 30 that the eviction frees
     talk.obey(actions)
     assert talk.view(2).state is ClientState.RUNNING
 

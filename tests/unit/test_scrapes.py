@@ -21,7 +21,7 @@ from nvshared.sharing.manager import Manager
 from tests.unit.scripted import DEFAULTS, Time, script
 
 GENEROUS = 600.0                        # seconds; reached only by a failing test
-LIMIT = 0.2                             # seconds for a whole scrape, here, where it may end so
+LIMIT = 0.2                             # seconds for a whole scrape, in tests of this time limit
 SLOW = 100                              # clients
 ASK = b"GET /metrics HTTP/1.0\r\n\r\n"
 BIG = 1000                              # samples of 10 kB, more than the kernel takes at once
@@ -91,14 +91,14 @@ class Site:
 @pytest.fixture
 async def site(monkeypatch: pytest.MonkeyPatch,
                capfd: pytest.CaptureFixture[str]) -> AsyncIterator[Site]:
-    """Nothing stays of it, and it says nothing. No scrape ends for its length, nor on a machine
-    that is busy for another's that takes long to end."""
+    """Checks that the server leaves no descriptors and logs nothing. Its time limits exceed what
+    any scrape takes on a busy machine."""
     monkeypatch.setattr(metrics, "LONGEST", GENEROUS)
     monkeypatch.setattr(metrics, "PATIENCE", GENEROUS)
     site = Site(monkeypatch)
     await site.start(monkeypatch)
     yield site
-    await site.stop()                   # again, where the test has done so
+    await site.stop()                   # for the second time if the test has stopped it
     site.leave()
     await until(lambda: (descriptors(), site.count) == (site.before, 0))
     assert capfd.readouterr().err == ""
@@ -112,7 +112,7 @@ async def until(there: Callable[[], bool]) -> None:
 
 
 async def test_scrape_is_answered_among_a_hundred_slow_connections(site: Site) -> None:
-    """Each of a hundred sends a byte now and then, for ever, and comes again when it is cut."""
+    """Each of a hundred clients sends a byte now and then, and reconnects when it is cut off."""
     ended = asyncio.Event()
     most = 0
 
@@ -162,7 +162,7 @@ async def test_metrics_connection_that_never_reads_is_closed_after_the_time_limi
             Samples(GaugeMetricFamily, "nvshare_gpu_capacity_bytes", "big", ("of",), samples)]
 
     monkeypatch.setattr(Figures, "read", read)
-    await site.ask()                    # from now on it is written down
+    await site.ask()                    # the formatted metrics are cached from now on
     deaf = [site.connect(ASK, SO_RCVBUF=4096) for _ in range(SCRAPES_AT_MOST)]
     await until(lambda: site.count == SCRAPES_AT_MOST)
     assert "nvshare_gpu_capacity_bytes" in await site.ask()

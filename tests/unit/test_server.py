@@ -201,7 +201,7 @@ async def test_server_keeps_a_connection_of_pid_0_when_another_process_of_pid_0_
 @another_user
 async def test_user_with_many_unserved_connections_is_refused_and_other_users_are_served(
         public: Path) -> None:
-    with serving(public, open_files=800) as site:       # for 100 of them
+    with serving(public, open_files=800) as site:       # enough for 100 connections
         flood = [await site.connect(ATTACKER) for _ in range(60)]
         refused = [one for one in flood if answer(one)]
         assert {refusal(answer(one)) for one in refused} == {Refusal.TOO_MANY_CLIENTS}

@@ -35,8 +35,8 @@ def test_owner_of_a_subuid_is_the_user_of_the_range(lent: Path) -> None:
     assert found == [99999, ALICE, ALICE, 1001, 1001, 231072, ALICE, 300010]
 
 
-def test_owner_is_found_for_ranges_given_by_user_name(lent: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owner_of_a_subuid_is_found_in_ranges_given_by_user_name(
+        lent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = pwd.struct_passwd(("alice", "x", ALICE, ALICE, "", "/", "/bin/sh"))
     users = {"alice": entry}
     monkeypatch.setattr(pwd, "getpwnam", lambda name: users[name])

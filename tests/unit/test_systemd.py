@@ -32,15 +32,14 @@ def notifier_for(listener: socket.socket, **environment: str) -> Notifier:
     {}, {"LISTEN_FDS": "1"}, {"LISTEN_FDS": "1", "LISTEN_PID": "1"},
     {"LISTEN_FDS": "0", "LISTEN_PID": str(os.getpid())},
 ])
-def test_inherited_sockets_passed_to_another_process_are_ignored(
-        environment: dict[str, str]) -> None:
+def test_systemd_sockets_passed_to_another_process_are_ignored(environment: dict[str, str]) -> None:
     assert inherited(environment).listening is None
     assert not inherited(environment).kept
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM])
-def test_inherited_socket_other_than_seqpacket_is_refused(monkeypatch: pytest.MonkeyPatch,
-                                                          kind: socket.SocketKind) -> None:
+def test_systemd_socket_other_than_seqpacket_is_refused(
+        monkeypatch: pytest.MonkeyPatch, kind: socket.SocketKind) -> None:
     environment = {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
     given = socket.socket(socket.AF_UNIX, kind)
     monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", given.detach())
@@ -57,7 +56,7 @@ def test_inherited_socket_other_than_seqpacket_is_refused(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("names", [["nvshared.socket", "client-a"], ["client-a", "nvshared.socket"],
                                    ["client-a", "client-b"], ["client-a", "nvshared.socket", "x"]])
-def test_inherited_connections_are_separated_from_the_listening_socket(
+def test_connections_stored_by_systemd_are_separated_from_the_listening_socket(
         monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
     first, sockets = 300, [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in names]
     for number, one in enumerate(sockets):

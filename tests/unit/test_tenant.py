@@ -58,7 +58,7 @@ BOX = f"container:{CONTAINER}"
 KUBELET = "/kubepods.slice/kubepods-burstable.slice"
 SESSIONS = "/user.slice/user-0.slice/user@0.service"
 
-# As /proc/PID/cgroup of each looks, and what the process is in besides its user.
+# Line of /proc/PID/cgroup, and the process's tenant besides its user ("": none).
 PLACES = {
     "nothing": ("0::/", ""),
     "a process that is gone": ("", ""),
@@ -133,7 +133,7 @@ PLACES = {
     "job's daemon": ("0::/system.slice/slurmd.service", "unit:slurmd.service"),
 
     # The same of other systems: of which version, and where it was seen.
-    # SLURM 26.05, its page on cgroup/v2: jobs by SLUID; what they are beside is told below.
+    # SLURM 26.05, its page on cgroup/v2: jobs by SLUID; a test below looks up their job ids.
     "SLURM 26.05": ("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0",
                     "job:s5K1KKYAYG5D00"),
     "SLURM 26.05, several slurmd": (
@@ -256,7 +256,7 @@ def test_tenant_in_a_systemd_unit_is_the_pod_only_if_root_owns_all_its_cgroups()
 def test_tenant_lookup_reports_cgroup_paths_of_unknown_form(cgroup: str) -> None:
     assert [str(one) for one in tenants(f"{cgroup}\n", 0)] == ["user:root"]
     assert unknown_paths(f"{cgroup}\n", 0) == (cgroup[3:],)
-    # In folders of its own a user may have anything.
+    # Paths of any form below a user's own cgroups are not reported.
     assert unknown_paths(f"{cgroup}\n", ALICE, owner_of=lambda _controllers, _folder: ALICE) == ()
 
 
@@ -306,7 +306,7 @@ def test_tenant_of_a_slurm_job_with_a_sluid_has_the_job_id_of_its_slurmstepd() -
     found = tenants(SLUID, 0, environment=environment, owner_of=roots, job_of=job_of)
     assert str(found[-1]) == "job:4711"
     assert asked == [("", "/system.slice/slurmstepd.scope/s5K1KKYAYG5D00")]
-    # Where that is not to be seen, what it gave the process; else each job is one of its own.
+    # Without slurmstepd's answer: the job id in the process's environment, else the SLUID.
     assert str(tenants(SLUID, 0, environment=environment)[-1]) == "job:42"
     assert str(tenants(SLUID, 0)[-1]) == "job:s5K1KKYAYG5D00"
 
@@ -326,7 +326,7 @@ def test_tenant_of_a_user_without_a_name_is_the_uid() -> None:
     assert [str(one) for one in tenants("0::/", 3_999_999_999)] == ["user:3999999999"]
 
 
-# Where root lets a user make groups, and what that user's programs in there may be besides.
+# cgroups in which a user may make others, and the tenant of programs there besides the user.
 DELEGATED = {
     "/user.slice/user-1000.slice/user@1000.service": "",
     "/user.slice/user-1000.slice/user@1000.service/app.slice": "",

@@ -66,7 +66,7 @@ def test_top_keeps_selection_sorting_and_filter_over_a_restart() -> None:
     state, _ = strike(seen(), "down", ">", "/", *"python", "enter")
     gone = replace(state, daemon_error="nvshared is not running")
     assert "nvshared is not running" in text(gone)
-    assert "123456" in text(gone)       # as in the last snapshot
+    assert "123456" in text(gone)       # programs of the last snapshot stay visible
     again = tuple(one._replace(id=one.id + 10) for one in SCENE.clients)
     back = with_snapshot(gone, SCENE._replace(clients=again), 1060.0)
     assert "not running" not in text(back)
@@ -108,7 +108,7 @@ def test_top_sorts_rows_by_each_column(column: str) -> None:
     assert [program_key(one) for one in rows(strike(around, "i")[0])] == order
 
 
-def test_top_sorts_descending_and_steps_through_columns() -> None:
+def test_top_sorts_memory_descending_and_steps_through_columns_by_key() -> None:
     assert [one.pid for one in rows(replace(seen(), sort="MEM"))] == [4711, 123456, 77, 99]
     state, _ = strike(seen(), ">")
     assert state.sort == SORTS[1]
@@ -167,8 +167,8 @@ def test_top_quits_and_redraws_by_key() -> None:
     ("p", "", "preempt", 0, "End the present turns on GPU 0 at once"),
 ])
 @pytest.mark.parametrize("details", [False, True])
-def test_top_asks_for_confirmation_before_a_change(key: str, typing: str, verb: str, value: int,
-                                                   asked: str, details: bool) -> None:
+def test_top_asks_for_confirmation_before_it_changes_a_term_or_preempts(
+        key: str, typing: str, verb: str, value: int, asked: str, details: bool) -> None:
     state, _ = strike(seen(), *(["enter"] if details else []), key)
     if typing:
         assert "python3[4711] (Tab: user:root): " in text(state)

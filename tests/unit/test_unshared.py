@@ -129,7 +129,7 @@ async def test_unshared_process_that_cannot_be_suspended_is_removed_and_the_reas
      100 * GIB, Loaded, 0),
     ([Stop(1), EVICT], [("hold", LOCKED)], GIB, Evicted, SIZE),     # too little free host memory
 ])
-async def test_move_of_an_unshared_process_without_enough_memory_is_reported(
+async def test_eviction_or_load_of_an_unshared_process_that_lacks_memory_is_reported(
         monkeypatch: pytest.MonkeyPatch, orders: list[Order], answers: list[tuple[str, Says]],
         room: int, kind: type[Moved], resident: int) -> None:
     _, heard = await play(monkeypatch, orders, answers, room)
