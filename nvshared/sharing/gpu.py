@@ -167,9 +167,13 @@ class InflightPage:
     @cached_property
     def _page(self) -> int:
         page = os.memfd_create("nvshare-inflight", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.fchmod(page, 0o600)
-        os.ftruncate(page, mmap.PAGESIZE)
-        fcntl.fcntl(page, fcntl.F_ADD_SEALS, SEALS)
+        try:
+            os.fchmod(page, 0o600)
+            os.ftruncate(page, mmap.PAGESIZE)
+            fcntl.fcntl(page, fcntl.F_ADD_SEALS, SEALS)
+        except OSError:
+            os.close(page)
+            raise
         return page
 
 

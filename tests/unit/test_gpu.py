@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU sends the orders and signals of its scheduler."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +30,7 @@ from nvshared.scheduler.events import (
     Tick,
 )
 from nvshared.scheduler.events import GPULost as Lost
-from nvshared.sharing.gpu import GPU, Client
+from nvshared.sharing.gpu import GPU, Client, InflightPage
 from nvshared.units import GIB, MIB
 from tests.unit.scripted import (
     FACTS,
@@ -238,3 +240,17 @@ def test_measured_memory_of_a_process_is_divided_among_its_clients(
         seen = Scripted.latest.events[-1]
         assert isinstance(seen, Seen)
         assert set(seen.evidence.values()) == {Evidence(0, 0)}
+
+
+def test_inflight_page_that_cannot_be_sized_leaves_no_descriptor_open(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", fail)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space"):
+            InflightPage().writable()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
