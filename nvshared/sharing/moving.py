@@ -158,7 +158,8 @@ class Moving:
                     why = ""
                     break
                 except NvshareError as error:
-                    why = why or error.message
+                    if target is not None or not why:
+                        why = error.message
             if why and gpu.clients.get(client.id) is client and client.parking != PARKED:
                 left.append((client, why))
         return left
