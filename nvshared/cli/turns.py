@@ -145,7 +145,8 @@ def park(options: Options) -> None:
     Moves the program's memory to the host and has the driver take its context off the GPU, too,
     which is 0.5 to 3 GiB. The program goes on, and wakes by itself when it calls the driver. The
     setting deep-idle does so with programs that are idle for long. Needs driver 570 or later.
-    Programs with managed or shared memory, on several GPUs or in gangs are not parked.
+    Programs with managed memory, memory shared with other processes, several GPUs or a gang are
+    not parked.
 
         nvsharectl park 4711  # takes process 4711 off its GPU
     """
