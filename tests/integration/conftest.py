@@ -2,6 +2,7 @@
 """The real daemon as a process, with a socket of its own and simulated cards."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -321,6 +322,21 @@ def public_site(short_path: Path, cards: Cards) -> Iterator[Site]:
     """A site where every user can get to, which the folders of pytest are not."""
     short_path.chmod(0o755)
     yield from make_site(short_path, cards)
+
+
+def public_build(site: Site) -> Path:
+    """A copy of the workload and its libraries that every user can read.
+
+    Other users cannot reach a checkout below /root, for example.
+    """
+    copy = site.folder / "build"
+    if not copy.exists():
+        shutil.copytree(BUILD / "simulator", copy / "simulator",
+                        ignore=lambda folder, names: [n for n in names if ".so" not in n])
+        for name in ("nvshare-workload", "libnvshare.so"):
+            shutil.copy(BUILD / name, copy / name)
+        subprocess.run(["chmod", "-R", "a+rX", str(copy)], check=True)
+    return copy
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ they are of ours, and what is left out says why.
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from nvshared.units import MIB
 from tests.bus.service import PrivateBus, private_bus
 from tests.integration.attacker import ATTACKS
 from tests.integration.busattacks import BUS_ATTACKS
-from tests.integration.conftest import BUILD, ROOT, Process, Site, wait_until
+from tests.integration.conftest import ROOT, Process, Site, public_build, wait_until
 from tests.integration.fakehook import PATIENCE, Hook
 from tests.integration.test_kills import SETTINGS, finish, program
 
@@ -198,17 +197,8 @@ def test_program_beyond_max_clients_per_user_runs_unshared_and_logs_the_reason(
 def as_somebody(
     site: Site, user: int = NOBODY_UID, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    """A program of the attacker's, from its start to its end.
-
-    It is copied to the site: other users may be unable to reach the checkout, as below /root.
-    """
-    pipe = site.folder / "build"
-    if not pipe.exists():
-        shutil.copytree(BUILD / "simulator", pipe / "simulator",
-                        ignore=lambda folder, names: [n for n in names if ".so" not in n])
-        for name in ("nvshare-workload", "libnvshare.so"):
-            shutil.copy(BUILD / name, pipe / name)
-        subprocess.run(["chmod", "-R", "a+rX", str(pipe)], check=True)
+    """A program of the attacker's, from its start to its end."""
+    pipe = public_build(site)
     return subprocess.run(
         [str(pipe / "nvshare-workload"), *(options or ("--memory", "8MiB")), "--steps", "2"],
         env={

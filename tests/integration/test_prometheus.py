@@ -17,7 +17,7 @@ import yaml
 
 from nvshared.units import MIB
 from tests.integration import prometheus
-from tests.integration.conftest import BUILD, ROOT, Site, kill, wait_until
+from tests.integration.conftest import ROOT, Site, kill, public_build, wait_until
 from tests.integration.fakehook import PATIENCE
 from tests.integration.prometheus import NoPrometheus
 from tests.integration.test_kills import finish, program
@@ -146,9 +146,12 @@ def another_users(site: Site) -> "subprocess.Popen[str]":
     user_options: dict[str, Any] = {}
     if os.geteuid() == 0:
         user_options = {"user": NOBODY_UID, "group": NOBODY_UID, "extra_groups": []}
+    build = public_build(site)
     return site.program(
-        [BUILD / "nvshare-workload", "--memory", 24 * MIB, "--chunk", 2 * MIB, "--until-told",
-         "--kernel-us", 2000], **user_options)
+        [build / "nvshare-workload", "--memory", 24 * MIB, "--chunk", 2 * MIB, "--until-told",
+         "--kernel-us", 2000],
+        {"LD_LIBRARY_PATH": str(build / "simulator"), "LD_PRELOAD": str(build / "libnvshare.so")},
+        **user_options)
 
 
 DASHBOARD = json.loads((PACKAGING / "grafana" / "nvshare.json").read_text())
