@@ -2,7 +2,7 @@
 """nvsharectl completion: completes words at the Tab key in bash, zsh and fish; nvsharectl help.
 
 A shell runs `nvsharectl completion SHELL WORD...`, which prints the candidates for the last word,
-one a line; or @files for paths; or `@program N` if another program's words begin at number N."""
+one a line; or @files where a path is due; or `@program N` if word N is another program's name."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import TypeAlias
 from nvshared.cli.verb import Options, argument, verb
 
 FILES = frozenset({"PATH", "DIR", "FILE"})      # metavars of arguments that are paths
-KNOWN = {"BUS": ("system", "session")}  # suggested words; BUS may also be a bus address
+KNOWN = {"BUS": ("system", "session")}  # suggested values; BUS may also be a D-Bus address
 
 # bash also splits words at = and :, so the script joins words that no blank separates. bash keeps
 # the part before the last = or :, so the script strips that part from each candidate.
@@ -102,7 +102,7 @@ def offered(parser: argparse.ArgumentParser, words: Sequence[str], shell: str) -
     known = [parser, *verbs.choices.values()]
     taking = {name: action for one in known for name, action in one._option_string_actions.items()
               if action.nargs != 0}
-    verb, option = "", None             # `option`: the next word is its value
+    verb, option = "", None             # `option`: the one whose value is the next word
     for at, word in enumerate(before, 1):
         runs = _runs(verbs, verb)
         if option is not None:

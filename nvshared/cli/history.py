@@ -75,7 +75,7 @@ OTHERS = "others"
 MOST_NAMES = 1000
 GIB_HOUR = 1024 * 3600                  # MiB-seconds in a GiB-hour
 TOTAL = "\0"                            # name of the row of sums, unlike any tenant's
-TERMINAL = "-"                          # value of --plot if no file is given: draw in the terminal
+TERMINAL = "-"                          # value of --plot without a file: draws in the terminal
 
 
 @verb(
@@ -149,7 +149,7 @@ def history(options: Options) -> None:
         draw_plot(options.plot, found, labels, cards)
     else:
         _print(found, by, labels, cards)
-    # On stderr, since stdout may be redirected to a file.
+    # This warning goes to stderr, since stdout may be redirected to a file.
     if found.missing:
         print(f"The latest use is missing: it cannot be written: {found.missing}", file=sys.stderr)
     if not everyone and sys.stdout.isatty():
@@ -204,7 +204,7 @@ def _gib_hours(mib_seconds: int) -> str:
     return f"{hours:.{0 if hours >= 99.5 else 1 if hours >= 9.95 else 2}f}"
 
 
-# By name of the CSV columns, in the order of Used: the divisor, None for whole numbers.
+# By CSV column, in the order of a row's figures: the divisor of the figure; None: not divided.
 CSV = {
     **dict.fromkeys(("gpu_seconds", "held_seconds", "waited_seconds"), SECOND),
     "turns": None, "handovers": None, "handover_seconds": SECOND, "bytes_in": None,
@@ -235,7 +235,7 @@ COLUMNS = 72
 NAMES_ABREAST = 4                       # names in a row of the legend
 LONGEST = 28                            # characters of a name in the legend
 
-Shares = Mapping[str, Sequence[float]]  # of time, by name; their sum at a point is 1 at most
+Shares = Mapping[str, Sequence[float]]  # of the GPUs' time, by name; at each point 1 in sum at most
 Marks = Sequence[tuple[float, str]]     # on the time axis: position from 0 to 1, label
 
 
@@ -291,12 +291,12 @@ def _line(values: Sequence[float], most: int) -> str:
     for column in range(columns):
         some = values[column * len(values) // columns:(column + 1) * len(values) // columns]
         mean = sum(some) / len(some)
-        # A share above zero is drawn at least as the lowest block.
+        # A share above zero is drawn as the lowest block or a higher one.
         found += BLOCKS[min(len(BLOCKS) - 1, int(mean * (len(BLOCKS) - 1)) + (mean > 0))]
     return found
 
 
-NAMES = 7                               # of a plot besides OTHERS; each name has its own colour
+NAMES = 7                               # names in a plot besides OTHERS; each has its own colour
 POINTS = 240                            # data points of a picture
 LABELS = 8                              # labels on the time axis, at most
 # Microseconds between two labels on the time axis. The smallest that gives at most LABELS is used.
@@ -334,7 +334,7 @@ def draw_plot(where: str, found: History, labels: dict[str, str], cards: int) ->
 
 
 def _shares(found: History, labels: dict[str, str], cards: int) -> dict[str, list[float]]:
-    """Each label's share of the GPUs' time in each step; the largest first, OTHERS last."""
+    """By label, its shares of the GPUs' time in each step; the largest first, OTHERS last."""
     number = -(-(found.until_usec - found.since_usec) // found.step_usec)
     sums: dict[str, int] = {}
     for row in found.rows:

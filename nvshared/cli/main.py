@@ -22,13 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status. Prints an error as a sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_output()
-    # Used if the parser itself fails. Words after "--" belong to the program that `run` starts.
+    # How errors of the parser are printed. Words after "--" are for the program that `run` starts.
     as_json = "--json" in (given[:given.index("--")] if "--" in given else given)
     try:
         try:
             options = build(VERBS).parse_args(given)
         except SystemExit:              # after --help and --version
-            sys.stdout.flush()          # raises OSError if that fails
+            sys.stdout.flush()          # raises OSError if stdout cannot be written
             raise
         as_json = options.json
         verb: Verb = options.verb or status.status
@@ -73,7 +73,7 @@ VERBS: tuple[Verb, ...] = (
 
 Examples = Sequence[tuple[str, str]]    # (command, its effect)
 WIDTH = 78                              # columns of help text, for a terminal of 80
-FEW = 5                                 # choices that a hint lists at most; of more, the closest
+FEW = 5                                 # most choices that a hint lists; of more, only the closest
 HELP_COLUMN = 18                        # column where the text for an option or verb begins
 
 DESCRIPTION = "See and change how programs share this machine's GPUs."
@@ -87,7 +87,7 @@ EXAMPLES = (
 
 class Parser(parser.Parser):
     def _print_message(self, message: str, file: Any = None) -> None:
-        """argparse would ignore that `message` cannot be written; this raises OSError."""
+        """Raises OSError if `message` cannot be written, which argparse would ignore."""
         print(message, end="", file=file)
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
@@ -114,7 +114,7 @@ class Parser(parser.Parser):
         return options
 
     def _check_leading_options(self, args: Sequence[str]) -> None:
-        """Raises InvalidArgs for an option before the verb that nvsharectl itself lacks.
+        """Raises InvalidArgs for an option before the verb that is no option of nvsharectl itself.
 
         argparse would take the option's value for the verb, and report an unknown verb."""
         left = list(args)
@@ -135,7 +135,7 @@ class Parser(parser.Parser):
 
 
 def build(verbs: tuple[Verb, ...]) -> Parser:
-    """The parser. The options that it returns have `verb` None if no verb was given."""
+    """Makes the parser of nvsharectl. It sets `verb` to None if the user gives no verb."""
     parser = _parser(DESCRIPTION, EXAMPLES, Parser, prog="nvsharectl")
     parser.add_argument("--version", action="version", version=f"nvsharectl {__version__}",
                         help="print the version")
@@ -179,7 +179,7 @@ def _parser(description: str, examples: Examples, make: Any, below: str = "",
 
 
 def _lines(examples: Examples) -> list[str]:
-    """Each example with its explanation beside it, or below it if a line would exceed WIDTH."""
+    """The examples, with explanations beside or, if a line would exceed WIDTH, below commands."""
     longest = max((len(command) for command, _ in examples), default=0)
     beside = [f"  {command.ljust(longest)}   {what}" for command, what in examples]
     if max(map(len, beside), default=0) <= WIDTH:

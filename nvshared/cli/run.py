@@ -10,10 +10,10 @@ from nvshared.cli.verb import Options, argument, print_error, verb, whole
 from nvshared.errors import ExitCode, InvalidArgs, NotRunning, NvshareError
 from nvshared.names import DEFAULT_SOCKET, SOCKET_VARIABLE
 
-TRIM = "NVSHARE_TRIM_CACHES"            # 1: PyTorch and CuPy free cached memory on request
+TRIM = "NVSHARE_TRIM_CACHES"            # 1: PyTorch and CuPy free caches when the library asks
 MODULES = "PYTHONPATH"
 REQUIRED = "NVSHARE_REQUIRED"           # while nvshared does not run, 1: wait; 0: run unshared
-VERBOSE = "NVSHARE_VERBOSE"             # 1: the program reports that it waits, and the reason
+VERBOSE = "NVSHARE_VERBOSE"             # 1: the library prints that the program waits, and why
 NAME = "NVSHARE_NAME"                   # the program's name in tables
 GANG = "NVSHARE_GANG"                   # NAME:N: the program's gang and its number of processes
 RANKS_MOST = 1024
@@ -21,11 +21,11 @@ NAME_LONGEST = 88                       # bytes, see libhook/include/nvshare/pro
 
 
 class NotFound(NvshareError, exit_code=ExitCode.NOT_FOUND):
-    """The program does not exist. The exit status is that of shells."""
+    """The program to run does not exist. Shells exit with the same status."""
 
 
 class NotExecutable(NvshareError, exit_code=ExitCode.NOT_EXECUTABLE):
-    """The program cannot be run. The exit status is that of shells."""
+    """The program cannot be executed. Shells exit with the same status."""
 
 
 def _name(text: str) -> str:
@@ -87,7 +87,7 @@ def run(options: Options) -> NoReturn:
         environment[VERBOSE] = "1"
     environment.setdefault(REQUIRED, "1")
     fault = unit.unreachable(environment.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
-    # Other reasons why nvshared cannot be reached are reported by the library in the program.
+    # The library in the program reports other reasons why nvshared cannot be reached.
     if shutil.which(command[0]) and isinstance(fault, (FileNotFoundError, ConnectionRefusedError)):
         waits = environment[REQUIRED] == "1"
         does = "waits for it when it uses a GPU" if waits else "runs unshared"

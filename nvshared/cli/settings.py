@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Terms of programs and tenants, and settings of GPUs, also by -T and -S, nvshare's flags."""
+"""Verbs that set terms of programs and tenants, and settings of GPUs; nvshare's flags -T and -S."""
 
 import pwd
 import sys
@@ -38,13 +38,13 @@ class Step(NamedTuple):
 
 
 def carry_out(steps: Sequence[Step]) -> None:
-    """Carries out the steps in order. The error of one lists the steps before and after it."""
+    """Carries out the steps in order. If one fails, the error lists the steps done and not done."""
     for at, step in enumerate(steps):
         try:
             step.act()
         except (NvshareError, KeyboardInterrupt) as reason:
             error = reason if isinstance(reason, NvshareError) else Interrupted("interrupted")
-            done = at + 1 if isinstance(error, NotKept) else at     # NotKept: set until a restart
+            done = at + 1 if isinstance(error, NotKept) else at     # NotKept: done but unsaved
             tried = done if error.answered else done + 1
             parts = {"done": steps[:done], "unknown": steps[done:tried], "not_done": steps[tried:]}
             error.details = {name: [one.data for one in part] for name, part in parts.items()}
@@ -127,7 +127,7 @@ def _print_tighter(around: Iterable[Tenant], term: str, value: int) -> None:
 
 
 def _has_account(name: str) -> bool:
-    """False for the tenant of a user name that this machine does not know."""
+    """False if the tenant is a user whose name this machine does not know."""
     kind, _, user = name.partition(":")
     with suppress(KeyError):
         return kind != "user" or user.isdecimal() or bool(pwd.getpwnam(user))
@@ -135,7 +135,7 @@ def _has_account(name: str) -> bool:
 
 
 def _term(names: str, metavar: str, term: str, help: str) -> Argument:
-    """An argument that sets a term; "none" is parsed as 0, which removes the setting."""
+    """An argument that sets a term; "none" is parsed as 0, which removes the term."""
     parse = parsed(or_word("none", 0, TERM_FORMATS[term].parse, ", or none"),
                    f"the {term.replace('-', ' ')} cannot be {{!r}}")
     dest = {"dest": term} if names[0] == "-" else {}
@@ -230,7 +230,7 @@ def priority(options: Options) -> None:
     set_terms(options, {"priority": PRIORITIES.get(options.priority, 0)})
 
 
-POLL = 0.02                             # seconds between two polls
+POLL = 0.02                             # seconds between two polls of the daemon
 
 
 def _on_a_gpu(daemon: Daemon, options: Options) -> bool:
@@ -273,7 +273,7 @@ def resume(options: Options) -> None:
 
 
 def _change(options: Options, usec: int | None, mode: str | None, gpu: str | None) -> None:
-    """Sets the quantum (0: auto) and the mode, unless they are None, and prints the result."""
+    """Sets the quantum (0: auto) and the anti-thrash mode, if not None, and prints the result."""
     steps: list[Step] = []
     with Daemon(options.bus) as daemon:
         if usec is not None:
@@ -298,7 +298,7 @@ def _quantum_as_json(usec: int) -> dict[str, Any]:
 
 
 def _in_words(usec: int) -> str:
-    """30 seconds; 1 second; 500 ms; auto for 0."""
+    """A quantum as 30 seconds, 1 second or 500 ms; auto for 0."""
     if usec % SECOND:
         return f"{usec / MILLISECOND:.10g} ms"
     return counted(usec // SECOND, "second") if usec else AUTO
@@ -371,7 +371,7 @@ def reset(options: Options) -> None:
 
 
 def act_predecessors(options: Options) -> bool:
-    """Carries out nvshare's flags -T and -S on all GPUs. False: neither is given.
+    """Carries out -T and -S, flags of the predecessor nvshare, on all GPUs. False: none is given.
 
     Raises InvalidArgs if a verb follows: a user may take -T and -S for options of the verb."""
     usec, mode = options.set_tq, options.anti_thrash

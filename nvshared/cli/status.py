@@ -125,7 +125,7 @@ def _explain(one: Tenant) -> None:
         print(f"\nThe terms of {', '.join(one.within)} also apply to its programs.")
 
 
-SHORTEST = 0.1                          # seconds; polling faster would only cost time
+SHORTEST = 0.1                          # seconds between polls; a shorter time would only cost work
 LONGEST = 3600.0
 DUMB = ("dumb", "unknown")              # values of TERM without cursor movement
 

@@ -2,7 +2,7 @@
 """nvsharectl demo and trial. A trial runs the service on simulated GPUs, for all users' programs.
 
 A drop-in of the unit, below /run, makes the service load the simulated driver, and keep terms and
-history in the trial's folder. Its file `settings` has the number and size of the GPUs."""
+history in the trial's folder, whose file `settings` has the number and size of the GPUs."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ FOLDER = Path(TRIAL_FOLDER)
 STATE = FOLDER / "state"                # the service's state directory during a trial
 DROP_IN = Path("/run/systemd/system/nvshared.service.d/nvshare-trial.conf")
 SERVICE = "nvshared.service"
-RAN = "ran"                             # this file in FOLDER: the service ran before the trial
+RAN = "ran"                             # exists in FOLDER if the service ran before the trial
 MOST_GPUS = 16
 LEAST_MEMORY = 64 * MIB
 DAEMON = "/usr/bin/nvshared"
@@ -78,10 +78,10 @@ def _start(options: Options) -> None:
     # systemd makes the state directory for the service's user, and keeps it when the service ends.
     lines += [f"RuntimeDirectory={STATE.relative_to(STATE.parents[1])}",
               "RuntimeDirectoryPreserve=yes"]
-    # The default reserve for contexts would leave too little of a simulated GPU.
+    # The default reserve for contexts would leave too little memory of a simulated GPU.
     lines += ["ExecStart=", f"ExecStart={DAEMON} --context-reserve {CONTEXT} --state-dir {STATE}"]
     with suppress(FileNotFoundError):
-        shutil.rmtree(FOLDER)           # left by an interrupted start
+        shutil.rmtree(FOLDER)           # left by an interrupted `trial start`
     FOLDER.mkdir()
     # Despite umask, all users may read `settings` and write `gpus`.
     for file, mode, text in ((FOLDER / "settings", 0o644, f"gpus {number}\nmemory {memory}\n"),
@@ -123,7 +123,7 @@ def _undo() -> bool:
     ran = (FOLDER / RAN).exists()
     DROP_IN.unlink(missing_ok=True)
     with suppress(OSError):
-        DROP_IN.parent.rmdir()          # fails if it has other drop-ins
+        DROP_IN.parent.rmdir()          # fails if the unit has other drop-ins
     with suppress(FileNotFoundError):
         shutil.rmtree(FOLDER)
     _systemctl("daemon-reload")
@@ -165,7 +165,7 @@ def demo(options: Options) -> ExitCode:
     """
     from nvshared.demo.play import COLUMNS, run
 
-    # With --json standard output is for JSON alone.
+    # With --json, standard output gets the report alone, and stderr the progress.
     report = run(simulate=options.simulate, file=sys.stderr if options.json else sys.stdout)
     faults = report.faults()
 

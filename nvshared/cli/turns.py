@@ -37,10 +37,10 @@ def preempt(options: Options) -> None:
 
 
 POLL = 1.0                              # seconds between two polls of the daemon
-SETTLED = 5                             # polls without a change after which --no-wait gives up
-SLOW = 30                               # such polls, while any program's state is in MOVING
+SETTLED = 5                             # polls with equal results after which --no-wait gives up
+SLOW = 30                               # the same while the state of a waiting program is in MOVING
 LONGEST = 60.0                          # seconds after which --no-wait gives up in any case
-EMPTY_WITHIN = 3600.0                   # seconds for the reply: --gpu moves programs one by one
+EMPTY_WITHIN = 3600.0                   # seconds until nvshared replies: it moves programs singly
 MOVING = frozenset({"loading", "draining", "evicting"})
 
 
@@ -122,7 +122,7 @@ def _error(left: list[ClientSnapshot], hint: str) -> NvshareError:
                         left=[{"pid": one.pid, "gpu": one.gpu} for one in left])
 
 
-PATIENCE = 600.0                        # seconds for the reply: evicting a large program is slow
+PATIENCE = 600.0                        # seconds until nvshared replies: evictions may be slow
 
 PID = argument("pid", "PID", "a program that shares a GPU, as nvsharectl clients shows it",
                type=whole(1, LONGEST_PID, "{!r} is no process id"))
@@ -130,7 +130,7 @@ PID = argument("pid", "PID", "a program that shares a GPU, as nvsharectl clients
 
 def _change(options: Options, become: str, data: dict[str, object],
             put: Callable[[Daemon, int], None], result: str) -> None:
-    """Calls `put` for each client of the process. `become`: what was done, for errors: "moved"."""
+    """Calls `put` for each client of the process. `become`: such as "moved", for errors."""
     with Daemon(options.bus, PATIENCE) as daemon:
         carry_out([
             Step(become, {"gpu": gpu, **data}, partial(put, daemon, client))

@@ -36,13 +36,13 @@ class Verb(NamedTuple):
     examples: list[tuple[str, str]]     # (command, its effect)
     act: Act
     arguments: tuple[Argument, ...]
-    usage: str | None                   # text behind "usage:"; None: by argparse
+    usage: str | None                   # text behind "usage:"; None: argparse makes it
     more: str                           # sections below the examples, printed unchanged
 
 
 def verb(name: str, *arguments: Argument, usage: str | None = None,
          more: str = "") -> Callable[[Act], Verb]:
-    """Makes a verb of a function. Its docstring is the help: summary, description, examples.
+    """Makes a verb of a function, whose docstring is the help: summary, description, examples.
 
     An example is a command and, behind " # ", its effect."""
     def made(act: Act) -> Verb:
@@ -151,7 +151,7 @@ def print_error(error: NvshareError, *, as_json: bool) -> None:
     if as_json:
         text = json.dumps({"error": error.message, "hint": error.hint, **error.details})
     elif sys.stderr.isatty():
-        # Wrapped between words, so commands can be copied. In a file: one line, for grep.
+        # On a terminal, wrapped between words, so commands can be copied; in a file one line.
         text = "\n".join(textwrap.wrap(
             text, max(NARROWEST, shutil.get_terminal_size().columns - 1),
             subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
