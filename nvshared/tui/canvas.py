@@ -11,15 +11,15 @@ from rich.text import Text
 from nvshared.tui.figures import shortened
 from nvshared.tui.tables import Bar, Column, chosen, fitted
 
-WIDE = 100                              # characters of a terminal from which on it is wide
+WIDE = 100                              # columns from which on a terminal or a line is wide
 NARROWEST_BAR = 8                       # characters of a bar, at least
 LEVELS = " ▁▂▃▄▅▆▇█"
-FULL = len(LEVELS) - 1                  # levels of one character
+FULL = len(LEVELS) - 1                  # levels of a graph that one character has
 PART_OF_LINE = 6                        # on a wide line a bar has at least 1/6 of the line
 
 
 def fit(text: Text | str, width: int, *, right: bool = False) -> Text:
-    """Truncates `text` at its end, or pads it with blanks, to exactly `width` columns."""
+    """Truncates `text` at its end, or pads it with blanks, to exactly `width` characters."""
     line = Text(text) if isinstance(text, str) else text.copy()
     if "\n" in line.plain:
         line = Text(" ", style=line.style).join(line.split("\n"))
@@ -56,7 +56,7 @@ def wrapped(text: str, width: int, style: str = "") -> list[Text]:
 
 
 def graph(values: Sequence[float | None], most: float, height: int = 1) -> list[str]:
-    """A graph of one column per value, as lines from the top down. `most` fills the height.
+    """A graph of one character per value, as lines from the top down. `most` fills the height.
 
     None is blank; zero is the lowest level, and any value above zero is drawn higher than zero."""
     levels = [_level(value, most, height * FULL) for value in values]
@@ -76,12 +76,12 @@ def _level(value: float | None, most: float, full: int) -> int:
 class Grid(NamedTuple):
     title: Text
     lines: list[Text]
-    spans: list[tuple[int, int]]        # of each table column: its first column, and the next
+    spans: list[tuple[int, int]]        # per table column: its first character, and its end
 
 
 def grid(columns: Sequence[Column], rows: Iterable[Any], width: int, gap: int = 1,
          titles: Sequence[Text] = (), seen: Collection[int] | None = None, empty: str = "") -> Grid:
-    """Draws rows as lines of `width` columns; a narrow line has fewer and shorter columns.
+    """Draws rows as lines of `width` characters; narrow ones have fewer, shorter table columns.
 
     `titles`: replace the columns' names. `seen`: numbers of the rows to draw, None: all; the widths
     of columns are computed from all rows. `empty`: the text of an empty cell."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes, times and names as short text; terms: their parsing, for tables, and in sentences."""
+"""Writes bytes, times and names as short text, terms for tables and sentences; parses terms."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -22,7 +22,7 @@ def size(count: float | None) -> str:
         return f"{count:.0f}"
     for unit in "KMGT":
         count /= 1024
-        # 999.5 would be printed as 1000, one digit more than other figures.
+        # 999.5 would be printed as 1000, one digit more than smaller figures.
         if count < 999.5 or unit == "T":
             break
     return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
@@ -91,7 +91,7 @@ class TermFormat(NamedTuple):
     parse: Callable[[str], int]         # raises ValueError that says which values are valid
     value: Callable[[int], str]         # for the table of terms
     short: Callable[[int], str]         # for the column LIMITS, which omits usual values
-    words: Callable[[int], str]         # for {value} in the sentences below
+    words: Callable[[int], str]         # for {value} in the two sentences below
     of_tenant: str                      # format string of a sentence, without the full stop
     of_program: str = ""                # "": a program has no such term
 

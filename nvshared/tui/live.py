@@ -17,7 +17,7 @@ from nvshared.tui.screen import draw
 from nvshared.tui.state import Command, Request, Screen, State, act, program_key, with_snapshot
 from nvshared.tui.terminal import Terminal
 
-REPLY_GRACE = 0.5                       # seconds after the interval until a reply is late
+REPLY_GRACE = 0.5                       # seconds past the interval until nvshared's reply is late
 
 Change = Callable[[State], State]
 
@@ -75,7 +75,7 @@ class Watch:
             return replace(state, message=f"{error}.")
 
     def _serve(self) -> None:
-        """Fetches a snapshot in each interval, and at once after a command. Runs in the thread."""
+        """Fetches a snapshot in each interval, and at once after a command. Runs in the fetcher."""
         try:
             while True:
                 end = time.monotonic() + self._interval

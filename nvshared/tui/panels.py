@@ -53,7 +53,7 @@ def waited(client: ClientSnapshot) -> str:
 def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
     """Names the next waiting client of a GPU, and the number of others.
 
-    A sentence longer than `width` lacks the reason of the wait, and then the name is shortened."""
+    If it exceeds `width`, first the reason of the wait is left out, then the name is shortened."""
     waiting = [one for one in snapshot.of(gpu) if one.waiting_usec]
     if not waiting:
         return "no program waits"
@@ -80,22 +80,22 @@ GRAPHED: dict[str, tuple[str, Callable[[float], str]]] = {
     "resident": ("green", size), "swapped": ("yellow", size),
 }
 PAIRS = (("use", "waiting"), ("bytes_in", "bytes_out"), ("resident", "swapped"))
-THREE_PAIRS_WIDTH = 110                 # characters from which on all three pairs are drawn
+THREE_PAIRS_WIDTH = 110                 # characters of a line from which on all PAIRS are drawn
 PROCESS_WIDTH = 24                      # characters of a process's name, at most
 FRAME = 4                               # lines of a GPU's frame without graphs
 WITH_GRAPHS = 4                         # lines of a GPU's frame besides its graphs, if it has any
 GRAPHS = 2                              # graphs in a frame, one above the other
-HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # possible lines of a graph; the largest that fits is used
+HEIGHTS = (20, 16, 12, 8, 5, 3, 2, 1)   # lines of a graph; the largest number that fits is used
 HIGH = 40                               # screen lines from which on GPUs take all free lines
-PART = 3                                # on a lower screen, GPUs with high graphs take 1/PART
-ROWS = 5                                # rows of the list for which graphs always leave lines
+PART = 3                                # with fewer screen lines, GPUs with high graphs take 1/PART
+ROWS = 5                                # rows of the list of programs for which graphs leave space
 QUIET = frozenset({"idle", "suspended", "parked"})
 
 
 def gpus(snapshot: Snapshot, past: Past, width: int, height: int | None, below: int) -> list[Text]:
     """Draws the GPUs in 1 to `height` lines (None: any): with graphs, in frames, or a line each.
 
-    `below`: lines that the list of programs needs. If space lacks, only busy GPUs get a frame."""
+    `below`: lines of the list of programs. If lines lack for all, only busy GPUs get a frame."""
     def rank(gpu: GPUSnapshot) -> tuple[bool, int, int]:
         clients = snapshot.of(gpu)
         busy = gpu.state == "lost" or any(client.state not in QUIET for client in clients)
@@ -202,7 +202,7 @@ def _pair(gpu: GPUSnapshot, past: Past, pair: tuple[str, str], now: dict[str, fl
           room: int, height: int) -> list[Text]:
     """Two graphs, one above the other, with the same scale if both show bytes.
 
-    A column is a mean over time, so the present value, which the scale includes, may exceed it."""
+    Each character is a mean over time; the present value may be more, so the scale includes it."""
     cells = max(1, room - LABEL - FIGURE)
     values = {figure: past.series(gpu.index, figure, cells) for figure in pair}
     highest = {

@@ -17,7 +17,7 @@ from nvshared.tui.panels import RESIDENT, SWAPPED, gpus, waited, waiting_for
 from nvshared.tui.state import Hit, Opened, Past, Row, Sort, State, program_key, rows
 from nvshared.tui.tables import CLIENT, LAYOUT, STATES, UNSHARED, Bar, Column, Part
 
-LEAD = 3                                # columns of the marks SELECTED and HOLDS
+LEAD = 3                                # characters before a row: the marks SELECTED and HOLDS
 LONGEST_BAR = 40
 COMMAND = 4                             # the command gets at least 1/COMMAND of the line
 SELECTED, HOLDS = "›", "▶"
@@ -42,7 +42,7 @@ def listing(state: State, clients: Sequence[ClientSnapshot], first: int, page: i
             line: int) -> tuple[list[Text], list[Hit]]:
     """The headings and `page` programs from `first` on. `line`: the headings' line on the screen.
 
-    All programs determine the columns' widths, so that columns do not move on scrolling."""
+    Widths of table columns are those for all programs, so that scrolling moves no column."""
     assert state.snapshot is not None
     columns = _columns(state.snapshot, width)
     holders = {id for gpu in state.snapshot.gpus for id in gpu.holders}
@@ -88,7 +88,7 @@ class Dashboard:
             yield from lines
 
 
-BESIDE = 120                            # screen columns from which on turns are drawn at the right
+BESIDE = 120                            # screen columns from which on turns are beside the terms
 LABEL = 12
 PIN_REASONS = {
     "undrained": "its work does not end, or cannot be waited for",

@@ -11,7 +11,7 @@ from nvshared.tui.programs import details, listing
 from nvshared.tui.state import COMMANDS, Frame, Hit, Screen, State, rows, tab_hint, target_name
 from nvshared.tui.terminal import Key
 
-# For each screen the keys in its bottom line: key, label, effect. A narrow line has the first ones.
+# For each screen the keys in its bottom line: key, label, effect. A narrow line has the first keys.
 _BASIC = (("?", "?", "help"), ("q", "q", "quit"))
 _CHANGES = tuple((kind.key, kind.key, verb) for verb, kind in COMMANDS.items())
 KEYS: dict[Screen, Sequence[tuple[str, str, str]]] = {
@@ -105,7 +105,7 @@ def draw(state: State, width: int, height: int) -> Frame:
         below, hits = _bottom(state, width, note)
     if state.daemon_error:
         for line in found.lines:
-            line.stylize("dim")         # outdated
+            line.stylize("dim")         # the snapshot drawn is outdated
     hits = [hit._replace(line=hit.line + height) for hit in hits]
     lines = (*_padded(found.lines, width, room), *below)
     return Frame(lines, (*found.hits, *hits), found.page, found.first, found.last)
@@ -148,7 +148,7 @@ def _scrolled(lines: list[Text], state: State, height: int) -> Frame:
 def _bottom(state: State, width: int, note: str = "") -> tuple[list[Text], list[Hit]]:
     """The lines at the bottom: a question, an input line, a message, or the keys with `note`.
 
-    The lines of hits are negative: -1 is the screen's last line."""
+    The field `line` of these hits is negative: -1 is the screen's last line."""
     if state.unconfirmed is not None:
         pending = f"{state.unconfirmed.question()} y/n"
         if not COMMANDS[state.unconfirmed.verb].prompt:

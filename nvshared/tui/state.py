@@ -29,8 +29,8 @@ class Figures(NamedTuple):
     bytes_out: int
     use: float | None
     waiting: int
-    resident: int                       # resident and pinned bytes of its clients
-    swapped: int                        # swapped bytes of its clients
+    resident: int                       # resident and pinned bytes of the GPU's clients
+    swapped: int                        # swapped bytes of the GPU's clients
 
 
 class Sample(NamedTuple):
@@ -119,7 +119,7 @@ class Screen(Enum):
 class Command(NamedTuple):
     verb: str                           # memory, compute, weight, suspend, resume or preempt
     client: ClientSnapshot              # the program
-    value: int = 0                      # as on D-Bus
+    value: int = 0                      # of the term, as on D-Bus
     tenant: str = ""                    # the target of the command; "": the program
 
     def question(self) -> str:
@@ -168,9 +168,9 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    snapshot: Snapshot | None = None    # the last one received
+    snapshot: Snapshot | None = None    # the last snapshot received
     past: Past = field(default_factory=Past)
-    daemon_error: str = ""              # of the last fetch of a snapshot; "": none
+    daemon_error: str = ""              # of the last attempt to fetch a snapshot; "": none
     screen: Screen = Screen.MAIN
     previous_screen: Screen = Screen.MAIN        # the screen before the help
     selected: ProgramKey | None = None
@@ -181,21 +181,21 @@ class State:
     reverse: bool = False
     filter: str = ""
     prompt: Prompt | None = None
-    unconfirmed: Command | None = None      # the user has been asked whether to carry it out
+    unconfirmed: Command | None = None      # the user is asked whether to carry it out
     message: str = ""                   # shown until the next key
     opened: Opened | None = None
 
 
 class Sort(NamedTuple):
-    column: str                         # a click on its heading sorts the list by it
+    column: str                         # a click on the heading sorts the list by this column
 
 
 class Row(NamedTuple):
-    key: ProgramKey                     # a click selects the program, another one opens it
+    key: ProgramKey                     # a click selects the program, a second one shows details
 
 
 class Hit(NamedTuple):
-    """An area of the screen that can be clicked; columns from `start` to before `end`."""
+    """A part of a screen line that can be clicked, from column `start` to before column `end`."""
 
     line: int
     start: int
@@ -293,7 +293,7 @@ VERB_BY_KEY = {kind.key: verb for verb, kind in COMMANDS.items()}
 
 
 def parsed(prompt: Prompt) -> int:
-    """The value of the typed text. Raises ValueError with a sentence."""
+    """The typed value of a command. Raises ValueError that says which values are valid."""
     term = COMMANDS[prompt.verb].term
     text = prompt.text.strip()
     if text == "none":
@@ -318,7 +318,7 @@ Answer = tuple[State, Request | Command | None]
 
 def with_snapshot(state: State, snapshot: Snapshot, moment: float, tenants: Sequence[Tenant] = (),
                   turns: Sequence[Turn] = ()) -> State:
-    """Returns the state with a snapshot, and with `tenants` and `turns` of the details."""
+    """Returns the state with a snapshot; `tenants`, `turns`: of the program shown in detail."""
     state = replace(
         state, snapshot=snapshot, past=state.past.after(snapshot, moment), daemon_error="")
     if state.opened is not None:
@@ -473,7 +473,7 @@ def _obstacle(state: State, verb: str, client: ClientSnapshot) -> str:
 
 
 def tab_hint(state: State, pending: Prompt | Command) -> str:
-    """A hint at the target that Tab selects next; "": Tab has no effect."""
+    """Names the target that Tab would select for the command; "": Tab has no effect."""
     after = pending._replace(tenant=next_target(state, pending))
     return f" (Tab: {target_name(after)})" if pending.client and after != pending else ""
 
@@ -481,7 +481,7 @@ def tab_hint(state: State, pending: Prompt | Command) -> str:
 def next_target(state: State, pending: Prompt | Command) -> str:
     """The command's target after Tab: the program (""), or one of its tenants.
 
-    Tenants other than the program's own are known only while its details are shown."""
+    All but the innermost tenant are known only while the program's details are shown."""
     if pending.client is None or not COMMANDS[pending.verb].term:
         return ""
     known = [one.name for one in _tenants(state, pending.client)] or [pending.client.tenant]

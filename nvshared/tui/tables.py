@@ -14,7 +14,7 @@ from nvshared.units import MILLISECOND
 
 
 def quantum_of(gpu: GPUSnapshot) -> str:
-    """The quantum of a card: 30s, 250ms, auto; or auto (1.2s), while clients take turns."""
+    """The quantum of a card: 30s, 250ms, auto; while clients take turns, auto with its value."""
     if not gpu.tq_auto:
         return figures.quantum(gpu.tq_usec)
     if gpu.state not in ("turns", "busy"):
@@ -126,7 +126,7 @@ def gpu_columns(snapshot: Snapshot) -> list[Column]:
 
 
 UNSHARED = "unshared"                   # the state of a program that uses a GPU without nvshare
-# The first sort key within a GPU; 2 for all other states, which wait.
+# By state, the first sort key of a GPU's clients; 2 for the other states, in which clients wait.
 _RANKS = {"running": 0, "draining": 0, "loading": 1, "idle": 3, "suspended": 4, "parked": 4,
           UNSHARED: 5}
 
@@ -180,7 +180,7 @@ CLIENT = {one.name: one for one in (
            sort=figures.command),
 )}
 CLIENTS = [one for name, one in CLIENT.items() if name not in ("WAITS", "LEFT")]
-# Changes of CLIENT for the dashboard: minimum widths for all values, so that columns do not move.
+# Changes of CLIENT for the dashboard: minimum widths that fit all values, so columns do not move.
 LAYOUT: dict[str, dict[str, Any]] = {
     "GPU": {"drop_rank": 3}, "PID": {"min_width": 7},
     "USER": {"min_width": 8, "max_width": 16},

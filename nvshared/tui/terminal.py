@@ -89,7 +89,7 @@ class Keys:
 
 
 def _event(mouse: str, numbers: str, last: str, single: str) -> list[Event]:
-    """The events of an escape sequence; none for an unknown one. `mouse`: "<" for SGR 1006."""
+    """The events of an escape sequence; none if it is unknown. `mouse`: "<" for a mouse report."""
     if not mouse:
         name = BY_SEQUENCE.get(single or (numbers.partition(";")[0] if last == "~" else "") + last)
         return [] if name is None else [Key(name)]
@@ -107,7 +107,7 @@ FULL_SCREEN_ON = "\x1b[?1049h\x1b[?25l\x1b[?1000h\x1b[?1006h"
 CLEAR = "\x1b[2J"
 FULL_SCREEN_OFF = "\x1b[?1006l\x1b[?1000l\x1b[?25h\x1b[?1049l"
 ESCAPE_DELAY = 0.05                     # seconds without more bytes after which Escape is a key
-# Replacements for encodings other than UTF.
+# Characters that replace others where the terminal's encoding is not a UTF.
 ASCII = str.maketrans("█▓▒░▁▂▃▄▅▆▇▶›│╭╮╰╯─…·▼▲↑↓▏", "#%+._.,-=+*>>|++++-~-v^^v_")
 
 
@@ -151,7 +151,7 @@ class Terminal:
             os.write(self._waking, b"\0")
 
     def events(self, seconds: float | None) -> list[Event]:
-        """Waits for keys or the mouse; none after wake(), a signal, or `seconds`.
+        """Waits for events of keys or mouse; returns none after wake(), a signal or `seconds`.
 
         Raises EOFError if the terminal is closed."""
         terminal = sys.stdin.fileno()
