@@ -2,7 +2,7 @@
 """The demonstration: two programs together under nvshared, one after the other, and without it.
 
 A program computes from the same seed in each act, so its results must be the same. A signal cancels
-the main task, but only where it waits: there a block removes each process and file at its end."""
+the main task, but only where it waits, in blocks that at their end remove processes and files."""
 
 import asyncio
 import contextlib
@@ -25,9 +25,9 @@ from nvshared.units import GIB, MIB
 
 SHARE = 0.7                             # part of the GPU's memory that each program needs
 STEPS = 4
-STEP_GPU_US = 700_000                   # microseconds of GPU time of a step, besides computing
+STEP_GPU_US = 700_000                   # microseconds of a step on the GPU, besides computing
 STEP_CPU_MS = 700                       # milliseconds of CPU time of a step
-CHUNKS = 12                             # allocations of a program, at most
+CHUNKS = 12                             # most allocations that a program makes
 BLOCK = 2 * MIB                         # granularity of device memory; the driver rounds sizes up
 POLL = 0.2                              # seconds between two polls of the daemon
 HOLD_CHUNK = GIB                        # bytes of one allocation of the ballast
@@ -38,7 +38,7 @@ class Act(NamedTuple):
     outcomes: tuple[Outcome, Outcome]
     seconds: float                      # from the start until the last program had its results
     handovers: int = 0
-    bytes_moved: int = 0                # in both directions
+    bytes_moved: int = 0                # onto and off the GPU, together
 
 
 def tasks(gpu: DemoGPU) -> tuple[Task, Task]:
@@ -81,7 +81,7 @@ async def in_turn(gpu: DemoGPU, show: Show) -> Act:
 
 
 async def unshared(gpu: DemoGPU, show: Show) -> Act:
-    """Act 3: both without nvshared; the second starts once the first has allocated its memory."""
+    """Act 3, without nvshared: program 2 starts once program 1 has allocated its memory."""
     first, second = tasks(gpu)
     async with contextlib.AsyncExitStack() as stack:
         if gpu.ballast >= GIB:
@@ -197,7 +197,7 @@ class Report(NamedTuple):
             } for act in self[1:]]}
 
 
-LONGEST_TMPDIR = 60                     # characters; socket paths below it must fit into 107
+LONGEST_TMPDIR = 60                     # characters; paths of sockets in it must fit into 107
 
 
 def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
@@ -226,7 +226,7 @@ def run(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
 
 
 async def play(*, simulate: bool, file: TextIO = sys.stdout) -> Report:
-    """Runs the three acts and prints them to `file`. `simulate`: even if there is a real GPU.
+    """Runs and prints the three acts. `simulate`: on a simulated GPU, even beside a real one.
 
     Raises NvshareError if an act cannot run."""
     parent = "/tmp" if len(tempfile.gettempdir()) > LONGEST_TMPDIR else None

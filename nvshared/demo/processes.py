@@ -93,7 +93,7 @@ class Task(NamedTuple):
     chunk: int                          # bytes
     steps: int
     cpu_ms: int                         # CPU time after each step
-    kernel_us: int                      # GPU time for each chunk and step, besides computing
+    kernel_us: int                      # GPU time of a step for each chunk, besides computing
     seed: int
 
     def command(self) -> list[str]:
@@ -107,7 +107,7 @@ class Outcome(NamedTuple):
     status: int                         # exit status, negative for a signal
     checksum: str                       # of the result; "": the program ended before it
     right: bool                         # every chunk equals the CPU's result
-    seconds: float                      # from the start to the result; its check is not included
+    seconds: float                      # from the start to the result, before the result is checked
     message: str                        # the last line on stderr
 
     @property
@@ -129,7 +129,7 @@ SIMULATED_MEMORY = 256 * MIB
 SIMULATED_COPY_RATE = 4 * GIB           # bytes per second in each direction
 MOST = 8 * GIB                          # bytes used of a real card; more would take longer
 LEAST = 256 * MIB                       # bytes; a context alone would fill a smaller card
-HOST_SHARE = 0.5                        # part of free host memory that is used at most, swapped
+HOST_SHARE = 0.5                        # part of free host memory that swapped memory takes at most
 NO_DRIVER = 5                           # exit status of nvshare-workload without a driver
 
 
@@ -213,7 +213,7 @@ BUS = """\
 
 @contextlib.asynccontextmanager
 async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
-    """Runs nvshared for the programs of `gpu`, with its trace in TRACE. Yields the bus; "": none.
+    """Runs nvshared for the programs of `gpu`, tracing to TRACE. Yields its bus; "": no bus.
 
     Raises NvshareError if the daemon does not start."""
     (folder / TRACE).touch()
@@ -222,7 +222,7 @@ async def service(gpu: DemoGPU, folder: Path) -> AsyncIterator[str]:
         if program := shutil.which("dbus-daemon"):
             bus = await _start_bus(stack, program, folder)
         configuration = folder / "nvshared.conf"
-        # The capacity is in percent, as it applies to all cards, and another may be smaller.
+        # The capacity is in percent, since it applies to all cards, and some may be smaller.
         configuration.write_text(
             f"[nvshared]\nsocket = {folder / 'nvshare.sock'}\nbus = {bus or 'none'}\n"
             f"trace = {folder / TRACE}\nstate-dir = {folder / 'state'}\n"

@@ -33,7 +33,7 @@ class Handovers:
     bytes_out: int = 0
     memory: Memory = field(default_factory=dict)
     _holder: int = 0
-    _cut: str = ""                      # the last line, while it is incomplete
+    _cut: str = ""                      # the trace's last line, while it is incomplete
 
     def new(self) -> Iterator[int]:
         """Reads the lines written since the last call; yields the pid of each turn that began."""
@@ -90,7 +90,7 @@ class Show:
         self._draw()
 
     def program_event(self, pid: int, event: Event) -> None:
-        """Shows an event that a program printed, or the caller's "failed" with a "message"."""
+        """Shows an event that a program printed, or the event "failed" that the caller made."""
         progress = self._programs[pid]
         match event["event"]:
             case "allocated":
@@ -104,7 +104,7 @@ class Show:
                 progress.words = "right" if event["right"] else "WRONG"
             case "failed":
                 progress.words = event["message"]
-        if event["event"] in ENDED:             # a line for each step would be too many
+        if event["event"] in ENDED:             # not for each step of a program: too many lines
             self._print(f"{progress.task.name}: {progress.words}")
         self._draw()
 

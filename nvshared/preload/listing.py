@@ -35,7 +35,7 @@ def ours(entry: str) -> bool:
 
 
 def with_library(data: bytes, library: Path) -> bytes:
-    """The list with `library` last, as other libraries may need to be first, and only once."""
+    """The list with `library` once, at the end, as other libraries may need to be first."""
     if [entry for entry in entries(data) if ours(entry)] == [str(library)]:
         return data
     rest = without_library(data)
@@ -78,7 +78,7 @@ def writable(tree: Tree) -> None:
 
 
 def change(tree: Tree, edit: Callable[[bytes], bytes]) -> bytes:
-    """Replaces the list by `edit` of the list, and returns the old list. Removes a blank list.
+    """Replaces the list by edit(list), or removes it if that is blank. Returns the old list.
 
     Raises NotPermitted, NvshareError."""
     path = _list_path(tree)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Enables and disables the library, and checks that only root can replace its file.
 
-Every program of root runs it, so only root may write to the file and the folders of its path."""
+Root's programs run the library, so only root may write to its file and the folders above that."""
 
 import os
 import stat
@@ -61,10 +61,10 @@ STABLE = (Path("/usr/lib"), Path("/usr/lib64"), Path("/usr/local/lib"))
 
 
 class State(NamedTuple):
-    place: str                          # path of the list outside the Tree, for this process
+    place: str                          # path of the list as this process, not the Tree, sees it
     entries: tuple[str, ...]            # entries that are libnvshare.so
     others: tuple[str, ...]             # entries of other libraries
-    fault: str                          # the fault of `entries`; "": none
+    fault: str                          # what is wrong with `entries`; "": nothing
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -101,7 +101,7 @@ def read_state(tree: Tree) -> State:
 def enable(tree: Tree, library: Path) -> tuple[trial.TrialResult, ...]:
     """Adds the library to the list after checks and trials. Returns the trials' results.
 
-    If /bin/true then fails, restores the list. After an NvshareError the list is as before."""
+    If /bin/true fails with the new list, restores the old one, as after every NvshareError."""
     listing.writable(tree)              # checked first, since trials take long
     check_guarded(tree, library)
     baseline = trial.baseline_stderr(tree)
@@ -126,7 +126,7 @@ def _fault(tree: Tree, entries: tuple[str, ...]) -> str:
         return f"it is in the list {len(entries)} times"
     for entry in entries:
         if "/" not in entry or "$" in entry:
-            continue                    # the loader finds its path by a search
+            continue                    # the loader searches its own folders for this entry
         path = Path("/", entry)
         try:
             check_guarded(tree, path)

@@ -66,7 +66,7 @@ Ended = subprocess.CompletedProcess[str]
 
 
 def check(tree: Tree, library: Path | None, baseline: frozenset[str] | None = None) -> None:
-    """Runs /bin/true with the library, or the list as it is now; other systems need root.
+    """Runs /bin/true with `library`, or, if None, the list in force; in a chroot only as root.
 
     `baseline`: an earlier result of baseline_stderr(). Raises Unloadable if the program fails."""
     if _can_run(tree):
@@ -75,7 +75,7 @@ def check(tree: Tree, library: Path | None, baseline: frozenset[str] | None = No
 
 
 def baseline_stderr(tree: Tree) -> frozenset[str]:
-    """Lines that /bin/true prints on stderr with the old list. Raises Unloadable if it fails."""
+    """Lines that /bin/true prints on stderr before the change. Raises Unloadable if it fails."""
     if not tree.has(TRUE):
         raise Unloadable(
             f"there is no program {tree.outside(TRUE)}", "is --root the top folder of a system?")
@@ -94,7 +94,7 @@ def _can_run(tree: Tree) -> bool:
 
 
 def run(tree: Tree, library: Path, baseline: frozenset[str]) -> Iterator[TrialResult]:
-    """Tries all programs. `baseline`: from baseline_stderr(). Raises Unloadable if one fails."""
+    """Tries all test programs. `baseline`: of baseline_stderr(). Raises Unloadable if one fails."""
     if not _can_run(tree):
         yield TrialResult("every program", "only root can run programs of another system")
         return
@@ -111,7 +111,7 @@ def run(tree: Tree, library: Path, baseline: frozenset[str]) -> Iterator[TrialRe
 
 
 def _preloaded(tree: Tree, library: Path | None, command: Sequence[str]) -> list[str]:
-    # env sets LD_PRELOAD inside the system, since chroot itself must not load the library.
+    # env, run after chroot, sets LD_PRELOAD, since chroot itself must not load the library.
     variables = [] if library is None else [f"LD_PRELOAD={library}"]
     into = [] if tree.running else ["chroot", str(tree.top)]
     return [*into, "/usr/bin/env", "-i", *variables, *command]

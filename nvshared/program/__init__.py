@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions by which a Python program ends its turn early, such as between two phases of training.
 
-Otherwise a turn may end once the program has been idle for 10 ms to half a second. The modules here
-work in Python 3.8 or later and have no dependencies."""
+Without them a turn ends after the program has been idle for 10 ms to half a second. The modules in
+this folder work in Python 3.8 or later and have no dependencies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def release() -> bool:
 
 @contextlib.contextmanager
 def turn() -> Iterator[None]:
-    """Calls release() when the block ends, also by an exception; of nested blocks, at the last end.
+    """Calls release() when the block, or the last of several open ones, ends, also by an exception.
 
     The beginning of a block does nothing: the first work in the block waits for a turn."""
     global _open_turns

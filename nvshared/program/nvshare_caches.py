@@ -3,8 +3,8 @@
 
 Cached memory that is freed before an eviction need not be copied; libhook/src/daemon/caches.c
 decides when. A trim has failed if it frees less than half of the cache, raises an error, or if by
-the next request half of it is allocated again. Then the next request of the same kind (OCCASIONS)
-is skipped, then two, four, up to LONGEST_PAUSE. Works in Python 3.8 or later."""
+the next request half of what it freed is allocated again. After a failure one request of that kind
+(OCCASIONS) is skipped, then two, four, up to LONGEST_PAUSE. Works in Python 3.8 or later."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Trimmer:
         atexit.register(lambda: self._releasing.acquire(timeout=PATIENCE))
 
     def _run(self, wait: Callable[[], int]) -> None:
-        self._releasing = threading.Lock()      # a forked child may inherit a locked one
+        self._releasing = threading.Lock()      # a forked child may inherit a lock that is held
         try:
             threading.Thread(
                 target=self._serve, args=(wait,), name="nvshare_caches", daemon=True).start()

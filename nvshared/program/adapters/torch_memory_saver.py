@@ -2,7 +2,7 @@
 """A substitute for torch_memory_saver, for inference engines that use it to pause their memory.
 
 `pause` releases the turn, `resume` does nothing. Unlike torch_memory_saver, both ignore tags and
-regions, contents are always kept, and the freed space is for other processes."""
+regions, contents are always kept, and only other processes can use the freed space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from nvshared.program import release
 
-configure_subprocess = contextlib.nullcontext   # subprocesses inherit LD_PRELOAD
+configure_subprocess = contextlib.nullcontext   # no-op: subprocesses inherit LD_PRELOAD
 
 
 class TorchMemorySaver:
