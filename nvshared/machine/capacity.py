@@ -2,9 +2,9 @@
 """How many bytes of a card can be handed out: its memory less outside memory and reserves.
 
 Outside memory is what no client reports, sampled while no memory moves (sharing/sampler.py). As a
-client may have mapped memory that it has not reported yet, only an increase that two samples show
-raises it. Until two samples after its HELLO, a reserve is kept for a client's context; for at most
-YOUNG_MOST clients of an account, as every user can connect."""
+client may have mapped memory that it has not reported yet, an increase counts once two samples show
+it. Until two samples follow a client's HELLO, a reserve is kept for the client's context; for at
+most YOUNG_MOST clients of an account, as every user can connect."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from nvshared.units import MIB
 
 CONTEXT = 600 * MIB                     # size of a context on a large card, with its modules
-RESERVE = 256 * MIB                     # left free for the driver's own use
+RESERVE = 256 * MIB                     # bytes left free for the driver's own use
 RESERVE_PART = 64                       # on a small card the reserve is 1/64 of the card's memory,
 CONTEXT_PART = 16                       # and the reserve for a context is 1/16
 SAMPLES_NEEDED = 2                      # samples after HELLO until they include a client's context
@@ -33,7 +33,7 @@ class Capacity:
     total: int                          # bytes on the card, by NVML
     allowances: Allowances = Allowances()
     outside: int = 0                    # bytes of outside memory, by the valid samples
-    _last: tuple[int, int] | None = field(default=None, init=False)     # used, held in sampled()
+    _last: tuple[int, int] | None = field(default=None, init=False)     # last sample: used, held
     # By client, while samples may lack its context: account, number of samples since joined().
     _young: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
@@ -61,7 +61,7 @@ class Capacity:
 
     @property
     def _unseen(self) -> int:
-        """The number of contexts that the samples may lack, limited by account."""
+        """The number of contexts that the samples may lack, at most YOUNG_MOST of an account."""
         of_all = Counter(account for account, _ in self._young.values())
         return sum(min(n, YOUNG_MOST) if account else n for account, n in of_all.items())
 
@@ -73,13 +73,13 @@ class Capacity:
         self._young.pop(client, None)
 
     def take_in(self, size: int) -> None:
-        """Moves `size` bytes from outside memory to clients; back if negative."""
+        """Counts `size` bytes of outside memory as held by clients; if negative, the reverse."""
         self.outside = max(0, self.outside - size)
         if self._last is not None:
             self._last = self._last[0], self._last[1] + size
 
     def sampled(self, used: int, held: int, *, alone: bool = False) -> None:
-        """Takes in a sample in bytes: NVML's `used`, and `held`, what clients report in all.
+        """Applies a sample in bytes: NVML's `used`, and `held`, what clients report in all.
 
         `alone`: there are no clients, so no mapping can be unreported."""
         outside = max(0, used - held)

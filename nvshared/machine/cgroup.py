@@ -21,7 +21,7 @@ TITLE = re.compile(rb"slurmstepd: \[([0-9]+)\.")
 STEPS_MOST = 16                         # steps of a SLURM job, and processes of a step, examined
 NO_LIMIT = 1 << 60                      # bytes; version 1 writes a number where 2 writes "max"
 
-# A limit, and the usage that counts against it.
+# Pairs of files: a limit, and the usage that counts against that limit.
 UNIFIED = (("memory.max", "memory.current"), ("memory.high", "memory.current"))
 MEMORY = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -39,7 +39,7 @@ class Limit(NamedTuple):
     file: Path                          # the kernel's file that has the limit
     size: int
     free: int                           # bytes that could be allocated without swapping
-    used: int                           # by the group's processes, without page cache
+    used: int                           # bytes of the group's processes, without page cache
 
 
 class Group(NamedTuple):
@@ -102,7 +102,7 @@ def slurm_job(controllers: str, path: str) -> str:
 def chain(text: str) -> tuple[Group, ...]:
     """The groups named in /proc/PID/cgroup, and all above them, the innermost first.
 
-    Groups that are not visible are missing, and so are levels below DEPTH."""
+    Groups that are not visible are missing, and so are those deeper than DEPTH."""
     groups: list[Group] = []
     for controllers, path in memberships(text):
         located = _directory(controllers, path)
@@ -155,7 +155,7 @@ def _visible_top(controllers: str) -> tuple[Path, tuple[str, ...] | None]:
     Paths in /proc/PID/cgroup begin at the root of the daemon's control group namespace. A container
     may have a mount of the host's hierarchy, whose root in /proc/self/mountinfo (/../../..) tells
     how many levels higher it begins. The inode of the namespace's root then finds the names
-    between. None: it is not found."""
+    between. None: the namespace's root is not found."""
     found = _mounted(controllers)
     above = {point: root.count("..") for root, point in found if not root.strip("/.")}
     begin = max(above, key=lambda point: above[point], default=None)

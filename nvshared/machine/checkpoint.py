@@ -16,7 +16,7 @@ from nvshared.errors import NvshareError
 SOCKET = Path("/run/nvshare/checkpoint.sock")
 READY_WITHIN = 30.0                     # seconds to a helper's first answer; cuInit() takes 10
 PATIENCE = 120.0                        # seconds for a command; a checkpoint of 100 GiB takes 40
-LONGEST = 1 << 20                       # bytes of an answer; each held process takes 100
+LONGEST = 1 << 20                       # bytes of an answer; each process in `held` takes 100
 
 
 class NotSent(NvshareError):
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 class Answer(NamedTuple):
     state: str                          # running, locked, checkpointed, failed, none
     steps: tuple[Step, ...] = ()
-    held: tuple[tuple[int, str], ...] = ()      # pids and tags, in reply to the command "held"
+    held: tuple[tuple[int, str], ...] = ()      # pids and tags, in reply to "held" alone
 
     @property
     def trouble(self) -> str:
@@ -107,7 +107,7 @@ async def ask(command: str, pid: int, pairs: Iterable[tuple[str, str]] = (),
     except BaseException:
         _end(helper)
         raise
-    if _idle or answer.state == "none":     # one idle helper is enough; "none": this one failed
+    if _idle or answer.state == "none":     # one is enough; "none": this helper failed
         _end(helper)
     else:
         _idle.append(helper)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests a directory for swapped memory, and opens files in it. All functions may block."""
+"""Tests whether a directory can hold swapped memory, opens files in it. All functions may block."""
 
 import os
 from pathlib import Path

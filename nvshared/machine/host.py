@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The budget of host memory for swapped memory, which is locked: a part of the free memory.
 
-Programs report what they hold from an earlier daemon. As they may report anything, only as much is
-added as the kernel confirms at the same moment: of a process at most its private memory (RssAnon),
-of all together at most AnonPages, in a container only what processes use inside."""
+Programs report swapped memory from an earlier daemon's time. As they may report anything, only what
+the kernel confirms is added to the free memory: of a process at most its private memory (RssAnon),
+of all together at most AnonPages, under a group's limit at most what the group's processes use."""
 
 import os
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def free() -> int:
 
 
 def safe_budget(held: Mapping[int, int] | None = None) -> int:
-    """The default budget in bytes. `held`: bytes that processes report, by process id."""
+    """The default budget in bytes. `held`: swapped bytes that processes report, by process id."""
     before = _limits()
     confirmed = [
         (min(size, private(pid)), {group.folder for group in cgroup.chain(process(pid, "cgroup"))})
@@ -41,7 +41,7 @@ def safe_budget(held: Mapping[int, int] | None = None) -> int:
                   if limit.file == MEMINFO or limit.file.parent in groups]
         return limit.free + min(limit.used, sum(inside))
 
-    # Limits are read before and after, so that memory taken or freed meanwhile counts at most once.
+    # Limits are read before and after private(), so memory taken or freed meanwhile counts once.
     limits = (*before, *_limits()) if confirmed else before
     return int(SAFE_SHARE * min(map(available, limits)))
 
@@ -72,7 +72,7 @@ def has_ended(pid: int, started_at: int | None) -> bool:
 
 
 def process(pid: int, name: str) -> str:
-    """A file of a process; "" if the process has ended or is not visible."""
+    """The text of /proc/PID/`name`; "" if the process has ended or is not visible."""
     try:
         return kernel_text(PROCESSES / str(pid) / name)
     except OSError:
@@ -80,7 +80,7 @@ def process(pid: int, name: str) -> str:
 
 
 def kernel_text(path: Path) -> str:
-    """A file that may contain names chosen by users, byte for byte.
+    """The text of a file that may contain names chosen by users, byte for byte.
 
     Path.read_text() would treat a carriage return in a name as the end of a line."""
     return os.fsdecode(path.read_bytes())

@@ -28,7 +28,7 @@ UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 # addresses, 43 and 45 the program's end, 68 video processor, 109 timeout of a context switch.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 FAULT_WAIT = 60_000                     # milliseconds that one call waits for an error event
-FAULT_PAUSE = 5.0                       # seconds after a failed wait until the next
+FAULT_PAUSE = 5.0                       # seconds from a failed wait for events to the next one
 
 # Exists once the kernel module is loaded. If nvshared.service itself loads the module, systemd did
 # not know the device numbers when it set up DeviceAllow=, so the first daemon cannot open them.
@@ -65,7 +65,7 @@ class Facts:
 
 
 class Process(NamedTuple):
-    pid: int                            # in the pid namespace that the driver reports
+    pid: int                            # in the pid namespace whose ids the driver reports
     memory: int | None                  # bytes on the card; None: the driver does not report it
     host: int = 0                       # bytes of the process's private host memory
 

@@ -37,7 +37,7 @@ class Peer:
     tenants: tuple[Tenant, ...]         # its user, then its pod, job, container or unit
     is_contained: bool = False          # in a container: its root is not the host's root
     started: int | None = None          # in ticks since boot; None: the process had ended
-    unknown_paths: tuple[str, ...] = ()     # its control groups of no known kind
+    unknown_paths: tuple[str, ...] = ()     # its control groups that name no known kind of tenant
     groups: frozenset[str] | None = None    # of its user; None: not read
     title: str = ""                     # NVSHARE_NAME; set by the program
     gang: str = ""                      # NVSHARE_GANG; the same in all processes of a gang
@@ -57,7 +57,7 @@ class Peer:
 
     @property
     def sharers(self) -> tuple[Tenant, ...]:
-        """The process's tenants, the outermost first: each shares the time of the previous one.
+        """The process's tenants, the outermost first: each has a share of the previous one's time.
 
         A tenant that a user created is inside the user; in a container of the system, root chooses
         user ids, so there the user is inside the tenant."""

@@ -28,7 +28,7 @@ def owner(uid: int) -> int:
 def lenders() -> Callable[[int], int | str]:
     """A function from a user id to its user as written in the file: a name or a number.
 
-    Does not block, and does not notice later changes of the file."""
+    The function does not block, and does not notice later changes of the file."""
     ranges = _all()
     return lambda uid: next(
         (name for name, first, count in ranges if first <= uid < first + count), uid)

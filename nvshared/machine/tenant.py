@@ -2,7 +2,7 @@
 """Finds the tenant of a process, its pod, job, container, unit or user, from its cgroup and uid.
 
 The first directory that names a tenant decides: those below it were created inside the tenant and
-may have any name. Everything below the first directory that root does not own belongs to its owner.
+may have any name. Everything below the first directory whose owner is not root is that owner's.
 Runtimes with other tenants below themselves (containerd.service) are skipped, and so are
 directories that a daemon in a container shares with its neighbours."""
 
@@ -194,7 +194,7 @@ def _of_a_user(uid: int, folders: list[str]) -> Tenant | None:
 
 def _is_of_users(folder: str, above: list[str]) -> bool:
     if SESSION.fullmatch(folder):
-        # init.scope at the top: a system whose first process and its children stay in that group.
+        # init.scope at the top: the system's first process and its children stay in that group.
         return any(map(USERS.fullmatch, above)) or (folder == "init.scope" and not above)
     return bool(LAUNCHER.fullmatch(folder))
 

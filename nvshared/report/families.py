@@ -23,7 +23,7 @@ TENANT = (*CARD, "tenant")
 Source = TypeVar("Source")
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 # For each metric: its name, its help text, and a function that returns its value; None: no sample.
-# The values of metrics named _seconds are in microseconds.
+# The functions of metrics named _seconds return microseconds.
 Table = list[tuple[str, str, Callable[[Source], float | None]]]
 # For metrics of value 1: the function returns the values of further labels, whose names follow.
 InfoTable = list[tuple[str, str, Callable[[Source], tuple[str, ...] | None], tuple[str, ...]]]
@@ -34,7 +34,7 @@ class Samples(NamedTuple):
     name: str
     help_text: str
     labels: Sequence[str]
-    samples: list[tuple[Any, ...]]      # as the kind's add_metric takes them: labels, value
+    samples: list[tuple[Any, ...]]      # labels and value, as add_metric of `kind` takes them
 
     def family(self) -> Family:
         """The metric; may be made in any thread."""

@@ -33,7 +33,7 @@ class JournalFormatter(logging.Formatter):
 
 
 class Lines(logging.Handler):
-    """Writes to stderr without a buffer, which on a full disk would fail again at exit."""
+    """Writes to stderr without a buffer: flushing one at exit would fail again on a full disk."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line once. A failure is not reported, as the report would go to stderr, too."""
@@ -76,7 +76,7 @@ class _Lines:
 class Limited:
     """Logs at most BURST lines of one kind in an interval, then the number of lines left out.
 
-    A kind is an event with its user, so that one user's lines do not suppress another's."""
+    A kind is an event and a user, so that one user's lines do not suppress another's."""
 
     def __init__(self, logger: logging.Logger, clock: Clock, timer: Timer) -> None:
         self._logger = logger

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves the Prometheus metrics over HTTP, to any process that can connect.
 
-Figures are read once per FRESH seconds at most, as that takes the event loop noticeable time, and
-formatted in another thread. Of too many connections the oldest is closed."""
+Figures are read once per FRESH seconds at most, as reading them delays the event loop noticeably,
+and formatted in another thread. Of too many connections the oldest is closed."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ from nvshared.sharing.sampler import take_samples
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 5.0                          # seconds a scrape waits for its figures
+PATIENCE = 5.0                          # seconds that a scrape waits for its response
 FRESH = 1.0                             # seconds for which responses use the same figures
 LONGEST = 10.0                          # seconds per connection; Prometheus' default timeout
 SCRAPES_AT_MOST = 16                    # connections at a time
@@ -86,7 +86,7 @@ class Scrapes:
             async with asyncio.timeout(LONGEST):
                 writer.write(await self._respond(reader))
                 writer.close()
-                await writer.wait_closed()          # until all of it is sent
+                await writer.wait_closed()          # until the whole response is sent
         except (OSError, TimeoutError, asyncio.CancelledError, EOFError) as error:
             logger.debug("a scrape failed: %r", error)
         finally:
@@ -154,7 +154,7 @@ async def listen(
     except OSError as error:
         if endpoint.address or error.errno != errno.EADDRNOTAVAIL:
             raise
-        return await asyncio.start_server(serve, "0.0.0.0", endpoint.port)     # no IPv6 here
+        return await asyncio.start_server(serve, "0.0.0.0", endpoint.port)     # IPv6 is missing
 
 
 async def publish(manager: Manager, endpoint: Endpoint) -> Callable[[], Awaitable[None]]:
@@ -164,7 +164,7 @@ async def publish(manager: Manager, endpoint: Endpoint) -> Callable[[], Awaitabl
         server = await listen(endpoint, scrapes.serve)
     except OSError as error:
         raise NvshareError(
-            # asyncio's message would repeat the address.
+            # The message of asyncio's error would repeat the address.
             f"the metrics cannot be served on {endpoint}: "
             f"{os.strerror(error.errno) if error.errno else error}",
             "choose another with --metrics, or 0 for none",

@@ -21,7 +21,7 @@ class Inherited(NamedTuple):
 
 
 def inherited(environment: Mapping[str, str]) -> Inherited:
-    """Takes over the sockets that systemd passed to this process, and that a daemon stored.
+    """Takes over the sockets that systemd passes: a listening one, and those a daemon stored.
 
     Raises InvalidArgs unless at most one is listening, of type SOCK_SEQPACKET."""
     if environment.get("LISTEN_PID") != str(os.getpid()):
@@ -80,7 +80,7 @@ class Notifier:
         return self._notifier is not None
 
     def ready(self) -> None:
-        """Reports that clients can connect. May block; later calls drop what would block.
+        """Reports that clients can connect. May block; later notifications that would are dropped.
 
         A service manager may stop reading; a blocking call would then stop the whole daemon."""
         self._notify("READY=1")

@@ -3,8 +3,8 @@
 
     {"at": 81723645, "gpu": 0, "client": 3, "pid": 4711, "order": "evict", "number": 17, "room": …}
 
-`at` is in microseconds of CLOCK_MONOTONIC. A thread writes the lines; the event loop waits up to
-PATIENCE for it, so that readers find the line, unless earlier lines are unwritten."""
+`at` is in microseconds of CLOCK_MONOTONIC. A thread writes the lines. The event loop waits up to
+PATIENCE for each, so that a reader finds it at once, but not while earlier ones are unwritten."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ from nvshared.sharing.gpu import GPU
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 0.05                         # seconds that the event loop waits for a line
+PATIENCE = 0.05                         # seconds that the event loop waits until a line is written
 BEHIND_MOST = 100_000                   # waiting lines, of some 300 bytes; more are dropped
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
