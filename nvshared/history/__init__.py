@@ -2,7 +2,7 @@
 """The history of usage by tenant: turns, waits, hand-overs, bytes moved, memory and time.
 
 Usage is the difference between two samples of a client's counters, taken each minute and when the
-client leaves. A thread writes the usage, and repeats each minute what it could not write."""
+client leaves. A thread writes the usage, and tries each minute again what it could not write."""
 
 import asyncio
 import logging
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 Shaped = TypeVar("Shaped")
 WallClock = Callable[[], float]         # seconds since 1970; may jump forwards and backwards
 
-FRESH = SECOND                          # a query so soon after another one uses its samples
+FRESH = SECOND                          # within this time after a query, another uses its samples
 MINUTE = 60
 SLICE = 50                              # clients sampled until the event loop runs other tasks
-PARTIES = 1024                          # per minute and GPU; usage of further parties is summed up
-KEPT = 60                               # unwritten batches; of more, the oldest are added up
+PARTIES = 1024                          # parties per minute and GPU; usage of others is summed up
+KEPT = 60                               # most unwritten batches; of more, the oldest are merged
 MOST_PENDING = 4                        # pending queries of one user; more are refused
 
 
@@ -47,7 +47,7 @@ class HistoryFile:
         self._pending: Counter[int | None] = Counter()      # queries by uid; None: of all users
         self._last: Future[None] | None = None          # the last write that was submitted
         # Only the thread uses the fields below.
-        self._unwritten: list[tuple[int, Batch]] = []       # start of the minute, and its usage
+        self._unwritten: list[tuple[int, Batch]] = []       # start of each minute, and its usage
         self._write_error = ""          # why the last write failed
 
     @property

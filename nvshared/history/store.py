@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The usage of tenants in an sqlite3 file: adding, storing, limiting and querying it.
+"""The usage of tenants in an sqlite3 file of limited size: adding, storing and querying it.
 
-Usage is added to a minute, an hour and a day at once. Of each length the latest inserted steps are
-kept, so a wrong clock deletes no data. An unusable file is renamed; a full file loses minutes
+Usage is added to a minute, an hour and a day, called steps. Of each length the steps inserted last
+are kept, so a wrong clock deletes no data. An unusable file is renamed; a full file loses minutes
 first. Errors of other causes are raised as sqlite3.Error or OSError."""
 
 import logging
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 OTHERS = ""                             # the name in a sum over several users or tenants
 NOBODY = -1                             # the uid in a sum over several users
-# Maximum of a figure, as programs choose some. Sums of a few fit sqlite's 64-bit integers.
+# Maximum of a figure, as programs choose some. Sums of a few such fit sqlite's 64-bit integers.
 MOST = 1 << 60
 
 
@@ -109,9 +109,9 @@ def number(file: sqlite3.Connection, query: str, *values: object) -> int:
 
 
 FILE_NAME = "history.db"
-# By length of a step in seconds: number of steps kept, and of parties in each per GPU.
+# By length of a step in seconds: most steps kept, and most parties (Party) per step and GPU.
 STEPS = {60: (2880, 64), 3600: (1488, 256), 86400: (1827, 1024)}
-# By length: number of steps that stay in a full file; the second if the first frees too little.
+# By length: steps that stay in a full file; by the second table if the first frees too little.
 FEWEST = {60: 60, 3600: 48, 86400: 1}, dict.fromkeys(STEPS, 1)
 LEAST_SIZE = 4 << 20                    # bytes: minimum size of the file; a batch takes up to 1/8
 FIELDS = Usage._fields
@@ -187,7 +187,7 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise ForeignFile("it is no file")
-        # Usage is private: only the daemon's user may read the file, and the journal, likewise.
+        # Usage is private: only the daemon's user may read the file and sqlite's journal of it.
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except PermissionError as error:
@@ -232,7 +232,7 @@ class Store:
             raise ForeignFile("another program made it")
         if (version := number(file, "PRAGMA user_version")) != VERSION:
             raise ForeignFile(f"it is of version {version}, and we know {VERSION}")
-        file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()     # fails with other tables
+        file.execute(f"{_ROWS} LIMIT 0".replace("?", "0")).fetchall()     # raises for other tables
         ((answer,),) = file.execute("PRAGMA quick_check(1)").fetchall()
         if answer != "ok":
             raise ForeignFile(f"it is broken: {' '.join(answer.split())}")
@@ -288,7 +288,7 @@ class Store:
                 with file:
                     file.execute("BEGIN IMMEDIATE")
                     self._drop(file, length, max(least, there * 7 // 8))
-        if number(file, "PRAGMA page_count") > self.pages:    # the maximum was larger before
+        if number(file, "PRAGMA page_count") > self.pages:    # the maximum size was larger before
             file.executescript("PRAGMA incremental_vacuum")     # execute() would free one page
             file.execute(f"PRAGMA max_page_count = {self.pages}").fetchall()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings: one table of them, and the reader of the sources that set them.
 
-Each overrides the ones before it: defaults, nvshared.conf, its drop-ins by name, environment
+Each source overrides those before it: defaults, nvshared.conf, its drop-ins by name, environment
 variables, the command line. --help and the manual page are made from the fields of `Config`, too.
 """
 
@@ -28,14 +28,14 @@ SECTIONS = "{} [gpu], [nvshared] or [tenant PATTERN]"
 
 
 class Option(NamedTuple):
-    attribute: str                      # the name of its field in Config
+    attribute: str                      # the name of the option's field in Config
     name: str                           # as in files, and with two dashes on the command line
     section: str
     parse: Callable[[str], Any]         # raises ValueError that names valid values
     default: str                        # as it would be written in a file
     help: str
     metavar: str = ""                   # "" for a switch
-    variable: str = ""                  # environment variable that sets it; "": there is none
+    variable: str = ""                  # environment variable that sets the option; "": none
     variable_parse: Callable[[str], Any] | None = None
     variable_words: str = ""            # values of the variable, if they differ from a file's
 
@@ -218,7 +218,7 @@ def options() -> Iterator[Option]:
 
 
 def waiting(running: Config, read: Config) -> list[str]:
-    """Names of settings that differ between both, and that only a restart of the daemon applies."""
+    """Names of settings in which `running` and `read` differ and that need a restart to change."""
     return [
         option.name for option in options()
         if option.section == "nvshared" and option.name != "debug"

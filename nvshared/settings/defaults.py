@@ -18,7 +18,7 @@ from nvshared.units import MIB
 # Bytes that one order moves at most: they take about 10 ms over PCIe, the order itself 0.1 ms.
 STEP = 512 * MIB
 STEP_SHARE = 32                         # on small cards: 1/32 of the card's memory
-STEP_LEAST = 32 * MIB                   # but at least a block of the hook on small cards
+STEP_LEAST = 32 * MIB                   # but at least a block of the library on small cards
 PAGE = 2 * MIB                          # granularity of device memory
 
 
@@ -70,7 +70,7 @@ def derive(config: Config, cards: Sequence[Facts], safe_budget: int) -> Defaults
 
 
 def check_disk(config: Config) -> None:
-    """Raises ConfigError if the directory of the disk cannot be used. May block."""
+    """Raises ConfigError if the disk tier's directory cannot be used. May block."""
     if config.disk is not None and (fault := disk.fault(*config.disk)):
         raise ConfigError(f"{_place(config, 'disk')}the disk cannot be used: {fault}",
                           "the daemon would start, and use host memory alone")

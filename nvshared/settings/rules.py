@@ -75,7 +75,7 @@ class Rule(NamedTuple):
     pattern: str
     term: str                           # a key of TERMS
     value: int                          # for memory limits, 0 is no limit
-    place: str                          # FILE:LINE; without pattern, one of TERM_SOURCES, "": hand
+    place: str                          # FILE:LINE; if no pattern, one of TERM_SOURCES; "": by hand
 
     @property
     def source(self) -> str:
@@ -83,7 +83,7 @@ class Rule(NamedTuple):
 
 
 def tenant(text: str) -> str:
-    """The normalised name of a tenant: a user's number becomes its name. Raises ValueError."""
+    """The normalised name of a tenant: a user id becomes the user's name. Raises ValueError."""
     kind, _, name = text.partition(":")
     if kind == GROUP:
         raise ValueError(f"a group has rules: [{SECTION} {GROUP}:NAME] in nvshared.conf")

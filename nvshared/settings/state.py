@@ -5,7 +5,7 @@
     {"version": 1, "tenants": {"user:alice": {"memory-limit": 42949672960, "weight": 200},
                                "pod:UID": {"memory-limit": [4294967296, "annotation"]}}}
 
-A new file replaces the old one by rename; an unreadable one counts as empty. A thread writes each.
+Each file has a thread that replaces it by rename. An unreadable file counts as empty.
 """
 
 import json
@@ -68,7 +68,7 @@ class TenantsFile:
 
 
 def load(path: Path, read: Callable[[dict[str, Any]], Read], instead: str) -> Read | None:
-    """Parses a file; None if missing or unusable: then, in the journal, `instead` is in force."""
+    """Parses a file; None if it is missing, or unusable: logged with `instead`, what then holds."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain["version"] != VERSION:

@@ -17,7 +17,7 @@ from nvshared.settings.config import drop_ins
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 0.2                          # seconds from an event to the comparison
+PATIENCE = 0.2                          # seconds from an event of inotify to the comparison
 # Of inotify(7): ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE, ONLYDIR. Not MODIFY:
 # a file is not read while it is being written.
 EVENTS = 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x0100_0000
@@ -96,7 +96,7 @@ class Watch:
 
     def _read_metadata(self) -> Metadata:
         found: Metadata = {}
-        with suppress(ConfigError):     # load() reports it
+        with suppress(ConfigError):     # load() reports the error
             for path in (self._file, *drop_ins(self._file)):
                 with suppress(OSError):
                     stat = path.stat()
