@@ -82,7 +82,7 @@ class WatchedSelector(selectors.DefaultSelector):
 
     def restart(self) -> None:
         self._woke = (time.monotonic(), time.thread_time())
-        self.longest = (0.0, 0.0)       # the longest such time, and its CPU time, in seconds
+        self.longest = (0.0, 0.0)       # longest time between two calls, and its CPU time; seconds
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         wall, processor = self._woke

@@ -222,7 +222,7 @@ def _memory_limits(inspection: Inspection, pids: Iterable[int]) -> Iterator[Find
 
 
 def _unshared_finding(gpu: int, pid: int, memory: int | None, *, answered: bool) -> Finding:
-    """The finding about a process that is not a client; `answered`: nvshared confirms that."""
+    """The finding about a process that is not a client; `answered`: nvshared was asked."""
     size = "" if memory is None else f" with {rounded(memory)}"
     uses = f"{shown(pid)} uses GPU {gpu}{size}"
     mapped = host.process(pid, "maps")  # "": another user's process, or it has ended

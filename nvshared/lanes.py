@@ -20,7 +20,7 @@ from nvshared.units import SECOND
 logger = logging.getLogger(__name__)
 
 IDLE = 10.0                             # seconds after which a thread without work ends
-AGAIN = SECOND                          # us from a failed start of a thread to the next attempt
+AGAIN = SECOND                          # us from a failed start of a thread to another attempt
 
 Result = TypeVar("Result")
 Post = Callable[[Callable[[], None]], None]

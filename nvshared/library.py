@@ -26,7 +26,7 @@ def _find(name: str) -> Path:
 
 
 hook = partial(_find, HOOK)
-workload = partial(_find, "nvshare-workload")           # the demonstration runs it
+workload = partial(_find, "nvshare-workload")           # run by the demonstration
 checkpoint: Callable[[], Path] = partial(_find, "nvshare-checkpoint")
 
 
@@ -37,7 +37,7 @@ def preloads(environment: Mapping[str, str]) -> list[str]:
 
 
 def preloaded(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with libnvshare.so last in LD_PRELOAD, as sanitizers must be first.
+    """The environment with libnvshare.so last in LD_PRELOAD: sanitizers must come first.
 
     Raises NvshareError if it is missing, InvalidArgs for a path that LD_PRELOAD cannot contain."""
     path = str(hook())

@@ -63,7 +63,7 @@ class Endpoint(NamedTuple):
 
 
 def size(text: str) -> int:
-    """Bytes. K, M, G, T and KiB … are powers of 1024, kB … powers of 1000."""
+    """Parses a size to bytes. K, M, G, T and KiB … are powers of 1024, kB … powers of 1000."""
     number, unit = _split(text)
     if unit not in UNITS:
         raise ValueError("give a size such as 40GiB, 512M or 1073741824")
@@ -71,7 +71,7 @@ def size(text: str) -> int:
 
 
 def amount(text: str) -> Amount:
-    """A size, or a percentage."""
+    """Parses a size, or a percentage of a size."""
     number, unit = _split(text)
     if unit == "%":
         if not 0 <= number <= 100:
@@ -83,7 +83,7 @@ def amount(text: str) -> Amount:
 
 
 def duration(text: str) -> int:
-    """Microseconds. Without a unit: seconds."""
+    """Parses a time to microseconds. Without a unit: seconds."""
     number, unit = _split(text)
     if unit not in TIMES:
         raise ValueError("give a time such as 30, 500ms, 2min")
@@ -91,14 +91,14 @@ def duration(text: str) -> int:
 
 
 def positive_duration(text: str) -> int:
-    """Microseconds, at least a thousand. Without a unit: seconds."""
+    """Parses a time of at least 1 ms to microseconds. Without a unit: seconds."""
     if (value := duration(text)) < 1000:
         raise ValueError("give a time of at least 1ms, such as 500ms or 2s")
     return value
 
 
 def milliseconds(text: str) -> int:
-    """Microseconds, of a whole number of milliseconds above zero."""
+    """Parses a whole number of milliseconds above zero to microseconds."""
     wrong = "give a positive whole number of milliseconds"
     return whole(text, 1, 0xFFFF_FFFF, wrong) * MILLISECOND
 
@@ -112,12 +112,12 @@ def whole(text: str, least: int, most: int, words: str = "") -> int:
 
 
 def percentage(text: str) -> int:
-    """0 to 100, with or without a percent sign."""
+    """Parses 0 to 100 percent, with or without a percent sign."""
     return whole(text.removesuffix("%").rstrip(), 0, 100, "give a whole percentage from 0 to 100")
 
 
 def limit(text: str) -> int:
-    """Bytes, at least one."""
+    """Parses a size of at least one byte to bytes."""
     if (value := size(text)) < 1:
         raise ValueError(f"give 1 to {LARGEST} bytes")
     return value
@@ -127,7 +127,7 @@ limit_or_off = or_word("off", OFF, limit)           # bytes
 
 
 def share(text: str) -> int:
-    """1 to 100 percent of the time, with or without a percent sign."""
+    """Parses 1 to 100 percent of the time, with or without a percent sign."""
     return whole(text.removesuffix("%"), 1, 100, "give a percentage of the time from 1 to 100")
 
 
@@ -137,14 +137,14 @@ positive = partial(whole, least=1, most=0xFFFF_FFFF, words="give a positive whol
 
 
 def priority(text: str) -> int:
-    """A priority by its name: background (1), normal (2) or high (3)."""
+    """The number of a priority, given by name: background (1), normal (2) or high (3)."""
     if text in PRIORITIES:
         return PRIORITIES[text]
     raise ValueError(f"give {', '.join(PRIORITIES)}")
 
 
 def quantum(text: str) -> int:
-    """Microseconds, a thousand to LONGEST_TQ. Without a unit: whole seconds."""
+    """Parses a quantum, 1 ms to LONGEST_TQ, to microseconds. Without a unit: whole seconds."""
     number, unit = _split(text + "s" if text.isdecimal() and text.isascii() else text)
     if unit not in TIMES or not unit or number * TIMES[unit] < 1000:
         raise ValueError("give whole seconds, such as 30, or a time of at least 1ms, such as 500ms")
@@ -154,7 +154,7 @@ def quantum(text: str) -> int:
 
 
 def endpoint(text: str) -> Endpoint | None:
-    """A TCP port, on all addresses, or ADDRESS:PORT; None for 0."""
+    """Parses a TCP port, on all addresses, or ADDRESS:PORT; returns None for 0."""
     address, colon, port = text.rpartition(":")
     if not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 0xFFFF:
         raise ValueError("give a TCP port, 1 to 65535, an ADDRESS:PORT, or 0 for none")
@@ -164,7 +164,7 @@ def endpoint(text: str) -> Endpoint | None:
 
 
 def switch(text: str) -> bool:
-    """On or off, in the spellings that systemd takes."""
+    """Parses on or off, in the spellings that systemd accepts."""
     match text.lower():
         case "1" | "yes" | "y" | "true" | "t" | "on":
             return True

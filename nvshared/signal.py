@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals between objects: lists of functions that are called synchronously and in order.
 
-A listener's exception is logged and the others are called: the bus cannot make a hand-over fail."""
+A listener's exception is logged, and the others are called: no listener makes a hand-over fail."""
 
 import logging
 from collections.abc import Callable
