@@ -233,7 +233,7 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#e
 BLOCKS = " ▁▂▃▄▅▆▇█"
 COLUMNS = 72
 NAMES_ABREAST = 4                       # names in a row of the legend
-LONGEST = 28                            # characters of a name in the legend
+LONGEST = 28                            # most characters of a name in the legend
 
 Shares = Mapping[str, Sequence[float]]  # of the GPUs' time, by name; at each point 1 in sum at most
 Marks = Sequence[tuple[float, str]]     # on the time axis: position from 0 to 1, label

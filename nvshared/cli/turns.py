@@ -106,7 +106,7 @@ def drain(options: Options) -> None:
 
 
 def _report(left: list[ClientSnapshot], reported: dict[int, str]) -> None:
-    """Prints each program once when it joins `left`, and again when it leaves `left`."""
+    """Prints each program when it joins `left`, and again when it is admitted or has ended."""
     for one in left:
         if one.id not in reported:
             reported[one.id] = process(one)

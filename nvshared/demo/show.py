@@ -25,7 +25,7 @@ Memory = dict[int, tuple[int, int]]     # by pid: resident and swapped bytes
 
 @dataclass(slots=True)
 class Handovers:
-    """Reads a trace while the daemon writes it; counts hand-overs and moved bytes."""
+    """Reads nvshared's trace while it grows; counts hand-overs and moved bytes."""
 
     trace: TextIO
     handovers: int = 0                  # turns that follow a turn of another program

@@ -23,7 +23,7 @@ PATIENCE = 10                           # seconds that the interpreter's end wai
 
 
 class Figures(NamedTuple):
-    held: int                           # bytes allocated from the driver
+    held: int                           # bytes that the framework has allocated from the driver
     cached: int                         # bytes of `held` that the framework can free
     release: Callable[[], object]       # frees `cached` bytes
 

@@ -71,7 +71,7 @@ def waiting_sentence(snapshot: Snapshot, gpu: GPUSnapshot, width: int) -> str:
 RESIDENT, SWAPPED, EMPTY = "█", "▒", "░"
 BETWEEN = " │ "                         # separates two graphs
 LABEL = len("resident ")                 # characters of the label before a graph
-FIGURE = 10                             # characters of the number beside a graph
+FIGURE = 10                             # characters of the present value beside a graph
 # For each graph: its style, and the formatter of its values.
 GRAPHED: dict[str, tuple[str, Callable[[float], str]]] = {
     "use": ("green", "{:.0%}".format), "waiting": ("yellow", "{:.0f}".format),

@@ -34,7 +34,7 @@ CONTROL_KEYS = {
 SEQUENCE = re.compile(r"\x1b(?:\[(<?)([\d;]*)([A-Za-z~])|O([A-Za-z]))")
 # The beginning of an escape sequence: more bytes may follow.
 INCOMPLETE = re.compile(r"\x1b(?:\[<?[\d;]*|O)?\Z")
-# Button, column and line (both from 1) of a mouse report, of five digits at most.
+# Of a mouse report: the button, and the column and line from 1; at most five digits each.
 MOUSE = re.compile(r"(\d{1,5});([1-9]\d{0,4});([1-9]\d{0,4})")
 LEFT, WHEEL_UP, WHEEL_DOWN = 0, 64, 65
 
