@@ -66,7 +66,7 @@ def memberships(text: str) -> list[Membership]:
 
 
 def owner(controllers: str, path: str) -> int | None:
-    """The uid of a group's owner; OTHERS: others may create groups in it; None: not visible."""
+    """The uid of a group's owner; OTHERS: others may create groups below; None: not visible."""
     located = _directory(controllers, path)
     if located is None:
         return None

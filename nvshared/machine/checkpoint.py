@@ -119,7 +119,7 @@ class _Helper(NamedTuple):
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    process: asyncio.subprocess.Process | None      # None: systemd has started it
+    process: asyncio.subprocess.Process | None      # None: systemd started the helper
 
     async def ask(self, line: str) -> str:
         """Sends a line and returns the answer. Raises ValueError if that exceeds LONGEST bytes."""

@@ -17,7 +17,7 @@ SAFE_SHARE = 0.8                        # part of the free memory that is the de
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/proc/self/cgroup")
 PROCESSES = Path("/proc")
-START_FIELD = 22 - 3                    # of proc(5)'s stat: index in the fields after the name
+START_FIELD = 22 - 3                    # start time in /proc/PID/stat: index after the name
 
 
 def total() -> int:

@@ -38,7 +38,7 @@ class Peer:
     is_contained: bool = False          # in a container: its root is not the host's root
     started: int | None = None          # in ticks since boot; None: the process had ended
     unknown_paths: tuple[str, ...] = ()     # its control groups that name no known kind of tenant
-    groups: frozenset[str] | None = None    # of its user; None: not read
+    groups: frozenset[str] | None = None    # the groups of its user; None: not read
     title: str = ""                     # NVSHARE_NAME; set by the program
     gang: str = ""                      # NVSHARE_GANG; the same in all processes of a gang
     gang_size: int = 0                  # number of the gang's processes; 0: unknown

@@ -98,7 +98,7 @@ async def report(notifier: Notifier, manager: Manager, stopped: asyncio.Event) -
         return
     regular = None if notifier.watchdog is None else notifier.watchdog / SECOND / 3
     soon = STATUS_INTERVAL if regular is None else min(STATUS_INTERVAL, regular)
-    news = asyncio.Event()              # clients or holders have changed since the last update
+    news = asyncio.Event()              # clients or holders have changed since the last status
 
     def note(*_: object) -> None:
         news.set()

@@ -17,8 +17,8 @@ from nvshared.units import MIB
 
 # Bytes that one order moves at most: they take about 10 ms over PCIe, the order itself 0.1 ms.
 STEP = 512 * MIB
-STEP_SHARE = 32                         # on small cards: 1/32 of the card's memory
-STEP_LEAST = 32 * MIB                   # but at least a block of the library on small cards
+STEP_SHARE = 32                         # on small cards an order moves at most 1/32 of the memory
+STEP_LEAST = 32 * MIB                   # but at least as much as a block of the library has
 PAGE = 2 * MIB                          # granularity of device memory
 
 
