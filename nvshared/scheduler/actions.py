@@ -70,8 +70,8 @@ class MoveOrder:
     room: int
     host: int                           # bytes of host memory that the client may hold
     ahead: bool = False                 # speculative: no client waits for the move yet
-    loan: int = 0                       # bytes that it may hold on another card; not used by Load
-    lender: str = ""                    # UUID of that card
+    loan: int = 0                       # bytes to hold at most on card `lender`; not used by Load
+    lender: str = ""                    # UUID of the card that lends memory to the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Evict(MoveOrder):
 
 @dataclass(frozen=True, slots=True)
 class Load(MoveOrder):
-    """LOAD: fill `room` bytes of the card with swapped blocks, then keep `host` on the host."""
+    """LOAD: fill `room` bytes of the card with swapped blocks; keep `host` bytes on the host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from nvshared.scheduler.moves import SLACK_MOST, Evictions, expected_room, lates
 from nvshared.units import GIB, MILLISECOND, SECOND
 
 CUSHION_PART = 128                      # 1/128 of the card is left free for holders to grow
-LATER = 2                               # prefetch evicts only clients that stay idle twice as long
+LATER = 2                               # a prefetched client's victims idle on twice as long as it
 REPLAN_PART = 4                         # plan a prefetch again after 1/4 of the rest of the pause,
 REPLAN_LEAST = SECOND // 10             # but not earlier than this
 HOST_PART = 2                           # speculative moves take at most 1/2 of free host memory
@@ -251,7 +251,7 @@ def _preallocate(card: Card, head: ScheduledClient | None) -> None:
     block, step = card.settings.block, card.settings.step
     for client in card.holders:
         idle = not (client.moves or client.memory.pin_reason or client.overclaims.host)
-        made = client.preallocated <= client.memory.host + step // 2    # last order nearly done
+        made = client.preallocated <= client.memory.host + step // 2    # PREALLOCATE nearly done
         # A domain that lacks host memory takes unused host memory back from its clients.
         lacking = any(domain.unevictable for domain in client.domains)
         if short > 0 and client.phase is Phase.RUNNING and idle and made and not lacking:

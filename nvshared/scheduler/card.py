@@ -64,7 +64,7 @@ GROUPS: dict[str, Callable[[ScheduledClient], object]] = {
 DEPTH = 2
 MARGINS_MOST = 16                       # most clients of an account that count in domains.margin
 TRANSIT_PART = 8                        # where there is a disk, loans leave 1/8 of host memory,
-TRANSIT_BLOCKS = 2                      # or at least 2 blocks of it, for blocks on their way there
+TRANSIT_BLOCKS = 2                      # or at least 2 blocks of it, for blocks going to the disk
 BURST = 500 * MILLISECOND               # most us in a row that moves wait for a program's copies
 
 
@@ -73,7 +73,7 @@ class Account(NamedTuple):
 
     unshown: int = 0                    # promised beyond what NVML and the kernel show
     pinned_unshown: int = 0
-    clients: int = 0                    # with a margin: clients with a commit or without account
+    clients: int = 0                    # number with a margin: with a commit or without account
 
 
 class Figures(NamedTuple):
@@ -267,7 +267,7 @@ class Card:
     deadline: int | None = None         # the earliest time at which a new plan may differ
     awaiting: bool = False              # a client of an earlier daemon has not said HELLO yet
     lost: bool = False
-    expecting: list[Node] = field(default_factory=list)  # nodes with an `ahead` above 0
+    expecting: list[Node] = field(default_factory=list)  # nodes with Node.ahead above 0
     contended: bool = False             # a client waits for another's turn to end
     head: int | None = None             # id of that client, by the last plan
     shown_tq: int = field(init=False)   # us; automatic quantum, as shown to people
@@ -277,7 +277,7 @@ class Card:
     shortfall_until: int = 0            # assumed until this time
     last_evicted: int = 0               # when any client last evicted anything
     # For promises.send_limits, which checks whether clients need new LIMITS:
-    growth_figures: tuple[int, ...] = (0,) * 6      # when a check of all clients began last
+    growth_figures: tuple[int, ...] = (0,) * 6      # figures when a full check began last
     domain_left: dict[str, int] = field(default_factory=dict)   # bytes, at the last check; by name
     limits_unchecked: set[int] = field(default_factory=set)     # ids of clients still to be checked
     check_limits_at: int = 0            # when to check the next of these clients
@@ -346,7 +346,7 @@ class Card:
 
     @property
     def host_free(self) -> int:
-        """Bytes of host memory that no client has or may take; negative: more than there is."""
+        """Bytes of host memory that no client has or may take; negative: they exceed the budget."""
         return self.host.takeable - self.groups.sums.host_charged - self.groups.sums.beyond
 
     def disk_free_for(self, client: ScheduledClient) -> int:
@@ -372,8 +372,8 @@ class Card:
 
     def borrowable(self, client: ScheduledClient) -> int | None:
         """Bytes that the client may still borrow under its tenants' limits and, if there is a disk,
-        that of the card: other blocks pass to the disk through host memory, which loans must leave
-        free. Negative: a limit is exceeded. None: there is no limit.
+        the card's: other blocks pass to the disk through host memory, which loans must leave free.
+        Negative: a limit is exceeded. None: there is no limit.
         """
         loans = {one.id: one.loan.ordered for one in self.groups["borrowing"]}
         limits = {name: self.tenants.terms_for(name).neighbour_limit for name in client.tenants}
@@ -395,7 +395,7 @@ class Card:
 
     @property
     def room_if_alone(self) -> int:
-        """Bytes that a client could fill beside pinned memory and that of unresponsive clients."""
+        """Bytes that a client could fill beside pinned memory and unresponsive clients."""
         return self.settings.capacity - self.groups.sums.pinned - self.groups.sums.out_of_reach
 
     @property
@@ -522,7 +522,7 @@ class Card:
         if kind is not Load:
             counted_host += max(0, host - client.host_charged)
         client.moves = (*client.moves, Move(order, self.now, counted_host, goal))
-        client.preallocated = 0         # a move ends the preallocation; its `host` counts instead
+        client.preallocated = 0         # a move ends it; the move's `host` counts instead
         client.record_loan()
         self.send(order)
 

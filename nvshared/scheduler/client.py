@@ -96,7 +96,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Overclaims:
-    """Bytes that a client claims but that do not count, see promises.py."""
+    """Bytes that a client claims to hold, but that do not count for it; see promises.py."""
 
     filled: int = 0
     host: int = 0
@@ -110,27 +110,27 @@ class Turn:
     serial: int                         # increases with each turn on the card
     chosen: int                         # when the client was chosen
     # The client overtook the blocked head of the queue: serials of the turns that were under way
-    # then. This turn ends with the first of them.
+    # then. This turn ends with the first of them that ends.
     ends_with: frozenset[int] = frozenset()
     started: int | None = None          # when RUN was sent
-    renewed: int = 0                    # when a further quantum began: it would be next again
+    renewed: int = 0                    # when its last further quantum began; 0: none began
     idle: bool = False                  # IDLE arrived after the RUN that requested it
     last_run: Run | None = None
-    copying: frozenset[Direction] = frozenset()  # of the program's own copies, by COPIES
+    copying: frozenset[Direction] = frozenset()  # in which the program itself copies
     busy: int | None = None             # when BUSY last reported a second without a gap
-    bytes_missing: int | None = None    # to be loaded when chosen; None: it was not Card.head
-    swapped: int = 0                    # swapped bytes when chosen
+    bytes_missing: int | None = None    # to load, when chosen as Card.head; None: was not head
+    swapped: int = 0                    # swapped bytes of the client when it was chosen
     ending: TurnEnd | None = None       # why STOP was sent
     stop_sent: int = 0
     preempted: bool = False             # may end before its quantum is over
-    stop_after: int = 0                 # a drain did not end: no STOP before this time
+    stop_after: int = 0                 # earliest next STOP, after a drain that did not end
     reported: bool = False              # the client was reported as stuck in this drain
     parked: events.Stopped | None = None    # STOPPED, if its gang has not drained yet; see gang.py
     resumed: bool = False               # the turn continued after it was parked
 
     @property
     def counted(self) -> int:
-        """The time from which the quantum counts, once the turn has begun."""
+        """The time from which the current quantum is measured, once the turn has begun."""
         return max(self.started or 0, self.renewed)
 
 
@@ -143,7 +143,7 @@ class Pauses:
     """How long a client pauses between two uses of the card; us. See ahead.py."""
 
     usual: Average = PAUSE
-    spread: Average = PAUSE             # deviation of the pauses from that average
+    spread: Average = PAUSE             # deviation of pauses from `usual`
 
     def after(self, pause: int) -> "Pauses":
         """The averages with one more pause."""
@@ -185,10 +185,10 @@ class Promise(Counting):
 
     commit: int = 0                     # bytes promised to the client
     withdrawn: int = 0                  # earlier commit, counted until the smaller one is confirmed
-    confirmed_by: int = 0               # number of the order whose reply confirms it; 0: none
+    confirmed_by: int = 0               # number of the order whose reply confirms `commit`; or 0
     request: events.CommitAsked | None = None   # unanswered COMMIT request,
     requested: int = 0                  # and when it arrived
-    granted: int = 0                    # bytes in all by its last grant, until its need is as large
+    granted: int = 0                    # commit by its last grant, until the client needs as much
     granted_until: int = 0              # when an unused grant can be called back
     pins: tuple[Pin, ...] = ()          # grants to pin that the hook may not have received
     last_most: int = 0                  # `most` of the last LIMITS
@@ -261,7 +261,7 @@ class ScheduledClient(Counting):
     moves: tuple[Move, ...] = ()        # in the order sent
     progress: int = 0                   # when a LOAD last loaded any bytes
     cut: bool = False                   # YIELD ended its last LOAD before the room was filled
-    pace: Average = PACE                # of its hand-overs, see turns.py
+    pace: Average = PACE                # us per byte of its hand-overs, see turns.py
     cost: int | None = None             # us to load for its last turn; None: it was not Card.head
 
     failures: Failures = field(default_factory=Failures)
@@ -322,7 +322,7 @@ class ScheduledClient(Counting):
 
     @property
     def out_of_reach(self) -> int:
-        """Unpinned bytes of an unresponsive client; while it runs, only those beyond its need."""
+        """Unpinned bytes that an unresponsive client keeps; while it runs, those above its need."""
         if not self.unresponsive:
             return 0
         held = self.charged - min(self.charged, self.pinned)
@@ -398,8 +398,8 @@ class ScheduledClient(Counting):
 
     @property
     def host_spare(self) -> int:
-        """Bytes of the client's host memory that no swapped block occupies: an estimate. There may
-        be more, as blocks never written need no place, or none, if resident blocks keep theirs."""
+        """An estimate of the client's host memory without a swapped block. There may be more,
+        as blocks never written need no place, or none, if resident blocks keep their places."""
         if self.failures.spare_host_unusable:
             return 0
         return max(0, self.host_charged - (self.memory.allocated - self.staying))

@@ -16,13 +16,13 @@ UNBOUNDED = 1 << 62                     # bytes; more than any client asks for
 MARGIN_PART = 16                        # the margin is 1/16 of the host memory,
 MARGIN_EACH = 4 * BLOCK                 # at least this for each client: hooks allocate in pieces,
 MARGIN_MOST = 2                         # and at most 1/2 of the host memory
-TRANSIT_PART = 16                       # cards share 1/16 of it for blocks on their way to the disk
+TRANSIT_PART = 16                       # cards share 1/16 of host memory for blocks going to disk
 
 
 class Stake(NamedTuple):
     """One client's part in its domains; bytes of the memory that they bound."""
 
-    promised: int = 0                   # its commit; of host memory: bytes needed to evict that
+    promised: int = 0                   # commit; of host memory: bytes needed to evict the commit
     unused: int = 0                     # part of its commit that is not in use
     needed: int = 0                     # bytes needed if all of the client's memory was evicted
     taken: int = 0                      # held, or allowed by an order

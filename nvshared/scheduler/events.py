@@ -39,8 +39,8 @@ class Accounting:
     """Rules of all compute limits. Times in microseconds, parts in percent."""
 
     window: int | None = None           # length of a window; None: automatic, see `length`
-    grain: int = 50_000                 # with less left in the window, the gate stays shut
-    carryover: int = 100                # part of the overuse that is subtracted from each window
+    grain: int = 50_000                 # us; with less left of a window, the gate stays shut
+    carryover: int = 100                # part of the overuse subtracted from each later window
     tail: int = 100                     # part of the drain that is billed
 
     def length(self, *, turns: bool) -> int:
@@ -70,7 +70,7 @@ class TenantTerms:
     priority: Priority = Priority.NORMAL
     compute_request: int = 0            # percent of the time, guaranteed
     host_memory_limit: int = 0          # bytes for swapped blocks of all cards; 0: no limit
-    neighbour_limit: int = 0            # bytes that its clients on one card borrow; 0: no limit
+    neighbour_limit: int = 0            # bytes that its clients on a card may borrow; 0: no limit
     suspended: bool = False             # evicted, and not run
     disk_limit: int = 0                 # bytes of the disk, of all cards; 0: no limit
     unshared: int = 0                   # 1: programs without the library are suspended, too
@@ -109,7 +109,7 @@ class Settings:
 class PinReason(IntEnum):
     """Why a client is undrainable; enum nvshare_pin_reason."""
 
-    NONE = 0                             # it can be evicted
+    NONE = 0                             # the client can be evicted
     UNDRAINED = 1
     UNSEEN = 2
     GIVEN = 3
@@ -151,7 +151,7 @@ class Memory:
     host: int = 0                       # host memory held for swapped blocks
     beyond: int = 0                     # host memory of allocations too large for the card
     answered: int = 0                   # number of the last COMMIT to which the hook has the reply
-    to_pin: int = 0                     # granted up to that COMMIT, and not pinned yet
+    to_pin: int = 0                     # granted up to COMMIT `answered`, and not pinned yet
     pin_reason: PinReason = PinReason.NONE
     borrowed: int = 0                   # part of `host` that is on another card; see moves.py
     dirty: int = 0                      # part of `borrowed` without a copy on the host
@@ -236,7 +236,7 @@ class Moved(Record):
     microseconds: int = 0
     no_memory: bool = False             # the destination, host or card, had no memory left
     driver_error: bool = False
-    yielded: bool = False               # cut short
+    yielded: bool = False               # ended early by a YIELD
 
 
 class Evicted(Moved):
@@ -361,7 +361,7 @@ class Seen:
     """A sample of NVML's and the kernel's figures, by client."""
 
     evidence: Mapping[int, Evidence]
-    filled: Mapping[int, int]           # bytes of the card: the smaller claim of before and after
+    filled: Mapping[int, int]           # bytes claimed: the lesser of before and after the sample
 
 
 @dataclass(frozen=True, slots=True)

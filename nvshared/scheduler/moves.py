@@ -18,12 +18,12 @@ from nvshared.units import GIB, SECOND
 
 SLACK_MOST = GIB                        # room to grow that a holder gets beyond its need,
 SLACK_PART = 8                          # at most 1/8 of the room that no client needs,
-SLACK_REFILL = 4                        # refilled when less than 1/4 of it is left
+SLACK_REFILL = 4                        # added again when less than 1/4 of this room is left
 RETURN_AGAIN = SECOND // 4              # from a failed return of a loan to the next order
 COPY_AGAIN = 2 * SECOND                 # from a failed copy of borrowed memory to the next order
 TRIM_AGAIN = SECOND                     # between orders to one client to give back host memory
 # Hooks allocate host memory in large pieces, so an EVICT allows more than the evicted bytes:
-BLOCKS = 2                              # more blocks, or 1/8 of the free host memory if more
+BLOCKS = 2                              # by 2 blocks, or by 1/8 of free host memory if larger
 HOST_PART = 8
 EVICT_AGAIN = SECOND                    # from an EVICT without effect to the next
 IGNORED_EVICTS = 3                      # EVICTs without effect until a client counts as pinned,
@@ -34,7 +34,7 @@ SHORTFALL = 10 * SECOND                 # a LOAD without memory lowers the capac
 RESERVE_PART = 8                        # 1/8 of a card is never lent
 RETURN_BLOCKS = 2                       # blocks of host memory that a return may take in addition
 STORE_FREE_PART = 8                     # less than 1/8 of host memory or disk free: little is free
-STORE_EARLY_PART = 10                   # if little is free, blocks move after 1/10 of park_after
+STORE_EARLY_PART = 10                   # then blocks go to the disk after 1/10 of park_after
 STORE_STALLED = 5 * SECOND              # a STORE has failed after so long without a stored block
 STORE_PAUSE_LEAST = SECOND              # from a failed STORE to the next,
 STORE_PAUSE_MOST = 64 * SECOND          # doubled each time up to this
@@ -66,7 +66,7 @@ def _move(card: Card) -> int:
         short = evictions.plan(victims(card), short, holders)
         evictions.order()
         if short > 0:
-            returning = sum(                # taken back by LOADs under way
+            returning = sum(                # host memory that LOADs under way take back
                 max(0, c.memory.host - move.order.host)
                 for c in card.groups["answering"] for move in c.moves
                 if move.direction is Direction.IN)
@@ -139,7 +139,7 @@ class Evictions:
         for victim in willing:
             if not victim.moving(Direction.IN):
                 short -= self._add(victim, min(short, _unfilled_room(victim)))
-        for holder in holders:          # a hook keeps what it fills before EVICT arrives
+        for holder in holders:          # a hook keeps memory that it fills before EVICT comes
             surplus = holder.ordered - max(holder.memory.need, holder.memory.filled) - keep
             if short > 0 and self._card.due(holder.failures.evict_after):
                 short -= self._add(holder, min(short, surplus))
@@ -202,7 +202,7 @@ def _unfilled_room(client: ScheduledClient) -> int:
 
 
 def _usable_host(client: ScheduledClient) -> int:
-    """Bytes that can be evicted into host memory of the client, if resident blocks kept it."""
+    """Bytes that fit the client's own host memory, if resident blocks kept their places in it."""
     if client.moving(Direction.OUT) or client.failures.spare_host_unusable:
         return client.host_spare        # 0 if an EVICT found it unusable
     return max(client.host_spare, min(client.staying, client.host_charged))
@@ -331,7 +331,7 @@ def _evicted(card: Card, client: ScheduledClient, answer: Moved, done: Move, bef
     if client.room < before:
         failures.evictions_ignored = 0
     elif done.order.room < before and not excused:
-        if card.now >= failures.evict_after:    # orders under way at one time count once
+        if card.now >= failures.evict_after:    # EVICTs under way together are one failure
             failures.evictions_ignored += 1
             if failures.evictions_ignored >= IGNORED_EVICTS and not client.holds:
                 failures.pinned_until = card.now + PINNED_FOR
@@ -349,7 +349,7 @@ def _loaded(card: Card, client: ScheduledClient, answer: Moved, done: Move) -> b
     if client.memory.host <= done.order.host:
         client.failures.trim_after = 0
     if answer.no_memory:
-        # Others give up the room that the client could not fill. While `free` is negative, the
+        # Other clients give up room that this client could not fill. While `free` is negative, the
         # failure shows the earlier shortfall again.
         missing = max(0, client.charged - client.memory.filled)
         shortfall = card.shortfall + missing if card.free >= 0 else max(card.shortfall, missing)
@@ -392,7 +392,7 @@ def return_loans(card: Card) -> None:
     for client in borrowing:
         lender = client.lender
         excess = 0 if lender is None else max(lender.excess, -(card.borrowable(client) or 0))
-        if lender not in card.neighbour.reachable or client.terms.suspended:    # all goes back
+        if lender not in card.neighbour.reachable or client.terms.suspended:    # the whole loan
             excess = client.loan.ordered
         if not excess or not client.loan.ordered or client.unresponsive:
             continue
@@ -413,14 +413,14 @@ def store_blocks(card: Card, short: int) -> None:
     block = card.settings.block
     if not (card.disk.budget.size or card.groups.size("storing")):
         return
-    short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs take this back
+    short -= sum(map(_unused_host, card.everyone)) if short else 0     # LOADs will free it
     moves = card.free >= block or card.groups.size("evicting")
     chosen = [] if moves else [c for c in card.groups["storable"] if c.phase is Phase.LOADING]
     goes_on = set()
     for client, size in _storing(card, short, [*victims(card, "storable"), *chosen]):
         if client.unresponsive or not card.due(client.failures.store.until):
             continue
-        # The disk has failed, a limit has shrunk, or the client gives up copies first.
+        # The disk has failed, a limit has shrunk, or the client is to give up copies first.
         if card.disk_free_for(client) < 0 or not card.due(
             client.failures.copies_after - COPIES_AGAIN + COPIES_TAKE
         ):

@@ -24,17 +24,17 @@ OVERGRANT_MOST = GIB
 USED_WITHIN = SECOND                    # an unused grant is not called back for this time
 PINNED_WITHIN = 60 * SECOND             # an unused grant to pin is kept for this time
 CHANGE_PART = 64                        # `most` changed by less than 1/64 of the card: no LIMITS
-MINOR_PART = 8                          # a change by 1/8 of that or less causes no check
+MINOR_PART = 8                          # a change by 1/8 of that part or less causes no check
 CHECKED_AT_ONCE = 4                     # most clients for which one plan checks the LIMITS,
 CHECKS_APART = MILLISECOND              # and us until further clients' LIMITS are checked
-PINNING_PART = 16                       # an account's unused grants to pin count as 1/16 at most
-DiskLimits = tuple[Domain, ...]         # of one client
+PINNING_PART = 16                       # an account's unused grants to pin: up to 1/16 of the card
+DiskLimits = tuple[Domain, ...]         # the disk limits of one client
 Commits = dict[DiskLimits, tuple[int, int]]     # sum and largest of the commits under these limits
 
 
 def send_first_limits(card: Card, client: ScheduledClient, commit: int) -> None:
     """Sends the first LIMITS to a client, which may hold memory and a commit from an earlier
-    daemon: these count as far as NVML and the kernel show them, or new ones could be promised."""
+    daemon: both count as far as NVML and the kernel show memory, or it could be promised now."""
     memory, promise, left = client.memory, client.promise, _promisable(card)
     if not client.account:
         promise.commit = commit
@@ -123,7 +123,7 @@ def send_limits(card: Card) -> None:
                 card.limits_unchecked.update(domain.stakes.keys() & card.clients.keys())
     ids: list[int] = []
     if card.limits_unchecked and card.due(card.check_limits_at):
-        ids = sorted(card.limits_unchecked)[:CHECKED_AT_ONCE]   # all would delay other events
+        ids = sorted(card.limits_unchecked)[:CHECKED_AT_ONCE]   # more would delay events
         card.limits_unchecked.difference_update(ids)
         if card.limits_unchecked:
             card.check_limits_at = card.now + CHECKS_APART
@@ -230,7 +230,7 @@ def _recall(
     card: Card, requester: ScheduledClient, clients: list[ScheduledClient],
     enough: Callable[[], bool],
 ) -> bool:
-    """Calls back unused commits if that may be `enough` in time. True: the request waits."""
+    """Calls back the clients' unused commits if that may be `enough`. True: the request waits."""
     for client in clients:
         _forget_grant(card, client)
     recalled = enough() and not _overdue(card, requester)
@@ -247,7 +247,7 @@ def _forget_grant(card: Card, client: ScheduledClient) -> None:
 
 
 def _call_back(card: Card, client: ScheduledClient, limit: int = 0) -> None:
-    """Takes back the unused part of a commit beyond the limit."""
+    """Takes back the unused part of a commit beyond `limit` (bytes; 0: its whole unused part)."""
     _forget_grant(card, client)
     promise, least = client.promise, max(client.used, limit)
     if promise.withdrawn or promise.commit <= least:
@@ -304,7 +304,7 @@ def _promisable(card: Card) -> int:
 
 
 def _host_less_margin(card: Card) -> int:
-    """Bytes of host memory that can be promised in all."""
+    """Bytes of host memory that this card can promise in all, without the margin."""
     host = _usable_host(card)
     return host - margin(host, card.groups.margins())
 
@@ -542,7 +542,7 @@ def record_figures(client: ScheduledClient, reported: Memory, now: int) -> None:
         reported = replace(
             reported, allocated=max(0, reported.allocated - reported.resident), resident=0,
             pinned=reported.filled, pin_reason=PinReason.KEPT)
-    # No other source shows borrowed or stored bytes, so they count up to the ordered ones.
+    # No other source shows borrowed or stored bytes, so as many count as orders allow.
     reported = replace(
         reported, borrowed=min(reported.borrowed, client.loan.charged),
         disk=min(reported.disk, client.disk_charged))

@@ -16,7 +16,7 @@ from nvshared.scheduler.tenants import Node, Path, Quota
 from nvshared.units import SECOND
 
 USUAL = SECOND                          # assumed length of a turn, if the quantum is auto
-GONE_KNOWN = 1000                       # most tenants of a node kept without clients: they owe time
+GONE_KNOWN = 1000                       # most tenants without clients kept per node: they owe time
 LEVELS = range(3)                       # levels of a path at which nodes have children
 
 
@@ -105,7 +105,7 @@ def _merged(
     """Merges lines: of the first clients of all lines, takes the client with least virtual time."""
     first: dict[Hashable, ScheduledClient] = {}
     others: dict[Hashable, Iterator[ScheduledClient]] = {}
-    before = dict.fromkeys(lines, 0.0)  # virtual time of the tenant's turns yielded so far
+    before = dict.fromkeys(lines, 0.0)  # virtual time of the turns yielded so far; by line
     heap = [(c[0].path[level].after, c[0].queue_number, line) for line, c in lines.items()]
     heapify(heap)
     while heap:
@@ -253,7 +253,7 @@ def set_compute_limit(card: Card, tenant: str) -> None:
 
 
 def _set_compute_limit_of(card: Card, node: Node, percent: int) -> None:
-    """Sets a limit. The time used in the current window still counts."""
+    """Sets a node's compute limit. The time used in the current window still counts."""
     old = node.quota
     if percent == (UNLIMITED if old is None else old.percent):
         return

@@ -242,7 +242,7 @@ def _handle_record(card: Card, client: ScheduledClient, record: events.Record) -
                 client.enter(Phase.IDLE, card.now)
         case events.MemoryChanged(wants=True):
             turns.record_waiting_thread(card, client)
-        # Other MemoryChanged may be older than a thread's wait at the gate, and do not end it.
+        # Without `wants` the record may be older than a thread's wait, so it ends no wait.
 
 
 def _plan(card: Card) -> None:
@@ -251,7 +251,7 @@ def _plan(card: Card) -> None:
         return
     for client in card.groups["ignoring_evicts"]:
         if card.due(client.failures.pinned_until):
-            promises.record_figures(client, client.reported, card.now)  # its figures are used again
+            promises.record_figures(client, client.reported, card.now)  # the hook's figures count
     turns.report_stuck(card)            # first: no client waits for an unresponsive one
     ahead.interrupt(card)
     promises.plan(card)

@@ -44,7 +44,7 @@ class ClientView:
 
     state: ClientState
     memory: Memory                      # by its last record
-    room: int                           # counted against the capacity, orders under way included
+    room: int                           # bytes of the capacity taken, by orders under way too
     commit: int                         # bytes that allocated + pinned may grow to without asking
     fits: bool                          # False: too large to run even alone
     waited: int                         # us of all waits for the card, until Snapshot.now
@@ -62,7 +62,7 @@ class Snapshot:
 
     now: int                            # time of the last event
     state: CardState
-    capacity: int                       # as set, less memory that the driver lacks
+    capacity: int                       # bytes: as set, less memory that the driver lacks
     free: int                           # room that no client has; negative after capacity shrank
     host_free: int                      # bytes free of `host_budget`; negative after that shrank
     holders: tuple[int, ...]            # clients whose gate is open, oldest turn first
@@ -73,7 +73,7 @@ class Snapshot:
     host_budget: int = 0                # host memory that its clients may take in all
     tq: int = 0                         # us, in force; automatic: the last one if no client waits
     disk_budget: int = 0                # bytes of the disk that its clients may write in all
-    disk_used: int = 0                  # bytes that its clients have there, or may write by orders
+    disk_used: int = 0                  # bytes on the disk that clients have, or orders allow
 
     @cached_property
     def waits(self) -> Mapping[int, Wait]:

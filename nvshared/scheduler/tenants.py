@@ -14,7 +14,7 @@ from nvshared.units import MIB, SECOND
 
 MIB_SECOND = MIB * SECOND               # one mebibyte times second, in byte-microseconds
 LEAST_PART = 10                         # with 1/10 of a window left a turn may begin, for any grain
-MOST_REQUESTED = 99.0                   # percent of the time that all requests together get
+MOST_REQUESTED = 99.0                   # most percent of the time for all requests together
 NO_TERMS = TenantTerms()
 
 
@@ -95,7 +95,7 @@ class Node:
     priority: Priority = Priority.NORMAL        # of a root
     parent: "Node | None" = None
     children: "dict[Hashable, Node]" = field(default_factory=dict)  # by name, or client
-    members: set[int] = field(default_factory=set)  # ids of the clients in it
+    members: set[int] = field(default_factory=set)  # ids of the clients below the node
     running: int = 0                    # number of its clients that run
     draining: int = 0                   # number of its clients that drain
     turns: int = 0                      # turns begun since all gates of its clients were last shut
@@ -109,7 +109,7 @@ class Node:
     rate: float = DEFAULT_WEIGHT        # weight in force: raised if the request needs it
     line: Hashable = None               # key of the line in which its clients wait; see queue.py
     virtual: float = 0                  # virtual time: time used, divided by the rate
-    ahead: float = 0                    # expected virtual time until the end of current turns
+    ahead: float = 0                    # virtual time that current turns will probably add
     divided: bool = False               # its children are in several lines
     present: float = 0                  # virtual time of a child that wakes while none is active
 
@@ -262,7 +262,7 @@ class Usage(NamedTuple):
 
     gpu: int = 0                        # part of the card's time, see Division
     held: int = 0                       # time with the gate open,
-    waited: int = 0                     # and time of waiting
+    waited: int = 0                     # and time of waiting for it to open
     turns: int = 0
     handovers: int = 0                  # hand-overs to the client,
     handover: int = 0                   # and their total time
@@ -303,7 +303,7 @@ class Counters:
     bytes_in: int = 0                   # loaded
     bytes_out: int = 0                  # evicted
     reopened: int = 0                   # drains that did not end
-    failures: int = 0                   # orders that met an error of driver or memory
+    failures: int = 0                   # orders that failed for want of memory or a driver error
     stuck: int = 0                      # orders that were reported as unanswered
     gave_way: int = 0                   # times sent back to the queue, for want of room
     handovers: int = 0
@@ -319,8 +319,8 @@ class History(Counters):
     taken_over: int = 0                 # the part of `turns` that an earlier daemon began
     waited: int = 0                     # time of waiting for turns, before the current phase
     gpu: float = 0                      # us of the card's time, until its gate opened last
-    began: float | None = None          # Division.per_holder at that time; None: the gate is shut
-    card: int = 0                       # byte-microseconds
+    began: float | None = None          # Division.per_holder when the gate opened; None: it is shut
+    card: int = 0                       # byte-microseconds of memory on the card
     host: int = 0
     neighbour: int = 0
     disk: int = 0

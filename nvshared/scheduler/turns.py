@@ -15,20 +15,20 @@ from nvshared.scheduler.client import Direction, Move, Phase, ScheduledClient, T
 from nvshared.scheduler.events import BLOCK, AntiThrash, Priority, Standing
 from nvshared.units import MILLISECOND, SECOND
 
-HANDOVER_FACTOR = 19                    # automatic quantum / cost of a hand-over (1/20 of both)
+HANDOVER_FACTOR = 19                    # automatic quantum / hand-over: 1/20 of time is hand-over
 LEAST_TQ = 100 * MILLISECOND
 BUSY_TQ = 500 * MILLISECOND             # quantum of busy turns, in which no memory moves
 SHOWN_CHANGE = 8                        # a change of the quantum by less than 1/8 is not shown
 IDLE_LEAST = 10 * MILLISECOND
 IDLE_MOST = 500 * MILLISECOND
 MOST_HALVINGS = 6                       # 6 halvings make IDLE_MOST shorter than IDLE_LEAST
-IDLE_WATCHED = IDLE_MOST // 4           # idle window while no client waits: restarts are quick
+IDLE_WATCHED = IDLE_MOST // 4           # idle window while no client waits: next turns begin fast
 IDLE_USUAL = 50 * MILLISECOND           # idle window of compute-limited clients if none waits
 RESEND_FACTOR = 2                       # an idle window is sent again after a change by this factor
 MEASURABLE = 4 * BLOCK                  # a hand-over of fewer bytes teaches nothing about the pace
 SLOWEST_PACE = 100                      # bytes/us; a slower hand-over waited for more than the bus
 LEAST_LATENCY, MOST_LATENCY = 100, 50_000   # us; bounds of each latency that is measured
-DOUBLINGS = 6                           # the time to the next STOP doubles at most so often
+DOUBLINGS = 6                           # of the time from a failed drain to the next STOP, at most
 # Idle time that a hook reports reduces the bill of a turn by at most 1/2: a hook that lies gets
 # twice its share at most, and not all of the card.
 BELIEVED_PART = 2
@@ -45,7 +45,7 @@ RETURNS_WITHIN = 20 * MILLISECOND       # most us from a busy client's drain unt
 BUSY_DRAIN_MOST = BUSY_TQ // 2          # longest drain of a client in busy turns
 REPORT_MOST = 64                        # with more running clients, hooks report no BUSY
 OTHERS_IDLE = 2 * SECOND                # idleness after which holders that are not busy are stopped
-EXCLUDED_LEAST = 2 * SECOND             # a client with a gap has no busy turns for so long,
+EXCLUDED_LEAST = 2 * SECOND             # a client with idle gaps has no busy turns for so long,
 EXCLUDED_MOST = 64 * SECOND             # doubled each time up to this
 EXCLUDED_RESET = 60 * SECOND            # busy turns of this length reset the exclusion
 WATCHED_MOST = 64                       # clients that a background client watches at most
@@ -93,7 +93,7 @@ def stopped(card: Card, client: ScheduledClient, answer: events.Stopped) -> None
         return
     client.invited = False
     if turn.ending is not None and turn.parked is None:
-        latency = card.now - turn.stop_sent - answer.microseconds   # without the drain
+        latency = card.now - turn.stop_sent - answer.microseconds   # less the drain
         card.latency = card.latency.after(min(max(latency, LEAST_LATENCY), MOST_LATENCY))
     client.failures.drains, client.failures.spare_host_unusable = 0, False
     card.end_turn(client, turn.ending or TurnEnd.IDLE)
@@ -270,7 +270,7 @@ def _put_back_stalled(card: Card) -> None:
 
 
 def _repair(card: Card) -> None:
-    """Ends turns that no longer fit: a client grew, the card shrank, the mode changed."""
+    """Ends turns that no longer fit: a client grew, the card shrank, AntiThrash changed."""
     staying = [c for c in card.holders if c.phase is not Phase.DRAINING]
     for client in reversed([c for c in staying if c.phase is Phase.LOADING]):
         members = [c for c in staying if not c.is_permanent]
@@ -278,7 +278,7 @@ def _repair(card: Card) -> None:
             return
         staying.remove(client)
         queue.cancel_turn(card, client)
-    # First stop clients that lack memory, the youngest turn first; then the oldest turns.
+    # First stop clients that lack memory, the youngest turn first; then others, the oldest first.
     lacking = [c for c in reversed(staying) if not c.whole]
     whole = [c for c in staying if c.whole and not c.is_permanent]
     for client in lacking + whole:
@@ -295,7 +295,7 @@ def _admit(card: Card) -> Admission:
     one_at_a_time = card.one_at_a_time
     for client in card.groups["queued_permanent"]:
         if not client.unresponsive:
-            _choose(card, client)   # permanent clients run beside any holders
+            _choose(card, client)   # cannot drain: it runs beside any holders
     number = card.groups.size("holding") - card.groups.size("permanent")
     number -= sum(c.unresponsive and not c.is_permanent for c in card.groups["holding"])
     alone = card.room_if_alone
@@ -471,7 +471,7 @@ def _stop_idle_holders(card: Card) -> None:
 
 
 def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
-    """Sends RUN to running clients with changed pacing or requested reports."""
+    """Sends RUN to running clients whose pacing or requested reports have changed."""
     running = card.groups[Phase.RUNNING]
     behind = blocked is not None and all(c.priority > blocked.priority for c in running)
     endless = not card.contended or behind or card.settings.anti_thrash is AntiThrash.OFF
@@ -517,7 +517,7 @@ def _send_runs(card: Card, blocked: ScheduledClient | None, tq: int) -> None:
         if not common.report_copies:
             turn.copying = frozenset()
         if not run.report_idle:
-            turn.idle = False           # when ordered again, the hook reports anew
+            turn.idle = False           # the hook reports it again once a RUN requests it
         if not run.report_busy:
             turn.busy = None
         turn.last_run = run
@@ -557,7 +557,7 @@ def _review_busy_turns(card: Card) -> bool:
 
 
 def _end_busy_turns(card: Card, excluded: ScheduledClient | None = None) -> None:
-    """`excluded`: the member that had a gap: it has no busy turns for a while."""
+    """Ends busy turns. `excluded`: a member with a gap in its work: it has none for a while."""
     if excluded is not None:
         if card.now - card.busy_since >= EXCLUDED_RESET:
             excluded.busy_exclusion.length = 0
@@ -566,7 +566,7 @@ def _end_busy_turns(card: Card, excluded: ScheduledClient | None = None) -> None
 
 
 def _busy_turns_allowed(card: Card) -> bool:
-    """Whether the mode allows busy turns, and all holders can be stopped."""
+    """Whether the anti-thrash mode allows busy turns, and all holders can be stopped."""
     mode = card.settings.anti_thrash is AntiThrash.AUTO and not card.settings.draining
     return mode and not card.groups.size("permanent")
 
@@ -653,7 +653,7 @@ def _tq_now(card: Card, head: ScheduledClient | None) -> int:
 
 
 def tq_in_force(card: Card) -> int:
-    """The quantum in force; where it is auto and no client waits, the last one."""
+    """The quantum in force; if it is auto and no client waits, the last automatic one."""
     tq = _fixed_tq(card)
     return min(card.shown_tq, card.settings.longest_tq) if tq is None else tq
 
