@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clients' connections: accepts, admits and serves them, each with its socket and a pidfd.
 
-Users take turns, and no packet may carry descriptors, because the sender can make their
-close() block. systemd keeps copies of the sockets. docs/connections.md explains all of it.
+Users are served in rotation. No packet may carry descriptors: a sender can make their close()
+block. systemd keeps copies of the sockets. docs/connections.md explains all of it.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ class HookConnection:
         self._complain = partial(server.complain, identity)     # takes kind and words of a fault
         self._queue: deque[tuple[bytes, int | None]] = deque()
         self._ended = self._finishing = False
-        self._listens = True            # False: the last packet waits: Rotation or cgroup limits
+        self._listens = True            # False: the last packet awaits Rotation or cgroup limits
         self._loop = asyncio.get_running_loop()
         self._pidfd = peer.watch(connected, identity.pid)
         # Made after the calls that may raise: it makes a reference cycle with the connection.
@@ -191,14 +191,14 @@ class HookConnection:
         self._loop.call_soon(self.end, reason)
 
     def finish(self) -> None:
-        """Closes when the client has closed its end, or after LINGER."""
+        """Closes the socket when the client has closed its end, or after LINGER."""
         self._finishing = True
         if not self._queue:
             self._shut()
         self._end_in(LINGER)
 
     def end(self, reason: str, *, for_good: bool = True) -> None:
-        """Closes now; unless `for_good`, systemd keeps its copy. No-op when repeated."""
+        """Closes the socket now; unless `for_good`, systemd keeps its copy. No-op when repeated."""
         if self._ended:
             return
         self._ended = True
@@ -340,7 +340,7 @@ class _Process:
     """A process with connections that are not served yet."""
 
     key: Hashable
-    user: Hashable                      # by its credentials alone; see subordinate.lenders()
+    user: Hashable                      # by process credentials alone; see subordinate.lenders()
     pidfd: int | None
     unserved: deque[tuple[socket.socket, str | None]] = field(default_factory=deque)
     identity: Peer | None = None        # None: not identified yet
@@ -422,7 +422,7 @@ class Server:
             self._refused -= 1
 
     def _accept_queued(self) -> None:
-        """Empties the kernel's queue, for at most ACCEPTING_AT_A_TIME."""
+        """Accepts the connections in the kernel's queue, for at most ACCEPTING_AT_A_TIME."""
         end = self._loop.time() + ACCEPTING_AT_A_TIME
         lender = subordinate.lenders()
         for _ in range(BACKLOG):
@@ -504,7 +504,7 @@ class Server:
             self._decline_all(process)
             return
         for path in identity.unknown_paths:
-            kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)    # numbers do not matter
+            kind = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "0", path)    # without numbers
             if kind not in self._unknown_cgroups and len(self._unknown_cgroups) < UNKNOWN_MOST:
                 self._unknown_cgroups.add(kind)
                 logger.warning(

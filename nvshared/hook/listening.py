@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creates the listening socket, and removes it at the end.
 
-A killed daemon leaves its file. Check and removal happen under a lock on the directory, so that two
-daemons that start at the same time do not remove each other's socket.
+A killed daemon leaves its socket file. Check and removal happen under a lock on the directory, so
+that two daemons that start at the same time do not remove each other's socket.
 """
 
 import errno
@@ -46,7 +46,7 @@ class Listening:
             raise NvshareError(words, other) from error
 
     def close(self) -> None:
-        """Removes the file, if it is still ours, and the folder, if we made it."""
+        """Removes the socket's file, if it is still ours, and the folder, if we made it."""
         self.socket.close()
         try:
             if self.path.stat().st_ino == self._inode:
@@ -97,7 +97,7 @@ def _remove_stale(path: Path) -> bool:
         except FileNotFoundError:
             return False
         except (BlockingIOError, InterruptedError):
-            pass                        # its queue is full, so a process does listen
+            pass                        # the socket's queue is full, so a process listens
         except OSError as error:
             if error.errno != errno.EPROTOTYPE:     # a process listens on a socket of another type
                 raise

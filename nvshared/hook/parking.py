@@ -52,7 +52,7 @@ class ParkedHook:
         """Makes the hook keep the program out of the driver; `ahead`: unless it wants the GPU.
 
         `context`: Client.context, which the hook's HELLO to a later daemon repeats. Raises
-        NvshareError with the hook's reason to refuse. Orders are held back until unpark() anyway.
+        NvshareError with the hook's reason to refuse. Orders are held back until unpark() even so.
         """
         self._held, self.driver_wanted = [], False
         self._answer = asyncio.get_running_loop().create_future()
@@ -75,8 +75,8 @@ class ParkedHook:
         self._held, self.checkpointed = [], True
 
     def unpark(self, gpu: bytes, *, moved: bool = False) -> None:
-        """Sends UNPARK, as the process runs on the card with this UUID, then the held orders, which
-        are dropped if it has `moved` to another card."""
+        """Sends UNPARK, as the process runs on the card with the UUID `gpu`, then the held orders;
+        if the process has `moved` to another card, these are dropped."""
         self.checkpointed = self.driver_wanted = False
         self._send(protocol.encode_unpark(gpu), None)
         if moved:

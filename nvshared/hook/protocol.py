@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes and decodes the records that libhook/include/nvshare/protocol.h specifies.
 
-Each is a packet of 104 bytes, little-endian, and checked here by itself; in session.py, whether it
-is valid in the state of its connection.
+Each record is a packet of 104 bytes, little-endian. This module checks a record by itself;
+session.py, whether it is valid in the state of the connection.
 """
 
 import struct
@@ -118,7 +118,7 @@ REASONS = {int(one): one for one in PinReason if one is not PinReason.KEPT}    #
 TEXT_PIECE = 88                         # bytes of text in one record,
 TEXT_LONGEST = 5 * TEXT_PIECE           # and in a whole REASON
 TEXTS = (Type.NAME, Type.GANG)
-NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # end with a UUID, not with ANSWERS
+NAMES_GPU = frozenset({Type.HELLO, Type.BORROWED})      # records ending with a UUID, not ANSWERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class OrderRecord:
     number: int = 0
     room: int = 0
     host: int = 0
-    writeback: int = 0                  # in STORE: `file`
+    writeback: int = 0                  # in STORE: the field `file`
     step_pause: int = 0
     idle_window: int = 0
     commit: int = 0                     # from here on struct nvshare_limits

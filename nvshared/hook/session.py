@@ -35,7 +35,7 @@ WAITS = {
 logger = logging.getLogger(__name__)
 
 ERRORS_MOST = 4095                      # the largest errno
-MOST_BYTES = 1 << 56                    # larger moves are errors; COMMIT requests are cut to it
+MOST_BYTES = 1 << 56                    # a larger move is an error; a larger COMMIT is cut to this
 
 
 class Wire(Protocol):
@@ -148,7 +148,7 @@ class Session:
         self.looking_up = False         # a record waits for cgroup limits: do not call received()
         self._manager, self._wire, self._refusal = manager, wire, refusal
         self._borrowed = self._dirty = 0    # of the last BORROWED; bytes
-        self._lender = b""              # its UUID, also of the last BORROWED
+        self._lender = b""              # UUID of the lending card, by the last BORROWED
         self._introduction = 0          # number of the INTRODUCE whose HELLO is awaited; 0: none
         self._parked = ParkedHook(wire.send)
         self.park = self._parked.park   # Parkable
@@ -245,7 +245,7 @@ class Session:
         self._manager.await_hello(self, awaited=False)
         self._parked.end()
         self._storing.ended()
-        self._moved = None              # that client refers to this session: a cycle
+        self._moved = None              # a reference cycle: it refers to this session
         client, self.client = self.client, None
         if client is not None:
             client.gpu.leave(client)
@@ -315,7 +315,7 @@ class Session:
             self._wire.send(packet, page)
 
     def _page(self, order: actions.Order) -> int | None:
-        """A descriptor of an inflight page. None: its client has left, or an error."""
+        """A descriptor of an inflight page. None: the page's client has left, or an error."""
         assert self.client is not None
         try:
             if not isinstance(order, actions.Watch):
@@ -422,7 +422,7 @@ def _record(order: actions.Order) -> OrderRecord:
         case actions.Yield():
             return OrderRecord(Type.YIELD, number=order.number)
         case actions.Limits():
-            # The size of one host allocation: large for speed, small for a small card.
+            # Bytes of each of the hook's host allocations: many for speed, few for a small card.
             slab = max(2 * MIB, min(128 * MIB, 1 << max(0, (order.total // 64).bit_length() - 1)))
             return OrderRecord(
                 Type.LIMITS, number=order.number, commit=order.commit, most=order.most,
