@@ -170,7 +170,7 @@ def _contending(gpu: GPU) -> list[Client]:
 
 
 def _load(gpu: GPU) -> float:
-    """Returns the weights of contending clients that fit, by NVML's utilisation if none waits."""
+    """Sums the weights of contending clients that fit; if none waits, times NVML's utilisation."""
     contending = [client.view for client in _contending(gpu)]
     load = float(sum(view.terms.weight for view in contending if view.fits))
     used = gpu.sample.utilisation

@@ -88,7 +88,7 @@ class Lending:
         self._mode = ""                 # the setting `neighbour`
         self._timer = timer
         self._concerned: dict[GPU, None] = {}   # cards that _notify() will notify
-        self._seen: dict[GPU, tuple[int, int]] = {}     # by card: bytes lent, and excess of it
+        self._seen: dict[GPU, tuple[int, int]] = {}     # by card: bytes lent, excess bytes
 
     def add(self, gpu: GPU) -> None:
         self._seen[gpu] = (0, 0)

@@ -147,7 +147,7 @@ def _opened(directory: Path) -> int | None:
 
 
 def _measure(file: File) -> int | None:
-    """Returns a file's size in bytes, empties a too large one; None: closed, the process ended."""
+    """Returns a file's bytes, empties a too large file; None: closed, as its process has ended."""
     if not file.connected and host.has_ended(file.peer.pid, file.peer.started):
         os.close(file.descriptor)
         return None

@@ -188,7 +188,7 @@ class Client:
         self.terms = ClientTerms()
         self.held_before = 0            # us with its gate open, under earlier daemons or cards
         self.waited_before = 0          # us it waited for its gate, under earlier daemons or cards
-        self.pod: Pod | None = None     # the pod that contains the process, once names are known
+        self.pod: Pod | None = None     # the process's pod, once nvshare-kubelet has sent its name
         self.domains: tuple[str, ...] = ()  # names of the host memory limits that apply to it
         self.private = 0                # bytes of private memory of its process, when it joined
         self._turns: deque[_Turn] = deque(maxlen=TURNS_KEPT)    # the latest last
@@ -451,7 +451,7 @@ class GPU:
         return replace(seen, host=client.private) if memory.host else seen
 
     def _evidence(self, clients: Iterable[Client]) -> dict[int, events.Evidence]:
-        """Returns NVML's and the kernel's figures by client, to a process's oldest client first."""
+        """NVML's and the kernel's figures by client; a process's oldest client has them first."""
         covered: dict[int, tuple[int, int]] = {}    # bytes on the card and the host, by pid
         found = {}
         for client in clients:
@@ -525,7 +525,7 @@ class GPU:
     def _checked_loan(
         self, client: Client, memory: events.Memory, lender: bytes
     ) -> tuple[events.Memory, str]:
-        """Returns figures, `borrowed` within NVML's of the lender, and the lender's UUID or ""."""
+        """Returns figures, `borrowed` cut to NVML's of the lender, and the lender's UUID or ""."""
         found = [one for one in self.others if uuid_bytes(one.facts.uuid) == lender]
         if not found or self.state != "gathering":
             return memory, ""

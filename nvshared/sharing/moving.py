@@ -72,7 +72,7 @@ async def ask_driver(
     for step in answer.steps:
         logger.debug("%s: %s: %s (%d) after %.3f s", name, step.name, step.words, step.code,
                      step.took / SECOND)
-    # Pid 0 lists suspended processes: without nvshare-checkpoint, no daemon has suspended any.
+    # Pid 0 makes it list suspended processes: without nvshare-checkpoint there are none.
     if not (why := answer.trouble):
         if isinstance(name, Client) and command != "state":
             name.checkpoint_errors.clear()
@@ -101,14 +101,14 @@ class Moving:
         self._claimed = 0               # bytes of host memory for checkpoints in progress
         # For price(): us per byte that is evicted before a move, and us for the rest of a move.
         self._pace, self._rest_time = PACE, Average(2 * SECOND, SECOND // 10)
-        # By account: bounds the helpers that run at once; number in a row without a clear result.
+        # By account: a bound on helpers at once; the number of unclear results in a row.
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(HELPERS_AT_ONCE))
         self._failures: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def park(self, client: Client, *, ahead: bool = False) -> None:
-        """Parks a client, `ahead` unless it wants the card. On NvshareError the program goes on."""
+        """Parks a client; `ahead`: unless it wants the card. On NvshareError it goes on."""
         await asyncio.shield(start_task(self._tasks, self._park(client, ahead=ahead)))
 
     async def move(self, client: Client, target: GPU, why: str = "") -> None:
@@ -199,7 +199,7 @@ class Moving:
             await self.park(client, ahead=True)
         except NvshareError as error:
             logger.debug("%s", error)
-        except Exception:               # a fault of ours, which must not end the other parks
+        except Exception:               # a fault of the daemon must not end other parks
             logger.exception("%s could not be parked", client)
 
     def _is_idle_for_long(self, client: Client) -> bool:
@@ -249,7 +249,7 @@ class Moving:
         client.parking = PARKING
         asked = False
         try:
-            # An upgrade may have removed the helper: after PARK, threads would wait for its return.
+            # An upgrade may have removed nvshare-checkpoint: after PARK, threads would wait for it.
             answer = await self._try(client, "state")
             _require(client)
             if answer.state != "running":
@@ -351,7 +351,7 @@ class Moving:
             client.parking = RESTORING
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
-        """Restores a client on the first card that accepts it. Returns why the first did not."""
+        """Restores a client on the first card that accepts it. Returns why the first refused."""
         reason = ""
         for gpu in targets:
             if gpu is not client.gpu:
@@ -485,7 +485,7 @@ def _size(client: Client) -> int:
 
 
 async def _wait_until_evicted(client: Client, *, ahead: bool) -> None:
-    """Waits until only pinned memory is resident; `ahead`: while idle. Raises NvshareError."""
+    """Waits until only pinned memory is resident; `ahead`: while it idles. Raises NvshareError."""
     def is_evicted() -> bool:
         _require(client)
         if client.gpu.lost:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host budget if none is configured: at start it is computed from the free host memory.
 
-It is computed again once clients have reported what they hold since an earlier daemon, also for
-clients that join within LATE: it could choose the time of a later one. A recount never shrinks it.
+It is computed again ("recount") once clients have reported what they hold since an earlier daemon,
+and when others join within LATE: later, they could choose the time. No recount shrinks the budget.
 """
 
 import logging

@@ -2,7 +2,7 @@
 """The terms of tenants: those set by hand, then those of the rules in the configuration.
 
 A pod's terms are stored under its UID, as a later pod may have its name. Schedulers keep ENDED_KEPT
-tenants without programs, lest restarts of a program clear its tenant's debts.
+tenants without programs, lest a program's restart clear the GPU time that its tenant owes.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Unknown:
-    samples: float = 0                  # since the last attempt; -inf: it runs, or none will follow
+    samples: float = 0                  # since the last attempt; -inf: one runs, or none follows
     peer: Peer | None = None            # None: not identified yet
 
 
