@@ -22,8 +22,8 @@ from nvshared.errors import BusUnavailable
 logger = logging.getLogger(__name__)
 
 CONNECT_PATIENCE = 10.0                 # seconds for connecting and authenticating
-LONGEST = 8192                          # bytes of a body that is kept; error replies are longest
-LONGEST_HEADER = 1 << 16                # bytes; names in it, but not the path, have at most 255
+LONGEST = 8192                          # bytes of the longest body kept; error replies are longest
+LONGEST_HEADER = 1 << 16                # bytes of a header; its names, not its path, have up to 255
 AT_A_TIME = 1 << 16                     # bytes read at once of a skipped message
 _READ = {one.value for one in MessageType if one is not MessageType.SIGNAL}
 _LOST = (OSError, EOFError, WireError)  # raised when the connection has ended

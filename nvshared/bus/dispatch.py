@@ -45,7 +45,7 @@ LARGE = 1 << 16                         # bytes; replies above this are sent one
 LONGEST_PATH = 255                      # characters of a path that an error message quotes
 COALESCE = 0.1                          # seconds: minimum interval between two announcements
 SLICE = 0.000_25                        # seconds of work until the event loop runs other tasks
-SHARE = 5                               # collecting all objects takes at most 1/SHARE of the time
+SHARE = 5                               # GetManagedObjects takes up to 1/SHARE of the loop's time
 
 POLKIT = (
     "org.freedesktop.PolicyKit1", "/org/freedesktop/PolicyKit1/Authority",
@@ -59,7 +59,7 @@ PRESENCE_INTERVAL = 2.0                 # seconds between checks that a caller i
 CHECKS = 64                             # pending at polkit at most, of all callers
 CHECKS_EACH_CONNECTION = 4
 CHECKS_EACH_USER = 8
-CHECKS_RESERVED = 16                    # of CHECKS, reserved for users without a pending one
+CHECKS_RESERVED = 16                    # of CHECKS, reserved for users without a pending check
 _ABSENT = {ErrorType.SERVICE_UNKNOWN.value, ErrorType.NAME_HAS_NO_OWNER.value}
 
 OBJECT_MANAGER = "org.freedesktop.DBus.ObjectManager"
@@ -221,7 +221,7 @@ class Bus(BaseMessageBus):
         self._dirty: dict[Interface, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._last = float("-inf")
-        self._next: asyncio.Task[bytes] | None = None       # the next collection of all objects
+        self._next: asyncio.Task[bytes] | None = None       # the next call of _collect()
         self._collecting = asyncio.Lock()
         self._not_before = 0.0
 
@@ -418,7 +418,7 @@ class Bus(BaseMessageBus):
         loop = asyncio.get_running_loop()
         async with self._collecting:
             await asyncio.sleep(max(0.0, self._not_before - loop.time()))
-            self._next = None           # calls from now on wait for the next collection
+            self._next = None           # later calls wait for the next _collect()
             await self._refresh()
             body, spent = await self._collect()
             self._not_before = loop.time() + (SHARE - 1) * spent
@@ -434,7 +434,7 @@ class Bus(BaseMessageBus):
                 spent += now - began
                 await asyncio.sleep(0)
                 began = loop.time()
-            if path in self._path_exports:      # it may have been unexported meanwhile
+            if path in self._path_exports:      # else it was unexported meanwhile
                 found.append(self._described(path))
         return array(found), spent + loop.time() - began
 

@@ -2,7 +2,7 @@
 """Base of the service objects: dbus-next's, with required permissions and change signals added.
 
 `action` has no default: each method names the polkit action that its callers need, or ANYONE.
-dispatch.py checks it before the method runs. A test compares dbus/*.xml with the classes.
+dispatch.py checks the action before the method runs. A test compares dbus/*.xml with the classes.
 """
 
 import inspect
@@ -25,7 +25,7 @@ ANYONE = ""                             # the action of a method that any user m
 def method(
     name: str, results: str = "", *, action: str, itself: bool = False
 ) -> Callable[[Any], Any]:
-    """Declares a method with the names of its `results`; `itself`: it authorises its callers."""
+    """Declares a method with the names of its `results`; `itself`: it authorises callers."""
 
     def declare(function: Any) -> Any:
         declared = service.method(name)(function)
@@ -41,7 +41,7 @@ def method(
 def setter(
     name: str, arguments: str, change: Callable[..., Any], *, action: str, itself: bool = False
 ) -> Any:
-    """Declares `change` as a method without results; `arguments`: NAME:TYPE of each, by spaces."""
+    """Declares `change` as a method without results; `arguments`: "NAME:TYPE NAME:TYPE ..."."""
     pairs = [one.partition(":")[::2] for one in ("self:", *arguments.split())]
     change.__dict__["__signature__"] = inspect.Signature([
         inspect.Parameter(argument, inspect.Parameter.POSITIONAL_ONLY, annotation=kind)
@@ -71,7 +71,7 @@ def declare_property(
     """Declares a property with the name of the class attribute.
 
     `emits`: D-Bus's EmitsChangedSignal. `source`: the value's path from the interface object, or a
-    function of it; None becomes NaN or UNKNOWN. `action`: polkit's, for `write`.
+    function of that object; None becomes NaN or UNKNOWN. `action`: polkit's, for `write`.
     """
     find = attrgetter(source) if isinstance(source, str) else source
     unknown = math.nan if signature == "d" else UNKNOWN

@@ -168,7 +168,7 @@ class Publication:
 
 
 async def _own(connection: BusConnection, name: str) -> None:
-    """Becomes the owner of a name. Raises AlreadyRunning, NotPermitted, BusUnavailable."""
+    """Becomes the owner of a bus name. Raises AlreadyRunning, NotPermitted, BusUnavailable."""
     try:
         (reply,) = await connection.ask(
             BUS, "RequestName", "su", [name, NameFlag.DO_NOT_QUEUE.value])

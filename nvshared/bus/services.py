@@ -64,7 +64,7 @@ def _used(found: QueryResult) -> bytes:
 
 
 async def _kept(change: Future[None]) -> None:
-    """Waits until a change is on the disk; cancelling does not stop it. Raises NotKept."""
+    """Waits until a change is on the disk; cancelling does not stop the write. Raises NotKept."""
     await asyncio.shield(asyncio.wrap_future(change))
 
 
@@ -81,7 +81,7 @@ _LEVELS = {
     "err": logging.ERROR, "warning": logging.WARNING, "notice": logging.INFO, "info": logging.INFO,
     "debug": logging.DEBUG
 }
-_WORDS = {level: word for word, level in _LEVELS.items()}       # of several names, the last
+_WORDS = {level: word for word, level in _LEVELS.items()}       # of synonyms, the last
 
 
 class LogControl(Interface, name=names.LOG_CONTROL_INTERFACE):
@@ -311,7 +311,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
 
     @method("Reload", action=names.ACTION_RELOAD)
     def reload(self) -> None:
-        """Logs a failure, too: the journal may not assign the output of busctl to our unit."""
+        """Reloads, and logs a failure: the journal may not assign busctl's output to our unit."""
         try:
             self.manager.reload()
         except NvshareError as error:
@@ -351,7 +351,7 @@ class ManagerInterface(TurnSettings, name=names.MANAGER_INTERFACE):
 
 
 def _turn_setter(name: str, arguments: str, action: str, change: Callable[..., Any]) -> Any:
-    """Declares a method for the GPU of the interface, or for the one that `arguments` name."""
+    """Declares a method that changes the interface's GPU, or the GPU that `arguments` name."""
     async def run(self: TurnSettings, *values: Any) -> None:
         gpu = self.manager.gpu(values[0]) if by_name else self.gpu
         await _kept(change(self.manager, gpu, *values[by_name:]))
@@ -361,7 +361,7 @@ def _turn_setter(name: str, arguments: str, action: str, change: Callable[..., A
 
 
 def _term_setter(name: str, arguments: str, term: str, *value: bool) -> Any:
-    """Declares a setter of a client's term: for its owner within its bounds, or by polkit."""
+    """Declares a setter of a client's term. Owners need no polkit within administrators' bounds."""
     async def run(self: Any, *values: Any) -> None:
         client = self.manager.client(values[0]) if by_id else self.client
         wanted, sender = (*values, *value)[-1], caller.get()
