@@ -66,7 +66,7 @@ class Daemon:
         return snapshot(properties, objects)
 
     def gpus(self, *, fresh: bool = False) -> list[dict[str, Any]]:
-        """Each GPU's properties but statistics, by name; `fresh`: nvshared queries NVML first."""
+        """Each GPU's properties by name, no statistics; `fresh`: nvshared queries NVML first."""
         ((paths,),) = self._connection.ask(
             Call.properties(names.MANAGER_PATH, names.MANAGER_INTERFACE, "GPUs"))
         if fresh:
@@ -154,7 +154,7 @@ class Daemon:
     def history(
         self, since: int, until: int, step: int, by: str, gpu: str, names: int, *, everyone: bool
     ) -> "History":
-        """Usage by user, tenant or gpu, in rows of `step` us; `names`: how many; 0: all of them."""
+        """Usage by user, tenant or gpu, in rows of `step` us, for `names` names at most; 0: all."""
         from nvshared.control.snapshot import history
 
         return history(*self._call(

@@ -99,7 +99,7 @@ class Snapshot(NamedTuple):
     """The state of the daemon; GPUs are in the order of index, clients of GPU and age."""
 
     version: str
-    tq: int                             # seconds, for GPUs without a value; if auto, the maximum
+    tq: int                             # seconds; of GPUs without their own; if auto, the maximum
     tq_usec: int
     tq_auto: bool
     anti_thrash: str
@@ -180,7 +180,7 @@ class Used(NamedTuple):
 
 
 class History(NamedTuple):
-    """A time span with its rows. Times in microseconds since 1970."""
+    """The usage in a time span, in rows. Times in microseconds since 1970."""
 
     since_usec: int
     until_usec: int

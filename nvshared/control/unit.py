@@ -53,7 +53,7 @@ def start_again() -> str:
 
 
 def unreachable(path: str) -> OSError | None:
-    """Why programs cannot use the daemon's socket, or None. A datagram starts no daemon."""
+    """Why programs cannot use the daemon's socket, or None. The probe starts no daemon."""
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
