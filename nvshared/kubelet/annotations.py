@@ -38,7 +38,7 @@ UNKNOWN = (-1, "")                      # value and source of a term that nvshar
 CLAIMED: Mapping[str, Callable[[int], str]] = {
     "memory-limit": sized, "compute-limit": lambda percent: f"{percent} %",
 }
-LIMIT = "memory-limit"                  # the term that foreign annotations set
+LIMIT = "memory-limit"                  # the term that annotations of other software set
 OF_CONTAINER = re.compile(
     rf"{re.escape(claims.CONTAINER)}([a-z0-9-]+)\.gpu-memory\.(limit|request)", re.ASCII)
 # By PriorityClass (name or range of values): the nvshare priority. The last match is used.
@@ -336,7 +336,7 @@ class Terms:
             self._listed = False
 
     def _send(self, daemon: Daemon, pod: Pod, term: str, value: int, source: str) -> bool:
-        """Sets a term, or resets it with value 0. False: nvshared refuses it until a change."""
+        """Sets a term, or resets it with value 0. False: nvshared refuses it for now."""
         held, by_class = self._set[pod], f"{CLASS} {term}"
         try:
             daemon.set_tenant_terms(pod.tenant, {term: value}, source)
@@ -361,7 +361,7 @@ class Terms:
                 why = f"{term} cannot be {value or 'reset'}: {why}"
                 if self._reasons.get(pod, {}).get(by_class) != why:
                     self._refuse(pod, by_class, why)
-                held[term] = UNKNOWN            # sent again after a change or restart
+                held[term] = UNKNOWN            # sent again if the pod changes or nvshared restarts
                 return False
             return True
         self._reasons.get(pod, {}).pop(by_class, None)
@@ -371,7 +371,7 @@ class Terms:
         return True
 
     def _reset_leftovers(self, daemon: Daemon) -> None:
-        """Resets terms of pods, still called by UID, deleted while no nvshare-kubelet ran."""
+        """Resets terms of pods deleted while no nvshare-kubelet ran: only UIDs name them."""
         claimed = {pod.tenant for pod in self._claimed}
         for tenant in daemon.tenants():
             by_hand = {term.name: 0 for term in tenant.terms if not term.rule}
@@ -386,7 +386,7 @@ class Terms:
         self._refusals.setdefault(pod, []).append(reason)
 
     def _write_conditions(self) -> None:
-        """Writes refusals to pods' statuses that differ; after a failure, on the next report."""
+        """Writes refusals to statuses that differ; after a failure, at the pod's next report."""
         for pod in list(self._pods.values()):
             reasons = ". ".join(sorted(self._reasons.get(pod, {}).values()))
             message = claims.clipped(reasons, MOST_IN_STATUS)

@@ -59,7 +59,7 @@ class Card:
 
 
 def identifies(device: str, card: Card) -> bool | None:
-    """Whether a device's name identifies this GPU; None: no GPU. A MIG device's matches none."""
+    """Whether a device's name is this GPU's; False also for a MIG device's; None: no GPU's name."""
     text = device.lower()
     uuid = card.uuid.lower()
     if uuid in text or (len(uuid) > len("gpu-") and uuid.removeprefix("gpu-") == text):

@@ -40,7 +40,7 @@ QUANTITY = re.compile(
     r"(\d{1,19}(?:\.\d{1,19})?)([numkMGTPE]|[KMGTPE]i|[eE][-+]?\d{1,2})?", re.ASCII)
 PARAMETERS: Mapping[str, Callable[[str], int]] = {"weight": weight, "priority": priority}
 METADATA = ("namespace", "name", "uid", "ownerReferences")
-DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # by power of 1000 from -3, of 1024 from 0
+DECIMAL, BINARY = "num kMGTPE", " KMGTPE"     # prefixes by power of 1000 from -3, 1024 from 0
 
 
 @dataclass(frozen=True, slots=True)

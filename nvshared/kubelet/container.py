@@ -106,7 +106,7 @@ class Containers:
 
 
 def prepare(state: Path) -> int:
-    """Copies what containers mount to `state`. Returns its lock. Raises NvshareError."""
+    """Copies what containers mount to `state`. Returns a lock of `state`. Raises NvshareError."""
     source = library.hook()
     folder, line = state / "library", state / "ld.so.preload"
     try:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 REGISTRATION_PATIENCE = 10.0            # seconds within which a running kubelet registers a plugin
 HEALTH_VERSIONS = ("v1alpha1", "v1beta1")       # of the health interface, with equal messages
 HEALTHY, UNHEALTHY = 1, 2               # values of the enumeration HealthStatus
-REFRESH = 10.0                          # seconds between reports; kubelet discards each after 30
+REFRESH = 10.0                          # seconds between health reports, which expire after 30
 # In kubelet's folder:
 REGISTRY = "plugins_registry"           # has a socket of each plugin, which kubelet's watcher finds
 KUBELET_SOCKET = "device-plugins/kubelet.sock"      # accepts connections while kubelet runs
@@ -79,7 +79,7 @@ class Plugin(ABC):
             **self.services()})
 
     async def await_registration(self) -> None:
-        """Waits for kubelet, if it runs, which until then fails pods that request a share here."""
+        """Waits until a running kubelet has registered us: until then it fails pods with shares."""
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(self.path.parent.parent / KUBELET_SOCKET))

@@ -101,7 +101,7 @@ def _option(command: str, name: str) -> str:
 
 
 def refusal(name: str, version: str, config: str) -> str:
-    """Why this runtime ignores CDI devices; "": it does not. `config`: its own, as JSON."""
+    """Why this runtime ignores CDI devices; "": it does not. `config`: the runtime's JSON."""
     known = re.match(r"v?(\d+)\.(\d+)\.(\d+)", version, re.ASCII)
     number = tuple(map(int, known.groups())) if known else (0, 0, 0)
     match name:
