@@ -42,7 +42,7 @@ COUNTED(cuMemAlloc, p2, COUNTED_ADDRESS, (CUdeviceptr_v1 *, unsigned int))
 COUNTED(cuMemAllocPitch, counted_round(p3, 512) * p4, COUNTED_ADDRESS,
     (CUdeviceptr_v1 *, unsigned int *, unsigned int, unsigned int, unsigned int))
 
-/* The memory may belong to a pool of the driver; pools_recount() counts what the pool still has. */
+/* The memory may be of a driver's pool; pools_recount() then counts what the pool still holds. */
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts the memory of arrays, which the driver lays out for textures and which cannot be swapped.
- * Sizes are computed, as an H200 confirms: rows of a multiple of 64 bytes, in groups of 8 rows (16
- * to 128 for higher arrays), and small arrays share memory in units assumed to be 64 KiB. */
+/* Counts the memory of arrays as pinned: the driver lays arrays out for textures, so they cannot be
+ * swapped. Their sizes are computed, as an H200 confirms: rows of a multiple of 64 bytes, in groups
+ * of 8 rows (16 to 128 for higher arrays); small arrays share units of 64 KiB (assumed). */
 #include "api/wrapper.h"
 
 #define UNIT ((size_t)64 << 10)
@@ -17,7 +17,7 @@ static size_t element_size(CUarray_format format, unsigned int channels)
     case CU_AD_FORMAT_HALF:
         return (size_t)2 * channels;
     default:
-        return (size_t)4 * channels;     /* of the widest formats; compressed formats take less */
+        return (size_t)4 * channels;     /* bytes in the widest formats; compressed ones less */
     }
 }
 
@@ -38,7 +38,7 @@ static size_t level_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
 static size_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned int levels)
 {
     size_t bytes = 0;
-    /* The program maps its own memory into such arrays (cuMemMapArrayAsync). */
+    /* The program maps its own memory into sparse and deferred arrays (cuMemMapArrayAsync). */
     if (description == NULL
         || (description->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0)
         return 0;
@@ -47,7 +47,7 @@ static size_t array_size(const CUDA_ARRAY3D_DESCRIPTOR *description, unsigned in
     return counted_round(bytes, UNIT);
 }
 
-/* The size of an array with a two-dimensional or 32-bit description. */
+/* Bytes of an array with a two-dimensional or 32-bit description. */
 #define PLAIN_SIZE(like, depth, flags)                                              \
     ((like) == NULL ? 0                                                             \
      : array_size(&(const CUDA_ARRAY3D_DESCRIPTOR){                                 \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wraps the functions that create and end contexts: the first attaches a client, and all memory of
- * a context is dropped before it ends. The driver reports only afterwards that a release of a
- * primary context was the last one, so the retains of the program and of its green contexts are
- * counted. As dropping waits for work, the thread with the last release waits for threads inside a
- * retain call, and later retains wait until that release has returned. */
+/* Wraps the functions that create and end contexts: a device's first context attaches a client, and
+ * all memory of a context is dropped before it ends. The driver reports only afterwards that a
+ * release of a primary context was the last one, so the retains of the program and of its green
+ * contexts are counted. As dropping waits for work, the thread with the last release waits for
+ * threads inside a retain call, and later retains wait until that release has returned. */
 #include <stdlib.h>
 
 #include "api/wrapper.h"
@@ -41,7 +41,7 @@ struct reference {
 };
 static struct reference *references;               /* protected by contexts_lock */
 
-/* Its holder takes no lock and calls no driver function. */
+/* The holder of contexts_lock takes no other lock and calls no driver function. */
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t contexts_changed = PTHREAD_COND_INITIALIZER;
 
@@ -71,7 +71,7 @@ static CUdevice remove_reference(const void *context)
     return device;
 }
 
-/* The last entry stands for devices that do not exist: the driver refuses their calls. */
+/* primary[DEVICES] stands for devices that do not exist: the driver refuses calls for them. */
 static struct primary *primary_of(CUdevice device)
 {
     return &primary[device >= 0 && device < DEVICES ? device : DEVICES];
@@ -103,7 +103,7 @@ static void end_retain(CUdevice device, CUcontext context)
         client_attach(device, context);
 }
 
-/* A release of a primary context, or a reset, which releases all. */
+/* A release of one reference to a primary context, or a reset, which releases all of them. */
 struct release {
     struct primary *primary;
     CUcontext last;                  /* the context if it ends, else NULL */
@@ -148,7 +148,7 @@ static void end_context(CUcontext context)
     capture_over(capture_take(NULL, context));
 }
 
-/* Repeats a call without memory for a context while the daemon makes other clients evict. */
+/* Repeats a call that found no memory for a context, while the daemon makes other clients evict. */
 #define WITH_PATIENCE(result, device, call)                                                 \
     CUresult result = call;                                                                 \
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {                                               \
@@ -238,7 +238,7 @@ static CUdevice device_of(CUcontext context)
     return device;
 }
 
-/* Opens or closes access of the current context's device to the other's memory. */
+/* Opens or closes the current context's device's access to the memory of `other`'s device. */
 static CUresult peer_access(CUcontext other, bool open)
 {
     CUdevice here;
@@ -275,7 +275,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 
 RELEASE(cuDevicePrimaryCtxRelease, false, false)
 RELEASE(cuDevicePrimaryCtxRelease_v2, false, false)
-/* The first version drops all references. The second keeps them, and the empty context. */
+/* The reset's first version drops all references. The second keeps them and the empty context. */
 RELEASE(cuDevicePrimaryCtxReset, true, false)
 RELEASE(cuDevicePrimaryCtxReset_v2, true, true)
 
@@ -303,7 +303,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     CUdevice device = remove_reference(green);
     CUcontext context;
     if (REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS)
-        end_context(context);               /* drains it: its work cannot be queried afterwards */
+        end_context(context);               /* drains `context`: later its work cannot be queried */
     struct release release = begin_release(device, false);
     end_context(release.last);
     CUresult result = REAL(cuGreenCtxDestroy)(green);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wraps all copies. A copy waits at a closed gate even during a capture: the driver looks up the
- * addresses when it records a copy. Where no memory is mapped it fails (cuMemcpyDtoDAsync) or takes
- * the address for host memory (cuMemcpyAsync; driver 580). */
+ * addresses when it records a copy. Where no memory is mapped, the copy fails (cuMemcpyDtoDAsync),
+ * or the driver takes the address for host memory (cuMemcpyAsync; driver 580). */
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 #include "memory/peers.h"
@@ -13,7 +13,7 @@ static bool is_on_device(CUmemorytype type)
     return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
 }
 
-/* Whether `copy` is between such cards; *peer then describes it for cuMemcpy3DPeer. */
+/* Whether `copy` is between such cards; *peer then describes the copy for cuMemcpy3DPeer. */
 static bool apart_3d(const CUDA_MEMCPY3D *copy, CUDA_MEMCPY3D_PEER *peer)
 {
     CUcontext to_context, from_context;
@@ -118,8 +118,8 @@ static bool apart_operations(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operati
 }
 
 /* Ends a batch. *failed: index of the failed copy, as from the driver. `during_call`: the source of
- * a copy between cards may be read only until the call returns, so this waits for the stream, whose
- * earlier work may depend on this thread: BLOCKED. */
+ * a copy between cards may be read only until the call returns, so finish() waits for the stream.
+ * The stream's earlier work may depend on this thread, which is therefore BLOCKED. */
 static CUresult finish(CUresult result, bool during_call, size_t done, size_t *failed,
                        CUstream stream)
 {
@@ -216,8 +216,8 @@ static enum bus_direction direction_of_first(const CUdeviceptr *to, const CUdevi
 }
 
 /* The wrapper passes the gate and records the bytes and direction of the bus load (bus_sharing.h).
- * `waits`: the call returns after the copy. Where `apart` is true, `instead` makes the copy. Both
- * expressions may use the variables below, of which `stream` is the stream of the call. */
+ * `waits`: the call returns after the copy. Where `apart` is true, `instead` makes the copy.
+ * `apart` and `instead` may use the variables below; `stream` is the stream of the call. */
 #define COPYING(name, stream_, direction, loads, waits, parameters, apart, instead)        \
     SIGNATURE(name, parameters)                                                            \
     {                                                                                      \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of a newer driver's functions with unknown arguments pass the gate, and sixteen words of
- * arguments, perhaps more than there are, are forwarded. Floating-point arguments would be lost; no
+/* A call of a newer driver's function with unknown arguments passes the gate, and sixteen words of
+ * arguments, perhaps more than it has, are forwarded. Floating-point arguments would be lost; no
  * function that submits work takes one. A drain waits for the submitted work, but its bus load is
  * not seen, and a captured call waits at a closed gate. A function after which the library would
  * have to keep track of work or memory pins all memory of the program at its first call. */
@@ -17,7 +17,7 @@
 
 typedef CUresult newer_function(WORDS);
 
-/* Prints and pins at the first call of each function. Called inside the gate. */
+/* At a function's first call: prints its name, pins clients if NEWER_KEEPS. Inside the gate. */
 static void first(enum real_index hook)
 {
     static atomic_flag called[NEWER_MAX];

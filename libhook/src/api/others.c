@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wraps functions after which another library accesses the program's memory without the wrappers
- * (driver/others.def). The memory that the call names is pinned, or else all memory. No wrapper is
- * needed for NVDEC, which decodes into its own memory, for memory of OpenGL and Vulkan, which is
- * never evicted, and for cuFile with unregistered buffers, which copies. */
+ * (driver/others.def). The memory that the call names is pinned; if it names none, all memory. No
+ * wrapper is needed for NVDEC, which decodes into its own memory, for memory of OpenGL and Vulkan,
+ * which is never evicted, and for cuFile with unregistered buffers, which copies. */
 #include "api/wrapper.h"
 #include "gate/client.h"
 #include "ipc/ipc_export.h"
@@ -31,7 +31,7 @@ static uint64_t call(enum other other, uint64_t absent, WORDS)
 PINNING_ALL(NvEncodeAPICreateInstance, NVSHARE_PIN_GIVEN)
 PINNING_ALL(optixQueryFunctionTable, NVSHARE_PIN_UNSEEN)
 
-/* A failure is ignored: devices then cannot access the memory, so the other library fails. */
+/* A failure to pin is ignored: devices then lack access, so the other library fails. */
 static void pin(CUdeviceptr address, size_t size)
 {
     if (memory_is_ours(address))

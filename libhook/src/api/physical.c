@@ -125,7 +125,7 @@ SERVED(cuLogicalEndpointBindMem, FAILED(vmm_pin_in_place(&p4)),
     (CUlogicalEndpointId, CUdevice, cuuint64_t, CUmemGenericAllocationHandle, cuuint64_t,
      cuuint64_t, unsigned long long))
 
-/* Pins the memory, because another process may write to it. */
+/* Pins the exported memory, because another process may write to it. */
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type,
                                              unsigned long long flags)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Replaces the entry point that cuGetProcAddress returns by its wrapper or stub. The entry point
- * tells which version and default stream of a name the program will call. The name counts only for
+ * tells which version and default stream of a name the program will call. The name decides only for
  * entry points of a newer driver (driver/newer.c). If by its name such a function submits no work,
  * but other versions of it are hooked, it handles memory in an unknown way, so the process may
  * attach no client. */

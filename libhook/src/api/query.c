@@ -76,7 +76,7 @@ EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute,
     if (memory.size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult result = store_attribute(data, attribute, address, &memory);
-    /* Only here: cuPointerGetAttributes must not fail for a missing host pointer. */
+    /* cuPointerGetAttributes, unlike this function, must not fail for a missing host pointer. */
     return attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
@@ -116,7 +116,7 @@ EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevic
     struct memory_description memory;
     if (!describe(address, &memory))
         return REAL(cuMemGetAddressRange_v2)(base, size, address);
-    /* Both are 0 if no allocation contains the address. */
+    /* memory.base and memory.size are 0 if no allocation contains the address. */
     if (base != NULL)
         *base = memory.base;
     if (size != NULL)

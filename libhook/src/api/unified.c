@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wraps managed memory. Queries for the last prefetch are answered with the program's last one: the
- * driver might report one by which the library has moved the memory. */
+/* Wraps functions for managed memory. Queries for the last prefetch get the program's last
+ * prefetch: the driver might report a prefetch by which the library has moved the memory. */
 #include "api/wrapper.h"
 #include "flight/bus_sharing.h"
 #include "memory/managed.h"

@@ -33,7 +33,7 @@
 #define SIGNATURE(name, parameters) EXPORT CUresult name(EACH(DECLARE, UNWRAP parameters))
 #define CALL(name, parameters) REAL(name)(EACH(PASS, UNWRAP parameters))
 
-/* Calls the driver unless `served` is true, which may set `result` by FAILED() or INVALID_IF(). */
+/* Calls the driver unless `served`, which may set `result` by FAILED() or INVALID_IF(), is true. */
 #define SERVED(name, served, parameters)                                   \
     SIGNATURE(name, parameters)                                            \
     {                                                                      \
@@ -54,10 +54,10 @@
         return result;                                                     \
     }
 
-/* In a variant for per-thread default streams NULL means the thread's own. */
+/* In variants for per-thread default streams (_ptsz) NULL means the thread's default stream. */
 #define PER_THREAD(stream) ((stream) == NULL ? CU_STREAM_PER_THREAD : (stream))
 
-/* Repeats a call, which failed without effect, while the daemon grants more room. */
+/* Repeats a call that failed, without effect, for want of memory, while more room is granted. */
 #define AGAIN_WITH_ROOM(result, call)                                                     \
     for (struct room room = { 0 };                                                        \
          __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && room_begin(&room);) { \
@@ -99,9 +99,9 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
 #define COUNTED_DESTROY(name, kind, type)                                  \
     NOTED(name, pinned_forget(counted_key(kind, (uint64_t)p1)), (type))
 
-/* The device for which memory at the location counts; CU_DEVICE_CPU: host memory, or invalid. For a
- * locality domain (CUDA 13.4) or an unknown type, so that none goes uncounted, the device in the
- * lowest byte of `id`, or else the current one. */
+/* The device to whose client memory at the location counts; CU_DEVICE_CPU: host memory, or
+ * invalid. For a locality domain (CUDA 13.4) or an unknown type, so that no memory goes uncounted,
+ * the device in the lowest byte of `id`, or else the current one. */
 static inline CUdevice counted_device(CUmemLocation location)
 {
     CUdevice current, device = location.id & 0xff;
