@@ -88,7 +88,7 @@ struct block *block_new(struct client *client, bool managed, CUdeviceptr address
 static const struct tier *const MAPPED_TIERS[] = { &tier_peer, &tier_host, NULL };
 static const struct tier *const MANAGED_TIERS[] = { &tier_managed, NULL };
 
-/* Takes a place in a better tier than that of the block's own; else keeps its own. False: none. */
+/* Takes a place in a better tier than the block's own place; else keeps that. False: has none. */
 static bool take_place(struct block *block, uint64_t allowance, bool patient)
 {
     const struct tier *const *tier = block->managed ? MANAGED_TIERS : MAPPED_TIERS;
@@ -103,11 +103,11 @@ static bool take_place(struct block *block, uint64_t allowance, bool patient)
     return *tier != NULL;
 }
 
-/* The oldest resident block that could give up its place: it is evicted last. Invalid after
- * take_place(), which may release the lock. */
+/* The oldest resident block that could give up its place: it is evicted last. The result is
+ * invalid after take_place(), which may release the lock. */
 static struct block *find_kept_place(const struct block *block)
 {
-    /* A writeback skips clean blocks: it would gain one current place and lose another. */
+    /* A writeback takes no place of a clean block: that would only make another block clean. */
     for (struct block *kept = search_oldest(block->client, SEARCH_KEPT); kept != NULL;
          kept = kept->younger)
         if (kept->state == BLOCK_RESIDENT && kept->place.tier != NULL
@@ -119,7 +119,7 @@ static struct block *find_kept_place(const struct block *block)
 bool block_take_place(struct block *block, uint64_t allowance)
 {
     if (block->place.tier == &tier_disk)
-        block_give_place(block);     /* its bytes are outdated; only store.c writes to the file */
+        block_give_place(block);     /* the bytes in the file are old; only store.c writes to it */
     if (take_place(block, allowance, false))
         return true;
     struct block *copied;

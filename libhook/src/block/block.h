@@ -36,7 +36,7 @@ static inline bool content_equal(const struct content *a, const struct content *
 struct reading {
     struct content part, all;        /* digests: of one word in every PART (contents.c); of all */
     bool whole;                      /* `all` is valid; false: by `part` the block has changed */
-    uint64_t turn;                   /* the result is valid while client->turns equals this;
+    uint64_t turn;                   /* the reading is valid while client->turns equals this;
                                         0: never */
 };
 
@@ -58,7 +58,7 @@ struct block {
     bool immovable;                  /* set by block_hold(): must be neither evicted nor loaded */
     bool managed;                    /* mapped by the driver, and not readable by examine.cu */
     struct place place;              /* where its swapped bytes are; may be kept while resident */
-    struct place copy;               /* in host memory, if `place` is on another GPU: a copy */
+    struct place copy;               /* in host memory: a copy of a `place` on another GPU */
     CUmemGenericAllocationHandle handle;
     uint64_t clean_as_of_turn;       /* the place is current while the client's `turns` equals this;
                                         0: never */
@@ -77,7 +77,7 @@ struct block {
 };
 
 void block_set_state(struct block *block, enum block_state state);
-/* Whether the place has the block's bytes: no turn since the block was written back or loaded. */
+/* The place has the block's bytes: the client had no turn since the writeback or load. */
 static inline bool block_is_clean(const struct block *block)
 {
     return block->clean_as_of_turn == block->client->turns;
@@ -106,7 +106,7 @@ void blocks_give_places(struct client *client, uint64_t allowance);
 /* The access rights to the client's memory. Fills at most CLIENTS_MAX entries; returns their
  * number. */
 size_t block_readers(const struct client *client, CUmemAccessDesc *access);
-/* [owner][reader], by device: number of context pairs and of pools that give the reader access. */
+/* [owner][reader], by device: context pairs and pools that let `reader` access owner's memory. */
 extern unsigned block_reader_counts[CLIENTS_MAX][CLIENTS_MAX];
 /* Maps an EMPTY or SWAPPED block and counts it as resident; the caller sets the state. */
 CUresult block_map(struct block *block);

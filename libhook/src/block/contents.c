@@ -15,7 +15,7 @@
  * or are zero, does it read all words, which decide. So a block that changes before each eviction
  * is read completely once. The switch of contexts costs the running client more than reading one
  * word in 64, so one launch samples as many blocks as it can, also those of later orders (swap.c).
- * It reads fewer completely, as each GiB takes a third of a millisecond. */
+ * Fewer blocks are read completely in a launch: each GiB takes a third of a millisecond. */
 #include "block/contents.h"
 
 #include <string.h>

@@ -48,7 +48,7 @@ static bool drain(struct task *task)
     return drained;
 }
 
-/* Closes the gate, drains, runs the action. service_lock and memory_lock: held, but in drain(). */
+/* Closes the gate, drains, runs the action. service_lock, memory_lock: held, but for the drain. */
 static CUresult run(struct task *task)
 {
     struct client *client = task->client;

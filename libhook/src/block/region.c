@@ -77,7 +77,7 @@ static CUresult add_region(size_t size)
     return CUDA_SUCCESS;
 }
 
-/* A run of a bucket in which all are long enough, else the first long enough in the one below. */
+/* A run of a bucket in which all are long enough, else the first long enough in the next lower. */
 static struct run *find(size_t pages)
 {
     unsigned exact = bucket_of(pages);

@@ -5,8 +5,8 @@
 
 #include "gate/client.h"
 
-/* Carries out STORE with the descriptor sent with it, or -1; the caller keeps it. May release
- * the lock. */
+/* Carries out STORE with the descriptor that came with the order, or -1; the caller keeps the
+ * descriptor. May release the lock. */
 void store_order(struct client *client, const struct nvshare_order *order, int descriptor);
 /* Completes and begins writes. Returns the us until the next call is due; NEVER: no write is in
  * flight. */

@@ -67,7 +67,7 @@ enum start {
     YIELDED,                         /* a YIELD has arrived: the block has not moved */
 };
 
-/* By client index, in the client's copy_context. Protected by service_lock. */
+/* By client index; created in the client's copy_context. Protected by service_lock. */
 static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
 /* Whether a YIELD for the order has arrived. A second EVICT before that YIELD is postponed. */
@@ -143,7 +143,7 @@ bool swap_enter_context(struct client *client)
     return true;
 }
 
-/* The driver destroys stream and events with the context. */
+/* The driver destroys the copy stream and its events with the context. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained)
 {
     if (client->copy_context != context)
@@ -188,8 +188,8 @@ static void end_move(struct block *block, enum block_state state)
     pthread_cond_broadcast(&memory_changed);
 }
 
-/* Waits for the oldest copy, with memory_lock released, and completes its block's move if it was
- * the block's last. */
+/* Waits for the oldest copy in flight, with memory_lock released. If it was its block's last copy,
+ * completes the block's move. */
 static void pipeline_complete(struct client *client, struct pipeline *line)
 {
     CUevent event = copy_events[client->index][line->first];
@@ -304,12 +304,12 @@ static enum start pipeline_start(struct client *client, struct pipeline *line, s
     return started;
 }
 
-/* The order of eviction, if not all blocks must be evicted: blocks that were zero when last
- * read; blocks that are clean, or were unchanged at their last eviction; all others. Within a
- * class the youngest first: if nearly all must be evicted at each turn, the same old blocks stay
- * resident, and other blocks can have their places. If the known zero blocks do not suffice, blocks
- * that were never read are read first: a program that allocates most of the card in advance has
- * many of them. Unless a block is clean, it is read again when it is evicted. */
+/* The order of eviction, if not all blocks must be evicted: blocks that were zero when last read;
+ * blocks that are clean, or were unchanged at their last eviction; all others. Within a class the
+ * youngest first: if nearly all must be evicted at each turn, the same old blocks stay resident,
+ * and other blocks can use their places in the tiers. If the known zero blocks do not suffice,
+ * blocks that were never read are read first: a program that allocates most of the card in advance
+ * has many of them. Unless a block is clean, it is read again when it is evicted. */
 
 /* The next victim. `unready`: only blocks that need a copy (writeback). *rank: 0 at first. */
 static struct block *search_victim(const struct client *client, unsigned *rank, bool unready)
@@ -440,8 +440,8 @@ static void choose_victims(struct eviction *eviction, uint64_t wanted)
     read_victims(eviction, !hurry);
 }
 
-/* The next block to evict or write back, EVICTING and read. `wanted`: bytes still to do. NULL:
- * none. May release memory_lock. */
+/* The next block to evict or write back, EVICTING and read. `wanted`: bytes still to move.
+ * NULL: none. May release memory_lock. */
 static struct block *next_victim(struct eviction *eviction, uint64_t wanted)
 {
     if (eviction->taken == eviction->count)
@@ -665,7 +665,7 @@ void swap_return(struct client *client, const struct nvshare_order *order, unsig
         return;
     bool ready = swap_enter_context(client);
     LOCKED(memory_lock);
-    surplus = client->borrowed > loan ? client->borrowed - loan : 0;     /* again, under the lock */
+    surplus = client->borrowed > loan ? client->borrowed - loan : 0; /* again, with memory_lock */
     /* Borrowed bytes count in memory.host, and so do their new places on the host: the surplus
      * would count twice against the order's `host`. It is therefore subtracted from memory.host
      * until all is copied, and added only in reports, which other threads may send meanwhile. Frees

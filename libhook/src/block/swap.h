@@ -14,15 +14,15 @@ void swap_in(struct client *client, const struct nvshare_order *order);
 uint64_t swap_out(struct client *client, const struct nvshare_order *order, unsigned *flags);
 /* Carries out EVICT with KEEP. Returns the bytes that can now be evicted without a copy. */
 uint64_t swap_write_back(struct client *client, const struct nvshare_order *order, unsigned *flags);
-/* While more bytes are on another GPU than the order's loan, gives up places there of resident
- * blocks and of swapped blocks with a copy on the host. memory_lock is held. Returns the loan
- * allowed. */
+/* While more bytes are on another GPU than the order's loan, gives up the places on that GPU of
+ * resident blocks and of swapped blocks with a copy on the host. memory_lock is held. Returns the
+ * bytes of loan allowed. */
 uint64_t swap_forget_borrowed(struct client *client, const struct nvshare_order *order);
 /* Copies borrowed blocks beyond the order's loan to host memory. */
 void swap_return(struct client *client, const struct nvshare_order *order, unsigned *flags);
 
 /* Makes the copy context current; sets up its stream and events if it is new. False: no context. */
 bool swap_enter_context(struct client *client);
-/* `context` is about to end. `drained`: no work is in flight there. memory_lock is held, and may
+/* `context` is about to end. `drained`: no work is in flight in it. memory_lock is held, and may
  * be released meanwhile. */
 void swap_leave_context(struct client *client, CUcontext context, bool drained);

@@ -204,7 +204,7 @@ static struct slot *find_slot(struct disk *disk, bool filled)
     return NULL;
 }
 
-/* When the last of the file's threads ends, the kernel closes the file with their descriptors. */
+/* When the file's last thread ends, the kernel closes the file with the threads' table. */
 static void end(struct disk *disk)
 {
     if (--disk->threads > 0)

@@ -19,7 +19,7 @@ struct disk_write {
  * close_range() (Linux 5.9). May release the lock. */
 int disk_open(struct client *client, int descriptor);
 /* Starts to write a block to a place within the first `most` bytes of the file. False: there is
- * none. */
+ * no such place. */
 bool disk_write(struct client *client, size_t size, uint64_t most, struct disk_write *write,
                 const char *memory);
 /* Makes the written extent the place of a block, and counts it in client->stored. */

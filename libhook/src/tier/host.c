@@ -378,7 +378,7 @@ void host_trim(struct client *client, uint64_t allowance)
 
 static struct work {
     struct client *client;
-    bool early;                      /* it preallocates while the program runs; else it evicts */
+    bool early;                      /* preallocates while the program runs; else for an EVICT */
     struct host_slab *slab;          /* the slab being populated, with pieces not begun; or NULL */
     uint64_t target;                 /* bytes that memory.host may reach; unused if early */
     uint64_t wanted;                 /* bytes to be evicted that have no place yet */
@@ -579,7 +579,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return found;
 }
 
-/* Unless the slab is registered, this lasts as long as the copy, with memory_lock released. */
+/* Unless the slab is registered, copy() waits for the bytes, with memory_lock released. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {

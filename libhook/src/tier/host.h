@@ -18,12 +18,12 @@ bool host_grow(struct client *client, uint64_t block_size, uint64_t allowance);
  * if not, driver calls that start copies may take as long as the copies. May release the lock. */
 bool host_slab_registered(struct host_slab *slab);
 /* Announces that `bytes` are about to be evicted while a client waits, so that threads make
- * memory for them; 0: waits for these threads. Service thread; may release the lock. */
+ * host memory for these bytes; 0: waits for these threads. Service thread; may release the lock. */
 void host_expect(struct client *client, uint64_t bytes);
 /* Called when a block announced with host_expect() has got a place, in any tier. */
 void host_placed(struct client *client, uint64_t size);
 
-/* Makes memory while the program runs, up to `most` bytes that its blocks could use. */
+/* Makes host memory while the program runs, up to `most` bytes that its blocks could use. */
 void host_preallocate(struct client *client, uint64_t most);
 /* Ends the preallocation. A slab in progress is kept if at most `most` bytes are held then. */
 void host_preallocated(struct client *client, uint64_t most);

@@ -105,7 +105,7 @@ static bool take(struct client *client, size_t size, uint64_t allowance, bool pa
     return true;
 }
 
-/* Releases memory of the lender. If the context has failed, it stays until the process ends. */
+/* Releases memory of the lender; after the context's failure that stays until the process ends. */
 static void give(struct client *client, size_t size, struct place *place)
 {
     CUresult result = REAL(cuMemRelease)(place->peer.handle);

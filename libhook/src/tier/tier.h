@@ -18,7 +18,7 @@
 #define PAGE ((size_t)2 << 20)       /* granularity of the driver's mappings and of places */
 #define WHOLE_PAGES(bytes) (((bytes) + PAGE - 1) / PAGE * PAGE)
 
-/* Remapping a block (30 us) is hidden by its copy (600 us), yet evictions soon free some memory. */
+/* A block's copy (600 us) hides its remapping (30 us), yet evictions soon free some memory. */
 #define BLOCK_SIZE ((size_t)32 << 20)
 
 struct client;
