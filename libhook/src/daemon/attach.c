@@ -35,8 +35,8 @@
 
 /* us that a program waits for a daemon that is being started. */
 #define CONNECT_PATIENCE_US 1000000
-/* For the answer to HELLO: long, because an unshared program uses memory promised to others.
- * systemd's watchdog replaces a daemon that hangs within half of this time. */
+/* ms to wait for the answer to HELLO: long, as a program that runs unshared uses memory promised to
+ * other clients. systemd's watchdog replaces a daemon that hangs within half of this time. */
 #define WELCOME_PATIENCE_MS 60000
 #define WELCOME_SILENT_MS 5000
 #define BUSY_PATIENCE_US (WELCOME_PATIENCE_MS * 1000)
@@ -260,7 +260,7 @@ static struct client *new_client(CUdevice device)
         free(client);
         return NULL;
     }
-    /* These print why the GPU is used unshared: only where a daemon runs, after the connection. */
+    /* These checks print why the GPU is used unshared, so they run once a daemon is connected. */
     if (has_unknown_entry() || is_traced() || !can_start_threads() || !can_map(device)) {
         discard(client);
         return NULL;

@@ -7,8 +7,8 @@
  * daemon, once for each device. Without a daemon the process uses that device unshared. */
 void client_attach(CUdevice device, CUcontext context);
 
-/* Called when the driver had no memory for a context. Has the daemon keep memory free for one
- * and waits for at most 50 ms. True: try again. The caller sets *tries to 0 at first. */
+/* Called when the driver had no memory for a context. Has the daemon keep memory free for a
+ * context, and waits for at most 50 ms. True: try again. The caller sets *tries to 0 at first. */
 bool client_awaits_context(CUdevice device, unsigned *tries);
 
 /* Called without locks before the driver ends or resets a context: frees all memory in it. */

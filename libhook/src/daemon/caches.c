@@ -3,7 +3,7 @@
  * other: 1.3 ms of the bus for a block of 32 MiB, and host memory; to release and allocate it
  * again takes 60 us. A thread of the Python module nvshared/program/nvshare_caches.py waits in
  * nvshare_trim_wait() and calls the frameworks; a thread of the library could not, as the
- * interpreter knows only its own.
+ * interpreter knows only its own threads.
  *
  * The library asks only while other clients wait and if after the last turn another client
  * needed memory: once when the turn or the waiting begins, and once after half the pause that
@@ -30,7 +30,7 @@ static struct caches {
     uint64_t most;                   /* largest memory.allocated at requests since CACHES_TURN */
 } of_client[CLIENTS_MAX];
 
-/* Whether no capture forbids to release caches now; else caches_ask() will ask again. */
+/* Whether no capture forbids the program to release caches now; else caches_ask() asks again. */
 static bool may_trim(unsigned device, unsigned occasion)
 {
     if (client_none())
@@ -98,7 +98,7 @@ void caches_room_ordered(struct client *client, uint64_t room)
 {
     const struct nvshare_memory *memory = &client->memory;
     struct caches *caches = &of_client[client->index];
-    /* Bytes that would be on the card if the program had not been asked. */
+    /* Bytes that would be on the card if no request to release caches had been made. */
     uint64_t spared = caches->most > memory->allocated ? caches->most - memory->allocated : 0;
     if (room < memory->resident + memory->pinned + spared)
         caches->needless = false;

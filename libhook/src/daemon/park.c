@@ -187,7 +187,7 @@ static void wait_for(const struct client *client)
         { .fd = own_file_descriptor(client->wake), .events = POLLIN },
         { .fd = own_file_descriptor(client->socket), .events = POLLIN },
     };
-    /* Without a connection it waits for RECONNECT_MS only, as stay_parked() then reconnects. */
+    /* Without a connection poll() waits for RECONNECT_MS only: stay_parked() then reconnects. */
     poll(fds, 2, fds[0].fd < 0 || fds[1].fd < 0 ? RECONNECT_MS : -1);
     while (fds[0].revents != 0 && recv(own_file_descriptor(client->wake), bytes, sizeof bytes,
                                        MSG_DONTWAIT) == (ssize_t)sizeof bytes)

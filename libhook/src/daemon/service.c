@@ -159,7 +159,7 @@ static bool overtakes_drain(const struct nvshare_order *order)
 }
 
 /* During a drain, returns borrowed memory beyond an EVICT's loan, as far as no copy is needed:
- * clients of that GPU may wait for it. */
+ * clients of the lending GPU may wait for that memory. */
 static void return_copies(struct client *client, const struct nvshare_order *order)
 {
     if (order->type != NVSHARE_EVICT || (order->flags & NVSHARE_KEEP) != 0)
@@ -465,7 +465,7 @@ static int64_t keep_connection(struct service *service)
         : service->received ? NEVER : RECONNECT_LAST_US;
 }
 
-/* Reports changed figures, and releases host memory unused since the program has freed memory. */
+/* Reports changed figures, and releases host memory that the program's frees have left unused. */
 static int64_t report(struct service *service)
 {
     struct client *client = service->client;
@@ -586,8 +586,8 @@ static int64_t share_bus(struct service *service)
     return bus_sharing_step(service->client) ? SAMPLE_US : NEVER;
 }
 
-/* Each step returns the us until it must run again. All run after each order and wake-up, and
- * when one is due. */
+/* Each step returns the us until it must run again. All steps run after each order and wake-up,
+ * and when one of them is due. */
 static const struct step {
     int64_t (*run)(struct service *service);
     bool locked;                     /* run() is called with service_lock held */

@@ -17,6 +17,6 @@ bool waiting_is_printed(void);                    /* whether NVSHARE_VERBOSE=1 i
 /* Called while the program has no daemon; `problem` is like "does not answer". True:
  * NVSHARE_REQUIRED is set, and 250 ms have passed: try again. False: run unshared. */
 bool waiting_for_daemon(const char *problem);
-/* Called while a daemon is connected, but does not answer. */
+/* Called while a daemon is connected, but does not answer HELLO. */
 void waiting_for_answer(void);
 void waiting_for_daemon_ends(void);

@@ -283,7 +283,7 @@ static bool send_figures(const struct client *client, struct nvshare_report repo
     return connection_send(client->socket, &report);
 }
 
-/* Reports memory on another GPU and in the file, if its figures have changed. */
+/* Reports the client's bytes on another GPU and in its file, if they have changed. */
 static bool send_tiers(struct client *client)
 {
     bool sent = true;
@@ -306,7 +306,7 @@ void client_send(struct client *client, struct nvshare_report report)
     report = client_report(client, report);
     client->reported = true;
     UNCANCELLED;
-    /* Not closed here: the service thread may be receiving on it. */
+    /* The socket is not closed here: the service thread may be receiving on it. */
     if ((report.type == NVSHARE_HELLO && !send_names(client, client->socket))
         || !send_tiers(client) || !connection_send(client->socket, &report))
         shutdown(own_file_descriptor(client->socket), SHUT_RDWR);
@@ -398,7 +398,7 @@ void clients_want(void)
  * GRANT_UNUSED_MOST_US is given up. */
 
 #define GRANT_UNUSED_MOST_US 60000000
-#define ANSWER_EXPECTED_US 100000    /* for an answer that depends on no other client */
+#define ANSWER_EXPECTED_US 100000    /* an answer that needs no other client takes no longer */
 /* Limit of an allocation's waits for work that uses freed memory and may wait for this thread. */
 #define RECLAIM_US 2000000
 
@@ -511,7 +511,7 @@ int64_t client_expire_grants(struct client *client)
     return left;
 }
 
-/* Releases memory_lock while it waits for a change of commit_bell, until `until` if not NULL. */
+/* Waits for a change of commit_bell until `until` (NULL: for ever), with memory_lock released. */
 static void wait_for_answer(struct client *client, const struct timespec *until)
 {
     BLOCKED;
@@ -615,7 +615,7 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
         if (pins > 0 && !take_entry(client, wanted, pins))
             continue;
         bool ours = request_commit(client, wanted, pins);
-        /* Refused; unless threads have freed memory meanwhile, or reclaim() can: then ask again. */
+        /* A refusal. If threads have freed memory meanwhile or reclaim() can, asks again. */
         if (ours && client->commit_answer.commit < wanted && client_need(client) + size >= wanted
             && !reclaim(client, RECLAIM_ALL, until)) {
             print_refusal(client);
@@ -676,7 +676,7 @@ enum nvshare_pin_reason clients_pin_reason(void)
  * at_exit(), registered right before cuInit, runs in between, and waits until the service threads
  * have returned from their current calls. */
 
-/* us of wait for both locks together: a signal handler may call exit() while it holds one. */
+/* us of wait for both locks together: a signal handler may call exit() while its thread has one. */
 #define PATIENCE_US 5000000
 
 static void await_lock(pthread_mutex_t *lock, uint64_t until)

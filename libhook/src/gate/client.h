@@ -73,7 +73,7 @@ struct client {
     int store_error;
     bool store_changed;
     uint64_t store_progress;         /* us: last time when a write ended or none was in flight */
-    CUdevice lender;                 /* GPU that lends memory; CU_DEVICE_INVALID: not usable here */
+    CUdevice lender;                 /* GPU that lends memory; CU_DEVICE_INVALID: none usable */
     int node;                        /* NUMA node near this device; -1: any */
     /* Threads that allocate host slabs now (tier/host.c): for an eviction, and for PREALLOCATE. */
     unsigned allocators, preallocators;
@@ -93,7 +93,7 @@ struct client {
     uint64_t answered_commit;        /* number of the last answered COMMIT */
     struct nvshare_limits commit_answer;     /* the last answer */
     char reason[REASON_LONGEST];     /* reason of the refusal, for people; "": unknown */
-    bool reason_begun;               /* a part of `reason` has arrived, the LIMITS has not */
+    bool reason_begun;               /* a part of `reason` has arrived, its LIMITS has not */
     char printed_reason[REASON_LONGEST];     /* last reason printed on stderr */
     unsigned introduced;             /* number of HELLOs; each voids all open COMMITs */
     /* Futex word (driver/bell.h) that changes at each answer to a COMMIT, free entry, and change of
@@ -177,14 +177,14 @@ uint64_t client_need(const struct client *client);
 bool client_is_whole(const struct client *client);      /* all is resident, within memory.room */
 uint64_t client_free_room(const struct client *client); /* bytes that may be mapped now */
 bool client_may_keep_freed(const struct client *client);
-/* Memory that the program has freed but the library keeps, for reuse or until its work has ended,
- * is released before any request is refused for want of memory. */
+/* Memory that the program has freed but the library keeps, for reuse or until work that uses it has
+ * ended, is released before any request is refused for want of memory. */
 
 #define RECLAIM_ALL UINT64_MAX
 
-/* Releases such memory of one kind, at least `bytes` or else all. `until` 0: only what no work
- * uses, nothing of a pool. Else a deadline in us: also waits for work, with memory_lock released,
- * and releases what pools keep by their thresholds. False: released nothing. */
+/* Releases such memory of one kind: at least `bytes`, or all of it. `until` 0: only memory that no
+ * work uses, and none of a pool. Else a deadline in us: also waits for work, with memory_lock
+ * released, and releases what pools keep by their thresholds. False: released nothing. */
 typedef bool reclaimer(struct client *client, uint64_t bytes, uint64_t until);
 /* Sets the list of reclaimers, which ends with NULL, before there is a client. */
 void reclaim_from(reclaimer *const *all);
@@ -199,14 +199,14 @@ bool client_introduce(const struct client *client, int socket, const struct nvsh
                       const struct nvshare_report *hello);
 
 /* Pins the client and prints why; the first reason stays. memory_lock is not held. Swapped memory
- * is loaded before the gate opens: to have it at once, call this inside the gate. */
+ * is loaded before the gate opens; if called inside the gate, all memory is resident already. */
 void client_pin(struct client *client, enum nvshare_pin_reason reason);
 
 /* Pins all clients of this process, later ones included. clients_pin_reason(): why, or NONE. */
 void clients_pin(enum nvshare_pin_reason reason);
 enum nvshare_pin_reason clients_pin_reason(void);
 
-/* Called right before cuInit. */
+/* Registers at_exit() of client.c; called right before cuInit. */
 void process_end_watch(void);
 
 /* The connection to the daemon, a handle of own_file.h. Without locks. */

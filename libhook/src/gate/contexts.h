@@ -8,8 +8,8 @@
 
 #define ANY_DEVICE ((CUdevice)-1)
 
-/* `owner`: the context whose drain includes its work and to which its memory belongs: itself, or
- * the primary context of a green one. */
+/* `owner`: the context whose drain includes the work of `context`, and to which its memory belongs:
+ * `context` itself, or the primary context of a green one. */
 void contexts_add(CUcontext context, CUdevice device, CUcontext owner);
 /* The context and the green contexts that it owns end. With memory_lock once there is a client. */
 void contexts_remove(CUcontext context);
@@ -26,7 +26,7 @@ bool contexts_complete(void);
 /* The primary context, without retaining it. NULL: the driver has failed. */
 CUcontext contexts_primary(CUdevice device);
 
-/* Lists the current context and returns its owner. `added`, if not NULL: it was unknown. */
+/* Lists the current context, returns its owner. *added (NULL: unused): it was not listed before. */
 CUcontext contexts_learn(CUcontext current, bool *added);
 /* The owner of the current context, NULL if none is current; or the driver's error. */
 CUresult contexts_current(CUcontext *owner);

@@ -65,7 +65,7 @@ static void initialise(void)
     gate.has_key = pthread_key_create(&gate.key, thread_ends) == 0;
 }
 
-/* Not by malloc(), which may call CUDA, and may share cache lines with the program's data. */
+/* Uses no malloc(), which may call CUDA, and may share cache lines with the program's data. */
 static struct gate_thread *new_thread(void)
 {
     struct gate_thread *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
@@ -198,7 +198,7 @@ bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop)
         pthread_sigmask(SIG_SETMASK, &all, NULL);
         inside = !until_stop || !clients_stopping();
         atomic_store(&self->inside, inside);
-    } while (inside && !try_pass(stream)); /* counts again: inflight_clear() may void the count */
+    } while (inside && !try_pass(stream)); /* counts its pass anew: inflight_clear() may void it */
     atomic_store(&self->waits, 0);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = saved_errno;

@@ -29,11 +29,11 @@
 #define GATE_AJAR (GATE_PACED | GATE_PUBLISHING | GATE_CAPTURING)
 #define GATE_NO_STREAM ((CUstream)(uintptr_t)-1)   /* the call waits even during a capture */
 
-/* One for each thread that has passed. */
+/* One for each thread that has passed the gate. */
 struct gate_thread {
     _Alignas(128) _Atomic uint32_t inside;             /* depth of nested passes; owner writes */
     _Atomic uint32_t passes;         /* how often it has passed; wraps */
-    /* Numbers of the gate's openings and of its own passes when it began to wait at the gate. */
+    /* The gate's openings and the thread's passes so far when it began to wait at the gate. */
     _Atomic uint32_t waits;          /* 0: it does not wait */
     _Atomic uint32_t waits_pass;
     _Atomic uint32_t blocked;        /* `passes` + 1 when it became BLOCKED; 0: it is not */
@@ -48,7 +48,7 @@ struct gate_thread *gate_register_thread(void);
 bool gate_wait(struct gate_thread *self, CUstream stream, bool until_stop);
 
 /* Waits while the gate is closed, unless `stream` is being captured or the thread is inside.
- * `until_stop`: waits only while no client carries out a STOP. False: one does; it is outside. */
+ * `until_stop`: only while no client carries out a STOP; false: one does, the thread is outside. */
 static inline bool gate_enter_until_stop(CUstream stream, bool until_stop)
 {
     struct gate_thread *self = gate_self;
@@ -97,16 +97,16 @@ void gate_unblock(const uint32_t *before);
 
 /* Called while GATE_PUBLISHING is set; assigned before that (inflight.c). */
 struct gate_publishing {
-    void (*count)(void);             /* counts a pass; called inside, before the gate is checked */
-    bool (*may_pass)(void);          /* called inside; uses up an allowed pass if it needs one */
-    bool (*holds)(void);             /* called outside: whether a pass would have to wait */
+    void (*count)(void);             /* counts a pass; inside the gate, before may_pass() */
+    bool (*may_pass)(void);          /* inside the gate; may use up one of allowed_passes */
+    bool (*holds)(void);             /* outside the gate: whether a pass would have to wait */
 };
 extern const struct gate_publishing *_Atomic gate_publishing;
 
 /* Number of passes let through while GATE_PACED was set, and the number at which threads wait. */
 extern _Atomic uint64_t gate_taken, gate_goal;
-/* Called inside by a passing thread while GATE_PACED is set. */
+/* Called by a passing thread, inside the gate, while GATE_PACED is set. */
 extern void (*gate_on_taken)(uint64_t number);
-/* Called outside by a thread that waits for a paced pass alone. True: check the gate again; false:
- * sleep. `*since`: 0 at the first call of each wait. */
+/* Called, outside the gate, by a thread that only GATE_PACED makes wait. True: check the gate
+ * again; false: sleep. `*since`: 0 at the first call of each wait. */
 extern bool (*gate_on_paced)(uint64_t *since);

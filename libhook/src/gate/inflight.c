@@ -64,7 +64,7 @@ static _Atomic unsigned watching;         /* entries in use */
 
 static _Atomic bool holding;              /* a thread has found an urgent program busy */
 static uint64_t holding_since, last_allowed;
-static _Atomic unsigned allowed_passes;     /* allowed despite busy counters */
+static _Atomic unsigned allowed_passes;     /* passes allowed although counters show work */
 
 static bool is_busy(const struct nvshare_inflight *counters)
 {
@@ -152,7 +152,7 @@ void inflight_publish(struct client *client, int descriptor)
     void *at = descriptor < 0 ? NULL : map(mine->at, descriptor, PROT_READ | PROT_WRITE);
     if (at != NULL) {
         struct nvshare_inflight *counters = mine->at = at;
-        /* counts the work that the program submitted before */
+        /* counts the work that the program has submitted so far */
         __atomic_fetch_add(&counters->begun, 1, __ATOMIC_SEQ_CST);
         atomic_store(&mine->counters, counters);
     }

@@ -20,7 +20,7 @@ bool inflight_urgent(void);                         /* a watched program has wor
 bool inflight_busy(const struct client *client);
 /* Counts work as begun. Until inflight_arm(), threads that pass need not count theirs. */
 void inflight_extend(struct client *client);
-/* Makes passing threads count work again. True: none is inside, or has passed since `passes`. */
+/* Makes passing threads count work again. True: none is inside, and gate_passes() is `passes`. */
 bool inflight_arm(struct client *client, uint64_t passes);
 /* Marks work before inflight_arm() as done. False: a thread has counted new work since. */
 bool inflight_clear(struct client *client);
