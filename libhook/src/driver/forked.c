@@ -18,7 +18,7 @@ static KEPT_IN_CHILD void (*release_all)(void) = NULL;
 static KEPT_IN_CHILD void (*wake_all)(void) = NULL;
 static __thread bool held __attribute__((tls_model("initial-exec")));
 
-/* Bounds of the variables that a child resets: all but KEPT_IN_CHILD and a few that say why. */
+/* Bounds of the variables that a child resets: .bss, so neither KEPT_IN_CHILD nor initialised. */
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 

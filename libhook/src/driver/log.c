@@ -23,7 +23,7 @@
 
 #define DESCRIPTORS_SEARCHED 256
 
-/* stderr at the start. The program may later close it and open a data file as number 2. */
+/* The file that is stderr at the start. The program may later put a data file at number 2. */
 static KEPT_IN_CHILD struct {
     bool exists;
     struct file_identity file;

@@ -4,8 +4,8 @@
  * RTLD_NEXT depends on the caller's object: if it was loaded before this library, the C library
  * finds our wrapper or that of a library in between; if later, the driver's function, and the
  * caller gets our wrapper instead. RTLD_DEFAULT finds our wrappers even without a driver: the
- * caller then gets what RTLD_NEXT finds from here, NULL. A preloaded library with a dlsym() asks
- * dlvsym() for the C library's and gets ours, as the C library's would bypass our wrappers. */
+ * caller then gets what RTLD_NEXT finds from here, NULL. A preloaded library that defines dlsym()
+ * asks dlvsym() for the C library's and gets ours: the C library's would bypass our wrappers. */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/lookup.h"
 
@@ -33,8 +33,8 @@ typedef void *version_function(void *, const char *, const char *);
 static const struct lookup_answer not_ours;
 
 /* The next definition after this library's, as RTLD_NEXT would find, or else the first. Sanitizers
- * intercept every function that takes the list's lock, so it is read without: this runs at the
- * first dlsym() of the process, long before threads unload libraries. */
+ * intercept every function that takes the lock of the linker's list, so the list is read without
+ * it: this runs at the process's first dlsym(), long before threads unload libraries. */
 EARLY static void *find_real(const char *name)
 {
     bool behind = false;
@@ -122,7 +122,7 @@ static struct lookup_answer lookup_hook(enum real_index hook, void *handle, cons
     return answer(exists && there == entry ? wrapper : there);
 }
 
-/* Answers with the wrapper. `there`: the result of the real dlsym() or dlvsym(). */
+/* Answers with `other`'s wrapper. `there`: the result of the real dlsym() or dlvsym(). */
 static struct lookup_answer found_other(enum other other, void *there)
 {
     if (there == NULL || there == other_wrapper(other))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A new function usually is an old one with more arguments, and the families that only query or
- * wait are known. Any other function that takes a stream counts as submitting work: a wrong guess
- * only makes the call pass the gate. A test classifies all functions of known drivers. */
+/* A new driver's function usually is an old one with more arguments, and the families that only
+ * query or wait are known. Other functions that take a stream count as submitting work: a wrong
+ * guess only makes the call pass the gate. A test classifies all functions of known drivers. */
 #include "driver/newer.h"
 
 #include <fnmatch.h>

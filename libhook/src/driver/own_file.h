@@ -10,7 +10,7 @@
 int own_file_add(int descriptor);
 /* Replaces the descriptor. Does not close the old number, which the program may be using. */
 void own_file_replace(int handle, int descriptor);
-/* Returns -1 with EBADF if the program has closed it, or has put another file there. */
+/* Returns -1 with EBADF if the program has closed it or put another file at its number. */
 int own_file_descriptor(int handle);
 /* A SOCK_SEQPACKET socket; `flags` as for socket(). Returns as own_file_add(). */
 int own_file_socket(int flags);

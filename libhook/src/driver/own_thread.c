@@ -48,5 +48,5 @@ void own_thread_begins(const char *name)
         debug("a thread keeps its starter's scheduling policy: %s", error_text(errno));
     if (processors.known && sched_setaffinity(0, sizeof processors.set, &processors.set) != 0)
         debug("a thread keeps its starter's processors: %s", error_text(errno));
-    prctl(PR_SET_NAME, name);        /* last: a named thread is set up */
+    prctl(PR_SET_NAME, name);        /* last: a thread with this name is fully set up */
 }

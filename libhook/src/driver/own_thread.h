@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's threads receive no signals, and inherit no scheduling policy and no processors. */
+/* The library's threads receive no signals, and inherit no scheduling policy or CPU affinity. */
 #pragma once
 
 #include <pthread.h>

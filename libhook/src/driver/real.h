@@ -31,7 +31,7 @@ enum real_index {
 
 struct link_map;
 
-/* Whether it is named as driver functions are, unlike cudaMalloc. Runs before any constructor. */
+/* Whether `name` has a driver function's form, unlike cudaMalloc. Runs before any constructor. */
 static inline bool is_entry_point(const char *name)
 {
     return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
@@ -56,7 +56,7 @@ static inline void *real_function(enum real_index index)
 bool real_driver_present(void);
 const struct link_map *real_driver(void);          /* NULL: no driver was found yet */
 
-/* The function's hook: listed, or allocated now for a newer driver. HOOK_COUNT: it needs none. */
+/* The function's hook: listed, or allocated now for a newer driver. HOOK_COUNT: needs none. */
 enum real_index hook_for(const char *name, void *entry);
 
 /* hook_named() and hook_of_real() return HOOK_COUNT if no hook has this name or entry point. */

@@ -38,7 +38,7 @@ static int find_rights(struct dl_phdr_info *object, size_t size, void *data)
             pages->rights = ((segment->p_flags & PF_R) != 0 ? PROT_READ : 0)
                             | ((segment->p_flags & PF_W) != 0 ? PROT_WRITE : 0)
                             | ((segment->p_flags & PF_X) != 0 ? PROT_EXEC : 0);
-        /* Write-protected after relocation, up to its last whole page. */
+        /* Write-protected after relocation, up to the segment's last whole page. */
         if (segment->p_type == PT_GNU_RELRO
             && overlap(pages, start, end & ~((uintptr_t)getpagesize() - 1)))
             pages->rights &= ~PROT_WRITE;

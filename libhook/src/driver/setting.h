@@ -5,7 +5,7 @@
 
 void settings_read(void);
 
-/* A variable listed in setting.c; NULL: unset, or the program is setuid. */
+/* The value of a variable listed in setting.c; NULL: unset, or the program is setuid. */
 const char *setting(const char *name);
 /* Returns milliseconds, at most `most`; `usual` if unset or, with a complaint, invalid. */
 unsigned long setting_milliseconds(const char *name, unsigned long usual, unsigned long most);

@@ -157,7 +157,7 @@ void symbols_references(const struct link_map *object, symbols_referred *visit)
     if (!read_tables(object, &tables))
         return;
     const ElfW(Rela) *data = at(object, DT_RELA);
-    size_t relative = value_of(object, DT_RELACOUNT);  /* they name no symbol, and come first */
+    size_t relative = value_of(object, DT_RELACOUNT);  /* entries without symbol; they are first */
     if (data != NULL)
         visit_references(object, &tables, data + relative,
                          value_of(object, DT_RELASZ) - relative * sizeof *data, visit);
