@@ -11,12 +11,12 @@
 #include "gate/inflight.h"
 
 /*
- * Gaps, to decide whether programs that fit the card together take turns (scheduler/turns.py).
- * Each sample that finds the previous marker done records another: if that is done within SOON_US,
+ * Gaps, to decide whether programs that fit the card together take turns (scheduler/turns.py). Each
+ * sample that finds the previous marker done records another: if that is done within SOON_US,
  * nothing was in flight, so gaps are found in proportion to their length. A gap counts as the time
- * since the last sample, limited because this thread may have been delayed. A program is busy if
- * gaps are at most 1/GAPS_PART of a window; more are reported at once, then no sample is taken for
- * REST_US.
+ * since the last sample, at most GAPS_SAMPLED_MOST_US: this thread may have been late. A program is
+ * busy if gaps are at most 1/GAPS_PART of a window; more are reported at once, then no sample is
+ * taken for REST_US.
  */
 #define GAPS_SAMPLE_US 5000
 #define GAPS_SAMPLED_MOST_US 10000
@@ -26,13 +26,13 @@
 #define GAP_LONGEST_US 10000
 #define REST_US 1000000
 
-/* A pause below MOMENT_US ends no burst. Between samples 1/BURST_SAMPLES of its length passes. */
+/* A pause below MOMENT_US ends no burst. Samples are 1/BURST_SAMPLES of a burst's length apart. */
 #define MOMENT_US 50
 #define BURST_SAMPLE_LEAST_US 50
 #define BURST_SAMPLE_MOST_US 500
 #define BURST_SAMPLES 32
 
-/* gate_passes() when the program last released its turn, which a later pass or turn voids. */
+/* gate_passes() when the program last released its turn; a later pass or turn voids the release. */
 static _Atomic uint64_t released_passes = UINT64_MAX;
 
 void activity_release(void)

@@ -18,7 +18,7 @@ struct activity {
     bool quiet;                      /* no thread passed the gate between the last two samples */
     bool empty;                      /* nothing was in flight at the last sample */
     uint64_t empty_since;            /* us: if `empty`, no work has been in flight since then */
-    bool prompt;                     /* the last sample's marker, if any, was done in SOON_US */
+    bool prompt;                     /* the last sample's events, if any, were done in SOON_US */
 
     struct {
         bool active, counts;

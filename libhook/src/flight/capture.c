@@ -21,8 +21,8 @@
 
 /*
  * Whether nothing is in flight during a capture. No context may be queried then, so before the
- * capture begins the work of each is recorded in an event, while no thread is inside the gate. The
- * gate then counts uncaptured passes (GATE_CAPTURING): without any, the events cover all work.
+ * capture begins each context's work is recorded in an event, while no thread is inside the gate.
+ * The gate then counts uncaptured passes (GATE_CAPTURING): without any, the events cover all work.
  */
 
 #define EMPTY_POLLS 100
@@ -173,7 +173,7 @@ bool capture_refuses(CUresult *result)
  *
  * Only the thread that began a capture can end it, unless it is relaxed. When that thread has
  * ended, no drain could end any more, so the library ends the capture; not in CU_STREAM_PER_THREAD,
- * where it cannot, nor into an existing graph, which the driver would destroy.
+ * where it cannot do so, nor into an existing graph, which the driver would destroy.
  */
 
 struct capture {

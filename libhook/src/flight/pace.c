@@ -33,7 +33,7 @@
 #define BACKGROUND_TARGET_US 300
 #define SPIN_US BACKGROUND_TARGET_US /* us that a background thread polls before it sleeps */
 #define SPIN_COLLECT_US 4            /* us between two such polls */
-#define COST_WINDOW_US 100000        /* the limit follows the highest cost in two such windows */
+#define COST_WINDOW_US 100000        /* `limit` follows the highest cost of a pass in two windows */
 #define MARKERS 16
 #define MARKS_PER_TARGET 8
 /* Markers recorded per `limit` passes: each covers half of the limit, so that the limit grows even
@@ -61,7 +61,7 @@ static uint64_t target;              /* us; usual_target, or BACKGROUND_TARGET_U
 static struct client *owner;         /* the client whose service thread paces, if any */
 static struct marker markers[MARKERS];
 static unsigned first, count;
-static uint64_t done, limit = FIRST; /* passes done; most in flight, also in the next turn */
+static uint64_t done, limit = FIRST; /* passes done; most passes in flight, also in the next turn */
 static uint64_t extra;               /* passes allowed beyond `limit` since a marker completed */
 static uint64_t latency;             /* us from recording to completion of the last marker */
 static uint64_t marked_at, progress; /* us: time of the last recording; of the last completion */
@@ -202,7 +202,7 @@ static void mark_taken(uint64_t number, uint64_t now)
     record_marker(number - 1, now);
     set_goal(now);
     if (rested && in_background())
-        client_wake(owner);          /* its thread polls rarely while nothing is in flight */
+        client_wake(owner);          /* the owner's service thread polls rarely while idle */
 }
 
 /* gate_on_taken: called inside the gate, with the number of the pass. */

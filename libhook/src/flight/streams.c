@@ -122,7 +122,7 @@ static CUresult query_listed(const struct listed_stream *listed)
         return REAL(cuStreamQuery)(listed->stream);
     if (listed->completed)
         return CUDA_SUCCESS;
-    /* Without an event the end of its work is unknown: an error that waiting does not mend. */
+    /* Without an event the end of the stream's work is unknown, and waiting does not mend that. */
     return listed->end == NULL ? CUDA_ERROR_NOT_SUPPORTED : REAL(cuEventQuery)(listed->end);
 }
 

@@ -18,7 +18,7 @@ void streams_destroyed(struct listed_stream *listed);
 void streams_end_with(CUcontext context);
 
 uint64_t streams_moment(void);
-/* Success: all work before `moment` in the current context is done. Not during a capture there. */
+/* Success: work before `moment` in the current context, which has no capture, is done. */
 CUresult streams_query(CUcontext context, uint64_t moment);
 
 /* A number that no other stream of the context ever has; 0: not known. */
