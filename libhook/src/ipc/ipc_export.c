@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Exports memory to other processes by legacy IPC. The driver gives no IPC handle for mapped
- * memory, so the library exports the blocks as file descriptors; its handle says where to fetch
- * them. A block becomes shared by a copy into exportable memory, which replaces it at the same
- * address and is never evicted. No work may run meanwhile, and work in flight may wait for the
+ * memory, so the library exports blocks as file descriptors; the library's handle says where to
+ * fetch them. A block becomes shared by a copy into exportable memory, which replaces it at the
+ * same address and is never evicted. No work may run meanwhile, and work in flight may wait for the
  * thread that requests the handle: that thread waits only briefly; blocks that are not shared by
  * then are shared when another process first requests them.
  */
@@ -63,7 +63,7 @@ static int export(const struct block *block)
         ? own_file_add(file) : -1;
 }
 
-/* Replaces the block's memory by exportable or registrable memory with the same bytes. */
+/* Replaces the block's memory by exportable (and NIC-registrable) memory with the same bytes. */
 static CUresult share_block(struct block *block)
 {
     struct client *client = block->client;
@@ -142,7 +142,7 @@ static int export_part(const struct ipc_request *request, size_t index, struct i
     struct memory_description description;
     int file = -1;
     if (index == 0)
-        share(request, DRAIN_PATIENCE_US);         /* if not all was shared with the handle */
+        share(request, DRAIN_PATIENCE_US);         /* blocks not shared at cuIpcGetMemHandle */
     LOCKED(memory_lock);
     struct page_owner *owner = find(request, &description);
     *part = (struct ipc_part){ .left = 0 };
@@ -457,7 +457,7 @@ bool ipc_export(CUdeviceptr address, CUipcMemHandle *handle, CUresult *result)
 {
     struct memory_description description;
     if (!memory_is_ours(address)) {
-        /* Managed memory for allocations that do not fit the card cannot be pinned there. */
+        /* Managed memory for allocations that do not fit the card cannot be pinned on the card. */
         pthread_mutex_lock(&memory_lock);
         bool beyond = managed_describe(address, &description);
         pthread_mutex_unlock(&memory_lock);

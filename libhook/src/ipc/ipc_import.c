@@ -261,7 +261,7 @@ static CUresult open_new(const struct ipc_ticket *ticket, CUdeviceptr *address)
         return result;
     LOCKED(memory_lock);
     struct ipc_import *known = same(ticket);
-    if (known != NULL) {             /* another thread has opened it meanwhile */
+    if (known != NULL) {             /* another thread has opened the memory meanwhile */
         unmap(import);
         import = known;
     } else {
@@ -323,7 +323,7 @@ bool ipc_import_close(CUdeviceptr address, CUresult *result)
     if (*result != CUDA_SUCCESS)
         return true;
     LOCKED(memory_lock);
-    import = import_at(address);     /* another thread may have closed it meanwhile */
+    import = import_at(address);     /* another thread may have closed the import meanwhile */
     if (import == NULL)
         *result = CUDA_ERROR_INVALID_VALUE;
     else if (--import->opened == 0 && !late)

@@ -352,7 +352,7 @@ CUresult large_create(struct client *client, CUcontext context, size_t bytes,
 #define DEFAULT_STAY_MS 1000
 #define STAY_MOST_MS 3600000
 #define PART_OF_CARD 8               /* spares take at most the card's size divided by this */
-#define PART_LEFT 16                 /* and none are kept if less than 1/16 of the card is left */
+#define PART_LEFT 16                 /* none are kept if the client leaves less than 1/16 of it */
 #define MOST 1024                    /* most spares: one thread may have to release them all */
 #define SPARE_BUCKETS 64
 #define EXPIRED_AT_ONCE 16           /* bounds how long memory_lock is held */
@@ -511,7 +511,7 @@ int64_t spares_expire(struct client *client)
     return spares->next_check <= now ? 0 : (int64_t)(spares->next_check - now);
 }
 
-/* us of one wait for a context, which delays the destruction of that context */
+/* us of one wait for a context's work; the wait delays the destruction of that context */
 #define SLICE_US 1000
 
 /* Memory freed during a capture, when no thread may wait for work in flight: kept until a later

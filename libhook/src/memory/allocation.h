@@ -43,7 +43,7 @@ struct object {
 struct owner_operations {
     /* The object that contains `address`, valid or not; *base: its first address. NULL: none. */
     struct object *(*object)(struct page_owner *owner, CUdeviceptr address, CUdeviceptr *base);
-    /* For owners without object(). False: the program has no allocation there. */
+    /* For owners without object(). False: the program has no allocation at `address`. */
     bool (*describe)(struct page_owner *owner, CUdeviceptr address,
                      struct memory_description *description);
     /* Releases a retired object. NULL: the owner has only one, and is destroyed. */
@@ -78,7 +78,7 @@ bool memory_total(CUdevice device, size_t *total_bytes);
 CUresult allocation_make(struct client *client, CUcontext context, size_t bytes,
                          CUdeviceptr *address);
 bool allocation_describe(CUdeviceptr address, struct memory_description *description);
-/* False: no allocation begins there, or it is retired already. */
+/* False: no allocation begins at `address`, or it is retired already. */
 bool allocation_retire(CUdeviceptr address);
 void allocation_release(CUdeviceptr address);
 /* Gives a retired allocation back to the program as a new one of `bytes`, which must fit. */

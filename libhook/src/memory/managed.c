@@ -288,7 +288,7 @@ bool managed_free(CUdeviceptr address, bool plain, CUresult *result)
     bool ours = managed != NULL && managed->range.address == address && (managed->plain || !plain);
     if (ours) {
         ranges_remove(&table, &managed->range);
-        table.reserved++;            /* the driver may refuse to free the memory */
+        table.reserved++;            /* the entry is kept: the driver may refuse the free */
         managed->next = freed;
         freed = managed;
         hold(managed, true);

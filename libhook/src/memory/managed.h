@@ -12,7 +12,7 @@ bool managed_allocate(CUdeviceptr *address, size_t bytes, unsigned int flags, CU
 /* For a cuMemAlloc that does not fit the card: host memory. False: disabled, or refused. */
 bool managed_beyond(CUdeviceptr *address, size_t bytes);
 
-/* `plain`: only memory from cuMemAlloc. False: no such allocation begins there. */
+/* `plain`: only memory from cuMemAlloc. False: no such allocation begins at `address`. */
 bool managed_free(CUdeviceptr address, bool plain, CUresult *result);
 
 void managed_prefetched(CUdeviceptr address, size_t size, CUmemLocation location);

@@ -60,7 +60,7 @@ static struct reservation *reservation_at(CUdeviceptr address)
     return (struct reservation *)ranges_at(&reservations, address);
 }
 
-/* If host memory is short, none is recorded: calls to map swapped memory there wait at the gate. */
+/* Not recorded if host memory is short: calls that map swapped memory in it wait at the gate. */
 static void insert_reservation(struct reservation *one)
 {
     if (one != NULL && ranges_reserve(&reservations))
@@ -386,7 +386,7 @@ static void take_over(struct vmm_allocation *vmm)
     large_release(&memory->owner);
 }
 
-/* Pins a single block; releases memory_lock meanwhile. NOT_READY: it has been evicted again. */
+/* Pins a single block; releases memory_lock meanwhile. NOT_READY: it was evicted again. */
 static CUresult pin_whole(struct vmm_allocation *vmm)
 {
     struct client *client = vmm->client;

@@ -39,5 +39,5 @@ CUresult vmm_pin_in_place(CUmemGenericAllocationHandle *handle);
 CUresult vmm_pin_range_in_place(CUdeviceptr address, size_t size);
 
 struct memory_description;
-/* memory_describe() for an evictable VMM allocation mapped there. With memory_lock held. */
+/* memory_describe() for an evictable VMM allocation mapped at `address`. memory_lock is held. */
 bool vmm_describe(CUdeviceptr address, struct memory_description *description);

@@ -2,7 +2,7 @@
 /*
  * Counts the card memory that the driver's own pools hold. A pool grows by 32 MiB or more at a time
  * and releases memory at some later synchronisation. It is therefore queried before and after each
- * allocation, and whenever the program has freed, trimmed or been drained. Imported pools count
+ * allocation, and when the program has freed memory, trimmed or been drained. Imported pools count
  * for the process that created them.
  */
 #include "pool/driver_pools.h"

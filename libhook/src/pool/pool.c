@@ -132,7 +132,7 @@ static struct async_allocation **bucket_of(CUdeviceptr address)
     return &buckets[address * 0x9E3779B97F4A7C15u >> 50];
 }
 
-/* The allocation that begins there, freed or not; NULL: none. */
+/* The allocation that begins at `address`, freed or not; NULL: none. */
 static struct async_allocation *async_at(CUdeviceptr address)
 {
     struct async_allocation *async = *bucket_of(address);
@@ -226,7 +226,7 @@ static struct async_allocation *async_retire(CUdeviceptr address)
 }
 
 /*
- * Pending frees. Events of a stream complete in order, so only the oldest event of each is queried.
+ * Pending frees. Events of a stream complete in order, so only each stream's oldest is queried.
  * No thread waits for an event, because the work may wait for that thread. The driver does the same
  * (measured on an H100, driver 580).
  */
@@ -510,7 +510,7 @@ void pool_add(CUmemoryPool handle, CUdevice device, size_t most)
     add(handle, device, most);       /* if that fails, the pool stays with the driver */
 }
 
-/* Lists the device's default pool. NULL: another pool, or another device has access. */
+/* Lists the default pool. NULL: it is not `handle`, or another device has access to it. */
 static struct pool *of_device(CUmemoryPool handle, CUdevice device)
 {
     CUmemoryPool usual;
@@ -656,7 +656,7 @@ void pool_add_figures(CUmemoryPool handle, CUmemPool_attribute attribute, void *
         : attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH ? pool->reserved_high
         : attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? pool->used + pool->lost
         : attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH ? pool->used_high : 0;
-    if (added != 0)                  /* other values are int, and the same as in the driver */
+    if (added != 0)                  /* other attributes are ints that the driver reports right */
         *(cuuint64_t *)value += added;
 }
 

@@ -16,7 +16,7 @@ bool pool_allocate(CUmemoryPool handle, size_t bytes, CUstream stream, CUdevicep
 bool pool_free_async(CUdeviceptr address, CUstream stream, CUresult *result);
 /* cuMemFree of memory from a pool: the program has waited for the work that uses the memory. */
 bool pool_free(CUdeviceptr address, CUresult *result);
-/* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE of the allocation that begins there, or NULL. */
+/* CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE of the allocation that begins at `address`, or NULL. */
 CUmemoryPool pool_of(CUdeviceptr address);
 
 /* Lists a pool that the driver has created. `most`: bytes, 0 for no maximum. */
