@@ -23,7 +23,7 @@ from nvshared.sharing.gpu import GPU, Client
 from nvshared.sharing.manager import Manager
 from nvshared.units import GIB, MILLISECOND, SECOND
 
-PATIENCE = 200 * MILLISECOND            # for a read of one process's groups; then the last is used
+PATIENCE = 200 * MILLISECOND            # to read one process's groups; then the last read is used
 EVERYTHING = "all control groups"       # key of the lane in which all groups are read
 FRESH = 10 * MILLISECOND                # minimum age before one process's groups are read again
 RECENT = 100 * MILLISECOND              # minimum interval between reads of all groups

@@ -321,7 +321,7 @@ class Moving:
     async def _try(
         self, client: Client, command: str, pairs: Iterable[tuple[str, str]] = (),
     ) -> Answer:
-        """Runs a helper. Bounds those of an account: clients may falsely claim to be parked."""
+        """Runs a helper, few at once for an account: clients may falsely claim to be parked."""
         account = client.peer.account
         async with self._slots[account]:
             if (failures := self._failures[account]) > 1:
@@ -347,7 +347,7 @@ class Moving:
             logger.debug("%s cannot be restored yet: %s", client, reason)
             await asyncio.sleep(RETRY_AFTER)
             if client.parking != PARKED:
-                return                  # a move restores it, or another _wake()
+                return                  # a move or another _wake() restores the client
             client.parking = RESTORING
 
     async def _restore(self, client: Client, targets: Iterable[GPU]) -> str:
