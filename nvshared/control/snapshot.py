@@ -47,7 +47,7 @@ class Unshared(NamedTuple):
     uid: int
     name: str
     memory: int                         # bytes of the card
-    unsuspendable: str = ""             # why `unshared = checkpoint` fails for it; "": not set
+    unsuspendable: str = ""             # why `unshared = checkpoint` fails for it; "": no failure
 
 
 class ClientSnapshot(NamedTuple):
@@ -88,10 +88,10 @@ class ClientSnapshot(NamedTuple):
 class Turn(NamedTuple):
     """One turn of a client. Microseconds and bytes."""
 
-    ago_usec: int                       # since its beginning
+    ago_usec: int                       # since the turn began
     held_usec: int                      # duration
-    waited_usec: int                    # that the client waited for it
-    bytes_in: int                       # loaded for it
+    waited_usec: int                    # time that the client waited for the turn
+    bytes_in: int                       # bytes loaded for the turn
     reason: str                         # why the turn ended; "": it goes on
 
 
