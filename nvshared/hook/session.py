@@ -245,7 +245,7 @@ class Session:
         self._manager.await_hello(self, awaited=False)
         self._parked.end()
         self._storing.ended()
-        self._moved = None              # a reference cycle: it refers to this session
+        self._moved = None              # breaks a cycle: the old client refers to the session
         client, self.client = self.client, None
         if client is not None:
             client.gpu.leave(client)

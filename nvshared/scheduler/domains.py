@@ -70,7 +70,7 @@ class Domains:
     """All domains of all cards, by name, with lists of those that matter to a plan."""
 
     def __init__(self) -> None:
-        self.full: dict[Domain, None] = {}      # more than half promised
+        self.full: dict[Domain, None] = {}      # more than half of the limit is promised
         self.unevictable: dict[Domain, None] = {}   # see Domain.unevictable
         self._all: dict[str, Domain] = {}
         self._changed: dict[object, dict[Domain, None]] = {}
