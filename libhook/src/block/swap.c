@@ -70,7 +70,7 @@ enum start {
 /* By client index; created in the client's copy_context. Protected by service_lock. */
 static CUevent copy_events[CLIENTS_MAX][COPIES_IN_FLIGHT];
 
-/* Whether a YIELD for the order has arrived. A second EVICT before that YIELD is postponed. */
+/* Whether a YIELD for the order has arrived. A further EVICT that arrived first is postponed. */
 static bool order_yields(struct client *client, const struct nvshare_order *order)
 {
     struct nvshare_order yield, next;
@@ -81,8 +81,8 @@ static bool order_yields(struct client *client, const struct nvshare_order *orde
     return connection_next(client->socket, NVSHARE_YIELD, &yield);
 }
 
-/* Releases memory_lock now and then in long loops, for the 50 us that a thread takes to wake up:
- * a mutex is not handed to a waiting thread. `held_since`: kept by the caller, 0 at first. */
+/* Releases memory_lock now and then in long loops, for the 50 us in which a waiting thread wakes
+ * up: a mutex is not handed to that thread. `held_since`: kept by the caller, 0 at first. */
 static void memory_lock_yields(uint64_t *held_since)
 {
     uint64_t now = now_microseconds();

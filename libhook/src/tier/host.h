@@ -25,7 +25,7 @@ void host_placed(struct client *client, uint64_t size);
 
 /* Makes host memory while the program runs, up to `most` bytes that its blocks could use. */
 void host_preallocate(struct client *client, uint64_t most);
-/* Ends the preallocation. A slab in progress is kept if at most `most` bytes are held then. */
+/* Ends the preallocation. Keeps a slab in progress if the client then has at most `most` bytes. */
 void host_preallocated(struct client *client, uint64_t most);
 
 /* The upper bound of host memory that blocks of the client could use. */
