@@ -8,7 +8,7 @@
 
 enum newer_kind {
     NEWER_OTHER,                     /* only queries, waits, orders work, or calls the host */
-    NEWER_SUBMITS,                   /* submits work, or looks addresses up; passes the gate */
+    NEWER_SUBMITS,                   /* submits work or looks up addresses: calls pass the gate */
     NEWER_KEEPS,                     /* as SUBMITS, and the memory must be pinned afterwards */
 };
 

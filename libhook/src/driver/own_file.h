@@ -6,7 +6,7 @@
 
 #include <sys/types.h>
 
-/* Takes a descriptor or -1. Returns a handle, or -1 with errno: the descriptor is closed. */
+/* Takes a descriptor or -1. Returns a handle; else closes the descriptor, and returns -1, errno. */
 int own_file_add(int descriptor);
 /* Replaces the descriptor. Does not close the old number, which the program may be using. */
 void own_file_replace(int handle, int descriptor);

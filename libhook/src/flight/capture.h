@@ -19,7 +19,7 @@ void capture_leave_context(CUcontext context);
 bool capture_without_work(void);
 
 /* RELAXED: until the end of the block this thread disturbs no capture, and the driver refuses it no
- * call because of a capture; capture_relax(): until capture_exchange() of the returned mode. */
+ * call because of a capture; capture_relax(): so until capture_exchange() of the returned mode. */
 #define RELAXED AT_END(capture_exchange) CUstreamCaptureMode relaxed_before = capture_relax()
 static inline void capture_exchange(CUstreamCaptureMode *mode)
 {

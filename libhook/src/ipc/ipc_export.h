@@ -23,7 +23,7 @@ struct ipc_ticket {
 };
 #define IPC_MAGIC 0x6572616873766e02ull
 
-/* The owner's answer: one for each block, with its descriptor; without: no such allocation. */
+/* The owner's answer: one for each block, with its descriptor; without one: no such allocation. */
 struct ipc_part {
     uint64_t secret;                 /* the ticket's secret */
     uint64_t left;                   /* bytes of this and all later parts */

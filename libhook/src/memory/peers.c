@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peer access. The driver opens mapped memory, as the library's is, only range by range. Therefore
- * the library opens the resident blocks of the device, whichever context owns them, at once, and
- * blocks that are loaded later when they are mapped (block.c).
+ * Peer access. The driver opens mapped memory, as the library's is, to a peer only range by range.
+ * The library therefore opens the device's resident blocks, whichever context owns them, at once,
+ * and blocks that are loaded later when they are mapped (block.c).
  *
  * Without peer access the driver copies mapped memory between devices only if the call names both
  * contexts (otherwise CUDA_ERROR_INVALID_VALUE, measured on two H200): memory_apart().
