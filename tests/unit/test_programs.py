@@ -74,7 +74,7 @@ def test_command_line_begins_with_the_programs_own_name(process: int) -> None:
     assert "lab/train" not in ours
 
 
-def test_command_line_of_a_program_contains_its_long_name_once(tmp_path: Path) -> None:
+def test_command_of_a_program_with_a_long_name_contains_the_full_name_once(tmp_path: Path) -> None:
     """Of 30 characters the kernel keeps 15; the daemon finds the others in the command line."""
     program = tmp_path / "a_program_with_a_name_too_long"
     program.symlink_to(sys.executable)

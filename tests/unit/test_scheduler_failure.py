@@ -368,7 +368,7 @@ def test_lost_card_loads_all_memory_of_a_client() -> None:
     assert loads([*actions]) == [(2, 60), (3, 10)]
 
 
-def test_lost_card_loads_memory_whose_eviction_ends_afterwards() -> None:
+def test_client_on_a_lost_card_is_ordered_to_load_memory_evicted_after_the_loss() -> None:
     talk = Talk()
     talk.run(1, 70)
     order = next(a for a in talk.run(2, 70) + talk.idle(1) + talk.stopped(1)

@@ -105,7 +105,7 @@ def test_trial_start_replaces_files_of_an_interrupted_start(run: Run) -> None:
     assert not (trial.FOLDER / trial.RAN).exists()
 
 
-def test_trial_stop_removes_the_drop_in_when_the_folder_is_missing(run: Run) -> None:
+def test_trial_stop_removes_the_systemd_drop_in_when_the_trial_folder_is_missing(run: Run) -> None:
     run("start")
     shutil.rmtree(trial.FOLDER)
     run("stop")

@@ -30,7 +30,7 @@ enum drained drain_all(const struct drain_terms *terms);
 /* A drain in steps, to find out whether work is done. */
 struct drain {
     unsigned contexts_ended;         /* contexts_ended() at drain_begin() */
-    uint64_t moment;                 /* streams_moment() at drain_begin() */
+    uint64_t moment;                 /* number of streams seen empty before drain_begin() */
     unsigned count, room;
     bool whole;                      /* `part` covers all contexts */
     bool failing;                    /* the last step could not query a context that still works */

@@ -33,7 +33,7 @@ struct client {
     bool running;
     uint64_t turns;                  /* number of turns that have begun, plus one */
     uint64_t opened;                 /* us: when the last turn began */
-    uint64_t idled;                  /* us since `opened` known to be without work in flight */
+    uint64_t idled;                  /* us of this turn in which no work was in flight */
     _Atomic bool stopping;           /* from STOP until STOPPED, which reports waiting threads */
     bool paced;                      /* other clients wait: bound this client's work in flight */
     bool squeezed;                   /* other clients may wait for memory: keep no spares */

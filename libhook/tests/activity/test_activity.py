@@ -117,7 +117,7 @@ def test_gpu_activity_of_a_turn_without_work_is_reported_as_gaps_within_30_ms(
 
 
 @pytest.mark.parametrize("name", ["capturing", "several"])
-def test_gpu_activity_that_cannot_be_observed_is_reported_as_gaps(
+def test_unobservable_gpu_activity_is_reported_to_the_daemon_as_gaps(
     program: Callable[[], Program], name: str
 ) -> None:
     client = program()
