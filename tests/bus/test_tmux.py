@@ -112,7 +112,8 @@ async def test_top_fits_terminals_of_all_sizes(manager: Manager, private: Privat
     async with published(manager, private.address):
         tmux = await start(width, height, environment)
         # Nothing has scrolled.
-        seen = await tmux.until("4000002", "waiting", "9m", first="╭─ GPU 0 ", last="? help")
+        seen = await tmux.until("4000001", "running", "4000002", "waiting", "9m",
+                                first="╭─ GPU 0 ", last="? help")
         assert len(seen) == height
         assert re.search("▶ +0 4000001 .*running", "\n".join(seen))
         await tmux.strike("Down", "Enter")
