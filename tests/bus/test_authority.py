@@ -125,7 +125,7 @@ async def test_dbus_call_that_polkit_denies_is_refused_with_the_name_of_the_polk
     assert manager.tq == 30 * SECOND
 
 
-async def test_dbus_call_that_needs_a_password_is_refused_if_it_allows_no_interaction(
+async def test_dbus_call_without_interaction_is_refused_when_polkit_needs_a_password(
         caller: Peeper, private: PrivateBus) -> None:
     async with polkit_on(private.address) as polkit:
         polkit.challenge = True

@@ -92,7 +92,7 @@ def owned_by(client: Client, uid: int) -> Client:
 
 
 @pytest.mark.parametrize(("member", "signature", "body", "terms"), SETTINGS)
-async def test_terms_of_another_users_program_change_only_when_polkit_grants_it(
+async def test_term_setter_called_by_another_user_succeeds_only_with_polkits_permission(
         manager: Manager, caller: Peeper, private: PrivateBus, member: str, signature: str,
         body: list[object], terms: Terms) -> None:
     client = owned_by(a_client(manager, manager.gpus[0]), OTHER_UID + 1)

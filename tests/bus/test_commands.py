@@ -253,7 +253,7 @@ async def test_help_verb_prints_the_same_as_the_help_option(ctl: Run) -> None:
     assert "VERB cannot be 'limits'; did you mean limit?" in (await ctl("help", "limits")).err
 
 
-async def test_set_tq_and_limit_messages_use_the_singular_for_one_second_and_one_byte(
+async def test_command_that_sets_one_second_or_one_byte_prints_the_unit_in_the_singular(
         manager: Manager, ctl: Run) -> None:
     a_client(manager, manager.gpus[0], pid=11)
     assert (await ctl("set-tq", "1")).out == "The quantum of all GPUs is 1 second.\n"

@@ -215,7 +215,7 @@ async def test_limit_and_weight_commands_with_none_remove_terms_of_a_program(
      "'x:alice' is no tenant; give user:NAME, unit:NAME, container:ID, job:ID or "
      "pod:NAMESPACE/NAME"),
 ])
-async def test_tenant_command_with_invalid_arguments_is_refused_in_one_sentence(
+async def test_tenant_command_with_invalid_arguments_prints_one_error_sentence(
         ctl: Run, arguments: list[str], words: str) -> None:
     ended = await ctl(*arguments)
     assert (ended.code, sentence(ended)) == (ExitCode.INVALID_ARGS, words)

@@ -183,7 +183,7 @@ async def test_bus_transport_sends_all_messages_to_a_slow_bus_in_order(bus: Bus)
     assert await bus.receive(1000) == pack(a_signal(0), MANY + 1)
 
 
-async def test_dbus_messages_posted_in_one_event_loop_iteration_are_sent_in_one_system_call(
+async def test_bus_transport_sends_all_messages_of_one_loop_iteration_in_one_system_call(
         bus: Bus) -> None:
     for number in range(3):
         bus.connection.post(a_signal(number))

@@ -304,7 +304,7 @@ def test_programs_moved_at_the_same_time_stay_within_their_tenants_memory_limit_
     (["move", "move"], {("", "has moved")}), (["park", "park"], {("", "")}),
     (["park", "move"], {("", ""), ("", "has moved")}),      # either comes first
 ])
-def test_simultaneous_park_and_move_orders_for_one_program_run_in_sequence(
+def test_moving_with_simultaneous_orders_for_one_program_carries_them_out_in_sequence(
     site: Site, start: Start, bus: str, orders: list[str], reasons: set[tuple[str, str]]
 ) -> None:
     control = start()

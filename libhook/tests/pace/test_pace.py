@@ -68,7 +68,7 @@ def test_pace_with_kernels_of_equal_length_bounds_the_drain_and_keeps_the_card_b
 
 
 @pytest.mark.parametrize("length", [1, 4, 7])
-def test_pace_with_small_kernels_records_at_most_one_event_per_hundred_launches(
+def test_paced_client_with_small_kernels_records_at_most_one_event_per_hundred_launches(
     card: Callable[[], Card], length: int
 ) -> None:
     """The program launches about as fast as the GPU works, so it never gets far ahead."""
