@@ -6,7 +6,7 @@
  * nvshare-PID-TAG, and in it `stopped`, which is frozen. Groups outlive this program, so threads
  * stay stopped if this program or the daemon is killed. Only SIGKILL wakes them, and the parent of
  * the process is not notified, unlike after SIGSTOP. The name of the first group is the only record
- * of the process. The caller's tag in that name tells a later daemon what it needs to know of the
+ * of the process. The caller's tag in that name tells a later daemon the facts that it needs of the
  * process.
  *
  * The spared thread restores the process, so it must be able to take each lock that it needs.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts, primary and green ones included: their life, stacks and settings. */
+/* Contexts, also primary and green contexts: their life, stacks and settings. */
 #include <stdlib.h>
 #include <string.h>
 

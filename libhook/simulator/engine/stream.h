@@ -36,8 +36,8 @@ void stream_hold(struct stream *stream);
 void stream_drop(struct stream *stream);
 void stream_close(struct stream *stream);    /* invalidates the handle; queued work goes on */
 
-/* Add unreached positions to a list: a given one, the stream's end, those of the NULL stream's
- * rules. */
+/* Add unreached positions to a list: a given position, the stream's end, the positions to wait
+ * for by the rules of the NULL stream. */
 void stream_add(struct position **list, size_t *count, struct position position);
 void stream_add_position(struct position **list, size_t *count, struct stream *stream);
 void stream_add_implicit(struct stream *stream, struct position **list, size_t *count);

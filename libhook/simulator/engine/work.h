@@ -22,7 +22,7 @@ struct side {
     CUdeviceptr address;             /* of the first byte */
     size_t pitch, layer;             /* bytes from one row, or one layer, to the next */
     bool host;                       /* a host pointer, even if it is also device memory */
-    struct device *device;           /* whose copy engine is used; NULL: the stream's */
+    struct device *device;           /* the copy engine's device; NULL: the stream's device */
 };
 
 struct work {

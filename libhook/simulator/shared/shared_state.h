@@ -55,8 +55,8 @@ int shared_descriptor(uint64_t id);
 /* Stores at most `room` processes that have a context on the GPU; returns how many there are. */
 int shared_users(int gpu, struct shared_usage *users, int room);
 
-/* When a copy of `bytes` that starts now ends (ns of CLOCK_MONOTONIC): those in one direction of
- * a GPU follow one another. 0: not limited. */
+/* When a copy of `bytes` that starts now ends (ns of CLOCK_MONOTONIC): copies in one direction
+ * of a GPU follow one another. 0: not limited. */
 uint64_t shared_copy_ends(int gpu, enum shared_direction direction, uint64_t bytes);
 
 /* Time for which kernels have run on the GPU, in ns since the file was created. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* As in the driver, small allocations share 2 MiB of physical memory, in units of 512 bytes;
- * larger ones occupy multiples of 2 MiB. */
+ * larger allocations occupy multiples of 2 MiB. */
 #include "space/allocation.h"
 
 #include <stdlib.h>

@@ -45,8 +45,8 @@ static inline bool space_is_device(CUdeviceptr address)
     return address >= SPACE_BEGIN && address < SPACE_END;
 }
 
-/* Whether all bytes are mapped, and accessible to the device or to the one that holds them.
- * Takes the lock itself. */
+/* Whether all bytes are mapped, and accessible to the device or to the device that holds
+ * them. Takes the lock itself. */
 bool space_is_open(const struct device *device, CUdeviceptr base, size_t size);
 
 /* Whether the addresses are on different devices without access to each other's mapping. Takes

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wraps stream-ordered allocation, from pools of the library (pool.c) or of the driver, whose
- * memory counts as pinned (driver_pools.c). For a captured call the graph allocates the memory. */
+/* Wraps stream-ordered allocation, from library pools (pool.c) or driver pools; memory of driver
+ * pools counts as pinned (driver_pools.c). For a captured call the graph allocates the memory. */
 #include "api/wrapper.h"
 #include "gate/client.h"
 #include "memory/allocation.h"

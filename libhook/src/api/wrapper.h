@@ -99,9 +99,9 @@ static inline uint64_t counted_key(enum counted_kind kind, uint64_t value)
 #define COUNTED_DESTROY(name, kind, type)                                  \
     NOTED(name, pinned_forget(counted_key(kind, (uint64_t)p1)), (type))
 
-/* The device to whose client memory at the location counts; CU_DEVICE_CPU: host memory, or
+/* Memory at the location counts for the client of this device; CU_DEVICE_CPU: host memory, or
  * invalid. For a locality domain (CUDA 13.4) or an unknown type, so that no memory goes uncounted,
- * the device in the lowest byte of `id`, or else the current one. */
+ * the device in the lowest byte of `id`, or else the current device. */
 static inline CUdevice counted_device(CUmemLocation location)
 {
     CUdevice current, device = location.id & 0xff;

@@ -119,5 +119,5 @@ void block_lose(struct block *block);
 void block_free(struct block *block);
 
 /* Called after a failed move. If all contexts have failed for good, all blocks become LOST but
- * the moving blocks, whose copies fail, too. Service thread. */
+ * the moving blocks: copies of moving blocks fail, too. Service thread. */
 void release_if_context_failed(struct client *client);

@@ -11,10 +11,10 @@
  * seed of the process.
  *
  * The kernel keeps the card from other work, often in another client's turn. Of a block that was
- * evicted before, it first reads one word in 64; only if these equal those of the last eviction,
+ * evicted before, it first reads one word in 64; only if these words equal the last eviction's,
  * or are zero, does it read all words, which decide. So a block that changes before each eviction
  * is read completely once. The switch of contexts costs the running client more than reading one
- * word in 64, so one launch samples as many blocks as it can, also those of later orders (swap.c).
+ * word in 64, so one launch samples as many blocks as it can, also blocks of later orders (swap.c).
  * Fewer blocks are read completely in a launch: each GiB takes a third of a millisecond. */
 #include "block/contents.h"
 
@@ -164,7 +164,7 @@ void content_leave_context(struct client *client)
     examiners[client->index] = (struct examiner){ .settled = false };
 }
 
-/* Reads one word in PART of each block, and all words of those without a digest to compare with. */
+/* Reads one word in PART of each block and all words of blocks without a digest to compare with. */
 static CUresult read_first(struct client *client, struct block *const *blocks, size_t count)
 {
     struct launch parts = { .count = 0 }, wholes = { .count = 0 };
@@ -183,8 +183,8 @@ static CUresult read_first(struct client *client, struct block *const *blocks, s
     return result != CUDA_SUCCESS ? result : finish(client, table + HALF, &wholes);
 }
 
-/* Reads all words of each block whose sampled words (one in PART) are zero or unchanged. Removes
- * blocks beyond WHOLE_READS_MAX from the list: a later order reads them. */
+/* Reads all words of each block with sampled words (one in PART) that are all zero or unchanged.
+ * Removes blocks beyond WHOLE_READS_MAX from the list: a later order reads them. */
 static CUresult read_wholly(struct client *client, struct block **blocks, size_t *count)
 {
     struct launch wholes = { .count = 0 };

@@ -388,7 +388,7 @@ static size_t take(const struct eviction *eviction, unsigned *rank, struct block
     return count;
 }
 
-/* Stores in `found` the blocks that must be read: those that are neither clean nor managed. */
+/* Stores in `found` the blocks that must be read: blocks that are neither clean nor managed. */
 static size_t filter_unread(struct block *const *blocks, size_t count, struct block **found)
 {
     size_t kept = 0;
@@ -518,7 +518,7 @@ static void end_eviction(struct eviction *eviction)
         eviction->flags |= NVSHARE_DRIVER_ERROR;
 }
 
-/* Bytes to evict, in addition to blocks whose last copy is in flight. */
+/* Bytes to evict, in addition to blocks with their last copy in flight. */
 static uint64_t surplus(const struct eviction *eviction)
 {
     const struct nvshare_memory *memory = &eviction->client->memory;
@@ -735,8 +735,8 @@ uint64_t swap_write_back(struct client *client, const struct nvshare_order *orde
 }
 
 /* A large program is loaded by a sequence of LOADs, and the bus should not pause between them:
- * once all copies of a LOAD are started, those of the next LOAD are started if it has arrived. Each
- * LOAD is answered when its own copies are done. */
+ * once all copies of a LOAD are started, the copies of the next LOAD are started if it has arrived.
+ * Each LOAD is answered when its own copies are done. */
 
 struct load {
     struct nvshare_order order;

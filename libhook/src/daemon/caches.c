@@ -7,7 +7,7 @@
  *
  * The library asks only while other clients wait and if after the last turn another client
  * needed memory: once when the turn or the waiting begins, and once after half the pause that
- * ends the turn. It never asks during a stream capture, whose graph may use the memory; a
+ * ends the turn. It never asks during a stream capture: the captured graph may use the memory. A
  * capture that begins later is not disturbed, as cuMemFree() respects captures (allocation.c). */
 #include "daemon/caches.h"
 

@@ -19,7 +19,7 @@ static inline pthread_mutex_t *locked_begin(pthread_mutex_t *mutex)
     return mutex;
 }
 
-/* Whether the calling thread has locked the mutex, whose owner glibc records. */
+/* Whether the calling thread has locked the mutex: glibc records the owner of a mutex. */
 static inline bool locked_here(const pthread_mutex_t *mutex)
 {
     static __thread pid_t self __attribute__((tls_model("initial-exec")));

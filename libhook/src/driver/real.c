@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the driver's own functions, all when the first is needed, and lists the wrappers. Several
  * threads may search at once: they find the same addresses, and no lock can stay locked after a
- * fork. Only the first address found is stored: later ones may be wrappers (rebind.c). */
+ * fork. Only the first address found is stored: later addresses may be of wrappers (rebind.c). */
 #define _GNU_SOURCE                  /* RTLD_NEXT, dlinfo() */
 #include "driver/real.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Symbol tables as in the System V ABI. A GNU hash table consists of a Bloom filter, buckets with
- * the first symbol of each, and for each symbol its hash, whose lowest bit marks the last one in a
- * bucket. Old objects have DT_HASH. */
+ * the first symbol of each, and for each symbol its hash. The hash's lowest bit marks the last
+ * symbol in a bucket. Old objects have DT_HASH. */
 #define _GNU_SOURCE                  /* struct dl_phdr_info */
 #include "driver/symbols.h"
 

@@ -83,8 +83,8 @@ static void destroy(struct recorded *one)
     free(one);
 }
 
-/* Protects the variables above and writes of `going_on`. Its holder takes no other locks than those
- * of the lists of streams and contexts. */
+/* Protects the variables above and writes of `going_on`. Its holder takes no other locks than the
+ * locks of the lists of streams and contexts. */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned going_on;    /* number of captures in progress */
 
@@ -186,8 +186,8 @@ struct capture {
     struct capture *next;
 };
 
-/* Protects the list, and keeps streams whose capture the library ends from being destroyed. Its
- * holder takes only the lock of the list of contexts. */
+/* Protects the list, and keeps a stream from destruction while the library ends its capture. The
+ * lock's holder takes only the lock of the list of contexts. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct capture *captures;
 static _Atomic bool any_thread_ended;

@@ -169,7 +169,7 @@ static bool add(struct drain *drain, CUcontext context)
     return true;
 }
 
-/* Destroys the events of the drain; those of ended contexts were destroyed with their contexts. */
+/* Destroys the drain's events; events of ended contexts were destroyed with their contexts. */
 static void forget_all(struct drain *drain)
 {
     for (unsigned i = 0; i < drain->count; i++)

@@ -11,7 +11,7 @@
  *
  * Beside an urgent client that does not wait for a turn (gate/inflight.c), the target is much
  * shorter, and the limit follows the most expensive recent passes: it would else grow during small
- * passes and be too high for large ones. Kernels may end before a thread could be woken to launch
+ * passes and be too high for large passes. Kernels may end before a thread could be woken to launch
  * the next, so a thread that is held back polls before it sleeps, and records the marker itself.
  */
 #include "flight/pace.h"
@@ -58,7 +58,7 @@ struct marker {
 /* Protected by service_lock. */
 static uint64_t usual_target;        /* us; 0: no pass is held back */
 static uint64_t target;              /* us; usual_target, or BACKGROUND_TARGET_US */
-static struct client *owner;         /* the client whose service thread paces, if any */
+static struct client *owner;         /* the client with the service thread that paces, if any */
 static struct marker markers[MARKERS];
 static unsigned first, count;
 static uint64_t done, limit = FIRST; /* passes done; most passes in flight, also in the next turn */

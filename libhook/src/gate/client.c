@@ -56,7 +56,7 @@ void client_enter(struct client *client)
     client_count++;
 }
 
-/* In a forked child, whose only thread may sleep on commit_bell if a signal handler called
+/* In a forked child: its only thread may sleep on commit_bell if a signal handler called
  * fork(). */
 static void abandon(void)
 {
@@ -630,7 +630,7 @@ bool client_commit_pinned(struct client *client, uint64_t size, uint64_t pins, u
     return granted;
 }
 
-/* Pins clients whose work never ends or bypasses the gate, or whose memory a device accesses by
+/* Pins clients with work that never ends or bypasses the gate, or memory that a device accesses by
  * itself. Their memory is not evicted, and they run at the same time as other clients. The resident
  * memory is reported as pinned (client_report()), until the client ends: the end of the reason
  * cannot be detected. */

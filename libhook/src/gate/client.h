@@ -161,7 +161,7 @@ void clients_want(void);
 CUresult device_uuid(CUdevice device, CUuuid *uuid);
 
 void client_wake(struct client *client);          /* wakes the client's service thread */
-/* Keeps an order, to be carried out after those postponed before. False: no space. */
+/* Keeps an order, to be carried out after the orders postponed before. False: no space. */
 bool client_postpone(struct client *client, const struct nvshare_order *order);
 bool client_next_postponed(struct client *client, struct nvshare_order *order);
 uint64_t now_microseconds(void);                  /* CLOCK_MONOTONIC */
@@ -202,7 +202,7 @@ bool client_introduce(const struct client *client, int socket, const struct nvsh
  * is loaded before the gate opens; if called inside the gate, all memory is resident already. */
 void client_pin(struct client *client, enum nvshare_pin_reason reason);
 
-/* Pins all clients of this process, later ones included. clients_pin_reason(): why, or NONE. */
+/* Pins all clients of this process, also later clients. clients_pin_reason(): why, or NONE. */
 void clients_pin(enum nvshare_pin_reason reason);
 enum nvshare_pin_reason clients_pin_reason(void);
 

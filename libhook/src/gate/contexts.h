@@ -8,8 +8,8 @@
 
 #define ANY_DEVICE ((CUdevice)-1)
 
-/* `owner`: the context whose drain includes the work of `context`, and to which its memory belongs:
- * `context` itself, or the primary context of a green one. */
+/* `owner` has the memory of `context`, and its drain includes the work of `context`. It is
+ * `context` itself, or the primary context of a green context. */
 void contexts_add(CUcontext context, CUdevice device, CUcontext owner);
 /* The context and the green contexts that it owns end. With memory_lock once there is a client. */
 void contexts_remove(CUcontext context);
@@ -18,7 +18,7 @@ unsigned contexts_ended(void);                     /* number of contexts that ha
 bool contexts_find(CUcontext context, CUcontext *owner, CUdevice *device);
 /* Whether the context was listed at contexts_ended() == `ended`, and has not ended since. */
 bool contexts_lasts(CUcontext context, unsigned ended);
-/* Context `number` of a device in listing order, without green ones; NULL: no more. */
+/* Context `number` of a device in listing order, without green contexts; NULL: no more. */
 CUcontext contexts_of(CUdevice device, unsigned number);
 /* False: no memory to list a context, so its work cannot be waited for. */
 bool contexts_complete(void);

@@ -19,9 +19,9 @@
  * has work in flight, the thread waits outside, and the service thread polls after each 1/32 of the
  * time waited so far (50 us to 1 ms). An urgent launch waits for at most the background work in
  * flight, about 1 ms (flight/pace.c). Counters that do not change for two seconds may belong to a
- * program that was stopped, or whose kernel never ends or waits for the background program. Then,
- * or when the background program's own work in flight does not end, passes are let through one at a
- * time.
+ * program that was stopped, or has a kernel that never ends or waits for the background program.
+ * Then, or when the background program's own work in flight does not end, passes are let through
+ * one at a time.
  *
  * A mapping is never removed, only replaced at the same address: threads read it without a lock.
  */

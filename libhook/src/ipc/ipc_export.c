@@ -281,7 +281,7 @@ static bool read_request(struct peer *peer)
     return false;
 }
 
-/* Sends a part to a peer whose socket has space. False: it was the last part, or sending failed. */
+/* Sends a part to a peer with socket space. False: it was the last part, or sending failed. */
 static bool send_next_part(struct peer *peer)
 {
     struct ipc_part part;

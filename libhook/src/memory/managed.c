@@ -96,7 +96,7 @@ struct managed {
     struct block *blocks[];
 };
 
-static struct ranges table;          /* of all managed allocations but those in `freed` */
+static struct ranges table;          /* of all managed allocations that are not in `freed` */
 
 #define GRAIN ((size_t)64 << 10)     /* granularity of the driver's pages on the card */
 #define ATTACH_GLOBAL 1u

@@ -446,7 +446,7 @@ static struct vmm_allocation *vmm_find(CUmemGenericAllocationHandle handle)
     return vmm != NULL && vmm->references > 0 ? vmm : NULL;
 }
 
-/* Not for sparse arrays (allocFlags.usage), whose memory the driver itself maps. */
+/* Not for sparse arrays (allocFlags.usage): the driver itself maps the memory of such arrays. */
 static bool can_move(const CUmemAllocationProp *properties)
 {
     return properties->type == CU_MEM_ALLOCATION_TYPE_PINNED

@@ -89,7 +89,7 @@ static size_t expected_growth(const struct driver_pool *pool, size_t bytes)
     return bytes - spare > SIZE_MAX - POOL_GRAIN ? SIZE_MAX : whole_grains(bytes - spare);
 }
 
-/* Counts the bytes by which the pool has shrunk. Returns those by which it has grown. */
+/* Counts the bytes by which the pool has shrunk. Returns the bytes by which it has grown. */
 static size_t recount(struct driver_pool *pool)
 {
     size_t before = pool->counted;

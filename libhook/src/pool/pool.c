@@ -8,7 +8,7 @@
  *   1. a free allocation that fits: one freed in the same stream, because the stream's order
  *      separates the uses; or an idle one, unless the program forbids reuse for its pool;
  *   2. else new memory, after the pool has released idle allocations beyond its threshold;
- *   3. else pending memory, for whose work the stream first waits, unless the program forbids it.
+ *   3. else pending memory, unless the program forbids it: the stream first waits for its work.
  * Before a client is evicted, all idle memory is released: that costs less than to copy it once.
  */
 #include "pool/pool.h"
@@ -273,7 +273,7 @@ static void pending_frees_unmark(const struct mark *mark)
         free(mark->marker);
 }
 
-/* Records the marker's event in the stream, whose context is current. */
+/* Records the marker's event in the stream. The stream's context is current. */
 static CUresult record(CUstream stream, struct marker *marker)
 {
     CUresult result = CUDA_SUCCESS;

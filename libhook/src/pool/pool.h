@@ -40,5 +40,5 @@ void pools_settle(void);
 bool pools_yield(const struct client *client);
 /* A `reclaimer` (gate/client.h). `until` 0: releases nothing, as pools may keep it (thresholds). */
 bool pools_reclaim(struct client *client, uint64_t bytes, uint64_t until);
-/* Completes the pending frees of a context that ends, whose work is done and events destroyed. */
+/* Completes the pending frees of an ending context: its work is done, its events are destroyed. */
 void pending_frees_context_ends(CUcontext context);

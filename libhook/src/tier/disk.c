@@ -4,7 +4,7 @@
  * bytes of a loaded block: if unchanged, the block is evicted again without a copy.
  *
  * A few threads have one request each in flight, a chunk; all take chunks of the same block
- * before those of the next. Writers write from page-locked host memory, readers read into a
+ * before chunks of the next block. Writers write from page-locked host memory, readers read into a
  * page-locked slot that the service thread copies to the card. So a disk that hangs blocks only
  * these threads and loads of blocks on it. Registered memory is page-aligned, as O_DIRECT needs.
  *
@@ -18,7 +18,7 @@
  * it, and the number in the program's table is closed at once. They call no driver function and
  * print nothing.
  *
- * A chunk whose checksum differs, or that cannot be read, makes its block lost: it is never
+ * A chunk with a wrong checksum, or that cannot be read, makes its block lost: the block is never
  * mapped again (swap.c), and the driver reports any use of it. */
 #define _GNU_SOURCE
 #include "tier/disk.h"
@@ -268,7 +268,7 @@ static void *write_chunks(void *argument)
     return NULL;
 }
 
-/* Gives this thread and those that it starts a descriptor table with only the file. */
+/* Gives this thread and the threads that it starts a descriptor table with only the file. */
 static int own_table(const struct disk *disk)
 {
     unsigned number = (unsigned)disk->descriptor;

@@ -62,7 +62,7 @@ struct host_slab {
     uint64_t run;                    /* upper bound of its longest run of free pages */
     uint64_t number;                 /* a sequence number within the client */
     struct host_slab *next;
-    uint64_t begun, filled;          /* bytes whose populating has begun; has ended */
+    uint64_t begun, filled;          /* bytes that began to be populated; are populated */
     enum {
         UNREGISTERED,
         REGISTERING,                 /* a thread is registering it */

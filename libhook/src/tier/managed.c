@@ -64,7 +64,7 @@ static CUresult advise(const struct place *place, CUdeviceptr address, CUmem_adv
 }
 
 /* A prefetch may return only after its bytes have crossed the bus, so the lock is released. Memory
- * whose preferred location, by the program's advice, is the host is not prefetched to the card. */
+ * with the host as preferred location, by the program's advice, is not prefetched to the card. */
 static CUresult copy(struct place *place, bool out, CUdeviceptr address, size_t offset, size_t size,
                      CUstream stream)
 {

@@ -55,7 +55,7 @@ enum settled {
 struct tier {
     /* Finds a place for `size` bytes; the caller sets place->tier. memory.host may grow to
      * `allowance`, and counts the bytes. May wait for threads that make host memory (`patient`:
-     * also for those of low priority), but not for the bus. False: no place now. */
+     * also for threads of low priority), but not for the bus. False: no place now. */
     bool (*take)(struct client *client, size_t size, uint64_t allowance, bool patient,
                  struct place *place);
     /* Frees the place and its bytes. Must not wait. */
